@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::error::Error;
-use crate::geometry::{Loop, Mapping, Offsets, Samples};
+use crate::geometry::{Loop, Mapping, Offsets, Samples, Source};
 pub use crate::plan::{ListCounts, RowLimits};
 use crate::prepared::Prepared;
 use crate::write::{self, RawBuffer};
@@ -148,24 +148,28 @@ impl DeviceInterface<'_> {
     #[must_use]
     pub fn write_loops(self) -> Loops {
         let geometry = self.prepared.geometry();
-        self.update_loops(&geometry.write, geometry.cache.offset, geometry.layers.stride)
+        self.update_loops(geometry.write_mapping(), geometry.cache_offset(), geometry.layer_stride())
     }
 
     /// Returns the loops from the update into the present of the functional form: a dense tensor of the cache's shape.
     #[must_use]
     pub fn present_from_update_loops(self) -> Loops {
-        let present = &self.prepared.geometry().present;
-        self.update_loops(&present.from_update, 0, present.layer_stride)
+        let geometry = self.prepared.geometry();
+        self.update_loops(geometry.present_mapping(Source::Update), 0, geometry.present_layer_stride())
     }
 
     /// Returns the loops from the past into the present. The past's samples, rows and layers are the cache's.
     #[must_use]
     pub fn present_from_past_loops(self) -> Loops {
         let geometry = self.prepared.geometry();
-        let (present, from) = (&geometry.present, geometry.layers);
-        let layers = Loop { count: from.size, dst_stride: present.layer_stride, src_stride: from.stride };
-        let first = Offsets { dst: 0, src: geometry.cache.offset };
-        Loops::new(&present.from_past, first, layers, geometry.cache_batch, geometry.capacity)
+        let layers = Loop {
+            count: geometry.layers(),
+            dst_stride: geometry.present_layer_stride(),
+            src_stride: geometry.layer_stride(),
+        };
+        let first = Offsets { dst: 0, src: geometry.cache_offset() };
+        let mapping = geometry.present_mapping(Source::Past);
+        Loops::new(mapping, first, layers, geometry.cache_batch(), geometry.capacity())
     }
 
     /// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone: the memory is not
@@ -191,18 +195,18 @@ impl DeviceInterface<'_> {
 
     fn update_loops(self, mapping: &Mapping, dst: usize, layer_stride: isize) -> Loops {
         let geometry = self.prepared.geometry();
-        let (samples, rows) = match geometry.samples {
+        let (samples, rows) = match geometry.samples() {
             Samples::Padded { batch, rows } => (batch, rows),
-            Samples::Packed { tokens } => (geometry.cache_batch, tokens),
+            Samples::Packed { tokens } => (geometry.cache_batch(), tokens),
         };
-        let layers = Loop { count: geometry.layers.size, dst_stride: layer_stride, src_stride: 0 };
-        Loops::new(mapping, Offsets { dst, src: geometry.update.offset }, layers, samples, rows)
+        let layers = Loop { count: geometry.layers(), dst_stride: layer_stride, src_stride: 0 };
+        Loops::new(mapping, Offsets { dst, src: geometry.update_offset() }, layers, samples, rows)
     }
 }
 
 impl Loops {
     fn new(mapping: &Mapping, first: Offsets, layers: Loop, samples: usize, rows: usize) -> Self {
-        let (sample, row) = (mapping.sample_step(), mapping.row_step());
+        let (sample, row) = (mapping.sample_strides(), mapping.row_strides());
         let (others, run) = mapping.other_loops();
         Self {
             dst_offset: first.dst,

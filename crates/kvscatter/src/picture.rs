@@ -107,7 +107,7 @@ impl Picture {
             capacity: geometry.capacity(),
             samples,
             skipped: plan.skipped(),
-            positions: geometry.names.positions,
+            positions: geometry.names().positions,
             lanes: (0..samples.min(lanes).min(Self::MAX_LANES)).map(&mut lane).collect(),
         }
     }

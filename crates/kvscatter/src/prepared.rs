@@ -64,7 +64,7 @@ impl Prepared {
     /// Returns whether the samples of the update follow each other, with as many rows each as a list gives.
     #[must_use]
     pub fn is_packed(&self) -> bool {
-        matches!(self.geometry().samples, Samples::Packed { .. })
+        matches!(self.geometry().samples(), Samples::Packed { .. })
     }
 
     pub(crate) fn rules(&self) -> &CallRules {

@@ -153,20 +153,20 @@ impl<'a> WritePlan<'a> {
     /// Returns the bytes that the write moves, rounded up where 4-bit elements end on half a byte; `None` for strings.
     #[must_use]
     pub fn bytes(&self) -> Option<usize> {
-        size::bytes(self.elements(), self.geometry().element.bits()?)
+        size::bytes(self.elements(), self.geometry().element().bits()?)
     }
 
     /// Visits every [`Block`]. This is how backends execute a plan.
     #[inline]
     pub fn for_each_block(&self, mut visit: impl FnMut(&Block)) {
         let (geometry, first) = (self.geometry(), self.offsets());
-        self.moves.for_each_row_range(|rows| geometry.write.for_each(first, rows, &mut visit));
+        self.moves.for_each_row_range(|rows| geometry.write_mapping().for_each(first, rows, &mut visit));
     }
 
     /// Returns the blocks one by one, for pictures and tests; [`for_each_block`](Self::for_each_block) is faster.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let (geometry, first) = (self.geometry(), self.offsets());
-        self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write.blocks(first, rows))
+        self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write_mapping().blocks(first, rows))
     }
 
     /// Returns the slots of each sample that are written, in the order of the update's rows: for pictures.
@@ -182,7 +182,7 @@ impl<'a> WritePlan<'a> {
         self.moves.for_each_sample(|SampleRows { layer, pieces, .. }| {
             for (source, rows) in pieces {
                 let first = geometry.present_offsets(layer, source);
-                geometry.present.mapping(source).for_each(first, rows, |block| visit(source, block));
+                geometry.present_mapping(source).for_each(first, rows, |block| visit(source, block));
             }
         });
     }
@@ -362,7 +362,7 @@ fn clone_block<T: Clone>(block: &Block, dst: &mut [T], src: &[T]) {
 impl fmt::Debug for WritePlan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WritePlan")
-            .field("element", &self.geometry().element)
+            .field("element", &self.geometry().element())
             .field("batch", &self.batch())
             .field("layer", &self.layer())
             .field("elements", &self.elements())

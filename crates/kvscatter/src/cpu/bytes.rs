@@ -1,11 +1,11 @@
 //! The kernels for elements of whole bytes: a write in place and the functional form, on one thread or many.
 
 use super::Isa;
-use super::copy::{Copier, KernelQueue, Stores};
+use super::copy::{BlockBatch, Copier, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
 use super::present::{PresentKernels, PresentWrite};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -13,17 +13,18 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(super) struct ByteKernels {
     width: Width,
-    /// ByteKernels of one row, over all outer and inner dimensions.
+    /// Bytes of one row, over all outer and inner dimensions.
     row_bytes: usize,
     write: Copier,
     present: PresentKernels,
 }
 
 impl ByteKernels {
-    /// For elements of this width, and for the number of rows that samples usually bring.
+    /// For elements of this width, for the number of rows that samples usually bring, and for an instruction set that
+    /// the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
-        let row_bytes = width.bytes(geometry.row_elements);
-        let write = Copier::new(isa, &geometry.write, width, rows);
+        let row_bytes = width.bytes(geometry.row_elements());
+        let write = Copier::new(isa, geometry.write_mapping(), width, rows);
         Self { width, row_bytes, write, present: PresentKernels::new(isa, width, geometry, rows) }
     }
 
@@ -36,8 +37,10 @@ impl ByteKernels {
     /// Writes in place.
     ///
     /// # Safety
-    /// The moves are those of the geometry that these copiers were made for. `cache` is as long as its cache, valid for
-    /// writes and reached through nothing else; `update` is as long as its update and valid for reads.
+    /// * K1: the moves are of the geometry that these kernels were made for.
+    /// * V1: `cache` is valid for writes of as many bytes as the geometry's cache has, and `update` for reads of as
+    ///   many as its update has. They do not overlap, and until this returns nothing else uses the cache or writes to
+    ///   the update.
     pub(super) unsafe fn write(
         &self,
         moves: &Moves<'_>,
@@ -52,8 +55,8 @@ impl ByteKernels {
         match threads.for_bytes(bytes) {
             Some(executor) => {
                 let write = |share: &mut Share<'_>| {
-                    // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract. P3:
-                    // the share takes parts that no other thread takes.
+                    // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not overlap.
+                    // By P3 no other thread writes what this share takes.
                     moves.for_each_row_range(|rows| unsafe {
                         self.write.copy_shared(pointers, rows, self.row_bytes, stores, share);
                     });
@@ -62,11 +65,12 @@ impl ByteKernels {
                 executor::share(executor, bytes, write);
             }
             None => {
-                let walk = |batch: &mut KernelQueue<'_>| {
-                    // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
+                let walk = |batch: &mut BlockBatch<'_>| {
+                    // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not overlap
+                    // until this function returns. `for_each_row_range` visits no empty range.
                     moves.for_each_row_range(|rows| unsafe { batch.copy(rows) });
                 };
-                // SAFETY: P1 for all rows of `moves`, and both buffers are valid by this function's contract.
+                // SAFETY: V1, as for each range of rows in `walk`.
                 unsafe { self.write.copy_many(pointers, stores, walk) };
                 stores.finish();
             }
@@ -76,7 +80,10 @@ impl ByteKernels {
     /// Writes all of `present`: the update where the plan writes, the past everywhere else.
     ///
     /// # Safety
-    /// As [`write`](Self::write), for `present` as the destination and for `past` and `update` as sources.
+    /// * K1: the moves are of the geometry that these kernels were made for.
+    /// * V1: `present` is valid for writes of as many bytes as the geometry's present has, `past` for reads of as many
+    ///   as its cache has, and `update` for reads of as many as its update has. Neither overlaps the present, and until
+    ///   this returns nothing else uses the present or writes to the others.
     pub(super) unsafe fn write_present(
         &self,
         moves: &Moves<'_>,
@@ -84,10 +91,12 @@ impl ByteKernels {
         present: *mut u8,
         [past, update]: [*const u8; 2],
     ) {
-        let bytes = moves.geometry().present.buffer.bytes;
+        let bytes = moves.geometry().present_len(Unit::Bytes);
         let (past, update) = (Pointers { dst: present, src: past }, Pointers { dst: present, src: update });
         let write = PresentWrite { kernels: &self.present, moves, past, update };
-        // SAFETY: P1 for all rows of the functional form, and the three buffers are valid by this function's contract.
+        // SAFETY: K1 for the moves and `self.present`, which `new` makes for the same geometry. V1: the three buffers
+        // are as long as the geometry's and valid, and neither source overlaps the present. By P3 no other thread
+        // writes what this share takes.
         let run = |share: &mut Share<'_>| unsafe { write.run(share) };
         match threads.for_bytes(bytes) {
             Some(executor) => executor::share(executor, bytes, run),

@@ -43,7 +43,8 @@ impl Stores {
 }
 
 impl Copier {
-    /// For a mapping of elements of this width that usually moves `rows` rows of a sample.
+    /// For a mapping of elements of this width that usually moves `rows` rows of a sample, and for an instruction set
+    /// that the machine has (V2).
     pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
@@ -69,33 +70,39 @@ impl Copier {
     /// Copies the rows of many samples: those that `walk` puts into the batch.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy), for all rows that `walk` puts there.
+    /// V1 for every run of the rows that `walk` puts into the batch, where `pointers` are those of sample 0.
     #[inline(always)]
     pub(super) unsafe fn copy_many(
         &self,
         pointers: Pointers,
         stores: Stores,
-        walk: impl FnOnce(&mut KernelQueue<'_>),
+        walk: impl FnOnce(&mut BlockBatch<'_>),
     ) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
             Stores::Streamed => self.kernels.stream,
         };
-        let mut starts = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
-        let mut batch = KernelQueue { copier: self, pointers, stores, kernel, starts: &mut starts, count: 0 };
+        let mut block_pointers = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
+        let mut batch = BlockBatch {
+            copier: self,
+            pointers,
+            stores,
+            kernel,
+            block_pointers: &mut block_pointers,
+            count: 0,
+        };
         walk(&mut batch);
-        // SAFETY: P1, by this function's contract, for all rows that `walk` has put there.
+        // SAFETY: V1 holds for every run of the rows that `walk` has put into the batch.
         unsafe { batch.finish() };
     }
 
     /// Copies rows of one sample, however many blocks they are.
     ///
     /// # Safety
-    /// P1: the rows lie inside the tensors whose sample 0 the pointers point to; those at `dst` are valid for
-    /// writes, reached through nothing else meanwhile, and overlap none at `src`, which are valid for reads.
+    /// V1 for every run of the rows, where `pointers` are those of sample 0.
     #[inline(never)]
     pub(super) unsafe fn copy(&self, pointers: Pointers, rows: RowRange, stores: Stores) {
-        // SAFETY: P1, by this function's contract: the blocks of these rows.
+        // SAFETY: V1 holds for every run of the rows, and these are their blocks.
         self.mapping.for_each(Offsets { dst: 0, src: 0 }, rows, |block| unsafe {
             self.copy_block(pointers, block, stores)
         });
@@ -105,7 +112,7 @@ impl Copier {
     /// some rows of one. A row is `row_bytes` over all of them.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy).
+    /// V1 for every run of those parts, where `pointers` are those of sample 0.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(
         &self,
@@ -116,12 +123,12 @@ impl Copier {
         share: &mut Share<'_>,
     ) {
         if let Share::All = share {
-            // SAFETY: P1, by this function's contract: the same rows.
+            // SAFETY: V1 holds for every run of what the share takes, which is all of the rows.
             return unsafe { self.copy(pointers, rows, stores) };
         }
         let outer = self.mapping.outer().filter(|_| row_bytes > 0 && rows.count > 0);
         let Some(Loop { count: outer, .. }) = outer else {
-            // SAFETY: P1, by this function's contract: a part of its rows.
+            // SAFETY: V1 holds for every run of what the share takes, and it takes these rows.
             return share.rows(rows, row_bytes, |rows| unsafe { self.copy(pointers, rows, stores) });
         };
         let inner_row = row_bytes.checked_div(outer).unwrap_or(row_bytes);
@@ -129,7 +136,8 @@ impl Copier {
         let bytes = inner_row.wrapping_mul(rows.count);
         let copy = |rows, first, count| {
             if let Some(block) = self.mapping.slabs(rows, first, count) {
-                // SAFETY: P1, by this function's contract: a part of its rows.
+                // SAFETY: V1 holds for every run of what the share takes, and it takes these rows of these outer
+                // indices, which are below `outer`.
                 unsafe { self.copy_block(pointers, &block, stores) };
             }
         };
@@ -143,7 +151,7 @@ impl Copier {
     /// Copies one block.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy).
+    /// V1 for every run of the block, where its offsets count from `pointers`.
     pub(super) unsafe fn copy_block(&self, pointers: Pointers, block: &Block, stores: Stores) {
         let block = block.with_innermost_loop();
         let [outer, middle, runs] = block.loops;
@@ -152,18 +160,18 @@ impl Copier {
         let outer_loops = Block { loops: [Loop::ONCE, outer, middle], ..block };
         outer_loops.for_each_run(|dst, src| {
             let begin = Pointers { dst: pointers.dst.wrapping_add(dst), src: pointers.src.wrapping_add(src) };
-            // SAFETY: P1, by this function's contract; the kernel was just chosen for runs of this length, and is
-            // one of an instruction set that the machine has (`Isa::allowed`).
+            // SAFETY: V1 holds for every run of the block, and these are those of one iteration of its two outer loops.
+            // V2: `new` takes an instruction set that the machine has. V3: the kernel takes runs of `block.len` bytes.
             unsafe { kernel(&[begin], &pattern) };
         });
     }
 
-    /// The kernel for runs of whole lines that are stored past the caches.
+    /// The kernel for runs of whole lines that are stored past the caches, to a `dst` that is aligned to a line (V3).
     pub(super) fn line_kernel(&self) -> Kernel {
         self.kernels.lines
     }
 
-    /// The kernel for runs of this length.
+    /// A kernel that takes runs of this length, at any address (V3).
     pub(super) fn kernel(&self, len: usize, stores: Stores) -> Kernel {
         match stores {
             Stores::Streamed => self.kernels.stream,
@@ -173,37 +181,38 @@ impl Copier {
     }
 }
 
-/// Rows of many samples: one call of a kernel copies them.
-pub(super) struct KernelQueue<'a> {
+/// Blocks of many samples, which one call of a kernel copies.
+pub(super) struct BlockBatch<'a> {
     copier: &'a Copier,
     pointers: Pointers,
     stores: Stores,
     kernel: Kernel,
-    starts: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
+    block_pointers: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
     /// How many of them are initialised.
     count: usize,
 }
 
-impl KernelQueue<'_> {
+impl BlockBatch<'_> {
     /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
     ///
     /// # Safety
-    /// As [`Copier::copy`], for these rows, until [`finish`](Self::finish).
+    /// V1 for every run of the rows until [`finish`](Self::finish), where the batch's pointers are those of sample 0.
+    /// There is at least one row.
     #[inline(always)]
     pub(super) unsafe fn copy(&mut self, rows: RowRange) {
         if rows.count != self.copier.usual_rows {
-            // SAFETY: P1, by this function's contract: the same rows.
+            // SAFETY: V1 holds for every run of the rows, which are the same.
             return unsafe { self.copier.copy(self.pointers, rows, self.stores) };
         }
         let Offsets { dst, src } = self.copier.mapping.offsets(Offsets { dst: 0, src: 0 }, rows);
         let begin =
             Pointers { dst: self.pointers.dst.wrapping_add(dst), src: self.pointers.src.wrapping_add(src) };
-        if let Some(place) = self.starts.get_mut(self.count) {
-            place.write(begin);
+        if let Some(next) = self.block_pointers.get_mut(self.count) {
+            next.write(begin);
         }
         self.count = self.count.wrapping_add(1);
         if self.count == SAMPLES_PER_CALL {
-            // SAFETY: P1, by this function's contract, for all rows that are in the batch.
+            // SAFETY: V1 holds for every run of these rows, and held for those before them until `finish`.
             unsafe { self.finish() };
         }
     }
@@ -211,16 +220,17 @@ impl KernelQueue<'_> {
     /// Copies the batch.
     ///
     /// # Safety
-    /// As [`Copier::copy`], for all rows that are in the batch.
+    /// V1 for every run of the rows that are in the batch.
     #[inline(always)]
     unsafe fn finish(&mut self) {
-        if let Some(starts) = self.starts.get(..self.count) {
-            // SAFETY: the first `count` are initialised.
-            let starts = unsafe { starts.assume_init_ref() };
-            // SAFETY: P1, by this function's contract; the kernel is the usual one, and the pattern's runs are
-            // those of the usual rows, which it was chosen for (`Copier::new`), or it takes any length; it is one of
-            // an instruction set that the machine has (`Isa::allowed`).
-            unsafe { (self.kernel)(starts, &self.copier.pattern) };
+        if let Some(block_pointers) = self.block_pointers.get(..self.count) {
+            // SAFETY: `copy` has initialised the first `count`.
+            let block_pointers = unsafe { block_pointers.assume_init_ref() };
+            // SAFETY: V1 holds for every run of the rows in the batch, and the pattern's runs are these: `copy` puts
+            // only the usual number of rows there, not 0, and they are the one block that `Copier::new` made the
+            // pattern of. V2: `Copier::new` takes an instruction set that the machine has. V3: `kernel` is the one for
+            // the length of the pattern's runs, or takes all runs.
+            unsafe { (self.kernel)(block_pointers, &self.copier.pattern) };
         }
         self.count = 0;
     }

@@ -3,6 +3,15 @@
 //! A kernel is called once for a batch of blocks that differ only in where they begin, never per run. Which one
 //! is decided when a write is prepared, by the length that its runs will have (`dispatch.rs`); blocks of another
 //! length (a ring's wrap, `lengths`) go to the one for any length. Everything here counts bytes.
+//!
+//! The caller of a kernel proves three conditions, by P1 and by K1 of [`CpuKernels`](super::CpuKernels). `SAFETY`
+//! comments cite all of them:
+//!
+//! * **V1** every run is valid for writes at `dst` and for reads at `src`, and no run that is written overlaps one that
+//!   is read. Until all runs are copied, nothing else uses what is written or writes to what is read.
+//! * **V2** the machine has the instruction set that the kernel is compiled for.
+//! * **V3** the kernel takes the run. [`Fixed`] takes runs of its length, and `Lines` takes whole lines whose `dst` is
+//!   aligned to a [`LINE`]. Every other kernel takes all runs.
 
 use core::ptr;
 
@@ -11,14 +20,15 @@ use super::prefetch::{Hint, LINE, prefetch_run};
 use crate::geometry::{Loop, Offsets};
 use crate::size::Width;
 
-/// A place on either side.
+/// An address in the destination and one in the source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pointers {
     pub(super) dst: *mut u8,
     pub(super) src: *const u8,
 }
 
-// SAFETY: threads that share the pointers write disjoint bytes (P2, P3) and only read those at `src`.
+// SAFETY: only unsafe code reaches the bytes. There, threads that share the pointers write disjoint bytes (P3), and no
+// thread writes those at `src` (V1).
 unsafe impl Sync for Pointers {}
 
 impl Pointers {
@@ -46,13 +56,14 @@ pub(super) struct Pattern {
 /// More runs than any batch has.
 pub(super) const NO_PREFETCH: usize = usize::MAX >> 1;
 
-/// Copies all runs of a batch, the blocks of which begin at these places.
+/// Copies all runs of a batch, whose blocks begin at these pointers. The runs of a block are `len` bytes each. Run `i`,
+/// below the pattern's count, begins `i` strides after the block on either side.
 ///
 /// # Safety
-/// The pattern's runs are as long as those that the kernel was chosen for, unless it takes any length. P1: every
-/// run, which is `len` bytes at a beginning moved by a multiple of the pattern's steps below its count, is valid
-/// for writes on the left and for reads on the right; no run that is written overlaps one that is read. The
-/// machine has the instruction set that the kernel was chosen for.
+/// * V1 for every run.
+/// * V2: the machine has the instruction set that the kernel is compiled for.
+/// * V3: the kernel takes runs of `len` bytes. If it takes only whole lines, `dst` of every run is aligned to a
+///   [`LINE`].
 pub(super) type Kernel = unsafe fn(&[Pointers], &Pattern);
 
 /// An instruction set that kernels are compiled for.
@@ -71,8 +82,10 @@ pub(super) trait Instructions {
 /// How one run is copied.
 pub(super) trait Run {
     /// # Safety
-    /// `dst` is valid for `len` bytes of writes, `src` for as many of reads, and they do not overlap. The
-    /// machine has the instruction set that the caller is compiled for.
+    /// * V1: `dst` is valid for writes of `len` bytes, `src` for reads of as many, and they do not overlap.
+    /// * V2: the machine has the instruction set of `Self`.
+    /// * V3: `Self` takes the run. For [`Fixed`], `len` is its `N`. For `Lines`, `len` is a multiple of [`LINE`] and
+    ///   `dst` is aligned to it.
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize);
 
     /// Prefetches a destination that will be written soon.
@@ -85,21 +98,21 @@ pub(super) trait Run {
 /// Every run of a batch. `R` sees two pointers and a length.
 ///
 /// # Safety
-/// As [`Kernel`].
+/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs.
 #[inline(always)]
 pub(super) unsafe fn copy_runs<R: Run>(batch: &[Pointers], pattern: &Pattern) {
     let Pattern { runs, len, prefetch_distance, hint } = *pattern;
     if batch.len().wrapping_mul(runs.count) <= prefetch_distance {
         for &pointers in batch {
-            // SAFETY: P1, by the contract of `Kernel`, for every run of the block.
+            // SAFETY: V1 to V3 hold for every run of the batch, and these are the runs of one of its blocks.
             unsafe { copy_block::<R>(pointers, runs, len) };
         }
         return;
     }
     match hint {
-        // SAFETY: P1 for every run of the batch, by the contract of `Kernel`, which is this function's.
+        // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
         Hint::L1 => unsafe { prefetch_and_copy_runs::<R, true>(batch, pattern) },
-        // SAFETY: P1 for every run of the batch, by the contract of `Kernel`, which is this function's.
+        // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
         Hint::L2 => unsafe { prefetch_and_copy_runs::<R, false>(batch, pattern) },
     }
 }
@@ -107,13 +120,13 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Pointers], pattern: &Pattern) {
 /// Copies every run of a batch, each `prefetch_distance` runs after its destination was prefetched.
 ///
 /// # Safety
-/// As [`Kernel`].
+/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs.
 #[inline(always)]
 unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pattern: &Pattern) {
     let Pattern { runs, len, prefetch_distance, .. } = *pattern;
-    // A block of up to `prefetch_distance` runs prefetches the block that many runs further on, so the loop needs only one
-    // pointer more than the copy. A longer block first prefetches its own later runs, and those of the next
-    // block while it copies its last ones.
+    // A block of up to `prefetch_distance` runs prefetches the block that many runs further on, so the loop needs only
+    // one pointer more than the copy. A longer block first prefetches its own later runs, and those of the next block
+    // while it copies its last ones.
     let (blocks, within) = match prefetch_distance.checked_div(runs.count) {
         Some(blocks @ 1..) => (blocks, 0),
         _ => (1, prefetch_distance),
@@ -130,7 +143,7 @@ unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pat
     for &Pointers { mut dst, mut src } in batch {
         if own > 0 {
             let ahead = dst.wrapping_offset(runs.dst_stride.wrapping_mul(within.cast_signed()));
-            // SAFETY: P1, by the contract of `Kernel`, for the first `own` runs of the block.
+            // SAFETY: V1 to V3 hold for every run of the batch, and these are the first `own` runs of a block.
             unsafe {
                 copy_and_prefetch::<R, L1>(Pointers { dst, src }, ahead, Loop { count: own, ..runs }, len)
             };
@@ -138,9 +151,11 @@ unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pat
             src = src.wrapping_offset(runs.src_stride.wrapping_mul(own.cast_signed()));
         }
         match next.next() {
-            // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
+            // SAFETY: V1 to V3 hold for every run of the batch, and these are the last `rest.count` runs of a block:
+            // the pointers have moved on by `own` strides.
             Some(next) => unsafe { copy_and_prefetch::<R, L1>(Pointers { dst, src }, next.dst, rest, len) },
-            // SAFETY: P1, by the contract of `Kernel`, for the last `rest.count` runs of the block.
+            // SAFETY: V1 to V3 hold for every run of the batch, and these are the last `rest.count` runs of a block:
+            // the pointers have moved on by `own` strides.
             None => unsafe { copy_block::<R>(Pointers { dst, src }, rest, len) },
         }
     }
@@ -149,11 +164,13 @@ unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pat
 /// Copies the runs of one block.
 ///
 /// # Safety
-/// Every run is valid for [`Run::copy`].
+/// V1, V2 and V3 for `R` and every run of the block: `len` bytes at the pointers moved on by fewer strides than
+/// `runs.count`.
 #[inline(always)]
 unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop, len: usize) {
     for _ in 0..runs.count {
-        // SAFETY: `len` bytes valid for writes at `dst` and for reads at `src`, by this function's contract for each run.
+        // SAFETY: V1 to V3 hold for every run of the block, and the pointers have moved on by one stride for each run
+        // before this one.
         unsafe { R::copy(dst, src, len) };
         // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
         dst = dst.wrapping_offset(runs.dst_stride);
@@ -165,7 +182,8 @@ unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop
 /// `ahead` on.
 ///
 /// # Safety
-/// Every run is valid for [`Run::copy`].
+/// V1, V2 and V3 for `R` and every run of the block: `len` bytes at the pointers moved on by fewer strides than
+/// `runs.count`.
 #[inline(always)]
 unsafe fn copy_and_prefetch<R: Run, const L1: bool>(
     Pointers { mut dst, mut src }: Pointers,
@@ -175,7 +193,8 @@ unsafe fn copy_and_prefetch<R: Run, const L1: bool>(
 ) {
     for _ in 0..runs.count {
         R::prefetch::<L1>(ahead, len);
-        // SAFETY: `len` bytes valid for writes at `dst` and for reads at `src`, by this function's contract for each run.
+        // SAFETY: V1 to V3 hold for every run of the block, and the pointers have moved on by one stride for each run
+        // before this one.
         unsafe { R::copy(dst, src, len) };
         // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
         ahead = ahead.wrapping_offset(runs.dst_stride);
@@ -198,8 +217,8 @@ impl<const N: usize> Run for Fixed<N> {
         // as long where destinations do not begin with a line and meet in one set of the first-level cache.
         while at < N {
             let piece = if N < LINE { N } else { LINE };
-            // SAFETY: both pointers are valid for `len` bytes by this function's contract, and by that of [`Kernel`] `len`
-            // is `N`. `N` is less than a line or a number of them, as asserted above, so `at + piece` is at most `N`.
+            // SAFETY: V1: `dst` is valid for writes of `len` bytes, `src` for reads of them, and they do not overlap.
+            // V3: `len` is `N`. `N` is less than a line or a number of them, as asserted above, so `at + piece <= N`.
             unsafe { ptr::copy_nonoverlapping(src.wrapping_add(at), dst.wrapping_add(at), piece) };
             at = at.wrapping_add(piece);
         }
@@ -217,7 +236,7 @@ pub(super) struct Memcpy;
 impl Run for Memcpy {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: `len` bytes that are valid on both pointers and do not overlap, by this function's contract.
+        // SAFETY: V1: `dst` is valid for writes of `len` bytes, `src` for reads of them, and they do not overlap.
         unsafe { ptr::copy_nonoverlapping(src, dst, len) };
     }
 }
@@ -230,16 +249,18 @@ impl<const N: usize> Run for Overlapping<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let Some(last) = len.checked_sub(N).filter(|_| len <= INLINE_MAX_RUN) else {
-            // SAFETY: `len` bytes that are valid on both pointers and do not overlap, by this function's contract.
+            // SAFETY: V1 for the same run. V2 and V3: `Memcpy` needs no instruction set and takes all runs.
             return unsafe { Memcpy::copy(dst, src, len) };
         };
         let mut at = 0;
         while at < last {
-            // SAFETY: `at + N < len`.
+            // SAFETY: V1: both pointers are valid for `len` bytes, and `at < last`, so `at + N < len`. V2: `Fixed`
+            // needs no instruction set. V3: the length is `N`.
             unsafe { Fixed::<N>::copy(dst.wrapping_add(at), src.wrapping_add(at), N) };
             at = at.wrapping_add(N);
         }
-        // SAFETY: `last + N == len`.
+        // SAFETY: V1: both pointers are valid for `len` bytes, and `last + N == len`. V2: `Fixed` needs no instruction
+        // set. V3: the length is `N`.
         unsafe { Fixed::<N>::copy(dst.wrapping_add(last), src.wrapping_add(last), N) };
     }
 }

@@ -22,8 +22,8 @@ pub(super) const PREFETCH_DISTANCE: usize = limit(4 << 10, 8);
 /// How many samples a kernel is called for at once.
 pub(super) const SAMPLES_PER_CALL: usize = limit(64, 2);
 
-/// Writes of at least this many bytes bypass the caches with non-temporal stores: they would not be kept until they are read, and lines
-/// that are overwritten whole need not be read first.
+/// Writes of at least this many bytes bypass the caches with non-temporal stores: they would not be kept until they are
+/// read, and lines that are overwritten whole need not be read first.
 pub(super) const STREAM_MIN_BYTES: usize = limit(64 << 20, 96);
 
 /// A run is streamed if it has this many bytes from its first whole line on.
@@ -39,17 +39,17 @@ pub(super) const PARALLEL_MIN_BYTES: usize = limit(512 << 10, 4);
 /// The grain in which rows are handed to threads. Measured: 32 to 256 KiB.
 pub(super) const THREAD_GRAIN: usize = limit(128 << 10, 3);
 
-/// Slabs of this size are copied in pieces around the update, or along.
+/// Slabs below this size are copied whole from the past and then overwritten from the update.
 pub(super) const SLAB_OVERWRITE_MAX: usize = limit(4 << 10, 48);
 
 /// Bytes of a group of slabs. Measured: 16 to 64 KiB.
 pub(super) const SLAB_TILE: usize = limit(32 << 10, 64);
 
-/// Slabs from this size on are stored along where they go past the caches. Measured: 4 bytes to 512.
+/// Slabs of at least this size are stored in the order of their addresses where they bypass the caches. Measured: 4 to
+/// 512 bytes.
 pub(super) const SLAB_STREAM_MIN: usize = limit(256, 12);
 
-/// Longer slabs than this are streamed for a whole sample at once, and up to so many bytes of shorter ones belong
-/// together.
+/// Longer slabs than this are not stored in that order. Shorter ones are, in groups of at most this many bytes.
 pub(super) const SLAB_STREAM_MAX: usize = limit(128 << 10, 80);
 
 const _: () = assert!(SLAB_OVERWRITE_MAX <= SLAB_TILE, "a tile holds a slab");

@@ -1,7 +1,7 @@
 //! The CPU backend: the moves of one call and buffers in, bytes moved. It sees no axis, no mode and no specification.
 //!
 //! Functions here are safe because they check, against the geometry, the two things that moves cannot know: how long
-//! the buffers are and how wide their elements. P1 does the rest.
+//! the buffers are and how wide their elements. P1 and K1 do the rest. `kernel.rs` has the conditions of kernels.
 //!
 //! `ARCHITECTURE.md` has a table of the files.
 
@@ -33,16 +33,19 @@ pub(crate) use self::executor::Threads;
 pub use self::isa::Isa;
 use self::nibbles::NibbleKernels;
 use crate::error::Error;
-use crate::geometry::{Geometry, Samples, Unit};
+use crate::geometry::{Geometry, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
-/// The kernels for a geometry, chosen when a write is prepared. The moves that it is given are of this geometry:
-/// `Prepared::plan` is the one place that joins the two, so lengths that fit the geometry of the moves fit the kernels.
+/// The kernels for a geometry, chosen when a write is prepared.
+///
+/// **K1** The moves that a method here takes are of this geometry. `Prepared::plan` makes every `WritePlan` from the
+/// rules and the kernels of one `Prepared`, and `WritePlan` is what calls these methods, with its own moves. So lengths
+/// that fit the geometry of the moves fit the kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuKernels {
     pub(crate) isa: Isa,
-    backend: KernelKind,
+    kind: KernelKind,
 }
 
 /// How elements of a type are moved.
@@ -56,17 +59,18 @@ enum KernelKind {
 }
 
 impl CpuKernels {
+    /// Establishes V2: kernels are chosen for an instruction set that the machine has.
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let isa = Isa::allowed();
-        let rows = usual_rows(geometry);
+        let rows = geometry.usual_rows();
         let bytes = |width| KernelKind::Bytes(Box::new(ByteKernels::new(isa, width, geometry, rows)));
-        let backend = match geometry.element.bits() {
+        let kind = match geometry.element().bits() {
             None => KernelKind::Clone,
-            Some(4) if nibbles::is_even(geometry) => bytes(Width::Nibble),
+            Some(4) if geometry.is_even() => bytes(Width::Nibble),
             Some(4) => KernelKind::Nibbles(NibbleKernels::new(isa, geometry, rows)),
             Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
-        Self { isa, backend }
+        Self { isa, kind }
     }
 
     /// Checks that elements are as wide as `T` and that buffers of these lengths hold the tensors.
@@ -83,13 +87,13 @@ impl CpuKernels {
         pair: usize,
         lens: [usize; 2],
     ) -> Result<&ByteKernels, Error> {
-        match &self.backend {
+        match &self.kind {
             KernelKind::Bytes(bytes) if bytes.are_as_wide_as::<T>() => {
                 moves.geometry().check_buffers(pair, lens, Unit::Elements)?;
                 Ok(bytes)
             }
             _ => {
-                let (got, element) = (size_of::<T>().saturating_mul(8), moves.geometry().element);
+                let (got, element) = (size_of::<T>().saturating_mul(8), moves.geometry().element());
                 Err(Error::ElementWidth { got, element })
             }
         }
@@ -97,15 +101,15 @@ impl CpuKernels {
 
     /// Checks that elements have a fixed width, so that their bytes may be copied.
     pub(crate) fn check_fixed_width(&self, geometry: &Geometry) -> Result<(), Error> {
-        match self.backend {
+        match self.kind {
             KernelKind::Bytes(_) | KernelKind::Nibbles(_) => Ok(()),
-            KernelKind::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element }),
+            KernelKind::Clone => Err(Error::ElementWidth { got: 8, element: geometry.element() }),
         }
     }
 
     /// Whether a write of a present reads bytes of it first, since a store of 4 bits keeps the other half of its byte.
     pub(crate) fn reads_present(&self) -> bool {
-        matches!(self.backend, KernelKind::Nibbles(_))
+        matches!(self.kind, KernelKind::Nibbles(_))
     }
 
     /// Writes in place. An error names the pair.
@@ -119,8 +123,9 @@ impl CpuKernels {
         update: &[T],
     ) -> Result<(), Error> {
         let bytes = self.kernels_for::<T>(moves, pair, [cache.len(), update.len()])?;
-        // SAFETY: `kernels_for` has compared both lengths with the geometry of `moves`. The cache is borrowed exclusively, and
-        // values of `T` are moved whole, since `T` is as wide as an element.
+        // SAFETY: K1 holds for the moves of a plan. V1: `kernels_for` has compared both lengths with the geometry of
+        // `moves`, the update is borrowed, and the cache is borrowed exclusively. Values of `T` are moved whole, since
+        // `T` is as wide as an element.
         unsafe { bytes.write(moves, threads, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
         Ok(())
     }
@@ -136,7 +141,8 @@ impl CpuKernels {
     ) -> Result<(), Error> {
         self.check_fixed_width(moves.geometry())?;
         moves.geometry().check_buffers(0, [cache.len(), update.len()], Unit::Bytes)?;
-        // SAFETY: both lengths have been compared with the geometry of `moves`, and the cache is borrowed exclusively.
+        // SAFETY: K1 holds for the moves of a plan. V1: both lengths have been compared with the geometry of `moves`,
+        // which is of fixed width. The update is borrowed, and the cache is borrowed exclusively.
         unsafe { self.write_raw(moves, threads, cache, update) };
         Ok(())
     }
@@ -144,8 +150,12 @@ impl CpuKernels {
     /// [`write_bytes`](Self::write_bytes) without its checks.
     ///
     /// # Safety
-    /// [`check_fixed_width`](Self::check_fixed_width) accepts the geometry, and [`Geometry::check_buffers`] the lengths. `update` may be borrowed while this
-    /// runs, and `cache` may be borrowed exclusively.
+    /// * K1: the moves are of the geometry that these kernels were made for.
+    /// * [`check_fixed_width`](Self::check_fixed_width) accepts that geometry, and [`Geometry::check_buffers`] the
+    ///   lengths.
+    /// * V1: `cache` is valid for reads and writes of its length, and `update` for reads of its length. They do not
+    ///   overlap, and until this returns nothing else uses the cache or writes to the update. Neither pointer is null.
+    /// * If elements move by half bytes ([`reads_present`](Self::reads_present)), both are initialised.
     #[inline(always)]
     pub(crate) unsafe fn write_raw(
         &self,
@@ -154,13 +164,17 @@ impl CpuKernels {
         cache: *mut [u8],
         update: *const [u8],
     ) {
-        match &self.backend {
-            // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the cache.
+        match &self.kind {
+            // SAFETY: K1 holds for `moves`. V1: the lengths are those of the geometry, `cache` is valid for writes,
+            // `update` is valid for reads, they do not overlap, and nothing else uses the cache or writes to the
+            // update.
             KernelKind::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
             KernelKind::Nibbles(nibbles) => {
-                // SAFETY: it may be borrowed exclusively, by this function's contract.
+                // SAFETY: `cache` is not null, initialised and valid for reads and writes of its length, and nothing
+                // else uses it until this returns.
                 let cache = unsafe { &mut *cache };
-                // SAFETY: it may be borrowed, by this function's contract.
+                // SAFETY: `update` is not null, initialised and valid for reads of its length, and nothing writes to it
+                // until this returns.
                 let update = unsafe { &*update };
                 nibbles.write(moves, threads, cache, update);
             }
@@ -178,8 +192,8 @@ impl CpuKernels {
         update: &[T],
         present: &mut [T],
     ) -> Result<(), Error> {
-        // SAFETY: `MaybeUninit<T>` has the layout of `T`, the slice is borrowed exclusively, and only whole values of `T`
-        // are stored there.
+        // SAFETY: `MaybeUninit<T>` has the layout of `T`, the slice is borrowed exclusively, and only whole values of
+        // `T` are stored there.
         let present = unsafe { slice::from_raw_parts_mut(present.as_mut_ptr().cast(), present.len()) };
         self.write_present_uninit(moves, threads, past, update, present).map(|_| ())
     }
@@ -197,12 +211,12 @@ impl CpuKernels {
         let bytes = self.kernels_for::<T>(moves, 0, [past.len(), update.len()])?;
         moves.geometry().check_present(present.len(), Unit::Elements)?;
         let (start, sources) = (present.as_mut_ptr().cast(), [past.as_ptr().cast(), update.as_ptr().cast()]);
-        // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is borrowed
-        // exclusively.
+        // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the geometry of
+        // `moves`, past and update are borrowed, and the present is borrowed exclusively.
         unsafe { bytes.write_present(moves, threads, start, sources) };
         // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the geometry's (both
-        // checked above), and the pieces from the past and from the update partition it: each element was copied whole
-        // from a valid `T`.
+        // checked above). By K1 and P2 the pieces from the past and from the update partition it: each element was
+        // copied whole from a valid `T`.
         Ok(unsafe { present.assume_init_mut() })
     }
 
@@ -219,8 +233,9 @@ impl CpuKernels {
         self.check_fixed_width(moves.geometry())?;
         moves.geometry().check_buffers(0, [past.len(), update.len()], Unit::Bytes)?;
         moves.geometry().check_present(present.len(), Unit::Bytes)?;
-        // SAFETY: all three lengths have been compared with the geometry of `moves`, and the present is initialised and
-        // borrowed exclusively.
+        // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the geometry of
+        // `moves`, which is of fixed width. Past and update are borrowed, and the present is initialised and borrowed
+        // exclusively.
         unsafe { self.write_present_raw(moves, threads, [past, update], present) };
         Ok(())
     }
@@ -228,10 +243,14 @@ impl CpuKernels {
     /// [`write_present_bytes`](Self::write_present_bytes) without its checks.
     ///
     /// # Safety
-    /// [`check_fixed_width`](Self::check_fixed_width) accepts the geometry, and [`Geometry::check_buffers`] and
-    /// [`Geometry::check_present`] the lengths. The sources may be borrowed while this runs, and nothing else uses
-    /// `present`, which is valid for writes. If [`reads_present`](Self::reads_present), it is initialised and may be
-    /// borrowed exclusively.
+    /// * K1: the moves are of the geometry that these kernels were made for.
+    /// * [`check_fixed_width`](Self::check_fixed_width) accepts that geometry, and [`Geometry::check_buffers`] and
+    ///   [`Geometry::check_present`] the lengths.
+    /// * V1: `past` and `update` are valid for reads of their lengths, and `present` for writes of its length. Neither
+    ///   source overlaps the present, and until this returns nothing else uses the present or writes to the sources. No
+    ///   pointer is null.
+    /// * If [`reads_present`](Self::reads_present), all three are initialised, and the present is valid for reads as
+    ///   well.
     #[inline(always)]
     pub(crate) unsafe fn write_present_raw(
         &self,
@@ -240,32 +259,26 @@ impl CpuKernels {
         [past, update]: [*const [u8]; 2],
         present: *mut [u8],
     ) {
-        match &self.backend {
+        match &self.kind {
             KernelKind::Bytes(bytes) => {
-                // SAFETY: this function's contract states the lengths, the validity and that nothing else uses the
-                // present.
+                // SAFETY: K1 holds for `moves`. V1: the lengths are those of the geometry, `present` is valid for
+                // writes, `past` and `update` are valid for reads and do not overlap it, and nothing else uses the
+                // present or writes to them.
                 unsafe { bytes.write_present(moves, threads, present.cast(), [past.cast(), update.cast()]) }
             }
             KernelKind::Nibbles(nibbles) => {
-                // SAFETY: it is initialised and may be borrowed exclusively, by this function's contract.
+                // SAFETY: `present` is not null, initialised and valid for reads and writes of its length, and nothing
+                // else uses it until this returns.
                 let present = unsafe { &mut *present };
-                // SAFETY: it may be borrowed, by this function's contract.
+                // SAFETY: `past` is not null, initialised and valid for reads of its length, and nothing writes to it
+                // until this returns.
                 let past = unsafe { &*past };
-                // SAFETY: it may be borrowed, by this function's contract.
+                // SAFETY: `update` is not null, initialised and valid for reads of its length, and nothing writes to it
+                // until this returns.
                 let update = unsafe { &*update };
                 nibbles.write_present(moves, threads, present, past, update);
             }
             KernelKind::Clone => {} // `check_fixed_width` refuses strings
         }
-    }
-}
-
-/// The rows that a sample usually brings: kernels are chosen for them.
-fn usual_rows(geometry: &Geometry) -> usize {
-    match geometry.samples {
-        Samples::Padded { rows, .. } => rows,
-        // As many tokens as samples at most: each brings its next one.
-        Samples::Packed { tokens } if tokens <= geometry.cache_batch => 1,
-        Samples::Packed { tokens } => tokens.min(geometry.capacity),
     }
 }

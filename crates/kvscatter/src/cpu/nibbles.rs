@@ -1,6 +1,6 @@
 //! Blocks of 4-bit elements, two to a byte, the first in the low nibble: a row of odd length begins or ends in
 //! the middle of a byte whose other half belongs to a neighbour and stays as it is (X2). Where nothing ever begins
-//! or ends there, bytes are moved instead, by [`Bytes`](super::Bytes).
+//! or ends there, bytes are moved instead, by [`ByteKernels`](super::bytes::ByteKernels).
 //!
 //! Every run is held against its slices, two comparisons, and then moved through pointers: slices would check the
 //! same several times over for a row that is one vector long. A run that fails would be a broken proof of P1, and
@@ -11,7 +11,7 @@ use core::hint;
 use super::executor::Threads;
 use super::kernel::{Overlapping, Run};
 use super::{Isa, parts};
-use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source, Unit};
 use crate::plan::Moves;
 
 const LOW: u8 = 0x0f;
@@ -39,28 +39,17 @@ struct NibbleRuns {
     len: usize,
 }
 
-/// Whether every run of every mapping begins and ends at an even element, so that no 4-bit element moves without the
-/// one that it shares a byte with.
-pub(super) fn is_even(geometry: &Geometry) -> bool {
-    let Geometry { cache, update, layers, present, write, .. } = geometry;
-    let offsets = [cache.offset, update.offset];
-    let layer_strides = [layers.stride, present.layer_stride];
-    let mappings = [write, &present.from_update, &present.from_past];
-    offsets.iter().all(|offset| offset % 2 == 0)
-        && layer_strides.iter().all(|stride| stride % 2 == 0)
-        && mappings.iter().all(|mapping| mapping.is_even())
-}
-
 /// Copies all runs of a pattern, the first of which begins at these nibbles of the slices. Panics if one does not
 /// lie in its slice.
 ///
 /// # Safety
-/// The machine has the instruction set that the kernel was chosen for.
+/// V2: the machine has the instruction set that the kernel is compiled for.
 type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 
 impl NibbleKernels {
+    /// For the number of rows that samples usually bring, and for an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
-        let usual = geometry.write.single_loop(rows);
+        let usual = geometry.write_mapping().single_loop(rows);
         let (usual_rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
         Self { kernel: kernel(isa), usual_rows, usual: NibbleRuns { runs, len } }
     }
@@ -70,7 +59,7 @@ impl NibbleKernels {
         let geometry = moves.geometry();
         let bytes = moves.elements().div_ceil(2);
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
-        let executor = threads.for_bytes(bytes).filter(|_| geometry.cache.exact);
+        let executor = threads.for_bytes(bytes).filter(|_| geometry.is_cache_dense());
         let layer = moves.layer();
         let first = geometry.write_offsets(layer);
         parts::share(geometry, cache, written, executor, |mine| {
@@ -78,11 +67,13 @@ impl NibbleKernels {
                 let Some(part) = mine.part_of(layer, rows.sample) else { return };
                 let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                 if rows.count == self.usual_rows {
-                    let Offsets { dst: to, src: from } = geometry.write.offsets(first, rows);
-                    // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
+                    let Offsets { dst: to, src: from } = geometry.write_mapping().offsets(first, rows);
+                    // SAFETY: V2: `new` takes an instruction set that the machine has.
                     unsafe { (self.kernel)(part.bytes, to, update, from, &self.usual) };
                 } else {
-                    geometry.write.for_each(first, rows, |block| self.copy(block, part.bytes, update));
+                    geometry
+                        .write_mapping()
+                        .for_each(first, rows, |block| self.copy(block, part.bytes, update));
                 }
             });
         });
@@ -98,8 +89,8 @@ impl NibbleKernels {
         update: &[u8],
     ) {
         let geometry = moves.geometry();
-        let written = geometry.row_elements.wrapping_mul(geometry.capacity).div_ceil(2);
-        let executor = threads.for_bytes(geometry.present.buffer.bytes);
+        let written = geometry.sample_elements().div_ceil(2);
+        let executor = threads.for_bytes(geometry.present_len(Unit::Bytes));
         parts::share(geometry, present, written, executor, |mine| {
             moves.for_each_sample(|SampleRows { layer, sample, pieces }| {
                 let Some(part) = mine.part_of(layer, sample) else { return };
@@ -111,11 +102,11 @@ impl NibbleKernels {
                     let first = geometry.present_offsets(layer, source);
                     let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                     let copy = |block: &Block| self.copy(block, part.bytes, bytes);
-                    geometry.present.mapping(source).for_each(first, rows, copy);
+                    geometry.present_mapping(source).for_each(first, rows, copy);
                 }
             });
         });
-        clear_padding(present, geometry.present.buffer.len);
+        clear_padding(present, geometry.present_len(Unit::Elements));
     }
 
     fn copy(self, block: &Block, dst: &mut [u8], src: &[u8]) {
@@ -123,7 +114,7 @@ impl NibbleKernels {
         let pattern = NibbleRuns { runs, len: block.len };
         let outer_loops = Block { loops: [Loop::ONCE, outer, middle], ..*block };
         outer_loops.for_each_run(|to, from| {
-            // SAFETY: the kernel is that of an instruction set that the machine has (`Isa::allowed`).
+            // SAFETY: V2: `new` takes an instruction set that the machine has.
             unsafe { (self.kernel)(dst, to, src, from, &pattern) };
         });
     }
@@ -155,7 +146,8 @@ fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Ni
     let (dst, src) = (dst.as_mut_ptr(), src.as_ptr());
     for _ in 0..runs.count {
         assert!(to <= last_to && from <= last_from, "{OUTSIDE}");
-        // SAFETY: just checked: neither run ends after its slice, and an exclusive slice overlaps no other.
+        // SAFETY: the assertions above leave room for `len` nibbles, not 0, at `to` and at `from` in their slices.
+        // Nothing else uses an exclusive slice, so the two do not overlap.
         unsafe { copy_run(dst, to, src, from, len) };
         // P1, or the next check fails; after the last run the steps are never used.
         (to, from) = (to.wrapping_add_signed(runs.dst_stride), from.wrapping_add_signed(runs.src_stride));
@@ -168,93 +160,100 @@ fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Ni
 ///
 /// # Safety
 /// The bytes that hold nibbles `from..from + len` at `src` are valid for reads, those that hold `to..to + len` at
-/// `dst` for writes as well, and they do not overlap.
+/// `dst` are valid for reads and writes, and they do not overlap.
 #[inline(always)]
 unsafe fn copy_run(dst: *mut u8, to: usize, src: *const u8, from: usize, len: usize) {
     let (dst, src) = (dst.wrapping_add(to / 2), src.wrapping_add(from / 2));
     match (to % 2, from % 2) {
-        // SAFETY: the same nibbles, by this function's contract; both begin in the low half of a byte.
+        // SAFETY: the bytes of the same nibbles are valid and do not overlap. Both begin with nibble 0.
         (0, 0) => unsafe { copy_alike(dst, src, 0, len) },
-        // SAFETY: the same nibbles, by this function's contract; only the source begins in the high half.
+        // SAFETY: the bytes of the same nibbles are valid and do not overlap. `dst` begins with nibble 0, `src` with 1.
         (0, _) => unsafe { copy_shifted(dst, src, 0, len) },
-        // SAFETY: the same nibbles, by this function's contract; only the destination begins in the high half.
+        // SAFETY: the bytes of the same nibbles are valid and do not overlap. `dst` begins with nibble 1, `src` with 0.
         (_, 0) => unsafe { copy_shifted(dst, src, 1, len) },
-        // SAFETY: the same nibbles, by this function's contract; both begin in the high half.
+        // SAFETY: the bytes of the same nibbles are valid and do not overlap. Both begin with nibble 1.
         _ => unsafe { copy_alike(dst, src, 1, len) },
     }
 }
 
-/// From and to nibble `odd` of the first bytes.
+/// Copies `len` nibbles, not 0, from and to nibble `odd` of the first bytes.
 ///
 /// # Safety
-/// As [`copy_run`].
+/// The bytes that hold nibbles `odd..odd + len` at `src` are valid for reads, those at `dst` are valid for reads and
+/// writes, and they do not overlap.
 #[inline(always)]
 unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: the first byte of either side holds one of the nibbles, so it is valid by this function's contract.
+        // SAFETY: the first byte of either side holds nibble 1, which is one of them, so `src` is valid for reads and
+        // `dst` for reads and writes.
         unsafe { replace(dst, HIGH, src, |byte| byte) };
     }
     let rest = len.wrapping_sub(odd);
     let (dst, src, whole) = (dst.wrapping_add(odd), src.wrapping_add(odd), rest / 2);
     if rest % 2 == 1 {
-        // SAFETY: the last byte of either side holds one of the nibbles, so it is valid by this function's contract.
+        // SAFETY: this byte of either side holds the last of the nibbles, so it is valid for reads, and for writes at
+        // `dst`.
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte) };
     }
-    // SAFETY: the bytes between the first and the last are valid by this function's contract.
+    // SAFETY: V1: each of these `whole` bytes holds two of the nibbles, so `src` is valid for reads of them and `dst`
+    // for writes, and they do not overlap. V2 and V3: `Overlapping` needs no instruction set and takes all runs.
     unsafe { Overlapping::<VECTOR_BYTES>::copy(dst, src, whole) };
 }
 
-/// To nibble `odd` of the first byte from the other nibble of the first byte.
+/// Copies `len` nibbles, not 0, to nibble `odd` of the first byte, from the other nibble of the first byte.
 ///
 /// # Safety
-/// As [`copy_run`].
+/// The bytes that hold nibbles `1 - odd..1 - odd + len` at `src` are valid for reads, those that hold `odd..odd + len` at
+/// `dst` are valid for reads and writes, and they do not overlap.
 #[inline(always)]
 unsafe fn copy_shifted(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: the first byte of either side holds one of the nibbles, so it is valid by this function's contract.
+        // SAFETY: the first byte of either side holds the first of the nibbles, so `src` is valid for reads and `dst`
+        // for reads and writes.
         unsafe { replace(dst, HIGH, src, |byte| byte << 4) };
     }
     let rest = len.wrapping_sub(odd);
     let (dst, whole) = (dst.wrapping_add(odd), rest / 2);
     if rest % 2 == 1 {
-        // SAFETY: the last byte of either side holds one of the nibbles, so it is valid by this function's contract: the
-        // source begins or ends with half a byte more.
+        // SAFETY: this byte of either side holds the last of the nibbles, so it is valid for reads, and for writes at
+        // `dst`. At `src` that is nibble `rest`, which is `2 * whole + 1`.
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte >> 4) };
     }
-    // SAFETY: the bytes between the first and the last, and one more of the source, are valid by this function's contract.
+    // SAFETY: each of these `whole` bytes of `dst` holds two of the nibbles, so it is valid for writes. If there are
+    // any, `whole + 1` bytes of `src` hold some of the nibbles, the last of which is nibble `rest`, so they are valid
+    // for reads. They do not overlap.
     unsafe { shift(dst, src, whole) };
 }
 
 /// Replaces one half of a byte with that of another, once it is shifted to the same place.
 ///
 /// # Safety
-/// `src` is valid for reads, `dst` for reads and writes.
+/// `src` is valid for reads of a byte, `dst` for reads and writes of one.
 #[inline(always)]
 unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> u8) {
-    // SAFETY: `src` is valid for reads, by this function's contract.
+    // SAFETY: `src` is valid for reads of a byte.
     let new = unsafe { src.read() };
-    // SAFETY: `dst` is valid for reads, by this function's contract.
+    // SAFETY: `dst` is valid for reads of a byte.
     let old = unsafe { dst.read() };
-    // SAFETY: `dst` is valid for writes, by this function's contract.
+    // SAFETY: `dst` is valid for writes of a byte.
     unsafe { dst.write((old & !half) | (shift(new) & half)) };
 }
 
 /// Makes `len` bytes, each of the high nibble of a source byte and the low nibble of the one after it.
 ///
 /// # Safety
-/// `dst` is valid for `len` bytes of writes, `src` for one byte more of reads unless `len` is 0, and they do not
-/// overlap.
+/// `dst` is valid for writes of `len` bytes and, unless `len` is 0, `src` for reads of `len + 1`. They do not overlap.
 #[inline(always)]
 unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     match len {
-        // SAFETY: this function's contract, and at least as many bytes as the piece.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <= len`.
         VECTOR_BYTES.. => unsafe { shift_by::<VECTOR_BYTES>(dst, src, len) },
-        // SAFETY: this function's contract, and at least as many bytes as the piece.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <= len`.
         16.. => unsafe { shift_by::<16>(dst, src, len) },
-        // SAFETY: this function's contract, and at least as many bytes as the piece.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <= len`.
         8.. => unsafe { shift_by::<8>(dst, src, len) },
         0 => {}
-        // SAFETY: this function's contract, and at least one byte.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N` is 1.
         _ => unsafe { shift_by::<1>(dst, src, len) },
     }
 }
@@ -262,33 +261,35 @@ unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
 /// In pieces of `N` bytes, the last of which overlaps the one before it.
 ///
 /// # Safety
-/// As [`shift`], and `N <= len`.
+/// `dst` is valid for writes of `len` bytes, `src` for reads of `len + 1`, they do not overlap, and `N <= len`.
 #[inline(always)]
 unsafe fn shift_by<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
     let last = len.wrapping_sub(N);
     let mut at = 0;
     // The bound is hidden from the compiler, or it would make vectors of its own across the pieces, byte by byte.
     while at < hint::black_box(last) {
-        // SAFETY: `at + N < len`, and `len` bytes are valid by this function's contract.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`. `at < last`, so `at + N < len`.
         unsafe { shift_piece::<N>(dst.wrapping_add(at), src.wrapping_add(at)) };
         at = at.wrapping_add(N);
     }
-    // SAFETY: `last + N == len`, and `len` bytes are valid by this function's contract.
+    // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, and `last + N == len`.
     unsafe { shift_piece::<N>(dst.wrapping_add(last), src.wrapping_add(last)) };
 }
 
+/// Makes `N` bytes, as [`shift`] does.
+///
 /// # Safety
-/// As [`shift`], for `N` bytes.
+/// `dst` is valid for writes of `N` bytes, and `src` for reads of `N + 1`.
 #[inline(always)]
 unsafe fn shift_piece<const N: usize>(dst: *mut u8, src: *const u8) {
-    // SAFETY: `N` bytes are valid for reads, by this function's contract; arrays of bytes need no alignment.
+    // SAFETY: `src` is valid for reads of `N` bytes, and arrays of bytes need no alignment.
     let mut low = unsafe { src.cast::<[u8; N]>().read() };
-    // SAFETY: one byte more is valid for reads, by this function's contract.
+    // SAFETY: `src` is valid for reads of `N + 1` bytes, and arrays of bytes need no alignment.
     let high = unsafe { src.wrapping_add(1).cast::<[u8; N]>().read() };
     for (byte, high) in low.iter_mut().zip(high) {
         *byte = (*byte >> 4) | (high << 4);
     }
-    // SAFETY: `N` bytes are valid for writes, by this function's contract; arrays of bytes need no alignment.
+    // SAFETY: `dst` is valid for writes of `N` bytes, and arrays of bytes need no alignment.
     unsafe { dst.cast::<[u8; N]>().write(low) };
 }
 

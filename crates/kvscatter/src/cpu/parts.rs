@@ -45,19 +45,18 @@ struct Parts<'a> {
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: `dst` is reached through `part` alone, whose contract keeps threads apart.
+// SAFETY: only `part` reaches the bytes at `dst`, and each part is asked for once, so no two threads share a byte (P3).
 unsafe impl Sync for Parts<'_> {}
 
 impl<'a> Parts<'a> {
     fn one(geometry: &Geometry, dst: &'a mut [u8]) -> Self {
         let (dst, len) = (dst.as_mut_ptr(), dst.len());
         let borrowed = PhantomData;
-        Self { dst, len, batch: geometry.cache_batch, samples: usize::MAX, bytes: len, borrowed }
+        Self { dst, len, batch: geometry.cache_batch(), samples: usize::MAX, bytes: len, borrowed }
     }
 
     fn many(geometry: &Geometry, dst: &'a mut [u8], written: usize) -> Self {
-        // G1: a part of the tensor.
-        let elements = geometry.row_elements.wrapping_mul(geometry.capacity);
+        let elements = geometry.sample_elements();
         let min = if elements.is_multiple_of(2) { 1 } else { 2 };
         let times = THREAD_GRAIN.checked_div(written.saturating_mul(min)).unwrap_or(1).max(1);
         let samples = times.saturating_mul(min);
@@ -73,8 +72,8 @@ impl<'a> Parts<'a> {
     unsafe fn part(&self, number: usize) -> Part<'a> {
         let first = self.bytes.saturating_mul(number).min(self.len);
         let len = self.bytes.min(self.len.wrapping_sub(first));
-        // SAFETY: P3. `first + len` is at most the length of the slice that was borrowed for `'a`; parts of
-        // different numbers do not overlap, and by this function's contract this one is taken only once.
+        // SAFETY: `first + len` is at most the length of the slice that was borrowed exclusively for `'a`. Parts of
+        // different numbers do not overlap, and this one is asked for once, so nothing else uses these bytes (P3).
         let bytes = unsafe { slice::from_raw_parts_mut(self.dst.wrapping_add(first), len) };
         // G1: an element of the tensor.
         Part { first: first.wrapping_mul(2), bytes }
@@ -119,8 +118,8 @@ impl<'a, 'p> ThreadParts<'a, 'p> {
     fn next(&mut self, index: usize) {
         let number = index.checked_div(self.parts.samples).unwrap_or(0);
         self.end = number.saturating_add(1).saturating_mul(self.parts.samples);
-        // SAFETY: every walk asks for the same parts in the same order, because samples only ascend, and each part
-        // is taken once.
+        // SAFETY: samples only ascend, so a walk asks `share` for each part once, and all walks ask for the same sizes
+        // in the same order. Of all walks, `share` gives the part to one.
         self.part = self.share.take(self.parts.bytes).then(|| unsafe { self.parts.part(number) });
     }
 }

@@ -9,7 +9,7 @@ use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
 use super::limits::{SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE};
 use super::prefetch::{Hint, LINE};
-use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source, Unit};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -26,13 +26,15 @@ pub(super) struct PresentKernels {
 }
 
 impl PresentKernels {
+    /// For elements of this width, for the number of rows that samples usually bring, and for an instruction set that
+    /// the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
-        let Geometry { present, capacity, row_elements, .. } = geometry;
-        let from_update = Copier::new(isa, &present.from_update, width, rows);
-        let from_past = Copier::new(isa, &present.from_past, width, *capacity);
-        let stores = Stores::for_bytes(present.buffer.bytes);
-        let slabs = Slabs::new(&from_past, &from_update, rows, *capacity, stores);
-        Self { width, row_bytes: width.bytes(*row_elements), from_update, from_past, stores, slabs }
+        let (capacity, row_bytes) = (geometry.capacity(), width.bytes(geometry.row_elements()));
+        let from_update = Copier::new(isa, geometry.present_mapping(Source::Update), width, rows);
+        let from_past = Copier::new(isa, geometry.present_mapping(Source::Past), width, capacity);
+        let stores = Stores::for_bytes(geometry.present_len(Unit::Bytes));
+        let slabs = Slabs::new(&from_past, &from_update, rows, capacity, stores);
+        Self { width, row_bytes, from_update, from_past, stores, slabs }
     }
 }
 
@@ -40,9 +42,9 @@ impl PresentKernels {
 pub(super) struct PresentWrite<'a> {
     pub(super) kernels: &'a PresentKernels,
     pub(super) moves: &'a Moves<'a>,
-    /// The present and the past.
+    /// The buffers of the present and of the past.
     pub(super) past: Pointers,
-    /// The present and the update.
+    /// The buffers of the present and of the update.
     pub(super) update: Pointers,
 }
 
@@ -50,21 +52,26 @@ impl PresentWrite<'_> {
     /// Writes what this share has of the present.
     ///
     /// # Safety
-    /// P1 for all blocks of the plan's functional form, and the present is reached through nothing else.
+    /// * K1: the kernels and the moves are of one geometry.
+    /// * V1: the buffers are as long as that geometry's. The present is valid for writes, the past and the update are
+    ///   valid for reads, and neither overlaps the present. Until this returns nothing else uses what the share takes
+    ///   of the present or writes to the others.
     pub(super) unsafe fn run(&self, share: &mut Share<'_>) {
         let PresentKernels { from_past, stores, slabs, .. } = self.kernels;
         let mut lines = LineWriter::new(from_past.line_kernel());
         self.moves.for_each_sample(|sample| match slabs {
-            // SAFETY: P1, by this function's contract.
+            // SAFETY: K1 for the same kernels and moves. V1 for what the share takes, of which these are one sample's
+            // pieces.
             None => unsafe { self.copy_pieces(share, &sample) },
             Some(slabs) => slabs.for_each(share, |part| match slabs.order {
-                // SAFETY: P1, by this function's contract.
+                // SAFETY: K1 for the same kernels and moves. V1 for these slabs, which the share takes.
                 Order::Overwrite => unsafe { self.overwrite(&sample, part) },
-                // SAFETY: P1, by this function's contract.
+                // SAFETY: K1 for the same kernels and moves. V1 for these slabs, which the share takes, until `finish`.
                 Order::Sequential => unsafe { self.append_pieces(&sample, part, &mut lines) },
             }),
         });
-        // SAFETY: P1: what was appended lies in the present, which is valid for writes by this function's contract.
+        // SAFETY: V1: what was appended is slabs that the share takes, and the present is valid for writes. V2 and V3:
+        // the kernel is `from_past`'s for whole lines.
         unsafe { lines.finish() };
         stores.finish();
     }
@@ -82,12 +89,13 @@ impl PresentWrite<'_> {
     /// Copies the pieces of the sample, from the past and from the update.
     ///
     /// # Safety
-    /// As [`run`](Self::run).
+    /// K1, and V1 for the buffers of which this share takes a part, as [`run`](Self::run) states them.
     #[inline(always)]
     unsafe fn copy_pieces(&self, share: &mut Share<'_>, sample: &SampleRows) {
         for (source, rows) in sample.pieces {
             let (pointers, copier) = self.pointers(sample.layer, source);
-            // SAFETY: P1, by this function's contract: rows of the functional form.
+            // SAFETY: V1: by K1 and P1 the rows lie inside the buffers, which are valid for what the share takes of
+            // them.
             unsafe { copier.copy_shared(pointers, rows, self.kernels.row_bytes, self.kernels.stores, share) };
         }
     }
@@ -95,20 +103,26 @@ impl PresentWrite<'_> {
     /// Copies whole slabs from the past, and overwrites a part of them while they are still in the cache.
     ///
     /// # Safety
-    /// As [`run`](Self::run).
+    /// K1, and V1 for the buffers of which these slabs are a part, as [`run`](Self::run) states them.
     unsafe fn overwrite(&self, sample: &SampleRows, part: SlabRange) {
-        let whole =
-            RowRange { sample: sample.sample, dst_row: 0, src_row: 0, count: self.moves.geometry().capacity };
+        let whole = RowRange {
+            sample: sample.sample,
+            dst_row: 0,
+            src_row: 0,
+            count: self.moves.geometry().capacity(),
+        };
         let (pointers, copier) = self.pointers(sample.layer, Source::Past);
         if let Some(block) = part.block(copier, whole) {
             let run = Block { len: block.elements(), loops: [Loop::ONCE; 3], ..block };
-            // SAFETY: the slabs of a sample are contiguous on both pointers (`Slabs::new`), and P1.
+            // SAFETY: V1: by K1 and P1 the slabs lie inside the present and the past, which are valid there. They are
+            // one run, since the slabs of a sample are contiguous and in the same order in both (`Slabs::new`).
             unsafe { copier.copy_block(pointers, &run, Stores::Cached) };
         }
         let (pointers, copier) = self.pointers(sample.layer, Source::Update);
         let updated = sample.pieces.into_iter().filter(|(source, _)| *source == Source::Update);
         for block in updated.filter_map(|(_, rows)| part.block(copier, rows)) {
-            // SAFETY: P1; these are rows of the slabs just copied, so they belong to this thread.
+            // SAFETY: V1: by K1 and P1 the rows lie inside the update, which is valid there, and in the slabs of the
+            // present that were just copied.
             unsafe { copier.copy_block(pointers, &block, Stores::Cached) };
         }
     }
@@ -116,7 +130,9 @@ impl PresentWrite<'_> {
     /// Copies the pieces of each slab in the order of their addresses.
     ///
     /// # Safety
-    /// As [`run`](Self::run).
+    /// K1, and V1 for the buffers of which these slabs are a part, as [`run`](Self::run) states them, until
+    /// [`LineWriter::finish`]. What was appended to `lines` before is valid for writes, and its kernel is that of
+    /// [`Copier::line_kernel`].
     unsafe fn append_pieces(&self, sample: &SampleRows, part: SlabRange, lines: &mut LineWriter) {
         let mut pieces = sample.pieces.map(|(source, rows)| {
             let (pointers, copier) = self.pointers(sample.layer, source);
@@ -126,12 +142,14 @@ impl PresentWrite<'_> {
             Some((pointers.dst.wrapping_add(dst), pointers.src.wrapping_add(src), len, outer.src_stride))
         });
         if let Some((dst, ..)) = pieces.iter().flatten().next() {
-            // SAFETY: P1: what is still to be stored lies in the present, which this function's contract makes valid.
+            // SAFETY: V1: what was appended before is valid for writes. V2 and V3: the kernel is a `line_kernel`.
             unsafe { lines.seek(*dst) };
         }
         for _ in 0..part.count {
             for (_, src, len, step) in pieces.iter_mut().flatten() {
-                // SAFETY: P1; pieces are contiguous, and so are slabs (`Slabs::new`).
+                // SAFETY: V1: by K1 and P1 the piece lies inside its source, which is valid there. It is one run, and
+                // all pieces together are these slabs of the present from `seek` on, which are contiguous
+                // (`Slabs::new`). V2 and V3: the kernel is a `line_kernel`.
                 unsafe { lines.append(*src, *len) };
                 *src = src.wrapping_offset(*step);
             }
@@ -143,7 +161,8 @@ impl PresentWrite<'_> {
 /// tiny, or if stores should go to ascending addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slabs {
-    /// Slabs of one sample, contiguous and in the same order on both pointers.
+    /// Slabs of one sample, contiguous and in the same order in the present and in the past. The rows of the update in
+    /// one are one run if the order is [`Order::Sequential`].
     count: usize,
     /// Bytes of one; not 0.
     bytes: usize,
@@ -212,17 +231,19 @@ impl SlabRange {
 
 /// Stores consecutive bytes from several sources past the caches, in whole lines.
 ///
-/// A line that is stored in part must be read first, and all later stores wait for it (`docs/rejected.md` has the cost).
-/// So a line in which sources meet is put together first. Everything appended is in the destination after
+/// A line that is stored in part must be read first, and all later stores wait for it (`docs/rejected.md` has the
+/// cost). So a line in which sources meet is put together first. Everything appended is in the destination after
 /// [`finish`](Self::finish).
 pub(super) struct LineWriter {
+    /// Copies runs of whole lines.
     kernel: Kernel,
-    /// The start of the line that is stored next.
+    /// The start of the line that is stored next: aligned to a [`LINE`].
     dst: *mut u8,
+    /// Its bytes, of which those in `from..to` are initialised.
     line: [MaybeUninit<u8>; LINE],
-    /// The first byte of the line that is not in the destination yet and is ours to write.
+    /// The first byte of the line that was appended and is not in the destination yet. Not above `to`.
     from: usize,
-    /// Bytes up to here are known; below `LINE` between calls.
+    /// The end of the bytes that were appended; below `LINE` between calls.
     to: usize,
 }
 
@@ -236,10 +257,10 @@ impl LineWriter {
     /// What is appended from now on begins at `dst`.
     ///
     /// # Safety
-    /// As [`append`](Self::append), for what is still to be stored.
+    /// V1, V2 and V3 for what was appended before, as [`finish`](Self::finish) states them.
     pub(super) unsafe fn seek(&mut self, dst: *mut u8) {
         if self.dst.wrapping_add(self.to) != dst {
-            // SAFETY: the destination of what was appended is valid, by this function's contract.
+            // SAFETY: V1 for all that was appended, V2 and V3 for the kernel: the conditions are the same.
             unsafe { self.finish() };
             let from = dst.addr().wrapping_rem(LINE);
             (self.dst, self.from, self.to) = (dst.wrapping_sub(from), from, from);
@@ -249,45 +270,55 @@ impl LineWriter {
     /// Stores `len` bytes after what was appended before, now or later.
     ///
     /// # Safety
-    /// The destination is valid for writes of all that was appended since [`seek`](Self::seek), and reached
-    /// through nothing else until [`finish`](Self::finish); `src` is valid for reads of `len` bytes and does not
-    /// overlap it. The machine has the instruction set that the kernel was chosen for.
+    /// * V1: from the `dst` of [`seek`](Self::seek) on, the destination is valid for writes of all that was appended
+    ///   since, with these `len` bytes, and nothing else uses it until [`finish`](Self::finish). `src` is valid for
+    ///   reads of `len` bytes and does not overlap it.
+    /// * V2: the machine has the instruction set that the kernel is compiled for.
+    /// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`].
     #[inline]
     pub(super) unsafe fn append(&mut self, mut src: *const u8, mut len: usize) {
         if self.to > 0 {
             let count = len.min(LINE.wrapping_sub(self.to));
-            // SAFETY: `count <= len`, and `to + count <= LINE`.
+            // SAFETY: V1: `src` is valid for reads of `len` bytes, and `count <= len`. `to + count <= LINE`.
             unsafe { self.buffer(src, count) };
             if self.to < LINE {
                 return;
             }
-            // SAFETY: the destination of what was appended is valid, by this function's contract.
+            // SAFETY: V1 for all that was appended, V2 and V3 for the kernel: the conditions are the same.
             unsafe { self.finish() };
             (src, len) = (src.wrapping_add(count), len.wrapping_sub(count));
         }
         let rest = len.wrapping_rem(LINE);
         let whole = len.wrapping_sub(rest);
         if whole > 0 {
-            // SAFETY: `src` has `whole <= len` bytes, by this function's contract, and `dst` is the start of a line.
+            // SAFETY: V1: `src` is valid for reads of `len` bytes, the destination for writes of them, and `whole <=
+            // len`. The line is empty, so they go to `dst`. V2 holds for the kernel. V3: `dst` is aligned to a line,
+            // and `whole` is a multiple of one.
             unsafe { store(self.kernel, Pointers { dst: self.dst, src }, whole) };
             self.dst = self.dst.wrapping_add(whole);
         }
-        // SAFETY: `rest` bytes are left, fewer than a line, and the line is empty.
+        // SAFETY: V1: `src` is valid for reads of `len` bytes, which are `whole + rest`. `rest < LINE`, and the line is
+        // empty.
         unsafe { self.buffer(src.wrapping_add(whole), rest) };
     }
 
     /// Stores what is not yet in the destination.
     ///
     /// # Safety
-    /// As [`append`](Self::append), for what is still to be stored.
+    /// * V1: the destination is valid for writes of all that was appended, and nothing else uses it until this returns.
+    /// * V2: the machine has the instruction set that the kernel is compiled for.
+    /// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`].
     pub(super) unsafe fn finish(&mut self) {
         let line = self.line.as_ptr().cast::<u8>();
         if (self.from, self.to) == (0, LINE) {
-            // SAFETY: all of the line was appended.
+            // SAFETY: V1: all of the line was appended, so it is initialised and `dst` is valid for writes of it. The
+            // line is this struct's, so it does not overlap the destination. V2 holds for the kernel. V3: `dst` is
+            // aligned to a line, and this is one.
             unsafe { store(self.kernel, Pointers { dst: self.dst, src: line }, LINE) };
         } else {
             let (dst, line) = (self.dst.wrapping_add(self.from), line.wrapping_add(self.from));
-            // SAFETY: these bytes of the line were appended, the others were not.
+            // SAFETY: V1: these bytes of the line were appended, so they are initialised and `dst` is valid for writes
+            // of them. The line is this struct's, so it does not overlap the destination.
             unsafe { ptr::copy_nonoverlapping(line, dst, self.to.wrapping_sub(self.from)) };
         }
         if self.to == LINE {
@@ -300,17 +331,21 @@ impl LineWriter {
     /// `src` is valid for reads of `count` bytes, and `to + count <= LINE`.
     unsafe fn buffer(&mut self, src: *const u8, count: usize) {
         let line = self.line.as_mut_ptr().cast::<u8>().wrapping_add(self.to);
-        // SAFETY: `src` is valid for `count` bytes and the line has room for them, by this function's contract. The line
-        // is borrowed exclusively, so it does not overlap `src`.
+        // SAFETY: `src` is valid for reads of `count` bytes, and the line has room for them, since `to + count <=
+        // LINE`. The line is borrowed exclusively, so it does not overlap `src`.
         unsafe { ptr::copy_nonoverlapping(src, line, count) };
         self.to = self.to.wrapping_add(count);
     }
 }
 
+/// Stores whole lines.
+///
 /// # Safety
-/// As [`LineWriter::append`], for a whole number of lines.
+/// * V1: `dst` is valid for writes of `len` bytes, `src` for reads of as many, and they do not overlap.
+/// * V2: the machine has the instruction set that the kernel is compiled for.
+/// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`]. `dst` is, and `len` is a multiple of one.
 unsafe fn store(kernel: Kernel, pointers: Pointers, len: usize) {
     let pattern = Pattern { runs: Loop::ONCE, len, prefetch_distance: NO_PREFETCH, hint: Hint::L2 };
-    // SAFETY: one run of `len` bytes, valid on both pointers by this function's contract; the kernel is for whole lines.
+    // SAFETY: V1, V2 and V3 hold for a run of `len` bytes at the pointers, which is all that the pattern has.
     unsafe { kernel(&[pointers], &pattern) };
 }

@@ -44,7 +44,7 @@ fn instruction_sets() -> impl Iterator<Item = Isa> {
     Isa::allowed().up_to()
 }
 
-/// Three runs of each of a few blocks, `gap` bytes between neighbours on the left and none on the right.
+/// Three runs of each of a few blocks, `gap` bytes between neighbours in the destination and none in the source.
 fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: usize, src_at: usize) {
     const RUNS: usize = 3;
     const BLOCKS: usize = 4;
@@ -68,8 +68,9 @@ fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: us
                 src: src_start.wrapping_add(src_at + block * RUNS * len),
             })
             .collect();
-        // SAFETY: every run lies inside its buffer, as the loop above has just shown for the same offsets; the two
-        // buffers are apart, and the machine has the instruction set (`instruction_sets`).
+        // SAFETY: V1: every run lies inside its buffer, as the loop above has just shown for the same offsets, and the
+        // two buffers do not overlap. V2: the machine has the instruction set (`instruction_sets`). V3: the kernel is
+        // the usual one for runs of `len` bytes, or takes all runs.
         unsafe { kernel(&begins, &Pattern { runs, len, prefetch_distance, hint }) };
         prefetch::fence();
         assert_eq!(
@@ -80,7 +81,7 @@ fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: us
     }
 }
 
-/// Each kernel at each length on both pointers of what it is compiled for.
+/// Each kernel at its length, and one byte below and above.
 #[test]
 fn every_kernel_copies_every_length() {
     for isa in instruction_sets() {
@@ -338,7 +339,7 @@ fn streaming() {
     let rows = STREAM_MIN_BYTES.div_ceil(row);
     let shape = Shape { batch: 1, heads: 1, capacity: rows + 1, rows, len: row, dst_at: 63, src_at: 1 };
     shape.check_ring(&[2], &[rows as i64]);
-    // Slabs whose pieces are stored along: of 5 short rows, and as long as the limit allows and longer.
+    // Slabs whose pieces are stored in the order of their addresses: slabs of 5 short rows, and slabs at each limit.
     let slabs = |rows: usize, capacity: usize, len: usize, start: i64| {
         let heads = STREAM_MIN_BYTES.div_ceil(capacity * len);
         let shape = Shape { batch: 1, heads, capacity, rows, len, dst_at: 9, src_at: 4 };
@@ -372,13 +373,15 @@ fn lines_of_pieces() {
                     to += apart;
                 }
                 expected[to..to + len].copy_from_slice(&src[from..from + len]);
-                // SAFETY: all that is appended lies inside the buffers, and nobody looks there before `finish`.
+                // SAFETY: V1: all that was appended lies inside `dst`, and nothing uses it before `finish`. V2: the
+                // machine has the instruction set. V3: the kernel is for whole lines.
                 unsafe { lines.seek(start.wrapping_add(to)) };
-                // SAFETY: the piece lies inside both buffers, and nobody looks at `dst` before `finish`.
+                // SAFETY: V1: the piece lies inside both buffers, and nothing uses `dst` before `finish`. V2 and V3 as
+                // above.
                 unsafe { lines.append(src.as_ptr().wrapping_add(from), len) };
                 (from, to) = (from + len, to + len);
             }
-            // SAFETY: all that was appended lies inside `dst`.
+            // SAFETY: V1: all that was appended lies inside `dst`. V2 and V3 as above.
             unsafe { lines.finish() };
             prefetch::fence();
             assert!(dst == expected, "{isa:?} from {first}, {apart} apart at piece {jump}");

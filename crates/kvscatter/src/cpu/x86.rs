@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 use super::kernel::{Instructions, Kernel, Memcpy, Overlapping, Pattern, Pointers, Run, copy_runs};
 use super::limits::{STREAM_MIN_RUN, STREAM_PREFETCH_DISTANCE};
-use super::prefetch::{LINE, prefetch_l1};
+use super::prefetch::{LINE, prefetch_line};
 
 pub(super) struct Sse2;
 pub(super) struct Avx2;
@@ -48,23 +48,23 @@ impl Instructions for Avx512 {
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has AVX-512 F, BW and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn avx512<R: Run>(batch: &[Pointers], pattern: &Pattern) {
-    // SAFETY: this function's contract is that of `copy_runs`.
+    // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has AVX2.
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<R: Run>(batch: &[Pointers], pattern: &Pattern) {
-    // SAFETY: this function's contract is that of `copy_runs`.
+    // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
-/// Runs whose whole lines are stored past the caches, so that they are not read first. [`fence`](super::prefetch::fence) comes after
-/// the last one.
+/// Runs whose whole lines are stored past the caches, so that they are not read first.
+/// [`fence`](super::prefetch::fence) comes after the last one.
 pub(super) struct Stream<V>(PhantomData<V>);
 
 impl<V: Vector> Run for Stream<V> {
@@ -72,38 +72,46 @@ impl<V: Vector> Run for Stream<V> {
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(LINE);
         let Some(body) = len.checked_sub(head).filter(|&body| body >= STREAM_MIN_RUN) else {
-            // SAFETY: `len` bytes that are valid on both pointers and do not overlap, by this function's contract.
+            // SAFETY: V1 for the same run. V2 and V3: `Memcpy` needs no instruction set and takes all runs.
             return unsafe { Memcpy::copy(dst, src, len) };
         };
-        // SAFETY: `head <= len`.
+        // SAFETY: V1: both pointers are valid for `len` bytes, and `head <= len`. V2 and V3: `Memcpy` needs no
+        // instruction set and takes all runs.
         unsafe { Memcpy::copy(dst, src, head) };
         let (dst, src) = (dst.wrapping_add(head), src.wrapping_add(head));
         let tail = body.wrapping_rem(LINE);
         let end = body.wrapping_sub(tail);
-        // SAFETY: `dst` is aligned to a line, and `end` is a whole number of them.
+        // SAFETY: V1: both pointers are valid for the `body` bytes that are left, and `end <= body`. V2 is the same for
+        // `Self`. V3: `head` bytes on, `dst` is aligned to a line, and `end` is a multiple of one.
         unsafe { Lines::<V>::copy(dst, src, end) };
-        // SAFETY: `end + tail` is the end of the run.
+        // SAFETY: V1: both pointers are valid for the `body` bytes that are left, and `end + tail == body`. V2 and V3:
+        // `Memcpy` needs no instruction set and takes all runs.
         unsafe { Memcpy::copy(dst.wrapping_add(end), src.wrapping_add(end), tail) };
     }
 }
 
-/// Runs that begin and end with a line of the destination, stored past the caches. [`fence`](super::prefetch::fence) comes after the last
-/// one.
+/// Runs that begin and end with a line of the destination, stored past the caches. [`fence`](super::prefetch::fence)
+/// comes after the last one.
 pub(super) struct Lines<V>(PhantomData<V>);
 
 impl<V: Vector> Run for Lines<V> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        const { assert!(LINE.is_multiple_of(V::BYTES), "a line is whole vectors") };
         debug_assert_eq!((dst.addr() % LINE, len % LINE), (0, 0), "a part of a line");
         let mut at = 0;
         while at < len {
-            prefetch_l1(src.wrapping_add(at.wrapping_add(STREAM_PREFETCH_DISTANCE)));
+            prefetch_line::<true>(src.wrapping_add(at.wrapping_add(STREAM_PREFETCH_DISTANCE)));
             let mut within = 0;
             while within < LINE {
                 let here = at.wrapping_add(within);
-                // SAFETY: the line at `at` lies before `len`, and `LINE` is a multiple of the vector's width.
+                // SAFETY: V1: `src` is valid for reads of `len` bytes. By V3 these are whole lines, each is whole
+                // vectors, and `here < len`, so the vector at `here` ends at `len` at most. V2: the machine has the
+                // register.
                 let vector = unsafe { V::load(src.wrapping_add(here)) };
-                // SAFETY: the line at `at` lies before `len`; `dst` is aligned to a line, and every vector in it to its width.
+                // SAFETY: V1: `dst` is valid for writes of `len` bytes, and the vector at `here` ends at `len` at most,
+                // as above. V3: `dst` is aligned to a line, so `here` bytes on it is aligned to a vector. V2: the
+                // machine has the register.
                 unsafe { vector.stream(dst.wrapping_add(here)) };
                 within = within.wrapping_add(V::BYTES);
             }
@@ -116,10 +124,10 @@ impl<V: Vector> Run for Lines<V> {
 pub(super) trait Vector {
     const BYTES: usize;
     /// # Safety
-    /// `src` is valid for `BYTES` of reads; the machine has the register.
+    /// `src` is valid for reads of `BYTES` bytes, and the machine has the register (V2).
     unsafe fn load(src: *const u8) -> Self;
     /// # Safety
-    /// `dst` is valid for `BYTES` of writes and a multiple of them; the machine has the register.
+    /// `dst` is valid for writes of `BYTES` bytes and aligned to as many, and the machine has the register (V2).
     unsafe fn stream(self, dst: *mut u8);
 }
 
@@ -127,12 +135,12 @@ impl Vector for __m128i {
     const BYTES: usize = 16;
     #[inline(always)]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the bytes are valid for reads and the machine has the register, by this function's contract.
+        // SAFETY: `src` is valid for reads of a register, and the machine has the register (V2).
         unsafe { _mm_loadu_si128(src.cast()) }
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: the bytes are valid for writes and aligned, and the machine has the register, by this function's contract.
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
         unsafe { _mm_stream_si128(dst.cast(), self) };
     }
 }
@@ -141,12 +149,12 @@ impl Vector for __m256i {
     const BYTES: usize = 32;
     #[inline(always)]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the bytes are valid for reads and the machine has the register, by this function's contract.
+        // SAFETY: `src` is valid for reads of a register, and the machine has the register (V2).
         unsafe { _mm256_loadu_si256(src.cast()) }
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: the bytes are valid for writes and aligned, and the machine has the register, by this function's contract.
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
         unsafe { _mm256_stream_si256(dst.cast(), self) };
     }
 }
@@ -155,12 +163,12 @@ impl Vector for __m512i {
     const BYTES: usize = 64;
     #[inline(always)]
     unsafe fn load(src: *const u8) -> Self {
-        // SAFETY: the bytes are valid for reads and the machine has the register, by this function's contract.
+        // SAFETY: `src` is valid for reads of a register, and the machine has the register (V2).
         unsafe { _mm512_loadu_si512(src.cast()) }
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: the bytes are valid for writes and aligned, and the machine has the register, by this function's contract.
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
         unsafe { _mm512_stream_si512(dst.cast(), self) };
     }
 }

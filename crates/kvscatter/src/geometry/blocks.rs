@@ -45,6 +45,15 @@ impl Block {
         self
     }
 
+    /// Moves the block on by this many iterations of a loop.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, by: Loop, iterations: usize) {
+        // P1: the loop is one of a tensor, with more iterations than these, so no sum wraps.
+        let iterations = iterations.cast_signed();
+        self.dst_offset = self.dst_offset.wrapping_add_signed(by.dst_stride.wrapping_mul(iterations));
+        self.src_offset = self.src_offset.wrapping_add_signed(by.src_stride.wrapping_mul(iterations));
+    }
+
     /// Elements this block moves.
     #[must_use]
     pub fn elements(&self) -> usize {
@@ -76,7 +85,7 @@ impl Block {
     }
 }
 
-/// An element's place in the buffer of either side.
+/// The offsets of an element in the buffers of the destination and of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offsets {
     pub(crate) dst: usize,

@@ -7,14 +7,14 @@ use crate::size;
 
 /// The length that a tensor's buffer must have, and where the tensor begins in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Buffer {
+pub(super) struct Buffer {
     /// In elements.
-    pub(crate) offset: usize,
+    pub(super) offset: usize,
     /// Elements the buffer must hold: no fewer, and no more either if `exact`.
-    pub(crate) len: usize,
+    pub(super) len: usize,
     /// The same in bytes; for strings, in strings.
-    pub(crate) bytes: usize,
-    pub(crate) exact: bool,
+    pub(super) bytes: usize,
+    pub(super) exact: bool,
 }
 
 impl Buffer {
@@ -29,13 +29,18 @@ impl Buffer {
         Ok(Self { offset, len, bytes, exact })
     }
 
+    #[inline]
+    pub(super) fn len_in(&self, unit: Unit) -> usize {
+        match unit {
+            Unit::Elements => self.len,
+            Unit::Bytes => self.bytes,
+        }
+    }
+
     /// Compares a length with what the tensor needs. An error names the argument and the pair.
     #[inline]
     pub(super) fn check(&self, argument: Argument, pair: usize, got: usize, unit: Unit) -> Result<(), Error> {
-        let expected = match unit {
-            Unit::Elements => self.len,
-            Unit::Bytes => self.bytes,
-        };
+        let expected = self.len_in(unit);
         let fits = if self.exact { got == expected } else { got >= expected };
         if fits { Ok(()) } else { Err(Error::BufferLength { argument, pair, got, expected }) }
     }

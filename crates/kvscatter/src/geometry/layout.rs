@@ -144,16 +144,22 @@ impl Dim {
     pub(crate) const ONE: Self = Self { size: 1, stride: 0 };
 }
 
-/// A [`Layout`] that was checked: if it has elements, then for every index inside the dimensions `offset` plus
+/// A [`Layout`] that was checked. [`Layout::resolve`] makes every one. If it has elements, then for every index inside the dimensions `offset` plus
 /// any sum of `index × stride` over any of them lies in `0..len`.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    pub(crate) offset: usize,
-    pub(crate) dims: Vec<Dim>,
-    pub(crate) elements: usize,
+    pub(super) offset: usize,
+    pub(super) dims: Vec<Dim>,
+    pub(super) elements: usize,
     /// Elements the buffer must hold: no fewer, and no more either if `exact`.
-    pub(crate) len: usize,
-    pub(crate) exact: bool,
+    pub(super) len: usize,
+    pub(super) exact: bool,
+}
+
+impl View {
+    pub(crate) fn dims(&self) -> &[Dim] {
+        &self.dims
+    }
 }
 
 /// Row-major strides. A dimension of 0 counts as 1, so that the strides around it stay meaningful.

@@ -26,7 +26,7 @@ pub(crate) struct Strides {
     pub(crate) src: isize,
 }
 
-/// How rows of a sample become blocks. Axis, rank and layout are gone: this is batch × outer × rows × row.
+/// How rows of a sample become blocks. It has no axis, rank or layout, but batch × outer × rows × row.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
     sample: Strides,
@@ -62,10 +62,11 @@ impl Mapping {
             }
             _ => 1,
         };
-        let step = isize::try_from(run).ok();
+        let row_stride = isize::try_from(run).ok();
         let mut loops = inner;
         let inner_count = loops.len();
-        let contiguous = inner_count == 0 && Some(rows.dst_stride) == step && Some(rows.src_stride) == step;
+        let contiguous =
+            inner_count == 0 && Some(rows.dst_stride) == row_stride && Some(rows.src_stride) == row_stride;
         // Whether a layout will do must not depend on how many rows come: one row needs no loop of its own, yet
         // the prefill of the same layout would, and so would the functional form.
         let needed = inner_count.saturating_add(usize::from(!contiguous));
@@ -89,15 +90,15 @@ impl Mapping {
 
     /// Returns the mapping of the same elements counted in bytes.
     pub(crate) fn in_bytes(&self, width: Width) -> Self {
-        let step = |step: Strides| Strides { dst: width.step(step.dst), src: width.step(step.src) };
+        let strides = |each: Strides| Strides { dst: width.step(each.dst), src: width.step(each.src) };
         let scale = |each: &Loop| Loop {
             count: each.count,
             dst_stride: width.step(each.dst_stride),
             src_stride: width.step(each.src_stride),
         };
         Self {
-            sample: step(self.sample),
-            row: step(self.row),
+            sample: strides(self.sample),
+            row: strides(self.row),
             split: self.split.iter().map(scale).collect(),
             loops: self.loops.each_ref().map(scale),
             run: width.bytes(self.run),
@@ -108,24 +109,24 @@ impl Mapping {
     /// Whether every run begins and ends at an even element, if sample 0 does.
     pub(crate) fn is_even(&self) -> bool {
         let loops = self.loops.iter().chain(&self.split);
-        let steps = loops.flat_map(|each| [each.dst_stride, each.src_stride]);
-        let steps = steps.chain([self.sample.dst, self.sample.src, self.row.dst, self.row.src]);
-        steps.chain([self.run.cast_signed()]).all(|step| step % 2 == 0)
+        let strides = loops.flat_map(|each| [each.dst_stride, each.src_stride]);
+        let strides = strides.chain([self.sample.dst, self.sample.src, self.row.dst, self.row.src]);
+        strides.chain([self.run.cast_signed()]).all(|stride| stride % 2 == 0)
     }
 
     /// How far one sample lies from the next.
-    pub(crate) fn sample_step(&self) -> Strides {
+    pub(crate) fn sample_strides(&self) -> Strides {
         self.sample
     }
 
     /// How far one row lies from the next.
-    pub(crate) fn row_step(&self) -> Strides {
+    pub(crate) fn row_strides(&self) -> Strides {
         self.row
     }
 
     /// Every loop except those over samples and rows, outermost first, and the length of the run inside them.
     pub(crate) fn other_loops(&self) -> (Vec<Loop>, usize) {
-        let loops = self.loops.iter().enumerate().filter(|(place, _)| Some(*place) != self.rows_at);
+        let loops = self.loops.iter().enumerate().filter(|(index, _)| Some(*index) != self.rows_at);
         let loops = self.split.iter().chain(loops.map(|(_, each)| each));
         (loops.filter(|each| each.count != 1).copied().collect(), self.run)
     }
@@ -138,7 +139,7 @@ impl Mapping {
 
     /// The one loop over all outer dimensions, if there is one.
     pub(crate) fn outer(&self) -> Option<Loop> {
-        self.outer_at.and_then(|place| self.loops.get(place).copied())
+        self.outer_at.and_then(|index| self.loops.get(index).copied())
     }
 
     /// Returns the loop over all outer dimensions and the length of its runs, if this many rows are one contiguous run
@@ -151,13 +152,10 @@ impl Mapping {
     /// [`outer`](Self::outer) is one loop.
     pub(crate) fn slabs(&self, rows: RowRange, first: usize, count: usize) -> Option<Block> {
         let mut block = self.block(Offsets { dst: 0, src: 0 }, rows);
-        let outer = self.outer_at.and_then(|place| block.loops.get_mut(place))?;
-        // P1: `first` is an outer index of the tensor.
-        block.dst_offset =
-            block.dst_offset.wrapping_add_signed(outer.dst_stride.wrapping_mul(first.cast_signed()));
-        block.src_offset =
-            block.src_offset.wrapping_add_signed(outer.src_stride.wrapping_mul(first.cast_signed()));
+        let outer = self.outer_at.and_then(|index| block.loops.get_mut(index))?;
+        let all = *outer;
         outer.count = count;
+        block.advance(all, first);
         Some(block)
     }
 
@@ -212,7 +210,7 @@ impl Mapping {
         let Offsets { dst, src } = self.offsets(first, rows);
         let mut block =
             Block { dst_offset: dst, src_offset: src, len: self.run_of(rows.count), loops: self.loops };
-        if let Some(over_rows) = self.rows_at.and_then(|place| block.loops.get_mut(place)) {
+        if let Some(over_rows) = self.rows_at.and_then(|index| block.loops.get_mut(index)) {
             over_rows.count = rows.count;
         }
         block
@@ -231,11 +229,8 @@ impl Mapping {
     /// last loop varies fastest.
     fn at_split(&self, mut block: Block, mut index: usize) -> Block {
         for each in self.split.iter().rev() {
-            let digit = index.checked_rem(each.count).unwrap_or(0).cast_signed();
+            block.advance(*each, index.checked_rem(each.count).unwrap_or(0));
             index = index.checked_div(each.count).unwrap_or(0);
-            // P1: `digit` is an outer index of the tensor.
-            block.dst_offset = block.dst_offset.wrapping_add_signed(each.dst_stride.wrapping_mul(digit));
-            block.src_offset = block.src_offset.wrapping_add_signed(each.src_stride.wrapping_mul(digit));
         }
         block
     }
@@ -312,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn outer_loops_without_a_place_are_split() {
+    fn outer_loops_that_do_not_fit_are_split() {
         let mapping = Mapping::new(&MappingDims {
             sample: Strides { dst: 0, src: 0 },
             outer: vec![strided(2, 1000, 1), strided(3, 100, 7)],

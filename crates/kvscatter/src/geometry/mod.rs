@@ -36,33 +36,30 @@ use crate::error::Error;
 ///   (A plan checks how many rows each sample of a packed update has.)
 #[derive(Clone)]
 pub struct Geometry {
-    /// What the specification calls its arguments.
-    pub(crate) names: &'static ArgumentNames,
-    pub(crate) element: ElementType,
-    pub(crate) layers: Dim,
-    pub(crate) cache_batch: usize,
-    pub(crate) samples: Samples,
-    pub(crate) capacity: usize,
-    /// Elements of one row: over all outer and inner dimensions.
-    pub(crate) row_elements: usize,
-    pub(crate) cache: Buffer,
+    names: &'static ArgumentNames,
+    element: ElementType,
+    layers: Dim,
+    cache_batch: usize,
+    samples: Samples,
+    capacity: usize,
+    row_elements: usize,
+    cache: Buffer,
     /// The cache's strides in ascending order: they prove G2, and decide whether another cache overlaps this one.
-    pub(crate) overlap: SortedStrides,
-    pub(crate) update: Buffer,
-    /// Cache from update: the write in place.
-    pub(crate) write: Mapping,
-    /// Present from update and present from past: the functional form.
-    pub(crate) present: Present,
+    overlap: SortedStrides,
+    update: Buffer,
+    write: Mapping,
+    present: Present,
 }
 
 impl Geometry {
     /// Returns the element type.
     #[must_use]
+    #[inline]
     pub fn element(&self) -> ElementType {
         self.element
     }
 
-    /// Returns the rows of the cache along the sequence: max_sequence_length.
+    /// Returns the slots of the cache: max_sequence_length.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -71,12 +68,14 @@ impl Geometry {
 
     /// Returns the samples of the cache.
     #[must_use]
+    #[inline]
     pub fn cache_batch(&self) -> usize {
         self.cache_batch
     }
 
     /// Returns the layers of the cache; 1 where the operator has none.
     #[must_use]
+    #[inline]
     pub fn layers(&self) -> usize {
         self.layers.size
     }
@@ -111,6 +110,93 @@ impl Geometry {
     #[must_use]
     pub fn update_offset(&self) -> usize {
         self.update.offset
+    }
+
+    /// What the specification calls its arguments.
+    #[inline]
+    pub(crate) fn names(&self) -> &'static ArgumentNames {
+        self.names
+    }
+
+    /// How the update holds its samples.
+    #[inline]
+    pub(crate) fn samples(&self) -> Samples {
+        self.samples
+    }
+
+    /// The rows that a sample usually brings: kernels are chosen for them.
+    pub(crate) fn usual_rows(&self) -> usize {
+        match self.samples {
+            Samples::Padded { rows, .. } => rows,
+            // As many tokens as samples at most: each brings its next one.
+            Samples::Packed { tokens } if tokens <= self.cache_batch => 1,
+            Samples::Packed { tokens } => tokens.min(self.capacity),
+        }
+    }
+
+    /// Elements of one row: over all outer and inner dimensions.
+    #[inline]
+    pub(crate) fn row_elements(&self) -> usize {
+        self.row_elements
+    }
+
+    /// Elements of one sample of the cache.
+    pub(crate) fn sample_elements(&self) -> usize {
+        // G1: a part of the tensor.
+        self.row_elements.wrapping_mul(self.capacity)
+    }
+
+    /// Whether every run of every mapping begins and ends at an even element, so that no 4-bit element moves without
+    /// the one that it shares a byte with.
+    pub(crate) fn is_even(&self) -> bool {
+        let Self { cache, update, layers, present, write, .. } = self;
+        let offsets = [cache.offset, update.offset];
+        let layer_strides = [layers.stride, present.layer_stride];
+        let mappings = [write, &present.from_update, &present.from_past];
+        offsets.iter().all(|offset| offset % 2 == 0)
+            && layer_strides.iter().all(|stride| stride % 2 == 0)
+            && mappings.iter().all(|mapping| mapping.is_even())
+    }
+
+    /// Whether the cache is dense and takes all of its buffer.
+    pub(crate) fn is_cache_dense(&self) -> bool {
+        self.cache.exact
+    }
+
+    /// Whether two caches of this geometry share a bit if one buffer begins `bytes` after the other.
+    pub(crate) fn caches_overlap_at(&self, bytes: isize) -> bool {
+        self.overlap.overlaps_at(bytes, self.element.size_bits())
+    }
+
+    /// How far one layer of the cache lies from the next, in elements.
+    pub(crate) fn layer_stride(&self) -> isize {
+        self.layers.stride
+    }
+
+    /// The same for the present.
+    pub(crate) fn present_layer_stride(&self) -> isize {
+        self.present.layer_stride
+    }
+
+    /// The length of a present's buffer.
+    #[inline]
+    pub(crate) fn present_len(&self, unit: Unit) -> usize {
+        self.present.buffer.len_in(unit)
+    }
+
+    /// Cache from update: the write in place.
+    #[inline]
+    pub(crate) fn write_mapping(&self) -> &Mapping {
+        &self.write
+    }
+
+    /// Present from past or from update: the functional form.
+    #[inline]
+    pub(crate) fn present_mapping(&self, source: Source) -> &Mapping {
+        match source {
+            Source::Past => &self.present.from_past,
+            Source::Update => &self.present.from_update,
+        }
     }
 
     /// Compares the lengths of a cache and an update with what the tensors need. An error names the pair.
@@ -156,7 +242,7 @@ impl Geometry {
         let Operands { names, element, cache, update, layers, batch, rows, outer, inner } = operands;
         let overlap = SortedStrides::new(cache, names.cache)?;
         let capacity = rows.cache.size;
-        let (samples, sample_step, max_rows) = match batch.update {
+        let (samples, sample_stride, max_rows) = match batch.update {
             Some(Dim { size, stride }) => {
                 let argument = names.update;
                 if rows.update.size > capacity {
@@ -169,16 +255,16 @@ impl Geometry {
             }
             None => (Samples::Packed { tokens: rows.update.size }, 0, rows.update.size.min(capacity)),
         };
-        let (layer_stride, present) =
+        let (layer_stride, present_dims) =
             operands.present().ok_or(Error::TooLarge { argument: names.present })?;
-        let past = TensorDims::new(
+        let cache_dims = TensorDims::new(
             batch.cache.stride,
             rows.cache,
             outer.iter().map(|pair| pair.cache),
             inner.iter().map(|pair| pair.cache),
         );
-        let new = TensorDims::new(
-            sample_step,
+        let update_dims = TensorDims::new(
+            sample_stride,
             rows.update,
             outer.iter().map(|pair| pair.update),
             inner.iter().map(|pair| pair.update),
@@ -196,12 +282,12 @@ impl Geometry {
             // G1: a factor of the cache's own product.
             row_elements: outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.cache.size)),
             overlap,
-            write: mapping(max_rows, &past, &new)?,
+            write: mapping(max_rows, &cache_dims, &update_dims)?,
             present: Present {
                 buffer: Buffer::new(0, cache.elements, true, *element, names.present)?,
                 layer_stride,
-                from_update: mapping(max_rows, &present, &new)?,
-                from_past: mapping(capacity, &present, &past)?,
+                from_update: mapping(max_rows, &present_dims, &update_dims)?,
+                from_past: mapping(capacity, &present_dims, &cache_dims)?,
             },
             cache: Buffer::new(cache.offset, cache.len, cache.exact, *element, names.cache)?,
             update: Buffer::new(update.offset, update.len, update.exact, *element, names.update)?,
@@ -240,18 +326,9 @@ pub(crate) enum Samples {
 
 /// The functional form: a dense buffer of the cache's shape, with the update and the rest of the past in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Present {
-    pub(crate) buffer: Buffer,
-    pub(crate) layer_stride: isize,
-    pub(crate) from_update: Mapping,
-    pub(crate) from_past: Mapping,
-}
-
-impl Present {
-    pub(crate) fn mapping(&self, source: Source) -> &Mapping {
-        match source {
-            Source::Past => &self.from_past,
-            Source::Update => &self.from_update,
-        }
-    }
+struct Present {
+    buffer: Buffer,
+    layer_stride: isize,
+    from_update: Mapping,
+    from_past: Mapping,
 }

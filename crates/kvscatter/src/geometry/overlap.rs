@@ -7,7 +7,7 @@ use crate::argument::Argument;
 use crate::error::Error;
 
 /// The strides of a cache in ascending order. Each stride steps over everything that the smaller ones reach, which
-/// proves G2. MappingDims that are contiguous with each other are merged.
+/// proves G2. Dimensions that are contiguous with each other are merged.
 #[derive(Clone, Debug)]
 pub(crate) struct SortedStrides(Vec<Strided>);
 

@@ -5,7 +5,7 @@ use super::policy::OutOfRange;
 use super::rules::{CallRules, Convention, ListCounts, Padded};
 use crate::argument::Argument;
 use crate::error::Error;
-use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source};
+use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source, Unit};
 
 /// The rows that one call moves. All of its indices are checked:
 ///
@@ -88,7 +88,7 @@ impl<'a> Moves<'a> {
     #[inline]
     pub(crate) fn elements(&self) -> usize {
         // G1: a part of the update.
-        self.checked.rows.wrapping_mul(self.geometry().row_elements)
+        self.checked.rows.wrapping_mul(self.geometry().row_elements())
     }
 
     /// Samples of the update.
@@ -112,7 +112,7 @@ impl<'a> Moves<'a> {
 
     /// The lists that are read again while bytes move, by name.
     pub(crate) fn lists(&self) -> impl Iterator<Item = (Argument, Integers<'a>)> + use<'a> {
-        let names = self.geometry().names;
+        let names = self.geometry().names();
         let lists = [
             (names.positions, self.indices.call.positions.integers()),
             (names.row_counts, self.indices.call.row_counts.map(Integers::I32)),
@@ -154,11 +154,12 @@ impl<'a> Moves<'a> {
     /// The functional form: every sample of every layer of the cache.
     #[inline(always)]
     pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(SampleRows)) {
-        let Geometry { layers, ref present, capacity, cache_batch, .. } = *self.geometry();
-        if present.buffer.len == 0 {
+        let geometry = self.geometry();
+        if geometry.present_len(Unit::Elements) == 0 {
             return;
         }
-        for layer in 0..layers.size {
+        let (capacity, cache_batch) = (geometry.capacity(), geometry.cache_batch());
+        for layer in 0..geometry.layers() {
             let written = if layer == self.layer() { self.visited() } else { 0 };
             let mut packed_row = 0;
             for sample in 0..cache_batch {
@@ -184,7 +185,7 @@ impl<'a> Moves<'a> {
     fn position_targets(&self, positions: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
         let length = self.indices.padded_rows();
         let rule = self.indices.rules.slot_rule(length);
-        let capacity = self.geometry().capacity;
+        let capacity = self.geometry().capacity();
         positions.enumerate().filter_map(move |(sample, position)| {
             let slot = rule.slot_of_start(position);
             debug_assert!(slot.is_some(), "`new` has checked every position");
@@ -208,13 +209,13 @@ impl<'a> Moves<'a> {
     fn target(&self, sample: usize, packed_row: &mut usize) -> Option<Target> {
         let (rows, length) = self.indices.rows_of(sample).ok()?; // `new` has seen that this is `Ok`
         let row = *packed_row;
-        if let Samples::Packed { .. } = self.geometry().samples {
+        if let Samples::Packed { .. } = self.geometry().samples() {
             *packed_row = row.wrapping_add(rows); // at most the tokens of the update
         }
         let slot = self.indices.first_slot(sample, rows, length).ok();
         debug_assert!(slot.is_some() || self.skipped() > 0, "only skipped samples have no slot");
         let slot = slot?;
-        Some(Target { sample, slot, first_row: row, length, capacity: self.geometry().capacity })
+        Some(Target { sample, slot, first_row: row, length, capacity: self.geometry().capacity() })
     }
 }
 
@@ -291,7 +292,7 @@ impl CallIndices<'_> {
         else {
             return Ok(());
         };
-        let read = |at| self.read(self.rules.geometry.names.row_counts, Integers::I32(values), at);
+        let read = |at| self.read(self.rules.geometry.names().row_counts, Integers::I32(values), at);
         self.rules.check_cumulative(0, read(0)?, i64::MAX)?;
         (0..self.batch()).try_for_each(|sample| {
             self.rules.check_cumulative(sample, read(sample)?, read(sample.wrapping_add(1))?)
@@ -301,7 +302,7 @@ impl CallIndices<'_> {
     /// The rows that a sample brings, and how many of them are written.
     #[inline(always)]
     fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
-        let argument = self.rules.geometry.names.row_counts;
+        let argument = self.rules.geometry.names().row_counts;
         let rows = match (self.rules.options.convention, self.call.row_counts) {
             (Convention::EndsAndRowCounts, Some(values)) => {
                 self.rules.check_row_count(sample, self.read(argument, Integers::I32(values), sample)?)?
@@ -325,7 +326,7 @@ impl CallIndices<'_> {
     #[inline(always)]
     fn first_slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
         let Some(positions) = self.call.positions.integers() else { return Ok(0) };
-        let position = self.read(self.rules.geometry.names.positions, positions, sample)?;
+        let position = self.read(self.rules.geometry.names().positions, positions, sample)?;
         self.rules.slot_of_position(sample, position, rows, length)
     }
 
@@ -358,7 +359,7 @@ impl CallIndices<'_> {
     /// Rows that each sample of a padded update brings.
     #[inline(always)]
     fn padded_rows(&self) -> usize {
-        match self.rules.geometry.samples {
+        match self.rules.geometry.samples() {
             Samples::Padded { rows, .. } => rows,
             Samples::Packed { .. } => 0,
         }
@@ -367,7 +368,7 @@ impl CallIndices<'_> {
     /// Samples of the update.
     fn batch(&self) -> usize {
         let values = self.call.row_counts.map_or(0, <[i32]>::len);
-        match (self.rules.geometry.samples, self.rules.options.convention) {
+        match (self.rules.geometry.samples(), self.rules.options.convention) {
             (Samples::Padded { batch, .. }, _) => batch,
             (Samples::Packed { .. }, Convention::EndsAndRowCounts) => values,
             (Samples::Packed { .. }, _) => values.saturating_sub(1),
@@ -387,7 +388,7 @@ struct Target {
 }
 
 impl Target {
-    /// One run of slots, and a second from slot 0 where the ring wraps.
+    /// Visits one run of slots, and a second from slot 0 where the ring wraps. No range that it visits is empty.
     #[inline(always)]
     fn for_each_row_range(self, visit: &mut impl FnMut(RowRange)) {
         let Self { sample, slot, first_row, length, capacity } = self;

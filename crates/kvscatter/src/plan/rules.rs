@@ -90,7 +90,7 @@ pub(super) struct Padded {
 
 impl CallRules {
     pub(crate) fn new(geometry: Geometry, options: RuleOptions) -> Self {
-        let padded = match geometry.samples {
+        let padded = match geometry.samples() {
             Samples::Padded { batch, rows } if options.convention == Convention::Starts => {
                 Some(Padded { batch, rows })
             }
@@ -100,9 +100,9 @@ impl CallRules {
     }
 
     pub(crate) fn row_limits(&self) -> RowLimits {
-        let (min, max) = match self.geometry.samples {
+        let (min, max) = match self.geometry.samples() {
             Samples::Padded { rows, .. } => (rows, rows),
-            Samples::Packed { .. } => (0, self.geometry.capacity),
+            Samples::Packed { .. } => (0, self.geometry.capacity()),
         };
         RowLimits { min: min.max(self.options.min_rows), max }
     }
@@ -111,12 +111,12 @@ impl CallRules {
     /// the cache has. Returns the number of samples.
     pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         let Self { geometry, options: RuleOptions { convention, .. }, .. } = self;
-        let names = geometry.names;
+        let names = geometry.names();
         let ListCounts { positions, row_counts, lengths } = lists;
-        let expected = match (convention, geometry.samples) {
+        let expected = match (convention, geometry.samples()) {
             (Convention::Starts, Samples::Padded { batch, .. }) => batch,
             (Convention::Starts, Samples::Packed { .. }) => 0,
-            (Convention::EndsAndRowCounts, _) => geometry.cache_batch,
+            (Convention::EndsAndRowCounts, _) => geometry.cache_batch(),
             (Convention::StartsAndCumulativeLengths, _) => {
                 // A list with one value per sample has plain lengths, not cumulative ones.
                 let cumulative = row_counts.filter(|&count| positions != Some(count));
@@ -130,7 +130,7 @@ impl CallRules {
         if positions.is_none() && !self.options.optional_starts {
             return Err(Error::ListLength { argument: names.positions, got: 0, expected });
         }
-        let cache = geometry.cache_batch;
+        let cache = geometry.cache_batch();
         if expected > cache {
             return Err(Error::BatchTooLarge { argument: names.positions, cache, update: expected });
         }
@@ -150,21 +150,21 @@ impl CallRules {
         if got == expected {
             Ok(())
         } else {
-            Err(Error::ListLength { argument: self.geometry.names.layer, got, expected })
+            Err(Error::ListLength { argument: self.geometry.names().layer, got, expected })
         }
     }
 
     pub(crate) fn check_layer(&self, value: i64) -> Result<usize, Error> {
-        let layers = self.geometry.layers.size;
+        let layers = self.geometry.layers();
         let layer = usize::try_from(value).ok().filter(|&layer| layer < layers);
-        layer.ok_or(Error::LayerOutOfRange { argument: self.geometry.names.layer, value, layers })
+        layer.ok_or(Error::LayerOutOfRange { argument: self.geometry.names().layer, value, layers })
     }
 
     /// The rows that a sample brings, from a list of such numbers.
     pub(crate) fn check_row_count(&self, sample: usize, value: i64) -> Result<usize, Error> {
-        let argument = self.geometry.names.row_counts;
-        let rows = within(argument, sample, value, self.options.min_rows, self.geometry.capacity)?;
-        match self.geometry.samples {
+        let argument = self.geometry.names().row_counts;
+        let rows = within(argument, sample, value, self.options.min_rows, self.geometry.capacity())?;
+        match self.geometry.samples() {
             Samples::Packed { .. } => Ok(rows),
             Samples::Padded { rows, .. } => within(argument, sample, value, rows, rows),
         }
@@ -173,7 +173,7 @@ impl CallRules {
     /// The rows that a sample brings, from two neighbours of a list of cumulative lengths that
     /// [`check_cumulative`](Self::check_cumulative) has accepted.
     pub(crate) fn rows_between(&self, sample: usize, previous: i64, value: i64) -> Result<usize, Error> {
-        let (argument, capacity) = (self.geometry.names.row_counts, self.geometry.capacity);
+        let (argument, capacity) = (self.geometry.names().row_counts, self.geometry.capacity());
         let rows = value.wrapping_sub(previous); // both are at least 0 in a plan, by `check_cumulative`
         let fits = usize::try_from(rows).ok().filter(|&rows| rows <= capacity);
         fits.ok_or(Error::CumulativeLength { argument, index: sample, rows, capacity })
@@ -181,7 +181,7 @@ impl CallRules {
 
     /// Cumulative lengths begin with 0 and do not decrease.
     pub(crate) fn check_cumulative(&self, sample: usize, previous: i64, value: i64) -> Result<(), Error> {
-        let argument = self.geometry.names.row_counts;
+        let argument = self.geometry.names().row_counts;
         if sample == 0 && previous != 0 {
             return Err(Error::CumulativeStart { argument, value: previous });
         }
@@ -199,9 +199,9 @@ impl CallRules {
 
     /// All samples together bring the tokens of a packed update.
     pub(crate) fn check_total(&self, got: i64) -> Result<(), Error> {
-        match self.geometry.samples {
+        match self.geometry.samples() {
             Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {
-                Err(Error::TokenSum { argument: self.geometry.names.row_counts, got, tokens })
+                Err(Error::TokenSum { argument: self.geometry.names().row_counts, got, tokens })
             }
             _ => Ok(()),
         }
@@ -228,7 +228,7 @@ impl CallRules {
     fn slot_from_start(&self, sample: usize, start: i64, rows: usize) -> Result<usize, Error> {
         let rule = self.slot_rule(rows);
         rule.slot_of_start(start).ok_or_else(|| {
-            let (argument, capacity) = (self.geometry.names.positions, rule.capacity);
+            let (argument, capacity) = (self.geometry.names().positions, rule.capacity);
             if start < 0 {
                 Error::NegativeStart { argument, index: sample, value: start }
             } else {
@@ -238,7 +238,7 @@ impl CallRules {
     }
 
     fn slot_from_end(&self, sample: usize, end: i64, rows: usize, length: usize) -> Result<usize, Error> {
-        let (argument, capacity) = (self.geometry.names.positions, self.geometry.capacity);
+        let (argument, capacity) = (self.geometry.names().positions, self.geometry.capacity());
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
         let slot = start.and_then(|start| usize::try_from(start).ok());
         // In a plan `length <= rows <= capacity`, by `rows_of`. A backend brings these numbers to
@@ -252,7 +252,7 @@ impl CallRules {
     #[inline(always)]
     pub(super) fn slot_rule(&self, rows: usize) -> SlotRule {
         let RuleOptions { mode, negative_index, .. } = self.options;
-        SlotRule { mode, negative_index, rows, capacity: self.geometry.capacity }
+        SlotRule { mode, negative_index, rows, capacity: self.geometry.capacity() }
     }
 }
 

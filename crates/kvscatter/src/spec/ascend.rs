@@ -90,11 +90,11 @@ impl KvCacheOperation {
             return Err(Error::ElementType { argument: Argument::Past, element, accepted });
         }
         let cache = past.resolve(Argument::Past, element.size_bits())?;
-        let [layers, batch, rows, hidden] = *cache.dims.as_slice() else {
-            return Err(Error::Rank { argument: Argument::Past, rank: cache.dims.len(), expected: &[4] });
+        let [layers, batch, rows, hidden] = *cache.dims() else {
+            return Err(Error::Rank { argument: Argument::Past, rank: cache.dims().len(), expected: &[4] });
         };
         let new = new_kv.resolve(Argument::NewKv, element.size_bits())?;
-        let (sample, tokens, inner) = match *new.dims.as_slice() {
+        let (sample, tokens, inner) = match *new.dims() {
             [tokens, new_hidden] => {
                 (None, tokens, pair_dimensions(Argument::NewKv, 1, &[hidden], &[new_hidden])?)
             }
@@ -117,7 +117,7 @@ impl KvCacheOperation {
             _ => {
                 return Err(Error::Rank {
                     argument: Argument::NewKv,
-                    rank: new.dims.len(),
+                    rank: new.dims().len(),
                     expected: &[2, 4],
                 });
             }

@@ -19,16 +19,16 @@ pub(super) fn padded<'a>(
     update: &'a View,
     axis: usize,
 ) -> Result<Operands<'a>, Error> {
-    let (argument, ranks) = (names.update, (cache.dims.len(), update.dims.len()));
+    let (argument, ranks) = (names.update, (cache.dims().len(), update.dims().len()));
     let mismatch = Error::RankMismatch { argument, cache: ranks.0, update: ranks.1 };
     if ranks.0 != ranks.1 {
         return Err(mismatch);
     }
-    let roles = Roles::of(&cache.dims, axis).zip(Roles::of(&update.dims, axis));
+    let roles = Roles::of(cache.dims(), axis).zip(Roles::of(update.dims(), axis));
     let (of_cache, of_update) = roles.ok_or(mismatch)?;
     let pair = |first, of_cache, of_update| {
         let pairs = pair_dimensions(argument, first, of_cache, of_update);
-        pairs.map_err(|error| with_hint(error, names.axis, [&cache.dims, &update.dims], axis))
+        pairs.map_err(|error| with_hint(error, names.axis, [cache.dims(), update.dims()], axis))
     };
     Ok(Operands {
         names,

@@ -32,10 +32,11 @@ impl WritePlan<'_> {
     /// strings.
     ///
     /// # Safety
-    /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well.
-    /// While this runs nothing else writes to either, and nothing else reads the cache.
+    /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well. If elements
+    /// have 4 bits, both are initialised. While this runs nothing else writes to either, and nothing else reads the cache.
     pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
-        // SAFETY: this function's contract says the same of the pair, and an array yields the same pair each time.
+        // SAFETY: both buffers are null with a length of 0 or valid, initialised where that is needed, and used by
+        // nothing else in a way that conflicts. An array yields the same pair each time.
         unsafe { self.write_many_raw([(cache, update)]) }
     }
 
@@ -57,15 +58,16 @@ impl WritePlan<'_> {
     ) -> Result<Written, Error> {
         let pairs = pairs.into_iter();
         let Self { moves, cpu, threads } = *self;
-        let names = moves.geometry().names;
+        let names = moves.geometry().names();
         check_pairs(moves.geometry(), cpu, pairs.clone())?;
         for (pair, (cache, _)) in pairs.clone().enumerate() {
             self.check_lists(names.cache, pair, cache)?;
         }
         for (cache, update) in pairs {
-            // SAFETY: `check_pairs` has compared the lengths and addresses of the same pairs with the geometry and has seen
-            // that the cache shares no byte with an update. This function's contract makes both valid, and nothing else
-            // uses the cache.
+            // SAFETY: K1: both are of this plan. `check_pairs` has compared the width and the lengths of the same pairs
+            // with the geometry. V1: it has seen that the cache shares no byte with an update, both are valid for their
+            // lengths, and nothing else uses the cache or writes to the update. `slice` is never null. Elements of 4
+            // bits are initialised.
             unsafe { cpu.write_raw(&moves, threads, cache.slice(), update.slice()) };
         }
         Ok(self.written())
@@ -80,7 +82,8 @@ impl WritePlan<'_> {
     ///
     /// # Safety
     /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for writes
-    /// and, if elements have 4 bits, for reads as well. While this runs nothing else writes to any of them, and nothing else reads the present.
+    /// and, if elements have 4 bits, for reads as well. If elements have 4 bits, past and update are initialised. While this
+    /// runs nothing else writes to any of them, and nothing else reads the present.
     pub unsafe fn write_present_raw(
         &self,
         past: RawBuffer,
@@ -89,15 +92,16 @@ impl WritePlan<'_> {
     ) -> Result<Written, Error> {
         let Self { moves, cpu, threads } = *self;
         check_present(moves.geometry(), cpu, past, update, present)?;
-        self.check_lists(moves.geometry().names.present, 0, present)?;
+        self.check_lists(moves.geometry().names().present, 0, present)?;
         if cpu.reads_present() && present.len > 0 {
-            // SAFETY: valid for writes by this function's contract.
+            // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses it.
             unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
         }
         let sources = [past.slice().cast_const(), update.slice().cast_const()];
-        // SAFETY: `check_present` has compared all lengths and addresses with the geometry and has seen that the present
-        // shares no byte with the others. This function's contract makes all three valid, and the present is initialised
-        // where that is needed.
+        // SAFETY: K1: both are of this plan. `check_present` has compared the width and all lengths with the geometry.
+        // V1: it has seen that the present shares no byte with the others, all three are valid for their lengths, and
+        // nothing else uses the present or writes to the others. `slice` is never null. If kernels read the present, it
+        // was just initialised, and the others are, since elements have 4 bits.
         unsafe { cpu.write_present_raw(&moves, threads, sources, present.slice()) };
         Ok(self.written())
     }
@@ -117,7 +121,7 @@ pub(crate) fn check_pairs(
     cpu: &CpuKernels,
     pairs: impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone,
 ) -> Result<(), Error> {
-    let names = geometry.names;
+    let names = geometry.names();
     cpu.check_fixed_width(geometry)?;
     for (pair, (cache, update)) in pairs.clone().enumerate() {
         geometry.check_buffers(pair, [cache.len, update.len], Unit::Bytes)?;
@@ -134,7 +138,7 @@ pub(crate) fn check_present(
     update: RawBuffer,
     present: RawBuffer,
 ) -> Result<(), Error> {
-    let names = geometry.names;
+    let names = geometry.names();
     cpu.check_fixed_width(geometry)?;
     geometry.check_buffers(0, [past.len, update.len], Unit::Bytes)?;
     geometry.check_present(present.len, Unit::Bytes)?;
@@ -165,10 +169,10 @@ fn check_overlap(
     geometry: &Geometry,
     pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
 ) -> Result<(), Error> {
-    let names = geometry.names;
+    let names = geometry.names();
     let caches_overlap = |one: RawBuffer, other: RawBuffer| {
         let distance = one.ptr.addr().wrapping_sub(other.ptr.addr()).cast_signed();
-        one.overlaps(other) && geometry.overlap.overlaps_at(distance, geometry.element.size_bits())
+        one.overlaps(other) && geometry.caches_overlap_at(distance)
     };
     // A cache outside of all updates needs no second look.
     let updates = pairs.clone().fold(RawBuffer::NONE, |all, (_, update)| all.join(update));

@@ -136,7 +136,7 @@ impl TensorScatter {
         let cache = past_cache.resolve(Argument::PastCache, element.size_bits())?;
         let update = update.resolve(Argument::Update, element.size_bits())?;
 
-        let (cache_batch, update_batch) = (cache.dims.get(..1), update.dims.get(..1));
+        let (cache_batch, update_batch) = (cache.dims().get(..1), update.dims().get(..1));
         pair_dimensions(
             Argument::Update,
             0,

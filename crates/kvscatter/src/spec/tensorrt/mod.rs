@@ -100,9 +100,13 @@ impl KvCacheUpdate {
         update: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
         let (cache, update) = resolve(element, cache.into(), update.into(), &[3])?;
-        let roles = Roles::of(&cache.dims, 2);
-        let (Some(of_cache), [tokens, heads, head_size]) = (roles, update.dims.as_slice()) else {
-            return Err(Error::Rank { argument: Argument::Update, rank: update.dims.len(), expected: &[3] });
+        let roles = Roles::of(cache.dims(), 2);
+        let (Some(of_cache), [tokens, heads, head_size]) = (roles, update.dims()) else {
+            return Err(Error::Rank {
+                argument: Argument::Update,
+                rank: update.dims().len(),
+                expected: &[3],
+            });
         };
         let operands = Operands {
             names: &NAMES,
