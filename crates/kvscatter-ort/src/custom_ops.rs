@@ -37,7 +37,7 @@ pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
         CustomOp::new::<TensorScatter, 0>(runtime, inputs)
     });
     let kv_cache_update = tensorrt::KvCacheUpdate::ELEMENT_TYPES.iter().flat_map(|&element| {
-        [Int64, Int32].map(|index| {
+        tensorrt::KvCacheUpdate::INDEX_TYPES.iter().map(move |&index| {
             let inputs = vec![required(element), required(element), required(index), optional(Int32)];
             CustomOp::new::<KvCacheUpdate, 0>(runtime, inputs)
         })

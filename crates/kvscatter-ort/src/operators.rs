@@ -8,6 +8,7 @@ mod tensor_scatter;
 use core::ffi::CStr;
 use std::borrow::Cow;
 
+use kvscatter::spec::PartialTensor;
 use kvscatter::{Argument, Error};
 
 use crate::context::Context;
@@ -65,6 +66,11 @@ pub(crate) trait Operator: Sized + Send + Sync {
             Failure::Runtime(_) => failure,
         }
     }
+}
+
+/// Returns what the model gives of an input. Everything is unknown for one that the node does not have.
+fn partial(inputs: &[TensorInfo], index: usize) -> PartialTensor<'_> {
+    inputs.get(index).map(TensorInfo::partial).unwrap_or_default()
 }
 
 fn name<O: Operator>() -> Cow<'static, str> {

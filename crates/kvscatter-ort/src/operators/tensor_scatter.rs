@@ -3,10 +3,10 @@
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::spec::{Dimension, PartialTensor, onnx};
+use kvscatter::spec::onnx;
 use kvscatter::{Argument, Error, Mode, NegativeIndex};
 
-use super::Operator;
+use super::{Operator, partial};
 use crate::context::{Context, InputTensor};
 use crate::node::Node;
 use crate::status::Failure;
@@ -54,17 +54,8 @@ impl Operator for TensorScatter {
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
-        let dimensions = |input: &TensorInfo| -> Option<Vec<Dimension<'static>>> {
-            let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
-            Some(input.sizes.as_ref()?.iter().map(dimension).collect())
-        };
-        let shapes: Vec<_> = inputs.iter().map(dimensions).collect();
-        let input = |at: usize| {
-            let shape = shapes.get(at).and_then(Option::as_deref);
-            inputs.get(at).map(|input| PartialTensor { element: input.element, shape })
-        };
-        let (cache, update) = (input(0).unwrap_or_default(), input(1).unwrap_or_default());
-        self.operator.infer(cache, update, input(2))?;
+        let input = |index| partial(inputs, index);
+        self.operator.infer(input(0), input(1), Some(input(2)))?;
         Ok(())
     }
 

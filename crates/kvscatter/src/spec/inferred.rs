@@ -1,5 +1,6 @@
 //! What is known of a tensor before any shape is certain, and sizes that fit where nothing is known.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::argument::Argument;
@@ -44,6 +45,11 @@ impl PartialTensor<'_> {
         Some(self.shape?.iter().map(|dimension| dimension.size()).collect())
     }
 
+    /// Returns the known sizes of the dimensions, or `rank` unknown ones if their number is not known.
+    pub(super) fn sizes_or(&self, rank: usize) -> Vec<Option<usize>> {
+        self.sizes().unwrap_or_else(|| vec![None; rank])
+    }
+
     /// Returns the known size of one dimension.
     pub(super) fn size(&self, dimension: usize) -> Option<usize> {
         self.shape?.get(dimension)?.size()
@@ -74,16 +80,7 @@ impl PartialTensor<'_> {
 /// `pairs` are the dimensions of `one` and `other` that must agree. A size that is unknown becomes the size of its
 /// counterpart, or 1 where that is unknown too or there is none. A rule that refuses the result refuses every pair
 /// of shapes with the known sizes.
-///
-/// ```
-/// use kvscatter::spec::fill_unknown;
-///
-/// let (cache, update) = (vec![None, Some(8), None], vec![Some(2), None, None]);
-/// let pairs = [(0, 0), (1, 1), (2, 2)];
-/// assert_eq!(fill_unknown(cache, update, &pairs), (vec![2, 8, 1], vec![2, 8, 1]));
-/// ```
-#[must_use]
-pub fn fill_unknown(
+pub(super) fn fill_unknown(
     mut one: Vec<Option<usize>>,
     mut other: Vec<Option<usize>>,
     pairs: &[(usize, usize)],
@@ -103,6 +100,13 @@ mod tests {
     use alloc::vec;
 
     use super::fill_unknown;
+
+    #[test]
+    fn sizes_unknown_on_both_sides_are_1() {
+        let (cache, update) = (vec![None, Some(8), None], vec![Some(2), None, None]);
+        let pairs = [(0, 0), (1, 1), (2, 2)];
+        assert_eq!(fill_unknown(cache, update, &pairs), (vec![2, 8, 1], vec![2, 8, 1]));
+    }
 
     #[test]
     fn unknown_sizes_come_from_their_counterparts() {

@@ -7,4 +7,5 @@ pub mod onnx;
 mod operands;
 pub mod tensorrt;
 
-pub use inferred::{Dimension, PartialTensor, fill_unknown};
+use inferred::fill_unknown;
+pub use inferred::{Dimension, PartialTensor};

@@ -9,6 +9,9 @@ use crate::error::Error;
 use crate::spec::{PartialTensor, fill_unknown};
 
 impl TensorScatter {
+    /// The types of `write_indices` that the operator takes.
+    pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int64];
+
     /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
     ///
     /// As ONNX does it: the element type and the shape are those of `past_cache`; when both shapes are known,
@@ -44,7 +47,7 @@ impl TensorScatter {
         }
         let batch = past_cache.size(0).or(update.size(0));
         let write_indices = write_indices.unwrap_or_default();
-        write_indices.check_indices(Argument::WriteIndices, &[ElementType::Int64], batch)?;
+        write_indices.check_indices(Argument::WriteIndices, Self::INDEX_TYPES, batch)?;
         Ok(past_cache)
     }
 }
