@@ -1,5 +1,5 @@
-//! The operators. Each reads a node's attributes, checks what the model gives of its inputs, and executes one call, with
-//! the names of its own specification.
+//! The operators. Each reads a node's attributes, checks the types and shapes that the model gives of its inputs, and
+//! executes one call. Its messages have the names of its specification.
 
 mod kv_cache_operation;
 mod kv_cache_update;

@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 use kvscatter::spec::{Dimension, PartialTensor};
 use ort_sys::OrtTensorTypeAndShapeInfo;
 
-use crate::runtime::{Runtime, element_type};
+use crate::runtime::{RuntimeApi, element_type};
 use crate::status::Failure;
 
 /// A tensor's type and shape, as far as the model gives them.
@@ -27,7 +27,7 @@ impl TensorInfo {
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
     pub(crate) unsafe fn new(
-        runtime: Runtime,
+        runtime: RuntimeApi,
         info: *const OrtTensorTypeAndShapeInfo,
     ) -> Result<Self, Failure> {
         let (mut code, mut rank) = (0_i32, 0);

@@ -70,6 +70,9 @@ fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, 
 }
 
 /// Returns the message that the runtime's own kernel has for an error, and the core's for others.
+///
+/// The execution provider takes nodes that the runtime's kernel would take otherwise. Programs that compare or search
+/// messages work with both, since these are the same. `python-tests/test_errors.py` compares them with the runtime's.
 fn runtime_message(error: Error) -> String {
     use Argument::WriteIndices;
     match error {
