@@ -70,8 +70,8 @@
 
 
 /**
- * The version of this interface. It grows when something is added that a program may want to ask for, and never
- * means that something was taken away.
+ * The version of this interface. It grows when something is added that a program may want to ask for. Nothing is
+ * ever removed.
  */
 #define KVS_ABI_VERSION 1
 
@@ -206,7 +206,7 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_TOO_LARGE = 111,
   /**
-   * Prepare: two positions of the cache share memory, or interleave in a way that cannot be told from sharing.
+   * Prepare: two positions of the cache share memory, or interleave so that sharing cannot be excluded.
    */
   KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
   /**
@@ -489,8 +489,9 @@ typedef struct kvs_tensor {
    */
   size_t struct_size;
   /**
-   * The address of element [0, 0, ...], at which a byte begins; strides may lead to lower ones. Little-endian.
-   * May be NULL if there are no elements. Ignored by the prepare functions.
+   * The address of element [0, 0, ...], at which a byte begins. It points into one allocation, which contains every
+   * element that `shape` and `strides` reach, at lower addresses too. Elements are little-endian. May be NULL if there
+   * are no elements. The prepare functions ignore it.
    */
   void *data;
   /**
@@ -680,7 +681,7 @@ typedef struct kvs_pair {
 } kvs_pair;
 
 /**
- * A strided loop: how often, and how far the destination and the source move each time, in elements.
+ * A strided loop, which repeats the runs of a block. Strides are in elements.
  */
 typedef struct kvs_loop {
   /**
@@ -688,29 +689,31 @@ typedef struct kvs_loop {
    */
   size_t count;
   /**
-   * Step in the cache.
+   * How far each iteration moves in the cache.
    */
-  ptrdiff_t dst;
+  ptrdiff_t dst_stride;
   /**
-   * Step in the update.
+   * How far each iteration moves in the update.
    */
-  ptrdiff_t src;
+  ptrdiff_t src_stride;
 } kvs_loop;
 
 /**
- * One strided copy of a write: a contiguous run of elements inside three loops, outermost first. The run at
- * iterations i, j, k begins at element `dst + i * loops[0].dst + j * loops[1].dst + k * loops[2].dst` of the cache,
- * and at the same sum over `src` of the update, both counted from the tensor's element [0, 0, ...] in its memory.
+ * One strided copy of a write: a contiguous run of elements inside three loops, outermost first. In the cache, the
+ * run at iterations i, j, k begins at the offset
+ * `dst_offset + i * loops[0].dst_stride + j * loops[1].dst_stride + k * loops[2].dst_stride`, and in the update at
+ * the same sum of `src_offset` and `src_stride`. Offsets are in elements and count from the address of the tensor's
+ * element [0, 0, ...], which is its `data`. They are negative where strides lead to lower addresses.
  */
 typedef struct kvs_block {
   /**
-   * First element in the cache.
+   * Offset of the first run in the cache.
    */
-  ptrdiff_t dst;
+  ptrdiff_t dst_offset;
   /**
-   * First element in the update.
+   * Offset of the first run in the update.
    */
-  ptrdiff_t src;
+  ptrdiff_t src_offset;
   /**
    * Elements of one run.
    */
@@ -796,8 +799,8 @@ const char *kvs_status_name(kvs_status status);
  * the two pointers.
  *
  * # Safety
- * `dl_tensor` is either NULL or points to a `DLTensor`; `out` is either NULL or points to a `kvs_tensor` whose
- * `struct_size` is set.
+ * - `dl_tensor` is either NULL or points to a `DLTensor`, which nothing writes before this returns.
+ * - `out` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this returns.
  */
 kvs_status kvs_tensor_from_dlpack(const void *dl_tensor,
                                   struct kvs_tensor *out);
@@ -806,7 +809,8 @@ kvs_status kvs_tensor_from_dlpack(const void *dl_tensor,
  * Frees a prepared write. NULL is allowed. No other thread may still be using it.
  *
  * # Safety
- * `prepared` is either NULL or was made by a prepare function and not destroyed.
+ * `prepared` is either NULL or comes from a prepare function and is not destroyed yet. No other function uses it during
+ * this call or later.
  */
 void kvs_prepared_destroy(struct kvs_prepared *prepared);
 
@@ -819,9 +823,11 @@ void kvs_prepared_destroy(struct kvs_prepared *prepared);
  * `_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
  *
  * # Safety
- * `options` is either NULL, which means the defaults, or points to options; `past_cache` and `update` are either
- * NULL or point to tensors whose `shape` is NULL or has `rank` numbers, and so have `strides`; `out` is either NULL
- * or points to where the handle is to be put.
+ * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+ * - `past_cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
+ *   `shape` and `strides` are either NULL or point to `rank` numbers.
+ * - Nothing writes these structs and numbers before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
  */
 kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *options,
                                       const struct kvs_tensor *past_cache,
@@ -837,7 +843,11 @@ kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *o
  * `_BATCH_TOO_LARGE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
  *
  * # Safety
- * As for `kvs_tensor_scatter_prepare`.
+ * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+ * - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
+ *   `shape` and `strides` are either NULL or point to `rank` numbers.
+ * - Nothing writes these structs and numbers before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
  */
 kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options *options,
                                        const struct kvs_tensor *cache,
@@ -855,7 +865,11 @@ kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options 
  * `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
  *
  * # Safety
- * As for `kvs_tensor_scatter_prepare`.
+ * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+ * - `past` and `new_kv` are either NULL or each point to a struct of `struct_size` bytes. Their
+ *   `shape` and `strides` are either NULL or point to `rank` numbers.
+ * - Nothing writes these structs and numbers before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
  */
 kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_options *options,
                                           const struct kvs_tensor *past,
@@ -872,10 +886,16 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
  * `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
  *
  * # Safety
- * `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such
- * structs, whose pointers are either NULL or valid as the structs say. `written` is either NULL, which is allowed,
- * or points to a `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything
- * else that this reads, before it returns.
+ * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
+ * - `call`, `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes.
+ * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
+ *   writes the structs and these values before this returns.
+ * - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
+ *   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the cache.
+ * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
+ *   its `context` only, and not after it has returned.
+ * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
+ *   nothing else uses before this returns.
  */
 kvs_status kvs_write(const struct kvs_prepared *prepared,
                      const struct kvs_call *call,
@@ -897,7 +917,17 @@ kvs_status kvs_write(const struct kvs_prepared *prepared,
  * Errors: as for `kvs_write`; `index` is the pair.
  *
  * # Safety
- * As for `kvs_write`; `pairs` is either NULL or points to `count` pairs.
+ * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
+ * - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or
+ *   points to `count` pairs.
+ * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
+ *   writes the structs and these values before this returns.
+ * - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
+ *   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the caches.
+ * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
+ *   its `context` only, and not after it has returned.
+ * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
+ *   nothing else uses before this returns.
  */
 kvs_status kvs_write_many(const struct kvs_prepared *prepared,
                           const struct kvs_call *call,
@@ -913,7 +943,16 @@ kvs_status kvs_write_many(const struct kvs_prepared *prepared,
  * Errors: as for `kvs_write`.
  *
  * # Safety
- * As for `kvs_write`, with `past` only read and `present` in the place of the cache.
+ * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
+ * - `call`, `past`, `update` and `present` are either NULL or each point to a struct of `struct_size` bytes.
+ * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
+ *   writes the structs and these values before this returns.
+ * - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
+ *   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in `present`.
+ * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
+ *   its `context` only, and not after it has returned.
+ * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
+ *   nothing else uses before this returns.
  */
 kvs_status kvs_write_present(const struct kvs_prepared *prepared,
                              const struct kvs_call *call,
@@ -933,9 +972,11 @@ kvs_status kvs_write_present(const struct kvs_prepared *prepared,
  * Errors: as for `kvs_write`, but for those of tensors and data.
  *
  * # Safety
- * `prepared` is either NULL or a prepared write; `call` is either NULL or points to a call whose pointers are NULL
- * or valid as it says; `visit` is either NULL or a function that returns. Nothing writes the call's indices before
- * this returns.
+ * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
+ * - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either
+ *   NULL or points to as many values as the number beside it gives. Nothing writes the call and these values before this
+ *   returns.
+ * - `visit` is either NULL or may be called with `user` and a block, and it returns.
  */
 kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
                               const struct kvs_call *call,

@@ -5,21 +5,21 @@ use std::slice;
 
 use kvscatter::RawBuffer;
 
-use crate::failure::{Failure, Kind, Subject};
+use crate::failure::{Failure, FailureKind, Subject};
 
 /// Refuses NULL and addresses that no array of this many `T` can have.
 #[inline]
 pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject) -> Result<(), Failure> {
     if pointer.is_null() {
-        return Err(Kind::NullPointer { subject }.into());
+        return Err(FailureKind::NullPointer { subject }.into());
     }
     if !pointer.is_aligned() {
-        return Err(Kind::Misaligned { subject, alignment: align_of::<T>() }.into());
+        return Err(FailureKind::Misaligned { subject, alignment: align_of::<T>() }.into());
     }
     let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX.unsigned_abs());
-    let len = bytes.ok_or(Kind::TooLarge { subject })?;
+    let len = bytes.ok_or(FailureKind::TooLarge { subject })?;
     if (RawBuffer { ptr: pointer.cast_mut().cast(), len }).wraps() {
-        return Err(Kind::AddressSpace { subject, address: pointer.addr(), bytes: len }.into());
+        return Err(FailureKind::AddressSpace { subject, address: pointer.addr(), bytes: len }.into());
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
     // which C2 lets us read.
     let got = unsafe { *pointer.cast::<usize>() };
     let expected = T::MIN_SIZE;
-    if got < expected { Err(Kind::StructSize { argument, got, expected }.into()) } else { Ok(got) }
+    if got < expected { Err(FailureKind::StructSize { argument, got, expected }.into()) } else { Ok(got) }
 }
 
 /// Returns a reference to a struct, and refuses a `struct_size` below that of the first version.

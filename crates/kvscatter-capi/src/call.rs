@@ -6,7 +6,7 @@ use kvscatter::Integers;
 
 use crate::boundary::{Versioned, array, structure};
 use crate::executor::{HostExecutor, kvs_executor};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 
 /// An index argument: `count` numbers of 32 or 64 bits (`int32_t`, `int64_t`), aligned as such. All zero, it is not
 /// given.
@@ -102,7 +102,7 @@ unsafe fn read_indices<'a>(
         // SAFETY: `values` points to `count` numbers of 64 bits (C1), by this function's contract.
         64 => Ok(Some(Integers::I64(unsafe { array(values.cast(), count, argument.into()) }?))),
         0 if values.is_null() && count == 0 => Ok(None),
-        _ => Err(Kind::IndexWidth { argument, bits, only: None }.into()),
+        _ => Err(FailureKind::IndexWidth { argument, bits, only: None }.into()),
     }
 }
 
@@ -116,6 +116,6 @@ pub(crate) fn as_i32<'a>(
     match indices {
         None => Ok(&[]),
         Some(Integers::I32(values)) => Ok(values),
-        Some(_) => Err(Kind::IndexWidth { argument, bits: 64, only: Some(32) }.into()),
+        Some(_) => Err(FailureKind::IndexWidth { argument, bits: 64, only: Some(32) }.into()),
     }
 }

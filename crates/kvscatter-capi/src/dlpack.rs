@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use kvscatter::{DlpackType, ElementType};
 
 use crate::boundary::{reference, struct_size};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::guard::guarded;
 use crate::status::kvs_status;
 use crate::tensor::{KVS_MAX_RANK, kvs_tensor};
@@ -41,8 +41,8 @@ struct DlTensor {
 /// the two pointers.
 ///
 /// # Safety
-/// `dl_tensor` is either NULL or points to a `DLTensor`; `out` is either NULL or points to a `kvs_tensor` whose
-/// `struct_size` is set.
+/// - `dl_tensor` is either NULL or points to a `DLTensor`, which nothing writes before this returns.
+/// - `out` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_tensor_from_dlpack(
     dl_tensor: *const c_void,
@@ -64,12 +64,12 @@ impl DlTensor {
     fn to_tensor(&self, struct_size: usize) -> Result<kvs_tensor, Failure> {
         let Self { shape, strides, .. } = *self;
         if self.device_type != CPU {
-            return Err(Kind::Device { device: self.device_type, expected: CPU }.into());
+            return Err(FailureKind::Device { device: self.device_type, expected: CPU }.into());
         }
         let (element, data) = (self.element()?, self.element_0()?);
         let rank = u32::try_from(self.ndim).ok().filter(|&rank| rank <= KVS_MAX_RANK);
         let (argument, max) = (c"dl_tensor", KVS_MAX_RANK);
-        let rank = rank.ok_or(Kind::RankLimit { argument, rank: self.ndim.into(), max })?;
+        let rank = rank.ok_or(FailureKind::RankLimit { argument, rank: self.ndim.into(), max })?;
         Ok(kvs_tensor { struct_size, data, r#type: element.onnx_code(), rank, shape, strides })
     }
 
@@ -80,7 +80,7 @@ impl DlTensor {
             element.dlpack().is_some_and(same)
         };
         let element = ElementType::ALL.into_iter().find(has_type);
-        element.ok_or(Kind::DlpackType { code, bits, lanes }.into())
+        element.ok_or(FailureKind::DlpackType { code, bits, lanes }.into())
     }
 
     /// Returns the address of element `[0, 0, …]`.
@@ -89,7 +89,7 @@ impl DlTensor {
         let inside = offset.filter(|&offset| {
             offset == 0 || !self.data.is_null() && self.data.addr().checked_add(offset).is_some()
         });
-        let offset = inside.ok_or(Kind::ByteOffset { offset: self.byte_offset })?;
+        let offset = inside.ok_or(FailureKind::ByteOffset { offset: self.byte_offset })?;
         Ok(self.data.wrapping_byte_add(offset))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use kvscatter::Executor;
 
 use crate::boundary::reference;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::guard::discard;
 
 /// Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use them.
@@ -52,7 +52,8 @@ impl HostExecutor {
         }
         // SAFETY: C1 for `executor`, by this function's contract.
         let kvs_executor { broadcast, user } = *unsafe { reference(executor, c"executor") }?;
-        let broadcast = broadcast.ok_or(Kind::NullPointer { subject: c"executor.broadcast".into() })?;
+        let broadcast =
+            broadcast.ok_or(FailureKind::NullPointer { subject: c"executor.broadcast".into() })?;
         Ok(Some(Self { broadcast, user }))
     }
 }
@@ -110,7 +111,7 @@ mod tests {
         for _ in 0..2 {
             // SAFETY: `broadcast` passes a `work` that may be called with `context` until this returns.
             unsafe { work.unwrap()(context) };
-            // SAFETY: `user` points to the test's counter, which nobody else uses meanwhile.
+            // SAFETY: `user` points to the test's counter, which nothing else uses meanwhile.
             unsafe { *calls.cast::<u32>() += 1 };
         }
     }

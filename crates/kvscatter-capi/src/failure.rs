@@ -13,14 +13,14 @@ use crate::status::kvs_status_code::*;
 /// Why a function failed. `kvs_last_error` puts it into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    kind: Kind,
+    kind: FailureKind,
     /// The pair, if this is about a tensor of a run.
     pair: Option<usize>,
 }
 
 /// An error of the core, or a mistake that only C can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FailureKind {
     Core(Error),
     NullPointer { subject: Subject },
     Misaligned { subject: Subject, alignment: usize },
@@ -76,7 +76,7 @@ impl Failure {
     }
 }
 
-impl Kind {
+impl FailureKind {
     fn fields(&self) -> Fields {
         match *self {
             Self::Core(error) => error.details().into(),
@@ -135,15 +135,15 @@ impl Kind {
     }
 }
 
-impl From<Kind> for Failure {
-    fn from(kind: Kind) -> Self {
+impl From<FailureKind> for Failure {
+    fn from(kind: FailureKind) -> Self {
         Self { kind, pair: None }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Kind::Core(error).into()
+        FailureKind::Core(error).into()
     }
 }
 
@@ -157,14 +157,10 @@ impl fmt::Display for Failure {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            // The core's message has advice that only a Rust program can take.
-            Self::Core(error) if error.kind() == ErrorKind::ElementWidth => f.write_str(
-                "the tensors hold strings, which have no bytes here: visit the blocks and move them yourself",
-            ),
-            Self::Core(error) => error.fmt(f),
+            Self::Core(error) => write_core_error(error, f),
             Self::NullPointer { subject } => write!(f, "{subject} is NULL"),
             Self::Misaligned { subject, alignment } => {
                 write!(f, "the address of {subject} is not a multiple of {alignment} bytes")
@@ -192,11 +188,12 @@ impl fmt::Display for Kind {
             Self::UnexpectedArgument { argument, operator } => {
                 write!(f, "{} is no argument of {operator}: leave it zero", Name(argument))
             }
-            Self::IndexWidth { argument, bits, only: Some(only) } => {
-                write!(f, "{} has indices of {bits} bits, must have {only}", Name(argument))
-            }
-            Self::IndexWidth { argument, bits, only: None } => {
-                write!(f, "{} has indices of {bits} bits, must have 32 or 64", Name(argument))
+            Self::IndexWidth { argument, bits, only } => {
+                write!(f, "{} has indices of {bits} bits, must have ", Name(argument))?;
+                match only {
+                    Some(only) => only.fmt(f),
+                    None => f.write_str("32 or 64"),
+                }
             }
             Self::TensorMismatch { argument, aspect, got, expected } => {
                 aspect.write_subject(Name(argument), f)?;
@@ -220,6 +217,16 @@ impl fmt::Display for Kind {
             Self::Stopped { value } => write!(f, "the visitor has returned {value}"),
             Self::Panic => f.write_str("the library has a fault, please report it: it panicked"),
         }
+    }
+}
+
+/// Writes the core's message, or other advice where only a Rust program can follow the core's.
+fn write_core_error(error: Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match error.kind() {
+        ErrorKind::ElementWidth => f.write_str(
+            "the tensors hold strings, which have no bytes here: visit the blocks and move them yourself",
+        ),
+        _ => fmt::Display::fmt(&error, f),
     }
 }
 

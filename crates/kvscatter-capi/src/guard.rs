@@ -4,7 +4,7 @@ use std::any::Any;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::last_error;
 use crate::status::{kvs_status, kvs_status_code};
 
@@ -16,7 +16,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status 
         Ok(Err(failure)) => last_error::record(failure),
         Err(payload) => {
             discard(payload);
-            last_error::record(Kind::Panic.into())
+            last_error::record(FailureKind::Panic.into())
         }
     }
 }

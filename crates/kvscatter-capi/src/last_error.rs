@@ -128,7 +128,7 @@ impl Write for Message {
             let bytes = character.encode_utf8(&mut bytes).as_bytes();
             // The last byte stays 0.
             match self.line[..255].get_mut(self.len..self.len + bytes.len()) {
-                Some(place) => place.iter_mut().zip(bytes).for_each(|(place, &byte)| *place = byte as c_char),
+                Some(room) => room.iter_mut().zip(bytes).for_each(|(to, &byte)| *to = byte as c_char),
                 None => self.len = 255, // and nothing follows
             }
             self.len = (self.len + bytes.len()).min(255);

@@ -1,8 +1,8 @@
-//! The C interface of kvscatter: `include/kvscatter.h`, which is made of this crate's documentation.
+//! The C interface of kvscatter. Its header, `include/kvscatter.h`, is generated from this crate's documentation.
 //!
-//! It converts and delegates. What is checked here is what only C can get wrong (pointers, struct sizes, numbers
-//! that name nothing, a list of pairs that would be written); every rule of a specification is in the core, whose
-//! errors pass through with a number each.
+//! The functions convert their arguments and call the core, which has every rule of a specification. Each of its errors
+//! has a number here. This crate checks only mistakes that C alone permits: wrong pointers and struct sizes, numbers
+//! without a meaning, a list of pairs in memory that would be written.
 //!
 //! # Modules
 //!
@@ -23,18 +23,18 @@
 //!
 //! # What callers promise
 //!
-//! `# Safety` sections and `SAFETY` comments cite these conditions. The sections of the header's functions say them in
+//! `# Safety` sections and `SAFETY` comments cite these conditions. The sections of the header's functions repeat them in
 //! full, for programs in C. Pointers that are NULL or misaligned break none of them, because no function follows one.
 //!
 //! - **C1** A pointer that is read, given as an argument or in a struct, points to a value of its type, or to as many
-//!   as the number beside it says (`count`; `rank` for `shape` and `strides`). Nothing writes them before the function
+//!   as the number beside it gives (`count`, or `rank` for `shape` and `strides`). Nothing writes them before the function
 //!   returns.
-//! - **C2** A pointer to a struct with a `struct_size` points to at least as many bytes as that field says.
+//! - **C2** A pointer to a struct with a `struct_size` points to at least as many bytes as that field gives.
 //! - **C3** A pointer that takes a result (`out`, `written`) points to memory for a value of its type, which nothing else
 //!   uses before the function returns.
 //! - **C4** A `kvs_prepared` comes from a prepare function, and nothing destroys it before the function returns.
-//! - **C5** All elements of a tensor lie in one allocation, where `data` and the strides put them. Nobody else writes
-//!   them before the function returns, and nothing else reads those that the function writes.
+//! - **C5** All elements of a tensor lie in one allocation, at the addresses that `data`, `shape` and `strides`
+//!   give them. Nothing else writes them before the function returns, and nothing else reads those that it writes.
 //! - **C6** A callback may be called with the `user` beside it, and it returns. `broadcast` calls `work` with its
 //!   `context` only, and not after it has returned.
 #![expect(non_camel_case_types, reason = "the names of the C header")]
@@ -88,8 +88,8 @@ pub use run::{kvs_pair, kvs_write, kvs_write_many, kvs_write_present, kvs_writte
 pub use status::{kvs_status, kvs_status_code, kvs_status_name};
 pub use tensor::{KVS_MAX_RANK, kvs_tensor};
 
-/// The version of this interface. It grows when something is added that a program may want to ask for, and never
-/// means that something was taken away.
+/// The version of this interface. It grows when something is added that a program may want to ask for. Nothing is
+/// ever removed.
 pub const KVS_ABI_VERSION: u32 = 1;
 
 /// `KVS_ABI_VERSION` of the library that is running. A program compiled with a larger one than this must not use

@@ -2,7 +2,7 @@
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::spec::tensorrt::AttentionIoForm;
 use kvscatter::{Argument, ElementType, Error, Layout, Prepared};
 
 use crate::boundary::{check_pointer, structure};
@@ -23,9 +23,11 @@ use crate::tensor::{Description, kvs_tensor};
 /// `_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
 ///
 /// # Safety
-/// `options` is either NULL, which means the defaults, or points to options; `past_cache` and `update` are either
-/// NULL or point to tensors whose `shape` is NULL or has `rank` numbers, and so have `strides`; `out` is either NULL
-/// or points to where the handle is to be put.
+/// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+/// - `past_cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
+///   `shape` and `strides` are either NULL or point to `rank` numbers.
+/// - Nothing writes these structs and numbers before this returns.
+/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
     options: *const kvs_tensor_scatter_options,
@@ -58,7 +60,11 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
 /// `_BATCH_TOO_LARGE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
 ///
 /// # Safety
-/// As for `kvs_tensor_scatter_prepare`.
+/// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+/// - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
+///   `shape` and `strides` are either NULL or point to `rank` numbers.
+/// - Nothing writes these structs and numbers before this returns.
+/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
     options: *const kvs_kv_cache_update_options,
@@ -69,20 +75,19 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
     guarded(|| {
         // SAFETY: C1 and C2 for `options`, by this function's contract.
         let options = unsafe { optional(options) }?;
-        let (operator, packed) =
-            options.map_or(Ok((KvCacheUpdate::new(), false)), |options| options.operator())?;
+        let (operator, form) = options.map_or(Ok(Default::default()), |options| options.operator())?;
         let arguments = PrepareArguments {
-            operator: if packed { "a packed KVCacheUpdate" } else { "a padded KVCacheUpdate" },
+            operator: match form {
+                AttentionIoForm::PaddedBhnd => "a padded KVCacheUpdate",
+                AttentionIoForm::PackedNhd => "a packed KVCacheUpdate",
+            },
             cache: NamedTensor { argument: Argument::Cache, tensor: cache },
             update: NamedTensor { argument: Argument::Update, tensor: update },
             present: Argument::Output,
         };
-        let prepare = |element, cache: Layout<'_>, update: Layout<'_>| {
-            if packed {
-                operator.prepare_packed(element, cache, update)
-            } else {
-                operator.prepare(element, cache, update)
-            }
+        let prepare = |element, cache: Layout<'_>, update: Layout<'_>| match form {
+            AttentionIoForm::PaddedBhnd => operator.prepare(element, cache, update),
+            AttentionIoForm::PackedNhd => operator.prepare_packed(element, cache, update),
         };
         // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
         unsafe { arguments.prepare(out, prepare) }
@@ -99,7 +104,11 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
 /// `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
 ///
 /// # Safety
-/// As for `kvs_tensor_scatter_prepare`.
+/// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+/// - `past` and `new_kv` are either NULL or each point to a struct of `struct_size` bytes. Their
+///   `shape` and `strides` are either NULL or point to `rank` numbers.
+/// - Nothing writes these structs and numbers before this returns.
+/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
     options: *const kvs_kv_cache_operation_options,
@@ -150,15 +159,15 @@ impl PrepareArguments {
         let Self { operator, cache, update, present } = self;
         check_pointer(out, 1, c"out".into())?;
         // SAFETY: C1 and C2 for `cache`, by this function's contract.
-        let old = unsafe { cache.describe() }?;
+        let of_cache = unsafe { cache.describe() }?;
         // SAFETY: C1 and C2 for `update`, by this function's contract.
-        let new = unsafe { update.describe() }?;
-        if old.element != new.element {
-            let (cache, argument, element) = (old.element, update.argument, new.element);
+        let of_update = unsafe { update.describe() }?;
+        if of_cache.element != of_update.element {
+            let (cache, argument, element) = (of_cache.element, update.argument, of_update.element);
             return Err(Error::ElementTypeMismatch { cache, argument, element }.into());
         }
-        let write = prepare(old.element, old.layout()?, new.layout()?)?;
-        let prepared = kvs_prepared::new(write, operator, &old, &new, present.c_name());
+        let write = prepare(of_cache.element, of_cache.layout()?, of_update.layout()?)?;
+        let prepared = kvs_prepared::new(write, operator, &of_cache, &of_update, present.c_name());
         let prepared = Box::into_raw(Box::new(prepared));
         // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C3 for the others, by this function's
         // contract.

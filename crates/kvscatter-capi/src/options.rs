@@ -4,11 +4,11 @@ use std::ffi::CStr;
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::spec::tensorrt::KvCacheUpdate;
+use kvscatter::spec::tensorrt::{AttentionIoForm, KvCacheUpdate};
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
 
 use crate::boundary::{Versioned, structure};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 
 /// How positions beyond the capacity are meant: ONNX's `mode`.
 #[repr(C)]
@@ -117,11 +117,12 @@ impl kvs_tensor_scatter_options {
 }
 
 impl kvs_kv_cache_update_options {
-    /// Returns the operator, and whether updates are packed.
-    pub(crate) fn operator(&self) -> Result<(KvCacheUpdate, bool), Failure> {
+    /// Returns the operator, and the form of its updates.
+    pub(crate) fn operator(&self) -> Result<(KvCacheUpdate, AttentionIoForm), Failure> {
         choice(c"cache_mode", self.cache_mode, &[()])?; // linear, the only one there is
-        let packed = choice(c"update_form", self.update_form, &[false, true])?;
-        Ok((KvCacheUpdate::new().out_of_range(out_of_range(self.out_of_range)?), packed))
+        let forms = [AttentionIoForm::PaddedBhnd, AttentionIoForm::PackedNhd];
+        let form = choice(c"update_form", self.update_form, &forms)?;
+        Ok((KvCacheUpdate::new().out_of_range(out_of_range(self.out_of_range)?), form))
     }
 }
 
@@ -151,5 +152,5 @@ fn out_of_range(value: i32) -> Result<OutOfRange, Failure> {
 fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, Failure> {
     let meaning = usize::try_from(value).ok().and_then(|at| meanings.get(at));
     let max = meanings.len().saturating_sub(1);
-    meaning.copied().ok_or(Kind::UnknownOption { option, value, max }.into())
+    meaning.copied().ok_or(FailureKind::UnknownOption { option, value, max }.into())
 }

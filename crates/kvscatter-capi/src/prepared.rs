@@ -8,7 +8,7 @@ use kvscatter::{Call, Convention, Geometry, Integers, Prepared, WritePlan};
 
 use crate::boundary::reference;
 use crate::call::{Arguments, as_i32};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::tensor::{Description, Operand};
 
 /// A write whose shapes are checked: made once per shape by one of the prepare functions, run at every step,
@@ -102,7 +102,9 @@ impl kvs_prepared {
         arguments: [(&'static CStr, Option<Integers<'_>>); N],
     ) -> Result<(), Failure> {
         match arguments.into_iter().find(|(_, indices)| indices.is_some()) {
-            Some((argument, _)) => Err(Kind::UnexpectedArgument { argument, operator: self.operator }.into()),
+            Some((argument, _)) => {
+                Err(FailureKind::UnexpectedArgument { argument, operator: self.operator }.into())
+            }
             None => Ok(()),
         }
     }
@@ -111,7 +113,8 @@ impl kvs_prepared {
 /// Frees a prepared write. NULL is allowed. No other thread may still be using it.
 ///
 /// # Safety
-/// `prepared` is either NULL or was made by a prepare function and not destroyed.
+/// `prepared` is either NULL or comes from a prepare function and is not destroyed yet. No other function uses it during
+/// this call or later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_prepared_destroy(prepared: *mut kvs_prepared) {
     if !prepared.is_null() {

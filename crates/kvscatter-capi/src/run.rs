@@ -6,7 +6,7 @@ use kvscatter::{RawBuffer, Written};
 
 use crate::boundary::{Versioned, array, struct_size, structure};
 use crate::call::{Arguments, kvs_call};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, FailureKind};
 use crate::guard::guarded;
 use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
@@ -44,10 +44,16 @@ unsafe impl Versioned for kvs_written {}
 /// `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
 ///
 /// # Safety
-/// `prepared` is either NULL or a prepared write; `call`, `cache` and `update` are either NULL or point to such
-/// structs, whose pointers are either NULL or valid as the structs say. `written` is either NULL, which is allowed,
-/// or points to a `kvs_written` whose `struct_size` is set. Nobody else reads or writes the cache, or writes anything
-/// else that this reads, before it returns.
+/// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
+/// - `call`, `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes.
+/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
+///   writes the structs and these values before this returns.
+/// - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
+///   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the cache.
+/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
+///   its `context` only, and not after it has returned.
+/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
+///   nothing else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write(
     prepared: *const kvs_prepared,
@@ -90,7 +96,17 @@ pub unsafe extern "C" fn kvs_write(
 /// Errors: as for `kvs_write`; `index` is the pair.
 ///
 /// # Safety
-/// As for `kvs_write`; `pairs` is either NULL or points to `count` pairs.
+/// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
+/// - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or
+///   points to `count` pairs.
+/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
+///   writes the structs and these values before this returns.
+/// - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
+///   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the caches.
+/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
+///   its `context` only, and not after it has returned.
+/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
+///   nothing else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_many(
     prepared: *const kvs_prepared,
@@ -134,7 +150,16 @@ pub unsafe extern "C" fn kvs_write_many(
 /// Errors: as for `kvs_write`.
 ///
 /// # Safety
-/// As for `kvs_write`, with `past` only read and `present` in the place of the cache.
+/// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
+/// - `call`, `past`, `update` and `present` are either NULL or each point to a struct of `struct_size` bytes.
+/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
+///   writes the structs and these values before this returns.
+/// - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
+///   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in `present`.
+/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
+///   its `context` only, and not after it has returned.
+/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
+///   nothing else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_present(
     prepared: *const kvs_prepared,
@@ -200,7 +225,7 @@ fn in_only_pair(failure: Failure) -> Failure {
 
 fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), Failure> {
     let (got, expected) = (tensor.struct_size, size_of::<kvs_tensor>());
-    if got == expected { Ok(()) } else { Err(Kind::StructSize { argument, got, expected }.into()) }
+    if got == expected { Ok(()) } else { Err(FailureKind::StructSize { argument, got, expected }.into()) }
 }
 
 /// Refuses caches that overlap `pairs`, which are read again while bytes move. The core checks overlaps between tensors
@@ -212,7 +237,7 @@ fn check_pairs(
 ) -> Result<(), Failure> {
     let pairs = RawBuffer { ptr: pairs.as_ptr().cast::<u8>().cast_mut(), len: size_of_val(pairs) };
     match caches.position(|cache| cache.overlaps(pairs)) {
-        Some(pair) => Err(Failure::from(Kind::PairsOverlap { argument }).in_pair(pair)),
+        Some(pair) => Err(Failure::from(FailureKind::PairsOverlap { argument }).in_pair(pair)),
         None => Ok(()),
     }
 }

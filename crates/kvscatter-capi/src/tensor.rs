@@ -6,7 +6,7 @@ use kvscatter::{ElementType, Layout, RawBuffer};
 
 use crate::boundary::{Versioned, array};
 use crate::element::kvs_element_type;
-use crate::failure::{Aspect, Failure, Kind, Subject};
+use crate::failure::{Aspect, Failure, FailureKind, Subject};
 
 /// The most dimensions that a tensor may have.
 pub const KVS_MAX_RANK: u32 = 16;
@@ -18,8 +18,9 @@ pub const KVS_MAX_RANK: u32 = 16;
 pub struct kvs_tensor {
     /// `sizeof(kvs_tensor)`; the `KVS_TENSOR_INIT` macro sets it.
     pub struct_size: usize,
-    /// The address of element [0, 0, ...], at which a byte begins; strides may lead to lower ones. Little-endian.
-    /// May be NULL if there are no elements. Ignored by the prepare functions.
+    /// The address of element [0, 0, ...], at which a byte begins. It points into one allocation, which contains every
+    /// element that `shape` and `strides` reach, at lower addresses too. Elements are little-endian. May be NULL if there
+    /// are no elements. The prepare functions ignore it.
     pub data: *mut c_void,
     /// One of `kvs_element_type_code`.
     pub r#type: kvs_element_type,
@@ -76,14 +77,16 @@ impl Description {
     /// C1 for `tensor.shape` and `tensor.strides`.
     pub(crate) unsafe fn read(tensor: &kvs_tensor, argument: &'static CStr) -> Result<Self, Failure> {
         let code = tensor.r#type;
-        let element = ElementType::from_onnx_code(code).ok_or(Kind::ElementType { argument, code })?;
+        let element = ElementType::from_onnx_code(code).ok_or(FailureKind::ElementType { argument, code })?;
         if tensor.rank > KVS_MAX_RANK {
-            return Err(Kind::RankLimit { argument, rank: tensor.rank.into(), max: KVS_MAX_RANK }.into());
+            return Err(
+                FailureKind::RankLimit { argument, rank: tensor.rank.into(), max: KVS_MAX_RANK }.into()
+            );
         }
         // SAFETY: C1 for `tensor.shape`, by this function's contract.
         let shape = unsafe { tensor.shape(argument) }?;
         if let Some((dimension, &value)) = shape.iter().enumerate().find(|(_, size)| **size < 0) {
-            return Err(Kind::NegativeDimension { argument, dimension, value }.into());
+            return Err(FailureKind::NegativeDimension { argument, dimension, value }.into());
         }
         let row_major: Vec<i64> = (0..shape.len()).map(|at| dense_stride(shape, at)).collect();
         // SAFETY: C1 for `tensor.strides`, by this function's contract.
@@ -106,7 +109,7 @@ impl Description {
         let layout = Layout::strided(&self.shape, &self.strides);
         let per_byte = if self.element.bits() == Some(4) { 2 } else { 1 };
         let offset = layout.min_offset().checked_next_multiple_of(per_byte);
-        Ok(layout.with_offset(offset.ok_or(Kind::TooLarge { subject: self.argument.into() })?))
+        Ok(layout.with_offset(offset.ok_or(FailureKind::TooLarge { subject: self.argument.into() })?))
     }
 }
 
@@ -166,8 +169,9 @@ impl Operand {
     #[inline]
     pub(crate) unsafe fn checked(&self, tensor: &kvs_tensor) -> Result<RawBuffer, Failure> {
         let argument = self.argument;
-        let mismatch =
-            |aspect, got, expected| Err(Kind::TensorMismatch { argument, aspect, got, expected }.into());
+        let mismatch = |aspect, got, expected| {
+            Err(FailureKind::TensorMismatch { argument, aspect, got, expected }.into())
+        };
         if tensor.r#type != self.code {
             return mismatch(Aspect::Type, tensor.r#type.into(), self.code.into());
         }
@@ -191,7 +195,7 @@ impl Operand {
         }
         if self.bytes > 0 && !tensor.data.addr().is_multiple_of(self.alignment) {
             let subject = Subject::from(argument).part("data");
-            return Err(Kind::Misaligned { subject, alignment: self.alignment }.into());
+            return Err(FailureKind::Misaligned { subject, alignment: self.alignment }.into());
         }
         Ok(self.buffer(tensor))
     }
@@ -230,6 +234,6 @@ fn first_difference(shape: &[i64], stride: impl Fn(usize) -> i64, expected: &[i6
 /// Converts numbers to the width of the machine's addresses, which may be below 64 bits.
 fn to_native<T: TryFrom<i64>>(numbers: &[i64], argument: &'static CStr) -> Result<Vec<T>, Failure> {
     let native =
-        |&number| T::try_from(number).map_err(|_| Kind::TooLarge { subject: argument.into() }.into());
+        |&number| T::try_from(number).map_err(|_| FailureKind::TooLarge { subject: argument.into() }.into());
     numbers.iter().map(native).collect()
 }

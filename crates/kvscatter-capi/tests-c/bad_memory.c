@@ -16,7 +16,7 @@ static kvs_status many(scene *s) {
     return kvs_write_many(s->prepared, &s->call, pairs, 2, &s->written);
 }
 
-static void *behind(const kvs_tensor *tensor, ptrdiff_t bytes) { return (char *)tensor->data + bytes; }
+static void *offset_by(const kvs_tensor *tensor, ptrdiff_t bytes) { return (char *)tensor->data + bytes; }
 
 static kvs_status null_cache(scene *s) {
     s->cache.data = NULL;
@@ -43,15 +43,15 @@ static kvs_status wrapped_present(scene *s) {
     return write_present(s);
 }
 static kvs_status odd_cache(scene *s) {
-    s->cache.data = behind(&s->cache, 1);
+    s->cache.data = offset_by(&s->cache, 1);
     return run_everywhere(s);
 }
 static kvs_status odd_update(scene *s) {
-    s->update.data = behind(&s->update, 1);
+    s->update.data = offset_by(&s->update, 1);
     return run_everywhere(s);
 }
 static kvs_status odd_present(scene *s) {
-    s->present.data = behind(&s->present, 1);
+    s->present.data = offset_by(&s->present, 1);
     return write_present(s);
 }
 
@@ -60,11 +60,11 @@ static kvs_status update_is_the_cache(scene *s) {
     return in_place(s);
 }
 static kvs_status update_begins_in_the_cache(scene *s) {
-    s->update.data = behind(&s->cache, 2 * 3 * 8 * 4 * 2 - 2);
+    s->update.data = offset_by(&s->cache, 2 * 3 * 8 * 4 * 2 - 2);
     return in_place(s);
 }
 static kvs_status update_ends_in_the_cache(scene *s) {
-    s->update.data = behind(&s->cache, -(2 * 3 * 2 * 4 * 2) + 2);
+    s->update.data = offset_by(&s->cache, -(2 * 3 * 2 * 4 * 2) + 2);
     return in_place(s);
 }
 static kvs_status one_cache_twice(scene *s) {
@@ -76,7 +76,7 @@ static kvs_status update_of_another_pair(scene *s) {
     return many(s);
 }
 static kvs_status cache_is_an_update(scene *s) {
-    s->cache.data = behind(&s->other.update, -8);
+    s->cache.data = offset_by(&s->other.update, -8);
     return many(s);
 }
 static kvs_status present_is_past(scene *s) {
@@ -84,18 +84,18 @@ static kvs_status present_is_past(scene *s) {
     return write_present(s);
 }
 static kvs_status present_is_update(scene *s) {
-    s->present.data = behind(&s->update, -16);
+    s->present.data = offset_by(&s->update, -16);
     return write_present(s);
 }
 static kvs_status indices_in_the_cache(scene *s) {
-    int64_t *inside = behind(&s->cache, 8);
+    int64_t *inside = offset_by(&s->cache, 8);
     s->call.write_indices.values = inside;
     inside[0] = inside[1] = 0;
     kvs_status status = in_place(s);
     CHECK(inside[0] == 0 && inside[1] == 0, "the indices were overwritten");
     /* As the scene was before. */
     for (int i = 8; i < 24; i++)
-        *(uint8_t *)behind(&s->cache, i) = (uint8_t)(i % 251);
+        *(uint8_t *)offset_by(&s->cache, i) = (uint8_t)(i % 251);
     return status;
 }
 
@@ -103,9 +103,9 @@ static const spoilt rows[] = {
     {"the cache's data are NULL", KVS_ERROR_NULL_BUFFER, "past_cache", null_cache},
     {"the update's data are NULL", KVS_ERROR_NULL_BUFFER, "update", null_update},
     {"the present's data are NULL", KVS_ERROR_NULL_BUFFER, "present_cache", null_present},
-    {"the cache ends behind all addresses", KVS_ERROR_ADDRESS_SPACE, "past_cache", wrapped_cache},
-    {"the update ends behind all addresses", KVS_ERROR_ADDRESS_SPACE, "update", wrapped_update},
-    {"the present ends behind all addresses", KVS_ERROR_ADDRESS_SPACE, "present_cache", wrapped_present},
+    {"the cache ends beyond all addresses", KVS_ERROR_ADDRESS_SPACE, "past_cache", wrapped_cache},
+    {"the update ends beyond all addresses", KVS_ERROR_ADDRESS_SPACE, "update", wrapped_update},
+    {"the present ends beyond all addresses", KVS_ERROR_ADDRESS_SPACE, "present_cache", wrapped_present},
     {"float16 at an odd address, cache", KVS_ERROR_MISALIGNED, "past_cache", odd_cache},
     {"float16 at an odd address, update", KVS_ERROR_MISALIGNED, "update", odd_update},
     {"float16 at an odd address, present", KVS_ERROR_MISALIGNED, "present_cache", odd_present},

@@ -28,8 +28,10 @@ int32_t copy_block(void *user, const kvs_block *block) {
         for (size_t j = 0; j < loops[1].count; j++)
             for (size_t k = 0; k < loops[2].count; k++) {
                 ptrdiff_t a = (ptrdiff_t)i, b = (ptrdiff_t)j, c = (ptrdiff_t)k;
-                ptrdiff_t dst = block->dst + a * loops[0].dst + b * loops[1].dst + c * loops[2].dst;
-                ptrdiff_t src = block->src + a * loops[0].src + b * loops[1].src + c * loops[2].src;
+                ptrdiff_t dst = block->dst_offset + a * loops[0].dst_stride + b * loops[1].dst_stride +
+                                c * loops[2].dst_stride;
+                ptrdiff_t src = block->src_offset + a * loops[0].src_stride + b * loops[1].src_stride +
+                                c * loops[2].src_stride;
                 copy_run(copier, copier->cache_origin + dst, copier->update_origin + src, block->len);
             }
     return 0;

@@ -74,7 +74,7 @@ static kvs_status prepare(const test_case *of, const kvs_tensor *cache, const kv
     return kvs_kv_cache_operation_prepare(&options, cache, update, out);
 }
 
-/* The cache's buffer after it was written, against what the oracle says. */
+/* Compares the cache's buffer after a write with the oracle's. */
 static void check_written(const scene *run, kvs_status status, const kvs_written *written, const char *how) {
     const test_case *of = run->of;
     CHECK(status == KVS_OK, "%s, %s: %s", of->name, how, kvs_status_name(status));
@@ -135,7 +135,7 @@ static void check_blocks(const test_case *of, const kvs_prepared *prepared, bool
     scene_free(&run);
 }
 
-/* The code, and what the thread's last error says. */
+/* Checks the code and the thread's last error. */
 static void check_error(const test_case *of, kvs_status status, const char *how) {
     const case_refusal *refusal = &of->refusal;
     kvs_status expected = status_of_rule(of);
@@ -156,7 +156,7 @@ static void check_error(const test_case *of, kvs_status status, const char *how)
               error.message);
 }
 
-/* Every way to execute the call says the same and changes nothing. */
+/* Every way to execute the call returns the same error and changes nothing. */
 static void check_refused(const test_case *of, const kvs_prepared *prepared, bool guards) {
     scene run = scene_of(of, guards);
     kvs_tensor *cache = &run.cache_tensor, *update = &run.update_tensor;
@@ -224,7 +224,7 @@ int main(int argc, char **argv) {
         }
         test_case_release(&next);
     }
-    REQUIRE(file.at == file.size, "%zu bytes behind the last case", file.size - file.at);
+    REQUIRE(file.at == file.size, "%zu bytes after the last case", file.size - file.at);
     case_file_close(&file);
     REQUIRE(20 * checked >= 19 * tried, "only %zu of %zu cases could be run", checked, tried);
     return verdict("cases", checked);

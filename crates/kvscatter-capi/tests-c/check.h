@@ -9,7 +9,7 @@
 /* Checks that failed, in this program. */
 extern int failures;
 
-/* Prints what was checked and whether it held: the program's exit status. */
+/* Prints what was checked and whether it passed. Returns the exit status of the program. */
 int verdict(const char *what, size_t count);
 
 /* Prints what was expected, and goes on: one failure rarely comes alone. */

@@ -1,4 +1,4 @@
-/* Memory with guards around it. */
+/* Memory between guard bytes. */
 #ifndef KVS_TESTS_MEMORY_H
 #define KVS_TESTS_MEMORY_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A buffer, and bytes on both sides of it that nobody may change. */
+/* A buffer, with bytes on both sides of it that must not change. */
 typedef struct guarded {
     uint8_t *memory;
     size_t guard, size;

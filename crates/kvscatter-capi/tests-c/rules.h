@@ -1,4 +1,4 @@
-/* Which code the library has for a rule that the oracle says is broken. */
+/* Maps a rule that the oracle reports as broken to the code of the library. */
 #ifndef KVS_TESTS_RULES_H
 #define KVS_TESTS_RULES_H
 

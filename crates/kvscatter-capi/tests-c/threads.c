@@ -37,7 +37,7 @@ static void thrice(void *user, void (*run)(void *context), void *context) {
         run(context);
 }
 
-/* What nobody takes, the caller does. */
+/* The calling thread writes the parts that no thread takes. */
 static void never(void *user, void (*run)(void *context), void *context) {
     (void)run;
     (void)context;
@@ -91,7 +91,7 @@ typedef struct member {
     size_t wrong;
 } member;
 
-/* Writes into a cache of its own, and asks for errors of its own. */
+/* Each thread writes into a separate cache, and reads its last error. */
 static void *write_and_fail(void *argument) {
     member *self = argument;
     static const int64_t cache_shape[] = {1, 64, 1}, update_shape[] = {1, 1, 1};

@@ -135,6 +135,19 @@ def test_shapes_that_cannot_be_right_are_refused_when_the_session_is_made(new_kv
 
 
 @pytest.mark.parametrize(
+    "shapes",
+    [
+        {"layer_id": (2,)},
+        {"past": PAST, "token_offset": (PAST[1] + 1,)},
+        {"past": PAST, "seq_len": (PAST[1], 1)},
+    ],
+)
+def test_lists_that_cannot_be_right_are_refused_when_the_session_is_made(shapes):
+    with pytest.raises(Exception, match="KVCacheOperation: "):
+        custom(models.with_shapes(model(), shapes))
+
+
+@pytest.mark.parametrize(
     "new_kv", [(6, 8), ("tokens", "hidden"), (3, 2, 2, 4), ("b", "s", 2, "d"), ("b", "s", "n", 4)]
 )
 @pytest.mark.parametrize("past", [PAST, ("l", "b", "s", "h"), ("l", 3, "s", 8), ("l", "b", 6, "h")])

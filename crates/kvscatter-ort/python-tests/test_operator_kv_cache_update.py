@@ -185,6 +185,21 @@ def test_packed_shapes_that_cannot_be_right_are_refused_when_the_session_is_made
             )
 
 
+@pytest.mark.parametrize(
+    "packed, shapes",
+    [
+        (False, {"update": (3, 2, 2, 4), "write_indices": (2,)}),
+        (False, {"write_indices": (3, 1)}),
+        (True, {"cache": CACHE, "write_indices": (CACHE[0] + 1,)}),
+        (True, {"write_indices": (3,), "update_lengths": (3,)}),
+        (True, {"update_lengths": (4, 1)}),
+    ],
+)
+def test_lists_that_cannot_be_right_are_refused_when_the_session_is_made(packed, shapes):
+    with pytest.raises(Exception, match="KVCacheUpdate: "):
+        custom(models.with_shapes(model(packed=packed), shapes))
+
+
 def test_a_rank_alone_can_be_wrong():
     for shapes in [{"cache": ["a", "b", "c"]}, {"update": ["a", "b", "c"]}]:
         with pytest.raises(Exception, match="KVCacheUpdate: "):
@@ -193,7 +208,7 @@ def test_a_rank_alone_can_be_wrong():
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_is_not_known_is_not_refused(packed):
-    """Whatever is left out of the shapes that fit."""
+    """Any dimension of shapes that fit may be unknown."""
     indices, lengths = np.array([4, 0, 3], I32), [0, 2, 2, 5] if packed else None
     if packed:
         indices = np.array([1, 6, 1], I32)

@@ -7,13 +7,13 @@ use std::borrow::Cow;
 use kvscatter::{Argument, ElementType, Error};
 use ort_sys::{OrtKernelContext, OrtValue};
 
-use crate::runtime::{Runtime, element_code, element_type};
+use crate::runtime::{RuntimeApi, element_code, element_type};
 use crate::status::Failure;
 use crate::threads::ParallelFor;
 
 /// The arguments of one call of a kernel.
 pub(crate) struct Context<'a> {
-    runtime: Runtime,
+    runtime: RuntimeApi,
     raw: *mut OrtKernelContext,
     inputs: usize,
     call: PhantomData<&'a ()>,
@@ -22,7 +22,7 @@ pub(crate) struct Context<'a> {
 impl<'a> Context<'a> {
     /// # Safety
     /// `raw` is valid for `'a` (R2): the runtime called a kernel with it, whose node has `inputs` inputs.
-    pub(crate) unsafe fn new(runtime: Runtime, raw: *mut OrtKernelContext, inputs: usize) -> Self {
+    pub(crate) unsafe fn new(runtime: RuntimeApi, raw: *mut OrtKernelContext, inputs: usize) -> Self {
         Self { runtime, raw, inputs, call: PhantomData }
     }
 
@@ -109,7 +109,7 @@ pub(crate) struct InputTensor<'a> {
 impl<'a> InputTensor<'a> {
     /// # Safety
     /// `value` is a tensor of the runtime that is valid for `'a`.
-    unsafe fn new(runtime: Runtime, argument: Argument, value: *const OrtValue) -> Result<Self, Failure> {
+    unsafe fn new(runtime: RuntimeApi, argument: Argument, value: *const OrtValue) -> Result<Self, Failure> {
         let (mut code, mut dims, mut rank) = (0_i32, ptr::null(), 0);
         let code_out = (&raw mut code).cast();
         // SAFETY: `value` is valid by this function's contract. `code`, of the size that the header's enumeration

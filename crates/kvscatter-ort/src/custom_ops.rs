@@ -18,7 +18,7 @@ use ort_sys::{
 use crate::inference::infer;
 use crate::kernel::Kernel;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
-use crate::runtime::{Runtime, tensor_element};
+use crate::runtime::{RuntimeApi, tensor_element};
 use crate::status::{catch_panic, guarded};
 use crate::sys::API_VERSION;
 
@@ -29,7 +29,7 @@ pub(crate) const DOMAIN: &CStr = c"com.kvscatter";
 const VERSION: c_int = 1;
 
 /// Returns each operator, once for each element type that the runtime supports.
-pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
+pub(crate) fn all(runtime: RuntimeApi) -> Vec<CustomOp> {
     use ElementType::{Int32, Int64};
     let supported: Vec<ElementType> = runtime.supported_elements().map(|(element, _)| element).collect();
     let tensor_scatter = supported.iter().map(|&element| {
@@ -37,7 +37,7 @@ pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
         CustomOp::new::<TensorScatter, 0>(runtime, inputs)
     });
     let kv_cache_update = tensorrt::KvCacheUpdate::ELEMENT_TYPES.iter().flat_map(|&element| {
-        [Int64, Int32].map(|index| {
+        tensorrt::KvCacheUpdate::INDEX_TYPES.iter().map(move |&index| {
             let inputs = vec![required(element), required(element), required(index), optional(Int32)];
             CustomOp::new::<KvCacheUpdate, 0>(runtime, inputs)
         })
@@ -54,7 +54,7 @@ pub(crate) fn all(runtime: Runtime) -> Vec<CustomOp> {
 #[repr(C)]
 pub(crate) struct CustomOp {
     base: OrtCustomOp,
-    runtime: Runtime,
+    runtime: RuntimeApi,
     name: &'static CStr,
     inputs: Vec<Input>,
     output: ONNXTensorElementDataType,
@@ -76,7 +76,7 @@ fn optional(element: ElementType) -> Input {
 
 impl CustomOp {
     /// The operator `O`, whose cache is input `CACHE`.
-    fn new<O: Operator, const CACHE: usize>(runtime: Runtime, inputs: Vec<Input>) -> Self {
+    fn new<O: Operator, const CACHE: usize>(runtime: RuntimeApi, inputs: Vec<Input>) -> Self {
         let output = match inputs.get(CACHE) {
             Some(cache) => cache.element,
             None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,

@@ -10,7 +10,7 @@ use ort_sys::{
 
 use crate::owned::Owned;
 use crate::registry::Registry;
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{self, API_VERSION, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry};
 
@@ -28,14 +28,14 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 #[repr(C)]
 pub(crate) struct Factory {
     base: sys::EpFactory,
-    runtime: Runtime,
+    runtime: RuntimeApi,
     registry: Registry,
 }
 
 impl Factory {
     /// # Errors
     /// The status of a function of the runtime.
-    pub(crate) fn new(runtime: Runtime) -> Result<Box<Self>, Failure> {
+    pub(crate) fn new(runtime: RuntimeApi) -> Result<Box<Self>, Failure> {
         let base = sys::EpFactory {
             ort_version_supported: API_VERSION,
             GetName: Self::name,
@@ -175,7 +175,7 @@ impl Factory {
 ///
 /// # Safety
 /// `options` is an object of the runtime and valid until this returns.
-unsafe fn refuse_options(runtime: Runtime, options: *const OrtSessionOptions) -> Result<(), Failure> {
+unsafe fn refuse_options(runtime: RuntimeApi, options: *const OrtSessionOptions) -> Result<(), Failure> {
     // SAFETY: `options` is valid by this function's contract, and `out` takes the result (R1).
     let entries = Owned::new(runtime, runtime.api.ReleaseKeyValuePairs, |out| unsafe {
         (runtime.api.GetSessionOptionsConfigEntries)(options, out)
@@ -206,12 +206,12 @@ unsafe fn refuse_options(runtime: Runtime, options: *const OrtSessionOptions) ->
 #[repr(C)]
 struct Ep {
     base: sys::Ep,
-    runtime: Runtime,
+    runtime: RuntimeApi,
     registry: *const OrtKernelRegistry,
 }
 
 impl Ep {
-    fn new(runtime: Runtime, registry: *const OrtKernelRegistry) -> Self {
+    fn new(runtime: RuntimeApi, registry: *const OrtKernelRegistry) -> Self {
         let base = sys::Ep {
             ort_version_supported: API_VERSION,
             GetName: Self::name,

@@ -7,7 +7,7 @@ use core::ptr::null_mut;
 
 use ort_sys::OrtShapeInferContext;
 
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 
@@ -19,7 +19,7 @@ use crate::tensor_info::TensorInfo;
 /// # Safety
 /// `raw` is an object of the runtime, valid until this returns, and has an input `cache`.
 pub(crate) unsafe fn infer(
-    runtime: Runtime,
+    runtime: RuntimeApi,
     raw: *mut OrtShapeInferContext,
     cache: usize,
 ) -> Result<(), Failure> {

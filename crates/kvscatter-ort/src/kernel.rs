@@ -7,13 +7,13 @@ use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtStatusPtr};
 use crate::context::Context;
 use crate::node::Node;
 use crate::operators::{Operator, TensorScatter};
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{API_VERSION, KernelImpl};
 
 /// A kernel of a custom operator: the operator and the runtime that calls it.
 pub(crate) struct Kernel<O> {
-    runtime: Runtime,
+    runtime: RuntimeApi,
     operator: O,
     inputs: usize,
 }
@@ -24,7 +24,7 @@ impl<O: Operator> Kernel<O> {
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
-    pub(crate) unsafe fn new(runtime: Runtime, info: *const OrtKernelInfo) -> Result<Self, Failure> {
+    pub(crate) unsafe fn new(runtime: RuntimeApi, info: *const OrtKernelInfo) -> Result<Self, Failure> {
         // SAFETY: `info` is valid until this returns, by this function's contract, and `node` is not used longer.
         let node = unsafe { Node::new(runtime, info) };
         let operator = O::new(&node).map_err(O::with_operator_name)?;
@@ -53,17 +53,17 @@ pub(crate) struct EpKernel {
 }
 
 impl EpKernel {
-    /// `KernelCreateFn`. The state is the [`Runtime`] that the kernel was registered with.
+    /// `KernelCreateFn`. The state is the [`RuntimeApi`] that the kernel was registered with.
     ///
     /// # Safety
-    /// R2 for `info`, R3 for `out`, and `state` is the [`Runtime`] that the kernel was registered with.
+    /// R2 for `info`, R3 for `out`, and `state` is the [`RuntimeApi`] that the kernel was registered with.
     pub(crate) unsafe extern "system" fn create(
         state: *mut c_void,
         info: *const OrtKernelInfo,
         out: *mut *mut KernelImpl,
     ) -> OrtStatusPtr {
-        // SAFETY: `state` is the `Runtime` that the kernel was registered with, by this function's contract.
-        let runtime = unsafe { *state.cast::<Runtime>() };
+        // SAFETY: `state` is the `RuntimeApi` that the kernel was registered with, by this function's contract.
+        let runtime = unsafe { *state.cast::<RuntimeApi>() };
         guarded(runtime.api, || {
             let base = KernelImpl {
                 ort_version_supported: API_VERSION,

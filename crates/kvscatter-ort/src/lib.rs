@@ -14,11 +14,11 @@
 //! # Layers
 //!
 //! - `sys` declares the structs that no binding does, `status` turns the results of all functions that the runtime calls
-//!   into statuses, and `runtime`, on both, negotiates the version.
+//!   into statuses, and `runtime` uses both to negotiate the version.
 //! - `ep`, `registry` and `kernel` are the execution provider.
 //! - `registration`, `custom_ops` and `inference` are the custom operators.
-//! - `operators` has what one call of either means. It reads a call through `node`, `tensor_info` and `context`, and ends
-//!   in `write`, which uses `recent` and `threads`.
+//! - `operators` reads a node through `node` and `tensor_info`, and a call through `context`. It executes the call through
+//!   `write`, which uses `recent` and `threads`.
 //!
 //! The core defines every write and every error about one.
 //!
@@ -31,17 +31,18 @@
 //! `onnxruntime_c_api.h` and `onnxruntime_ep_c_api.h` promise these conditions. `# Safety` sections and `SAFETY`
 //! comments cite them. Each function here that is `extern` is called by the runtime, and has them as its contract.
 //!
-//! - **R1** The runtime's tables, and the functions in them, are valid as long as this library is loaded. A function may
-//!   be called with objects that are valid (R2) or made and not yet released. It writes results only to the addresses
-//!   that it is given for them, and copies the strings and lists that it is given.
+//! - **R1** A function of the runtime may be called with objects that are valid (R2) or made and not yet released. It
+//!   writes results only to the addresses that it is given for them, and copies the strings and lists that it is given.
 //! - **R2** An object that the runtime passes to a function of ours is valid until that function returns: a context, a
 //!   graph, a node, options, a list. So are the objects that are parts of it, such as inputs.
 //! - **R3** An address that the runtime passes for a result points to a variable of that type, or to as many as the number
-//!   beside it says, which only this call writes.
+//!   beside it gives, which only this call writes.
 //! - **R4** An object of ours (factory, provider, operator, kernel) comes back by the address that the runtime was given.
 //!   Threads may share it until its release function gets it, which is once, after its last use.
-//! - **R5** A list that the runtime passes or returns has as many elements as the number beside it says. A string ends in
+//! - **R5** A list that the runtime passes or returns has as many elements as the number beside it gives. A string ends in
 //!   a zero byte. Both live as long as the object that they are a part of.
+//! - **R6** What a runtime passes to a library that it loads is its table. The tables, and the functions in them, are valid
+//!   as long as this library is loaded.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod context;
@@ -68,14 +69,14 @@ use core::ptr::null_mut;
 use ort_sys::{OrtApiBase, OrtLogger, OrtSessionOptions, OrtStatusPtr};
 
 use crate::ep::Factory;
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::{Failure, guarded};
 
 /// Makes the factory of the execution provider. `RegisterExecutionProviderLibrary` calls it.
 ///
 /// # Safety
 /// What `onnxruntime_ep_c_api.h` asks for `CreateEpApiFactoriesFn`: `base` is what a runtime passes to a library that it
-/// loads (R1), `factories` has room for `most` elements, and `count` for one (R3).
+/// loads (R6), `factories` has room for `most` elements, and `count` for one (R3).
 #[unsafe(no_mangle)]
 #[expect(private_interfaces, reason = "a struct between the runtime and this library")]
 pub unsafe extern "C" fn CreateEpFactories(
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn CreateEpFactories(
     count: *mut usize,
 ) -> OrtStatusPtr {
     // SAFETY: `base` is what a runtime passes to a library that it loads, by this function's contract.
-    let runtime = match unsafe { Runtime::negotiate(base) } {
+    let runtime = match unsafe { RuntimeApi::negotiate(base) } {
         Ok(runtime) => runtime,
         Err(too_old) => return too_old,
     };
@@ -123,14 +124,14 @@ pub unsafe extern "C" fn ReleaseEpFactory(factory: *mut sys::EpFactory) -> OrtSt
 ///
 /// # Safety
 /// What `onnxruntime_c_api.h` asks for `RegisterCustomOpsFn`: `base` is what a runtime passes to a library that it loads
-/// (R1), and `options` is valid until this returns (R2).
+/// (R6), and `options` is valid until this returns (R2).
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn RegisterCustomOps(
     options: *mut OrtSessionOptions,
     base: *const OrtApiBase,
 ) -> OrtStatusPtr {
     // SAFETY: `base` is what a runtime passes to a library that it loads, by this function's contract.
-    let runtime = match unsafe { Runtime::negotiate(base) } {
+    let runtime = match unsafe { RuntimeApi::negotiate(base) } {
         Ok(runtime) => runtime,
         Err(too_old) => return too_old,
     };

@@ -7,13 +7,13 @@ use core::ptr::{null, null_mut};
 use ort_sys::{OrtKernelInfo, OrtStatusPtr};
 
 use crate::owned::Owned;
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 
 /// A node whose kernel is being made.
 pub(crate) struct Node<'a> {
-    runtime: Runtime,
+    runtime: RuntimeApi,
     raw: *const OrtKernelInfo,
     call: PhantomData<&'a ()>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Node<'a> {
 impl Node<'_> {
     /// # Safety
     /// `raw` is valid for `'a` (R2): the runtime asked for a kernel with it.
-    pub(crate) unsafe fn new(runtime: Runtime, raw: *const OrtKernelInfo) -> Self {
+    pub(crate) unsafe fn new(runtime: RuntimeApi, raw: *const OrtKernelInfo) -> Self {
         Self { runtime, raw, call: PhantomData }
     }
 

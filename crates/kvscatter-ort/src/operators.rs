@@ -1,5 +1,5 @@
-//! The operators. Each reads a node's attributes, checks what the model gives of its inputs, and executes one call, with
-//! the names of its own specification.
+//! The operators. Each reads a node's attributes, checks the types and shapes that the model gives of its inputs, and
+//! executes one call. Its messages have the names of its specification.
 
 mod kv_cache_operation;
 mod kv_cache_update;
@@ -8,6 +8,7 @@ mod tensor_scatter;
 use core::ffi::CStr;
 use std::borrow::Cow;
 
+use kvscatter::spec::PartialTensor;
 use kvscatter::{Argument, Error};
 
 use crate::context::Context;
@@ -65,6 +66,11 @@ pub(crate) trait Operator: Sized + Send + Sync {
             Failure::Runtime(_) => failure,
         }
     }
+}
+
+/// Returns what the model gives of an input. Everything is unknown for one that the node does not have.
+fn partial(inputs: &[TensorInfo], index: usize) -> PartialTensor<'_> {
+    inputs.get(index).map(TensorInfo::partial).unwrap_or_default()
 }
 
 fn name<O: Operator>() -> Cow<'static, str> {

@@ -4,7 +4,7 @@ use core::ptr::{NonNull, null_mut};
 
 use ort_sys::OrtStatusPtr;
 
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 
 /// An object that the runtime made. Dropping it releases it.
@@ -20,7 +20,7 @@ impl<T> Owned<T> {
     /// # Errors
     /// The status of the function.
     pub(crate) fn new(
-        runtime: Runtime,
+        runtime: RuntimeApi,
         release: unsafe extern "system" fn(*mut T),
         make: impl FnOnce(*mut *mut T) -> OrtStatusPtr,
     ) -> Result<Self, Failure> {

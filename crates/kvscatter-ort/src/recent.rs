@@ -8,21 +8,21 @@ use crate::status::Failure;
 
 /// How many prepared writes are kept. Decoding needs one, and so does each chunk size of a prefill or a draft. Threads
 /// that decode at the same time need one each.
-const SLOTS: usize = 8;
+const MAX_ENTRIES: usize = 8;
 
 /// A small cache of prepared writes.
 ///
-/// Sessions run one kernel on many threads at once, and no thread waits here. A thread that cannot lock a slot tries
-/// the next one, and prepares the write itself if no slot it can lock has it.
+/// Sessions run one kernel on many threads at once, and no thread waits here. A thread that cannot lock an entry tries
+/// the next one, and prepares the write itself if no entry that it can lock has it.
 pub(crate) struct RecentlyPrepared<P> {
-    slots: [Slot<P>; SLOTS],
-    /// The slot that was read or filled last.
+    entries: [RecentEntry<P>; MAX_ENTRIES],
+    /// The index of the entry that was read or filled last.
     latest: AtomicUsize,
 }
 
 impl<P> RecentlyPrepared<P> {
     pub(crate) fn new() -> Self {
-        Self { slots: [const { Slot::empty() }; SLOTS], latest: AtomicUsize::new(0) }
+        Self { entries: [const { RecentEntry::empty() }; MAX_ENTRIES], latest: AtomicUsize::new(0) }
     }
 
     /// Calls `run` with the write that is prepared for these tensors; `prepare` makes it if it is not among the
@@ -38,27 +38,27 @@ impl<P> RecentlyPrepared<P> {
         run: impl FnOnce(&P) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let latest = self.latest.load(Ordering::Relaxed);
-        let slots = || self.slots.iter().enumerate().cycle().skip(latest).take(SLOTS);
-        for (index, slot) in slots() {
-            if let Some(guard) = slot.try_lock()
-                && let Some(entry) = guard.entry()
-                && entry.is_for(cache, update)
+        let entries = || self.entries.iter().enumerate().cycle().skip(latest).take(MAX_ENTRIES);
+        for (index, entry) in entries() {
+            if let Some(guard) = entry.try_lock()
+                && let Some(write) = guard.write()
+                && write.is_for(cache, update)
             {
                 if index != latest {
                     self.latest.store(index, Ordering::Relaxed);
                 }
-                return run(&entry.prepared);
+                return run(&write.prepared);
             }
         }
         let prepared = prepare()?;
         let written = run(&prepared);
-        let entry =
-            Entry { code: cache.code, cache: cache.shape.into(), update: update.shape.into(), prepared };
-        // The slot after the latest is the oldest, if no slot was locked when it was to be filled.
+        let write =
+            KeyedWrite { code: cache.code, cache: cache.shape.into(), update: update.shape.into(), prepared };
+        // The entry after the latest is the oldest, if no entry was locked when it was to be filled.
         if let Some((index, mut guard)) =
-            slots().skip(1).find_map(|(index, slot)| Some((index, slot.try_lock()?)))
+            entries().skip(1).find_map(|(index, entry)| Some((index, entry.try_lock()?)))
         {
-            guard.fill(entry);
+            guard.fill(write);
             self.latest.store(index, Ordering::Relaxed);
         }
         written
@@ -68,59 +68,59 @@ impl<P> RecentlyPrepared<P> {
 /// Keeps one prepared write, which one thread at a time can lock.
 ///
 /// It is not a mutex because a mutex unlocks by a read-modify-write, which waits until all that was written has reached
-/// the caches. No thread waits for a slot, so a store is enough.
-struct Slot<P> {
+/// the caches. No thread waits for an entry, so a store is enough.
+struct RecentEntry<P> {
     is_locked: AtomicBool,
-    entry: UnsafeCell<Option<Entry<P>>>,
+    write: UnsafeCell<Option<KeyedWrite<P>>>,
 }
 
-// SAFETY: only a `SlotGuard` reaches the entry, and `is_locked` lets one exist at a time. It may be on any thread,
+// SAFETY: only a `RecentEntryGuard` reaches the write, and `is_locked` lets one exist at a time. It may be on any thread,
 // since `P` is `Send`.
-unsafe impl<P: Send> Sync for Slot<P> {}
+unsafe impl<P: Send> Sync for RecentEntry<P> {}
 
-impl<P> Slot<P> {
+impl<P> RecentEntry<P> {
     const fn empty() -> Self {
-        Self { is_locked: AtomicBool::new(false), entry: UnsafeCell::new(None) }
+        Self { is_locked: AtomicBool::new(false), write: UnsafeCell::new(None) }
     }
 
-    fn try_lock(&self) -> Option<SlotGuard<'_, P>> {
-        (!self.is_locked.swap(true, Ordering::Acquire)).then(|| SlotGuard { slot: self })
+    fn try_lock(&self) -> Option<RecentEntryGuard<'_, P>> {
+        (!self.is_locked.swap(true, Ordering::Acquire)).then(|| RecentEntryGuard { entry: self })
     }
 }
 
-/// A locked slot. Dropping it unlocks the slot.
-struct SlotGuard<'a, P> {
-    slot: &'a Slot<P>,
+/// A locked entry. Dropping it unlocks the entry.
+struct RecentEntryGuard<'a, P> {
+    entry: &'a RecentEntry<P>,
 }
 
-impl<P> SlotGuard<'_, P> {
-    fn entry(&self) -> Option<&Entry<P>> {
-        // SAFETY: `is_locked` lets no other `SlotGuard` of this slot exist, and the entry borrows this one.
-        unsafe { &*self.slot.entry.get() }.as_ref()
+impl<P> RecentEntryGuard<'_, P> {
+    fn write(&self) -> Option<&KeyedWrite<P>> {
+        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and the result borrows this one.
+        unsafe { &*self.entry.write.get() }.as_ref()
     }
 
-    fn fill(&mut self, entry: Entry<P>) {
-        // SAFETY: `is_locked` lets no other `SlotGuard` of this slot exist, and `&mut self` means that no entry
+    fn fill(&mut self, write: KeyedWrite<P>) {
+        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and `&mut self` means that nothing
         // borrows this one.
-        unsafe { *self.slot.entry.get() = Some(entry) };
+        unsafe { *self.entry.write.get() = Some(write) };
     }
 }
 
-impl<P> Drop for SlotGuard<'_, P> {
+impl<P> Drop for RecentEntryGuard<'_, P> {
     fn drop(&mut self) {
-        self.slot.is_locked.store(false, Ordering::Release);
+        self.entry.is_locked.store(false, Ordering::Release);
     }
 }
 
-/// A prepared write and what it was prepared for.
-struct Entry<P> {
+/// A prepared write, with the element type and the shapes that it was prepared for.
+struct KeyedWrite<P> {
     code: i32,
     cache: Box<[i64]>,
     update: Box<[i64]>,
     prepared: P,
 }
 
-impl<P> Entry<P> {
+impl<P> KeyedWrite<P> {
     fn is_for(&self, cache: &InputTensor<'_>, update: &InputTensor<'_>) -> bool {
         self.code == cache.code
             && self.code == update.code
@@ -135,7 +135,7 @@ mod tests {
 
     use kvscatter::Argument;
 
-    use super::{RecentlyPrepared, SLOTS};
+    use super::{MAX_ENTRIES, RecentlyPrepared};
     use crate::context::InputTensor;
     use crate::status::Failure;
 
@@ -166,14 +166,18 @@ mod tests {
         let cache = shaped(1, &[2, 8, 16]);
         let lengths: Vec<[i64; 3]> = (1..=9).map(|rows| [2, rows, 16]).collect();
         for round in 0..3 {
-            for (value, update) in lengths.iter().take(SLOTS).enumerate() {
+            for (value, update) in lengths.iter().take(MAX_ENTRIES).enumerate() {
                 assert_eq!(call(&cache, &shaped(1, update), value), Some(value), "round {round}");
             }
         }
-        assert_eq!(prepared.get(), SLOTS);
-        assert_eq!(call(&cache, &shaped(1, &lengths[SLOTS]), SLOTS), Some(SLOTS), "one more than are kept");
+        assert_eq!(prepared.get(), MAX_ENTRIES);
+        assert_eq!(
+            call(&cache, &shaped(1, &lengths[MAX_ENTRIES]), MAX_ENTRIES),
+            Some(MAX_ENTRIES),
+            "one more than are kept"
+        );
         assert_eq!(call(&shaped(10, &[2, 8, 16]), &shaped(10, &lengths[1]), 9), Some(9), "another type");
-        assert_eq!(prepared.get(), SLOTS + 2);
+        assert_eq!(prepared.get(), MAX_ENTRIES + 2);
     }
 
     #[test]
@@ -194,9 +198,9 @@ mod tests {
         assert!(recent.with(&cache, &update, || Err(refuse()), |_| Ok(())).is_ok(), "and kept all the same");
     }
 
-    /// A call that can lock no slot prepares the write itself.
+    /// A call that can lock no entry prepares the write itself.
     #[test]
-    fn calls_do_not_wait_for_a_slot() {
+    fn calls_do_not_wait_for_an_entry() {
         let recent = RecentlyPrepared::new();
         let shapes: Vec<[i64; 2]> = (0..20).map(|rows| [1, rows]).collect();
         let cache = shaped(1, &[1, 99]);
@@ -237,7 +241,7 @@ mod tests {
         assert_eq!(depth.get(), 40);
     }
 
-    /// A thread gets the write of the shapes that it asked with, from every slot.
+    /// A thread gets the write of the shapes that it asked with, from every entry.
     #[test]
     fn threads_get_what_they_asked_for() {
         let recent = RecentlyPrepared::new();

@@ -10,7 +10,7 @@ use ort_sys::{OrtCustomOpDomain, OrtSessionOptions};
 
 use crate::custom_ops::{self, CustomOp, DOMAIN};
 use crate::owned::Owned;
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 #[cfg(target_os = "linux")]
 use crate::status::catch_panic;
@@ -25,7 +25,7 @@ static REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 ///
 /// # Safety
 /// `options` is an object of the runtime and valid until this returns.
-pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions) -> Result<(), Failure> {
+pub(crate) unsafe fn register(runtime: RuntimeApi, options: *mut OrtSessionOptions) -> Result<(), Failure> {
     let mut registrations = REGISTRATIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let domain = match registrations.iter().find(|registration| registration.runtime.is_same(runtime)) {
         Some(registration) => registration.domain.as_ptr(),
@@ -42,7 +42,7 @@ pub(crate) unsafe fn register(runtime: Runtime, options: *mut OrtSessionOptions)
 
 /// A runtime's domain and its operators.
 struct Registration {
-    runtime: Runtime,
+    runtime: RuntimeApi,
     domain: Owned<OrtCustomOpDomain>,
     /// The domain has their addresses and is dropped first.
     _operators: Box<[CustomOp]>,
@@ -52,7 +52,7 @@ struct Registration {
 unsafe impl Send for Registration {}
 
 impl Registration {
-    fn new(runtime: Runtime) -> Result<Self, Failure> {
+    fn new(runtime: RuntimeApi) -> Result<Self, Failure> {
         let api = runtime.api;
         // Made before the domain, so that an error drops them after it.
         let operators = custom_ops::all(runtime).into_boxed_slice();

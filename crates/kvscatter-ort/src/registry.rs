@@ -5,7 +5,7 @@ use core::ffi::CStr;
 use crate::kernel::EpKernel;
 use crate::operators::{Operator, TensorScatter};
 use crate::owned::Owned;
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 use crate::sys::{ONNX_DOMAIN, OrtDataType, OrtKernelDef, OrtKernelDefBuilder, OrtKernelRegistry};
 
@@ -17,13 +17,13 @@ const SINCE_VERSION: (i32, i32) = (24, 24);
 pub(crate) struct Registry {
     registry: Owned<OrtKernelRegistry>,
     /// The state that kernels are made with. The registry has its address.
-    _runtime: Box<Runtime>,
+    _runtime: Box<RuntimeApi>,
 }
 
 impl Registry {
     /// # Errors
     /// The status of a function of the runtime.
-    pub(crate) fn new(runtime: Runtime, provider: &'static CStr) -> Result<Self, Failure> {
+    pub(crate) fn new(runtime: RuntimeApi, provider: &'static CStr) -> Result<Self, Failure> {
         let ep = runtime.ep;
         let runtime = Box::new(runtime);
         let definition = tensor_scatter(*runtime, provider)?;
@@ -46,7 +46,7 @@ impl Registry {
     }
 }
 
-fn tensor_scatter(runtime: Runtime, provider: &'static CStr) -> Result<Owned<OrtKernelDef>, Failure> {
+fn tensor_scatter(runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<OrtKernelDef>, Failure> {
     let ep = runtime.ep;
     // SAFETY: `out` takes the result (R1).
     let builder = Owned::<OrtKernelDefBuilder>::new(runtime, ep.ReleaseKernelDefBuilder, |out| unsafe {

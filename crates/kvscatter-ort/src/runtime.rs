@@ -8,26 +8,26 @@ use ort_sys::{ONNXTensorElementDataType, OrtApi, OrtApiBase, OrtErrorCode, OrtSt
 use crate::status::{Failure, new_status};
 use crate::sys::{self, API_VERSION, EpApi, OLDEST_RUNTIME, OrtDataType};
 
-/// The function tables of one runtime. A process may have several runtimes, so each object has the tables of its own.
+/// The function tables of one runtime. A process may have several runtimes, so each object keeps the tables of the one that it belongs to.
 #[derive(Clone, Copy)]
-pub(crate) struct Runtime {
+pub(crate) struct RuntimeApi {
     /// The functions for every program.
     pub(crate) api: &'static OrtApi,
     /// The functions for execution providers.
     pub(crate) ep: &'static EpApi,
 }
 
-impl Runtime {
+impl RuntimeApi {
     /// Asks for the tables.
     ///
     /// # Errors
     /// A status of the runtime whose message has its version and the one that is needed.
     ///
     /// # Safety
-    /// `base` is what a runtime passes to a library that it loads (R1).
+    /// `base` is what a runtime passes to a library that it loads (R6).
     pub(crate) unsafe fn negotiate(base: *const OrtApiBase) -> Result<Self, OrtStatusPtr> {
         // SAFETY: `base` is a runtime's table, by this function's contract, which lives as long as this library is
-        // loaded (R1).
+        // loaded (R6).
         let base: &'static OrtApiBase = unsafe { &*base };
         // SAFETY: `GetApi` takes every number (R1).
         let api = unsafe { (base.GetApi)(API_VERSION) };
@@ -35,12 +35,12 @@ impl Runtime {
             return Err(too_old(base));
         }
         // SAFETY: `api` is not NULL, so it is the table of this version, which lives as long as this library is
-        // loaded (R1).
+        // loaded (R6).
         let api: &'static OrtApi = unsafe { &*api };
         // SAFETY: the function takes no arguments and may be called at any time (R1).
         let ep = unsafe { (api.GetEpApi)() };
         // SAFETY: `ep` is NULL in runtimes without execution providers. In others it is a table that begins with
-        // `EpApi` in every version from `API_VERSION` on, and that lives as long as this library is loaded (R1).
+        // `EpApi` in every version from `API_VERSION` on, and that lives as long as this library is loaded (R6).
         match unsafe { ep.cast::<EpApi>().as_ref() } {
             Some(ep) => Ok(Self { api, ep }),
             None => Err(new_status(
@@ -60,10 +60,10 @@ impl Runtime {
     /// that type.
     pub(crate) fn supported_elements(self) -> impl Iterator<Item = (ElementType, *const OrtDataType)> {
         // Runtimes without float8e8m0 read its number as int2, and have no type with the number of uint2.
-        let numbers_are_its_own =
+        let has_float8e8m0 =
             self.data_type(ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 as i32).is_some();
         let fixed_size = ElementType::ALL.into_iter().filter(move |&element| {
-            element.bits().is_some() && (element != ElementType::Float8E8M0 || numbers_are_its_own)
+            element.bits().is_some() && (element != ElementType::Float8E8M0 || has_float8e8m0)
         });
         fixed_size.filter_map(move |element| Some((element, self.data_type(element_code(element))?)))
     }
@@ -155,7 +155,7 @@ mod tests {
     use kvscatter::ElementType;
     use ort_sys::{OrtApi, OrtApiBase, OrtErrorCode, OrtStatusPtr};
 
-    use super::{Runtime, element_code, element_type};
+    use super::{RuntimeApi, element_code, element_type};
 
     #[test]
     fn element_types_are_numbered_as_the_runtime_does() {
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(offset_of!(OrtApi, CreateStatus), 0);
         let base = OrtApiBase { GetApi: get_api, GetVersionString: version };
         // SAFETY: `base` has the functions of a runtime, which return what one returns.
-        let refused = unsafe { Runtime::negotiate(&raw const base) };
+        let refused = unsafe { RuntimeApi::negotiate(&raw const base) };
         assert!(refused.is_err_and(|status| !status.0.is_null()));
         let message = "kvscatter needs ONNX Runtime 1.24 or newer, this is 1.23.2";
         assert_eq!(LAST_STATUS.take(), Some((1, message.to_owned())));

@@ -4,18 +4,18 @@ use core::ffi::{CStr, c_char};
 use core::ptr::null;
 
 use kvscatter::ElementType;
+use kvscatter::spec::{Dimension, PartialTensor};
 use ort_sys::OrtTensorTypeAndShapeInfo;
 
-use crate::runtime::{Runtime, element_type};
+use crate::runtime::{RuntimeApi, element_type};
 use crate::status::Failure;
 
 /// A tensor's type and shape, as far as the model gives them.
 #[derive(Debug, Default)]
 pub(crate) struct TensorInfo {
-    /// Its element type.
-    pub(crate) element: Option<ElementType>,
-    /// Its dimensions, if at least their number is known.
-    pub(crate) sizes: Option<Vec<Option<usize>>>,
+    element: Option<ElementType>,
+    /// Its dimensions, if at least their number is known. Names are left out, since no rule reads them.
+    shape: Option<Vec<Dimension<'static>>>,
     /// Whether each dimension is a number or has a name.
     pub(crate) has_every_dimension: bool,
 }
@@ -27,7 +27,7 @@ impl TensorInfo {
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
     pub(crate) unsafe fn new(
-        runtime: Runtime,
+        runtime: RuntimeApi,
         info: *const OrtTensorTypeAndShapeInfo,
     ) -> Result<Self, Failure> {
         let (mut code, mut rank) = (0_i32, 0);
@@ -50,14 +50,19 @@ impl TensorInfo {
         };
         let mut dimensions = numbers.iter().zip(&names);
         let has_every_dimension = rank > 0 && dimensions.all(|(&number, name)| number >= 0 || is_name(name));
-        let sizes = numbers.iter().map(|&number| usize::try_from(number).ok()).collect();
+        let dimension = |&number: &i64| usize::try_from(number).map_or(Dimension::Unknown, Dimension::Known);
         // An unknown rank is described like that of a scalar, and no input of an operator is a scalar.
-        let sizes = (rank > 0).then_some(sizes);
-        Ok(Self { element: element_type(code), sizes, has_every_dimension })
+        let shape = (rank > 0).then(|| numbers.iter().map(dimension).collect());
+        Ok(Self { element: element_type(code), shape, has_every_dimension })
     }
 
-    /// Returns its dimensions, or `rank` unknown ones if their number is unknown.
-    pub(crate) fn sizes_or(&self, rank: usize) -> Vec<Option<usize>> {
-        self.sizes.clone().unwrap_or_else(|| vec![None; rank])
+    /// Returns its type and shape in the terms of the core. Both are unknown for an input that is absent.
+    pub(crate) fn partial(&self) -> PartialTensor<'_> {
+        PartialTensor { element: self.element, shape: self.shape.as_deref() }
+    }
+
+    /// Returns whether the node has this input.
+    pub(crate) fn is_present(&self) -> bool {
+        self.element.is_some()
     }
 }

@@ -9,12 +9,12 @@ use std::thread::available_parallelism;
 use kvscatter::Executor;
 use ort_sys::OrtKernelContext;
 
-use crate::runtime::Runtime;
+use crate::runtime::RuntimeApi;
 use crate::status::discard;
 
 /// The threads of the session that a kernel runs in.
 pub(crate) struct ParallelFor {
-    runtime: Runtime,
+    runtime: RuntimeApi,
     context: *const OrtKernelContext,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct ParallelFor {
 unsafe impl Sync for ParallelFor {}
 
 impl ParallelFor {
-    pub(crate) fn new(runtime: Runtime, context: *const OrtKernelContext) -> Self {
+    pub(crate) fn new(runtime: RuntimeApi, context: *const OrtKernelContext) -> Self {
         Self { runtime, context }
     }
 }

@@ -1,6 +1,8 @@
 //! Ascend's `KVCacheOperation`: the document's worked example, its formula, and every rejection.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
 
+use kvscatter::spec::Dimension::{self, Known, Symbolic, Unknown};
+use kvscatter::spec::PartialTensor;
 use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use kvscatter::{Argument, ElementType, Error, OutOfRange, Prepared};
 
@@ -133,6 +135,98 @@ fn shapes_are_refused_one_by_one() {
     let argument = Argument::NewKv;
     let mismatch = Error::DimensionMismatch { argument, dimension: 1, expected: 6, got: 5, hint: None };
     assert_eq!(refused(ElementType::Int8, &[3, 5], &past), mismatch);
+}
+
+fn known<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> PartialTensor<'a> {
+    PartialTensor { element: Some(element), shape: Some(shape) }
+}
+
+const UNKNOWN: PartialTensor<'static> = PartialTensor { element: None, shape: None };
+
+#[test]
+fn the_output_has_the_type_and_shape_of_past() {
+    let past = [Known(2), Symbolic("batch"), Known(4), Symbolic("hidden")];
+    let past = known(ElementType::Int8, &past);
+    for new_kv in [
+        UNKNOWN,
+        known(ElementType::Int8, &[Unknown, Known(6)]),
+        known(ElementType::Int8, &[Known(3), Known(4), Known(2), Symbolic("size")]),
+    ] {
+        let lists = known(ElementType::Int32, &[Unknown]);
+        assert_eq!(KvCacheOperation::new().infer(past, new_kv, lists, lists, lists), Ok(past));
+    }
+    assert_eq!(
+        KvCacheOperation::new().infer(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+        Ok(UNKNOWN),
+        "unknowns contradict nothing"
+    );
+}
+
+#[test]
+fn inputs_are_refused_before_any_run() {
+    let infer = |past, new_kv| KvCacheOperation::new().infer(past, new_kv, UNKNOWN, UNKNOWN, UNKNOWN);
+    let int8 = |shape| known(ElementType::Int8, shape);
+    let past = &[Unknown, Known(3), Known(6), Known(8)];
+
+    let (cache, element) = (ElementType::Int8, ElementType::Float16);
+    let other = PartialTensor { element: Some(element), shape: None };
+    let argument = Argument::NewKv;
+    assert_eq!(infer(int8(past), other), Err(Error::ElementTypeMismatch { cache, argument, element }));
+    let accepted = KvCacheOperation::ELEMENT_TYPES;
+    let other = PartialTensor { element: Some(ElementType::Float32), shape: None };
+    let element_type =
+        |argument| Err(Error::ElementType { argument, element: ElementType::Float32, accepted });
+    assert_eq!(infer(other, UNKNOWN), element_type(Argument::Past));
+    assert_eq!(infer(UNKNOWN, other), element_type(argument));
+
+    let rank = |argument, rank, expected| Err(Error::Rank { argument, rank, expected });
+    assert_eq!(infer(int8(&[Unknown; 3]), UNKNOWN), rank(Argument::Past, 3, &[4]));
+    assert_eq!(infer(UNKNOWN, int8(&[Unknown; 3])), rank(argument, 3, &[2, 4]));
+
+    let mismatch = |dimension, expected, got| Error::DimensionMismatch {
+        argument,
+        dimension,
+        expected,
+        got,
+        hint: None,
+    };
+    assert_eq!(infer(int8(past), int8(&[Unknown, Known(7)])), Err(mismatch(1, 8, 7)));
+    assert_eq!(infer(int8(past), int8(&[Known(4), Unknown, Unknown, Unknown])), Err(mismatch(0, 3, 4)));
+    assert_eq!(
+        infer(int8(past), int8(&[Unknown, Known(7), Unknown, Unknown])),
+        Err(Error::UpdateLongerThanCache { argument, rows: 7, capacity: 6 })
+    );
+    let hidden = Error::HiddenSize { argument, heads: 2, head_size: 3, hidden: 8 };
+    assert_eq!(infer(int8(past), int8(&[Unknown, Unknown, Known(2), Known(3)])), Err(hidden));
+}
+
+#[test]
+fn lists_are_refused_before_any_run() {
+    let batch = known(ElementType::Int8, &[Unknown, Known(3), Unknown, Unknown]);
+    let of_new_kv = known(ElementType::Int8, &[Known(3), Unknown, Unknown, Unknown]);
+    for (past, new_kv) in [(batch, UNKNOWN), (UNKNOWN, of_new_kv)] {
+        let infer = |list: usize, tensor| {
+            let mut lists = [UNKNOWN; 3];
+            lists[list] = tensor;
+            KvCacheOperation::new().infer(past, new_kv, lists[0], lists[1], lists[2]).unwrap_err()
+        };
+        let arguments = [(Argument::LayerId, 1), (Argument::TokenOffset, 3), (Argument::SeqLen, 3)];
+        for (list, (argument, expected)) in arguments.into_iter().enumerate() {
+            let accepted = KvCacheOperation::INDEX_TYPES;
+            assert_eq!(
+                infer(list, known(ElementType::Int64, &[Unknown])),
+                Error::ElementType { argument, element: ElementType::Int64, accepted }
+            );
+            assert_eq!(
+                infer(list, known(ElementType::Int32, &[Known(2)])),
+                Error::ListLength { argument, got: 2, expected }
+            );
+            assert_eq!(
+                infer(list, known(ElementType::Int32, &[Unknown, Unknown])),
+                Error::Rank { argument, rank: 2, expected: &[1] }
+            );
+        }
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use kvscatter::ElementType::{BFloat16, Float16, Float32, Int32, Int64};
 use kvscatter::spec::tensorrt::{
-    AttentionIoForm, KvCacheMode, KvCacheUpdate, KvCacheUpdateLayer, Network, NetworkError, NetworkTensor,
-    PackedCall, TensorSource,
+    AttentionIoForm, KvCacheUpdate, KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, PackedCall,
+    TensorSource,
 };
 use kvscatter::spec::{Dimension, PartialTensor};
 use kvscatter::{Argument, ElementType, Error};
@@ -83,7 +83,6 @@ impl Parts<'_> {
                 write_indices: input(indices_name, indices_type, indices),
                 update_lengths: parts.lengths.map(|(element, _)| input(lengths_name, element, lengths)),
                 form: parts.form,
-                mode: KvCacheMode::Linear,
                 output_is_marked: true,
             });
         }
@@ -204,17 +203,18 @@ fn shapes_are_refused_one_by_one() {
 #[test]
 fn packed_and_lengths_belong_together() {
     let packed = || Parts { update: &[9, 2, 1], form: AttentionIoForm::PackedNhd, ..Parts::default() };
-    assert_eq!(packed().broken(), [NetworkError::PackedWithoutLengths { layer: 0 }]);
+    let argument = Argument::UpdateLengths;
+    let count = |got, expected| [layer(Error::ListLength { argument, got, expected })];
+    assert_eq!(packed().broken(), count(0, 5));
+    assert_eq!(Parts { indices: &[-1], ..packed() }.broken(), count(0, 1));
     let lengths = Some((Int32, [5_i64].as_slice()));
     assert_eq!(Parts { lengths, ..packed() }.broken(), []);
-    assert_eq!(
-        Parts { lengths, ..Parts::default() }.broken(),
-        [NetworkError::LengthsWhilePadded { layer: 0 }]
-    );
+    assert_eq!(Parts { lengths, ..Parts::default() }.broken(), count(5, 0));
+    let unknown = Some((Int32, [-1_i64].as_slice()));
+    assert_eq!(Parts { lengths: unknown, ..Parts::default() }.broken(), count(1, 0));
 
-    let argument = Argument::UpdateLengths;
     let broken = Parts { lengths: Some((Int32, &[4])), ..packed() }.broken();
-    assert_eq!(broken, [layer(Error::ListLength { argument, got: 4, expected: 5 })]);
+    assert_eq!(broken, count(4, 5));
     let broken = Parts { lengths: Some((Int64, &[5])), ..packed() }.broken();
     assert_eq!(broken, [layer(Error::ElementType { argument, element: Int64, accepted: &[Int32] })]);
     let broken = Parts { lengths: Some((Int32, &[5, 1])), ..packed() }.broken();
@@ -276,9 +276,28 @@ fn every_broken_rule_is_listed() {
 }
 
 #[test]
-fn linear_is_the_only_mode() {
-    assert_eq!(KvCacheMode::try_from(0), Ok(KvCacheMode::Linear));
-    for value in [1, -1, i32::MAX] {
-        assert_eq!(KvCacheMode::try_from(value), Err(NetworkError::CacheMode { value }));
-    }
+fn the_output_has_the_type_and_shape_of_the_cache() {
+    use Dimension::{Known, Symbolic, Unknown};
+    let unknown = PartialTensor::default();
+    let known = |element, shape| PartialTensor { element: Some(element), shape: Some(shape) };
+    let cache = known(Float16, &[Symbolic("batch"), Known(2), Unknown, Known(8)]);
+    let infer =
+        |form, update, indices, lengths| KvCacheUpdate::new().infer(form, cache, update, indices, lengths);
+    let (padded, packed) = (AttentionIoForm::PaddedBhnd, AttentionIoForm::PackedNhd);
+    assert_eq!(infer(padded, unknown, unknown, None), Ok(cache));
+    assert_eq!(infer(padded, known(Float16, &[Unknown; 4]), unknown, None), Ok(cache));
+    assert_eq!(infer(packed, known(Float16, &[Unknown; 3]), unknown, Some(unknown)), Ok(cache));
+
+    let argument = Argument::Update;
+    let rank = |rank, expected| Err(Error::Rank { argument, rank, expected });
+    assert_eq!(infer(padded, known(Float16, &[Unknown; 3]), unknown, None), rank(3, &[4]));
+    assert_eq!(infer(packed, known(Float16, &[Unknown; 4]), unknown, Some(unknown)), rank(4, &[3]));
+    let flat = KvCacheUpdate::new().infer(padded, known(Float16, &[Unknown; 3]), unknown, unknown, None);
+    assert_eq!(flat, Err(Error::Rank { argument: Argument::Cache, rank: 3, expected: &[4] }));
+
+    let heads = Error::DimensionMismatch { argument, dimension: 1, expected: 2, got: 3, hint: None };
+    let three_heads = known(Float16, &[Unknown, Known(3), Unknown]);
+    assert_eq!(infer(packed, three_heads, unknown, Some(unknown)), Err(heads));
+    let missing = Error::ListLength { argument: Argument::UpdateLengths, got: 0, expected: 1 };
+    assert_eq!(infer(packed, unknown, unknown, None), Err(missing));
 }

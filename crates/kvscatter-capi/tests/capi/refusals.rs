@@ -12,7 +12,7 @@ use crate::scene::{Scene, ascend, onnx, packed};
 /// What makes a pair wrong.
 type Change = fn(&mut kvs_pair);
 
-/// X1 over many: the last of three pairs is wrong, and its place is named.
+/// X1 over many: the last of three pairs is wrong, and the error has its index.
 #[test]
 fn one_wrong_pair_stops_all() {
     let Scene { operator, cache, update, call } = onnx();
@@ -92,7 +92,7 @@ fn pairs_may_not_be_written() {
         PreparedHandle::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
     let mut new = [7_f32; 16];
     let pair = kvs_pair { cache: scene.cache.anywhere(), update: scene.update.at(&raw mut new) };
-    // The cache ends in the first word of its own description.
+    // The cache ends in the first word of the struct that describes it.
     let mut memory = [pair; 4];
     let last: *mut kvs_pair = &mut memory[3];
     let data = last.cast::<c_void>().wrapping_byte_sub(248);
@@ -129,7 +129,7 @@ fn arguments_of_other_operators_are_refused() {
     }
 }
 
-/// Each operator's tensors have the names of its own specification in every error.
+/// Each operator's tensors have the names of its specification in every error.
 #[test]
 fn tensors_have_the_names_of_their_specification() {
     type Wrong = fn(&mut kvs_tensor);

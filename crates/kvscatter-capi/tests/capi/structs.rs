@@ -39,8 +39,8 @@ fn lie_as_the_header_says() {
         kvs_kv_cache_operation_options { struct_size, out_of_range }
         kvs_pair { cache, update }
         kvs_written { struct_size, skipped }
-        kvs_loop { count, dst, src }
-        kvs_block { dst, src, len, loops }
+        kvs_loop { count, dst_stride, src_stride }
+        kvs_block { dst_offset, src_offset, len, loops }
         kvs_error { struct_size, code, fields, argument, index, value, limit, message }
     }
     let folder = tempfile::tempdir().unwrap();

@@ -4,9 +4,8 @@ use core::ffi::CStr;
 
 use kvscatter::Argument;
 use kvscatter::spec::ascend::{self, KvCacheOperationCall};
-use kvscatter::spec::fill_unknown;
 
-use super::Operator;
+use super::{Operator, partial};
 use crate::context::Context;
 use crate::node::Node;
 use crate::status::Failure;
@@ -57,21 +56,8 @@ impl Operator for KvCacheOperation {
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
-        let [new_kv, _, past, ..] = inputs else { return Ok(()) };
-        let Some(element) = past.element else { return Ok(()) };
-        let (mut past, mut new_kv) = (past.sizes_or(4), new_kv.sizes_or(2));
-        let pairs: &[(usize, usize)] = match (&mut *new_kv, &mut *past) {
-            ([_, _, heads, head_size], [_, _, _, hidden]) => {
-                // `hidden` is the product of the other two, so it takes all three to compare them.
-                if [&heads, &head_size, &hidden].iter().any(|size| size.is_none()) {
-                    (*heads, *head_size, *hidden) = (Some(1), Some(1), Some(1));
-                }
-                &[(1, 0), (2, 1)]
-            }
-            _ => &[(3, 1)],
-        };
-        let (past, new_kv) = fill_unknown(past, new_kv, pairs);
-        OPERATOR.prepare(element, &past, &new_kv)?;
+        let input = |index| partial(inputs, index);
+        OPERATOR.infer(input(2), input(0), input(1), input(3), input(4))?;
         Ok(())
     }
 }

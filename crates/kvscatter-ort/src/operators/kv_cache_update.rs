@@ -3,11 +3,10 @@
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::spec::fill_unknown;
-use kvscatter::spec::tensorrt::{self, PackedCall};
-use kvscatter::{Argument, ElementType, Error, Integers, Prepared};
+use kvscatter::spec::tensorrt::{self, AttentionIoForm, PackedCall};
+use kvscatter::{Argument, ElementType, Integers};
 
-use super::Operator;
+use super::{Operator, partial};
 use crate::context::{Context, InputTensor};
 use crate::node::Node;
 use crate::status::Failure;
@@ -17,17 +16,8 @@ use crate::write::PreparedWrites;
 /// `KVCacheUpdate(cache, update, write_indices, update_lengths?)`, with the attributes `cache_mode` and
 /// `update_form`.
 pub(crate) struct KvCacheUpdate {
-    form: Form,
+    form: AttentionIoForm,
     writes: PreparedWrites,
-}
-
-/// The layout of an update.
-#[derive(Clone, Copy)]
-enum Form {
-    /// `[b, d, s, h]`, every sample as long as the longest.
-    Padded,
-    /// `[totalTokens, d, h]`, one sample after the other.
-    Packed,
 }
 
 const OPERATOR: tensorrt::KvCacheUpdate = tensorrt::KvCacheUpdate::new();
@@ -51,8 +41,8 @@ impl Operator for KvCacheUpdate {
             }
         }
         let form = match node.string(c"update_form")?.as_deref() {
-            None | Some("padded") => Form::Padded,
-            Some("packed_nhd") => Form::Packed,
+            None | Some("padded") => AttentionIoForm::PaddedBhnd,
+            Some("packed_nhd") => AttentionIoForm::PackedNhd,
             Some(other) => {
                 return Err(Failure::invalid_argument(format!(
                     "update_form must be 'padded' or 'packed_nhd', got '{other}'"
@@ -69,14 +59,17 @@ impl Operator for KvCacheUpdate {
         let write_indices = Indices::of(&write_indices)?;
         let write_indices = write_indices.integers();
         let lengths = match self.form {
-            Form::Padded => None,
-            Form::Packed => Some(context.input(3, Argument::UpdateLengths)?.list()?),
+            AttentionIoForm::PaddedBhnd => None,
+            AttentionIoForm::PackedNhd => Some(context.input(3, Argument::UpdateLengths)?.list()?),
         };
         self.writes.with(
             context,
             cache,
             update,
-            |element, cache, update| self.prepare(element, cache, update),
+            |element, cache, update| match self.form {
+                AttentionIoForm::PaddedBhnd => OPERATOR.prepare(element, cache, update),
+                AttentionIoForm::PackedNhd => OPERATOR.prepare_packed(element, cache, update),
+            },
             |write| {
                 let plan = match &lengths {
                     None => write.plan(write_indices),
@@ -88,37 +81,10 @@ impl Operator for KvCacheUpdate {
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
-        let is_given = |input: &TensorInfo| input.element.is_some();
-        self.check_lengths(inputs.get(3).is_some_and(is_given))?;
-        let [cache, update, ..] = inputs else { return Ok(()) };
-        let Some(element) = cache.element else { return Ok(()) };
-        let (rank, pairs): (_, &[_]) = match self.form {
-            Form::Padded => (4, &[(0, 0), (1, 1), (2, 2), (3, 3)]),
-            Form::Packed => (3, &[(1, 1), (3, 2)]),
-        };
-        let (cache, update) = fill_unknown(cache.sizes_or(4), update.sizes_or(rank), pairs);
-        self.prepare(element, &cache, &update)?;
+        let input = |index| partial(inputs, index);
+        let update_lengths = inputs.get(3).filter(|lengths| lengths.is_present()).map(TensorInfo::partial);
+        OPERATOR.infer(self.form, input(0), input(1), input(2), update_lengths)?;
         Ok(())
-    }
-}
-
-impl KvCacheUpdate {
-    fn prepare(&self, element: ElementType, cache: &[usize], update: &[usize]) -> Result<Prepared, Error> {
-        match self.form {
-            Form::Padded => OPERATOR.prepare(element, cache, update),
-            Form::Packed => OPERATOR.prepare_packed(element, cache, update),
-        }
-    }
-
-    /// Refuses what TensorRT's builder refuses: packed updates without lengths, and padded ones with them.
-    fn check_lengths(&self, given: bool) -> Result<(), Failure> {
-        match (self.form, given) {
-            (Form::Packed, false) => {
-                Err(Failure::fail("update_form packed_nhd needs the input update_lengths"))
-            }
-            (Form::Padded, true) => Err(Failure::fail("update_lengths is for update_form packed_nhd alone")),
-            _ => Ok(()),
-        }
     }
 }
 

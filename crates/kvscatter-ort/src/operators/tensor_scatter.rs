@@ -3,10 +3,10 @@
 use core::ffi::CStr;
 use std::borrow::Cow;
 
-use kvscatter::spec::{Dimension, PartialTensor, onnx};
+use kvscatter::spec::onnx;
 use kvscatter::{Argument, Error, Mode, NegativeIndex};
 
-use super::Operator;
+use super::{Operator, partial};
 use crate::context::{Context, InputTensor};
 use crate::node::Node;
 use crate::status::Failure;
@@ -54,17 +54,8 @@ impl Operator for TensorScatter {
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
-        let dimensions = |input: &TensorInfo| -> Option<Vec<Dimension<'static>>> {
-            let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
-            Some(input.sizes.as_ref()?.iter().map(dimension).collect())
-        };
-        let shapes: Vec<_> = inputs.iter().map(dimensions).collect();
-        let input = |at: usize| {
-            let shape = shapes.get(at).and_then(Option::as_deref);
-            inputs.get(at).map(|input| PartialTensor { element: input.element, shape })
-        };
-        let (cache, update) = (input(0).unwrap_or_default(), input(1).unwrap_or_default());
-        self.operator.infer(cache, update, input(2))?;
+        let input = |index| partial(inputs, index);
+        self.operator.infer(input(0), input(1), Some(input(2)))?;
         Ok(())
     }
 
@@ -79,6 +70,9 @@ fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, 
 }
 
 /// Returns the message that the runtime's own kernel has for an error, and the core's for others.
+///
+/// The execution provider takes nodes that the runtime's kernel would take otherwise. Programs that compare or search
+/// messages work with both, since these are the same. `python-tests/test_errors.py` compares them with the runtime's.
 fn runtime_message(error: Error) -> String {
     use Argument::WriteIndices;
     match error {

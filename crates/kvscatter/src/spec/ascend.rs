@@ -7,8 +7,10 @@
 //! rule here. Real kernels check no values at all and let a smaller `tokenOffset` land in another batch.
 
 use alloc::vec;
+use alloc::vec::Vec;
 
 use super::operands::pair_dimensions;
+use super::{PartialTensor, fill_unknown};
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
@@ -55,6 +57,9 @@ impl KvCacheOperation {
     pub const ELEMENT_TYPES: &[ElementType] =
         &[ElementType::Float16, ElementType::BFloat16, ElementType::Int8];
 
+    /// The types of `layerId`, `tokenOffset` and `seqLen` that the operation takes.
+    pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int32];
+
     /// Makes an operation for which an offset out of range is an error.
     #[must_use]
     pub const fn new() -> Self {
@@ -85,10 +90,7 @@ impl KvCacheOperation {
         new_kv: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
         let (past, new_kv) = (past.into(), new_kv.into());
-        let accepted = Self::ELEMENT_TYPES;
-        if !accepted.contains(&element) {
-            return Err(Error::ElementType { argument: Argument::Past, element, accepted });
-        }
+        check_element(Argument::Past, element)?;
         let cache = past.resolve(Argument::Past, element.size_bits())?;
         let [layers, batch, rows, hidden] = *cache.dims() else {
             return Err(Error::Rank { argument: Argument::Past, rank: cache.dims().len(), expected: &[4] });
@@ -136,6 +138,60 @@ impl KvCacheOperation {
         let options = RuleOptions::linear(Convention::EndsAndRowCounts, self.out_of_range);
         Prepared::new(&operands, RuleOptions { min_rows: 1, has_layers: true, ..options })
     }
+
+    /// Infers `present` from the inputs: it has the element type and the shape of `past`.
+    ///
+    /// Unknown types and dimensions contradict nothing. A `newKv` of unknown rank is taken as `[nTokens, hiddenSize]`.
+    ///
+    /// # Errors
+    /// The variants that [`prepare`](Self::prepare) and [`Prepared::plan`] have for the same faults.
+    /// [`Error::ElementTypeMismatch`], and [`Error::ElementType`] and [`Error::Rank`] for lists as well.
+    pub fn infer<'a>(
+        &self,
+        past: PartialTensor<'a>,
+        new_kv: PartialTensor<'_>,
+        layer_id: PartialTensor<'_>,
+        token_offset: PartialTensor<'_>,
+        seq_len: PartialTensor<'_>,
+    ) -> Result<PartialTensor<'a>, Error> {
+        for (argument, tensor) in [(Argument::Past, past), (Argument::NewKv, new_kv)] {
+            tensor.element.map_or(Ok(()), |element| check_element(argument, element))?;
+        }
+        past.check_same_element(Argument::NewKv, new_kv)?;
+        // If `prepare` refuses the sizes chosen to fit, it refuses those of every run too.
+        let element = past.element.or(new_kv.element).unwrap_or(ElementType::Int8);
+        let (past_sizes, new_kv_sizes) = fitting_sizes(past, new_kv);
+        self.prepare(element, &past_sizes, &new_kv_sizes)?;
+
+        layer_id.check_indices(Argument::LayerId, Self::INDEX_TYPES, Some(1))?;
+        let has_batch = new_kv_sizes.len() == 4;
+        let batch = past.size(1).or_else(|| new_kv.size(0).filter(|_| has_batch));
+        token_offset.check_indices(Argument::TokenOffset, Self::INDEX_TYPES, batch)?;
+        seq_len.check_indices(Argument::SeqLen, Self::INDEX_TYPES, batch)?;
+        Ok(past)
+    }
+}
+
+/// Returns the sizes of `past` and `newKv`, with each unknown size chosen to fit.
+fn fitting_sizes(past: PartialTensor<'_>, new_kv: PartialTensor<'_>) -> (Vec<usize>, Vec<usize>) {
+    let (mut past, mut new_kv) = (past.sizes_or(4), new_kv.sizes_or(2));
+    let pairs: &[_] = match (past.as_mut_slice(), new_kv.as_mut_slice()) {
+        ([_, _, _, hidden], [_, _, heads, head_size]) => {
+            // `hidden` is the product of the other two, so they cannot be compared unless all three are known.
+            if [&heads, &head_size, &hidden].iter().any(|size| size.is_none()) {
+                (*heads, *head_size, *hidden) = (Some(1), Some(1), Some(1));
+            }
+            &[(1, 0), (2, 1)]
+        }
+        _ => &[(3, 1)],
+    };
+    fill_unknown(past, new_kv, pairs)
+}
+
+/// Refuses element types that the operation does not take.
+fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
+    let accepted = KvCacheOperation::ELEMENT_TYPES;
+    if accepted.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element, accepted }) }
 }
 
 /// One call of a `KVCacheOperation`, for [`Prepared::plan`].

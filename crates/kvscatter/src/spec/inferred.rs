@@ -1,7 +1,9 @@
 //! What is known of a tensor before any shape is certain, and sizes that fit where nothing is known.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
+use super::operands::same_element_type;
 use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::Error;
@@ -44,9 +46,26 @@ impl PartialTensor<'_> {
         Some(self.shape?.iter().map(|dimension| dimension.size()).collect())
     }
 
+    /// Returns the known sizes of the dimensions, or `rank` unknown ones if their number is not known.
+    pub(super) fn sizes_or(&self, rank: usize) -> Vec<Option<usize>> {
+        self.sizes().unwrap_or_else(|| vec![None; rank])
+    }
+
     /// Returns the known size of one dimension.
     pub(super) fn size(&self, dimension: usize) -> Option<usize> {
         self.shape?.get(dimension)?.size()
+    }
+
+    /// Checks that another tensor has the element type of this one, a cache, if both are known.
+    pub(super) fn check_same_element(
+        &self,
+        argument: Argument,
+        other: PartialTensor<'_>,
+    ) -> Result<(), Error> {
+        match (self.element, other.element) {
+            (Some(cache), Some(element)) => same_element_type(cache, argument, element).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Checks what is known of a list of indices: its type, its rank, and that it has `expected` values.
@@ -74,16 +93,7 @@ impl PartialTensor<'_> {
 /// `pairs` are the dimensions of `one` and `other` that must agree. A size that is unknown becomes the size of its
 /// counterpart, or 1 where that is unknown too or there is none. A rule that refuses the result refuses every pair
 /// of shapes with the known sizes.
-///
-/// ```
-/// use kvscatter::spec::fill_unknown;
-///
-/// let (cache, update) = (vec![None, Some(8), None], vec![Some(2), None, None]);
-/// let pairs = [(0, 0), (1, 1), (2, 2)];
-/// assert_eq!(fill_unknown(cache, update, &pairs), (vec![2, 8, 1], vec![2, 8, 1]));
-/// ```
-#[must_use]
-pub fn fill_unknown(
+pub(super) fn fill_unknown(
     mut one: Vec<Option<usize>>,
     mut other: Vec<Option<usize>>,
     pairs: &[(usize, usize)],
@@ -103,6 +113,13 @@ mod tests {
     use alloc::vec;
 
     use super::fill_unknown;
+
+    #[test]
+    fn sizes_unknown_on_both_sides_are_1() {
+        let (cache, update) = (vec![None, Some(8), None], vec![Some(2), None, None]);
+        let pairs = [(0, 0), (1, 1), (2, 2)];
+        assert_eq!(fill_unknown(cache, update, &pairs), (vec![2, 8, 1], vec![2, 8, 1]));
+    }
 
     #[test]
     fn unknown_sizes_come_from_their_counterparts() {

@@ -7,5 +7,6 @@ pub mod onnx;
 mod operands;
 pub mod tensorrt;
 
-pub use inferred::{Dimension, PartialTensor, fill_unknown};
+use inferred::fill_unknown;
+pub use inferred::{Dimension, PartialTensor};
 pub use operands::same_element_type;

@@ -6,9 +6,12 @@ use super::TensorScatter;
 use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::spec::{PartialTensor, fill_unknown, same_element_type};
+use crate::spec::{PartialTensor, fill_unknown};
 
 impl TensorScatter {
+    /// The types of `write_indices` that the operator takes.
+    pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int64];
+
     /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
     ///
     /// As ONNX does it: the element type and the shape are those of `past_cache`; when both shapes are known,
@@ -27,9 +30,7 @@ impl TensorScatter {
         update: PartialTensor<'_>,
         write_indices: Option<PartialTensor<'_>>,
     ) -> Result<PartialTensor<'a>, Error> {
-        if let (Some(cache), Some(element)) = (past_cache.element, update.element) {
-            same_element_type(cache, Argument::Update, element)?;
-        }
+        past_cache.check_same_element(Argument::Update, update)?;
         if let Some(cache) = past_cache.sizes() {
             self.resolve_axis(cache.len())?;
             if let Some(sizes) = update.sizes() {
@@ -42,7 +43,7 @@ impl TensorScatter {
         }
         let batch = past_cache.size(0).or(update.size(0));
         let write_indices = write_indices.unwrap_or_default();
-        write_indices.check_indices(Argument::WriteIndices, &[ElementType::Int64], batch)?;
+        write_indices.check_indices(Argument::WriteIndices, Self::INDEX_TYPES, batch)?;
         Ok(past_cache)
     }
 }

@@ -7,12 +7,11 @@
 //!
 //! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index never fits.
 
+mod infer;
 mod network;
 mod rules;
 
-pub use network::{
-    AttentionIoForm, KvCacheMode, KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource,
-};
+pub use network::{KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource};
 pub use rules::Network;
 
 use super::operands::{Roles, padded, pair_dimensions};
@@ -55,6 +54,12 @@ impl KvCacheUpdate {
     /// The types of caches that the layer takes.
     pub const ELEMENT_TYPES: &[ElementType] =
         &[ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
+
+    /// The types of `writeIndices` that the layer takes.
+    pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int32, ElementType::Int64];
+
+    /// The types of `updateLengths` that the layer takes.
+    pub const LENGTH_TYPES: &[ElementType] = &[ElementType::Int32];
 
     /// Makes a layer for which an index out of range is an error.
     #[must_use]
@@ -122,6 +127,16 @@ impl KvCacheUpdate {
         let convention = Convention::StartsAndCumulativeLengths;
         Prepared::new(&operands, RuleOptions::linear(convention, self.out_of_range))
     }
+}
+
+/// How the update holds its samples (`AttentionIOForm`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AttentionIoForm {
+    /// `kPADDED_BHND`: `[b, d, s, h]`.
+    #[default]
+    PaddedBhnd,
+    /// `kPACKED_NHD`, since TensorRT 11.0: `[totalTokens, d, h]`, and `updateLengths` cumulative.
+    PackedNhd,
 }
 
 /// One call of a packed `KVCacheUpdate`, for [`Prepared::plan`].

@@ -4,6 +4,7 @@
 
 use core::fmt;
 
+use super::AttentionIoForm;
 use crate::argument::Argument;
 use crate::error::Error;
 use crate::spec::PartialTensor;
@@ -21,8 +22,6 @@ pub struct KvCacheUpdateLayer<'a> {
     pub update_lengths: Option<NetworkTensor<'a>>,
     /// How the update holds its samples (`setUpdateForm`).
     pub form: AttentionIoForm,
-    /// How the cache is written.
-    pub mode: KvCacheMode,
     /// Whether the layer's output is marked as an output of the network (`markOutput`).
     pub output_is_marked: bool,
 }
@@ -50,44 +49,10 @@ pub enum TensorSource {
     Computed,
 }
 
-/// How the cache is written. `kLINEAR` is the only mode up to TensorRT 11.4.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum KvCacheMode {
-    /// `kLINEAR`
-    #[default]
-    Linear,
-}
-
-impl TryFrom<i32> for KvCacheMode {
-    type Error = NetworkError;
-
-    /// TensorRT's number for the mode.
-    fn try_from(value: i32) -> Result<Self, NetworkError> {
-        if value == 0 { Ok(Self::Linear) } else { Err(NetworkError::CacheMode { value }) }
-    }
-}
-
-/// How the update holds its samples (`AttentionIOForm`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AttentionIoForm {
-    /// `kPADDED_BHND`: `[b, d, s, h]`.
-    #[default]
-    PaddedBhnd,
-    /// `kPACKED_NHD`, since TensorRT 11.0: `[totalTokens, d, h]`, and `updateLengths` cumulative.
-    PackedNhd,
-}
-
 /// A rule that a network breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// A cache mode other than `kLINEAR`.
-    CacheMode {
-        /// The number given.
-        value: i32,
-    },
     /// The types or the shapes of a layer break a rule of `KVCacheUpdate`.
     Layer {
         /// Which layer.
@@ -136,22 +101,11 @@ pub enum NetworkError {
         /// The input.
         argument: Argument,
     },
-    /// A packed update without `updateLengths`.
-    PackedWithoutLengths {
-        /// Which layer.
-        layer: usize,
-    },
-    /// `updateLengths` with a padded update.
-    LengthsWhilePadded {
-        /// Which layer.
-        layer: usize,
-    },
 }
 
 impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::CacheMode { value } => write!(f, "cacheMode = {value}: kLINEAR (0) is the only mode"),
             Self::Layer { layer, error } => write!(f, "layer {layer}: {error}"),
             Self::DynamicMaxSequenceLength { layer } => {
                 write!(f, "layer {layer}: the cache's maximum sequence length must not be dynamic")
@@ -176,12 +130,6 @@ impl fmt::Display for NetworkError {
                     f,
                     "layer {layer}: {argument} is the cache of layer {cache_of}, which is being written"
                 )
-            }
-            Self::PackedWithoutLengths { layer } => {
-                write!(f, "layer {layer}: a packed update needs updateLengths")
-            }
-            Self::LengthsWhilePadded { layer } => {
-                write!(f, "layer {layer}: updateLengths belong to a packed update, this one is padded")
             }
         }
     }

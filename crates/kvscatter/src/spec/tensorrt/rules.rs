@@ -3,12 +3,11 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::network::{AttentionIoForm, KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource};
-use super::{KvCacheUpdate, check_element};
+use super::KvCacheUpdate;
+use super::infer::{Inputs, cache_errors};
+use super::network::{KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource};
 use crate::argument::Argument;
-use crate::element::ElementType;
-use crate::error::Error;
-use crate::spec::{Dimension, fill_unknown};
+use crate::spec::Dimension;
 
 /// The `KVCacheUpdate` layers of a network, in the order in which they were added.
 ///
@@ -61,24 +60,22 @@ fn check(
     definition: &KvCacheUpdateLayer<'_>,
     writers: &BTreeMap<&str, usize>,
 ) -> Vec<NetworkError> {
-    let mut broken = check_cache(layer, &definition.cache, writers);
+    let KvCacheUpdateLayer { form, cache, update, write_indices, update_lengths, .. } = *definition;
+    let of_layer = |error| NetworkError::Layer { layer, error };
+    let mut broken: Vec<_> = cache_errors(cache.inferred).map(of_layer).collect();
+    broken.extend(check_cache(layer, &cache, writers));
     broken.extend(check_sources(layer, definition, writers));
-    broken.extend(match (definition.form, definition.update_lengths) {
-        (AttentionIoForm::PackedNhd, None) => Some(NetworkError::PackedWithoutLengths { layer }),
-        (AttentionIoForm::PaddedBhnd, Some(_)) => Some(NetworkError::LengthsWhilePadded { layer }),
-        _ => None,
-    });
     if !definition.output_is_marked {
         broken.push(NetworkError::OutputNotMarked { layer });
     }
-    let checks = [
-        check_types(definition),
-        check_shapes(definition),
-        check_indices(definition),
-        check_lengths(definition),
-    ];
-    let errors = checks.into_iter().filter_map(Result::err);
-    broken.extend(errors.map(|error| NetworkError::Layer { layer, error }));
+    let inputs = Inputs {
+        form,
+        cache: cache.inferred,
+        update: update.inferred,
+        write_indices: write_indices.inferred,
+        update_lengths: update_lengths.map(|lengths| lengths.inferred),
+    };
+    broken.extend(KvCacheUpdate::new().input_errors(inputs).map(of_layer));
     broken
 }
 
@@ -88,15 +85,8 @@ fn check_cache(
     writers: &BTreeMap<&str, usize>,
 ) -> Vec<NetworkError> {
     let mut broken = Vec::new();
-    let of_layer = |error| NetworkError::Layer { layer, error };
-    let argument = Argument::Cache;
-    if let Some(Err(error)) = cache.inferred.element.map(|element| check_element(argument, element)) {
-        broken.push(of_layer(error));
-    }
-    match cache.inferred.shape {
-        None | Some([_, _, Dimension::Known(_), _]) => {}
-        Some([_, _, _, _]) => broken.push(NetworkError::DynamicMaxSequenceLength { layer }),
-        Some(shape) => broken.push(of_layer(Error::Rank { argument, rank: shape.len(), expected: &[4] })),
+    if let Some([_, _, Dimension::Symbolic(_) | Dimension::Unknown, _]) = cache.inferred.shape {
+        broken.push(NetworkError::DynamicMaxSequenceLength { layer });
     }
     if cache.source != TensorSource::NetworkInput {
         broken.push(NetworkError::CacheNotNetworkInput { layer });
@@ -126,61 +116,4 @@ fn check_sources(
         let cache_of = writers.get(tensor.name).filter(|_| argument != Argument::Cache);
         cache_of.map(|&cache_of| NetworkError::CacheReadByLayer { layer, cache_of, argument })
     })
-}
-
-fn check_types(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
-    let argument = Argument::Update;
-    let Some(element) = definition.update.inferred.element else { return Ok(()) };
-    check_element(argument, element)?;
-    match definition.cache.inferred.element {
-        Some(cache) if cache != element && check_element(Argument::Cache, cache).is_ok() => {
-            Err(Error::ElementTypeMismatch { cache, argument, element })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Prepares the layer, with each unknown size chosen to fit. If that fails, every execution of the layer would fail too.
-fn check_shapes(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
-    let (cache, update) = (definition.cache.inferred, definition.update.inferred);
-    let (Some(mut cache_sizes), Some(update_sizes)) = (cache.sizes(), update.sizes()) else { return Ok(()) };
-    let [batch, _, Some(_), _] = cache_sizes.as_mut_slice() else { return Ok(()) };
-    let takes = |element: &ElementType| KvCacheUpdate::ELEMENT_TYPES.contains(element);
-    let known = [cache.element, update.element].into_iter().flatten().find(takes);
-    let element = known.unwrap_or(ElementType::Float16);
-    match definition.form {
-        AttentionIoForm::PaddedBhnd => {
-            let pairs = [(0, 0), (1, 1), (2, 2), (3, 3)];
-            let (cache, update) = fill_unknown(cache_sizes, update_sizes, &pairs);
-            KvCacheUpdate::new().prepare(element, &cache, &update)?;
-        }
-        AttentionIoForm::PackedNhd => {
-            // A packed update has no batch: it has as many samples as there are indices.
-            let samples = definition.write_indices.inferred.size(0);
-            if let (Some(cache), Some(update)) = (*batch, samples)
-                && update > cache
-            {
-                return Err(Error::BatchTooLarge { argument: Argument::Update, cache, update });
-            }
-            *batch = batch.or(samples);
-            let (cache, update) = fill_unknown(cache_sizes, update_sizes, &[(1, 1), (3, 2)]);
-            KvCacheUpdate::new().prepare_packed(element, &cache, &update)?;
-        }
-    }
-    Ok(())
-}
-
-fn check_indices(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
-    let batch = match definition.form {
-        AttentionIoForm::PaddedBhnd => definition.update.inferred.size(0),
-        AttentionIoForm::PackedNhd => None,
-    };
-    let types = &[ElementType::Int32, ElementType::Int64];
-    definition.write_indices.inferred.check_indices(Argument::TensorRtWriteIndices, types, batch)
-}
-
-fn check_lengths(definition: &KvCacheUpdateLayer<'_>) -> Result<(), Error> {
-    let Some(lengths) = definition.update_lengths else { return Ok(()) };
-    let expected = definition.write_indices.inferred.size(0).and_then(|samples| samples.checked_add(1));
-    lengths.inferred.check_indices(Argument::UpdateLengths, &[ElementType::Int32], expected)
 }

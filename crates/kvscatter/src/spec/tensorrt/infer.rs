@@ -1,0 +1,133 @@
+//! Shape inference: what is known about the output before any shape is certain.
+
+use super::{AttentionIoForm, KvCacheUpdate, check_element};
+use crate::argument::Argument;
+use crate::element::ElementType;
+use crate::error::Error;
+use crate::spec::{PartialTensor, fill_unknown, same_element_type};
+
+/// What is known of the inputs of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inputs<'a> {
+    pub(super) form: AttentionIoForm,
+    pub(super) cache: PartialTensor<'a>,
+    pub(super) update: PartialTensor<'a>,
+    pub(super) write_indices: PartialTensor<'a>,
+    pub(super) update_lengths: Option<PartialTensor<'a>>,
+}
+
+impl KvCacheUpdate {
+    /// Infers the output from the inputs: it has the element type and the shape of `cache`. `update_lengths` is `None`
+    /// where the layer has no such input.
+    ///
+    /// Unknown types and dimensions contradict nothing.
+    ///
+    /// # Errors
+    /// The variants that [`prepare`](Self::prepare), [`prepare_packed`](Self::prepare_packed) and
+    /// [`Prepared::plan`](crate::Prepared::plan) have for the same faults. [`Error::ElementType`] and [`Error::Rank`] for
+    /// lists as well. [`Error::ListLength`] for a packed update without `update_lengths`, and for a padded one with them.
+    pub fn infer<'a>(
+        &self,
+        form: AttentionIoForm,
+        cache: PartialTensor<'a>,
+        update: PartialTensor<'_>,
+        write_indices: PartialTensor<'_>,
+        update_lengths: Option<PartialTensor<'_>>,
+    ) -> Result<PartialTensor<'a>, Error> {
+        let inputs = Inputs { form, cache, update, write_indices, update_lengths };
+        let mut errors = cache_errors(cache).chain(self.input_errors(inputs));
+        errors.next().map_or(Ok(cache), Err)
+    }
+
+    /// Returns every error about the types and shapes of the inputs, after those of [`cache_errors`].
+    pub(super) fn input_errors(&self, inputs: Inputs<'_>) -> impl Iterator<Item = Error> {
+        let checks =
+            [check_types(inputs), self.check_shapes(inputs), check_indices(inputs), check_lengths(inputs)];
+        checks.into_iter().filter_map(Result::err)
+    }
+
+    /// Prepares the layer, with each unknown size chosen to fit. If that fails, every execution of the layer would fail
+    /// too.
+    fn check_shapes(&self, inputs: Inputs<'_>) -> Result<(), Error> {
+        let Inputs { form, cache, update, .. } = inputs;
+        let accepts = |element: &ElementType| Self::ELEMENT_TYPES.contains(element);
+        let known = [cache.element, update.element].into_iter().flatten().find(accepts);
+        let element = known.unwrap_or(ElementType::Float16);
+        let mut cache = cache.sizes_or(4);
+        let [batch, _, _, _] = cache.as_mut_slice() else { return Ok(()) };
+        match form {
+            AttentionIoForm::PaddedBhnd => {
+                let pairs = [(0, 0), (1, 1), (2, 2), (3, 3)];
+                let (cache, update) = fill_unknown(cache, update.sizes_or(4), &pairs);
+                self.prepare(element, &cache, &update)?;
+            }
+            AttentionIoForm::PackedNhd => {
+                let samples = inputs.samples();
+                if let (Some(cache), Some(update)) = (*batch, samples)
+                    && update > cache
+                {
+                    return Err(Error::BatchTooLarge { argument: Argument::Update, cache, update });
+                }
+                *batch = batch.or(samples);
+                let (cache, update) = fill_unknown(cache, update.sizes_or(3), &[(1, 1), (3, 2)]);
+                self.prepare_packed(element, &cache, &update)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inputs<'_> {
+    /// Returns the number of samples that the layer writes, if it is known. A packed update has no batch: it has as many
+    /// samples as there are indices.
+    fn samples(&self) -> Option<usize> {
+        match self.form {
+            AttentionIoForm::PaddedBhnd => self.update.size(0),
+            AttentionIoForm::PackedNhd => self.write_indices.size(0),
+        }
+    }
+}
+
+/// Returns every error about the cache alone.
+pub(super) fn cache_errors(cache: PartialTensor<'_>) -> impl Iterator<Item = Error> {
+    let argument = Argument::Cache;
+    let of_type = cache.element.and_then(|element| check_element(argument, element).err());
+    let rank = cache.shape.map_or(4, <[_]>::len);
+    of_type.into_iter().chain((rank != 4).then_some(Error::Rank { argument, rank, expected: &[4] }))
+}
+
+fn check_types(inputs: Inputs<'_>) -> Result<(), Error> {
+    let argument = Argument::Update;
+    let Some(element) = inputs.update.element else { return Ok(()) };
+    check_element(argument, element)?;
+    match inputs.cache.element {
+        Some(cache) if check_element(Argument::Cache, cache).is_ok() => {
+            same_element_type(cache, argument, element).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_indices(inputs: Inputs<'_>) -> Result<(), Error> {
+    let (argument, accepted) = (Argument::TensorRtWriteIndices, KvCacheUpdate::INDEX_TYPES);
+    inputs.write_indices.check_indices(argument, accepted, inputs.samples())
+}
+
+/// A packed update needs one length more than it has samples, and a padded one takes none. Where the model does not give
+/// the number of samples or of lengths, the error has the smallest.
+fn check_lengths(inputs: Inputs<'_>) -> Result<(), Error> {
+    let argument = Argument::UpdateLengths;
+    let expected = inputs.samples().and_then(|samples| samples.checked_add(1));
+    match (inputs.form, inputs.update_lengths) {
+        (AttentionIoForm::PaddedBhnd, None) => Ok(()),
+        (AttentionIoForm::PaddedBhnd, Some(lengths)) => {
+            Err(Error::ListLength { argument, got: lengths.size(0).unwrap_or(1), expected: 0 })
+        }
+        (AttentionIoForm::PackedNhd, None) => {
+            Err(Error::ListLength { argument, got: 0, expected: expected.unwrap_or(1) })
+        }
+        (AttentionIoForm::PackedNhd, Some(lengths)) => {
+            lengths.check_indices(argument, KvCacheUpdate::LENGTH_TYPES, expected)
+        }
+    }
+}
