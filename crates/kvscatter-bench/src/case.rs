@@ -1,6 +1,7 @@
 //! What is written: a case as data, checked once.
 
 mod names;
+mod sides;
 mod starts;
 
 use kvscatter::spec::onnx::TensorScatter;
@@ -8,6 +9,7 @@ use kvscatter::{ElementType, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
+pub use sides::Sides;
 pub use starts::{StartRule, Starts};
 
 /// A case as it is written down; [`Case::new`] checks it.
@@ -131,21 +133,6 @@ pub enum UpdateLayout {
 pub struct Case {
     parameters: Parameters,
     sides: Sides,
-}
-
-/// The cache as four nested loops, outermost first. Sizes are in elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sides {
-    /// Samples, each at a position of its own.
-    pub batch: usize,
-    /// Product of the dimensions between batch and sequence: the heads.
-    pub outer: usize,
-    /// Slots of the sequence dimension.
-    pub capacity: usize,
-    /// Product of the dimensions behind the sequence: one row of one head.
-    pub inner: usize,
-    /// Width of an element.
-    pub bits: usize,
 }
 
 impl Case {

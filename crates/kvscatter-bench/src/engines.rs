@@ -3,6 +3,7 @@
 mod hand_loop;
 mod kvscatter;
 mod memcpy;
+mod names;
 
 use std::sync::Arc;
 
@@ -18,17 +19,7 @@ pub use hand_loop::HandLoop;
 pub use kvscatter::Kvscatter;
 pub(crate) use kvscatter::isa;
 pub use memcpy::Memcpy;
-
-/// The name of [`Memcpy`] on one thread: the first yardstick.
-pub const MEMCPY: &str = "memcpy";
-/// The name of [`HandLoop`]: the second yardstick.
-pub const HAND_LOOP: &str = "hand loop";
-/// The name of [`Kvscatter`] as the case has it.
-pub const KVSCATTER: &str = "kvscatter";
-/// The name of [`Kvscatter::unwrapped`]: the same bytes in linear mode.
-pub const UNWRAPPED: &str = "kvscatter, unwrapped";
-/// The name of [`Kvscatter::single`]: one thread, where the case has more.
-pub const SINGLE: &str = "kvscatter, 1 thread";
+pub use names::{HAND_LOOP, KVSCATTER, MEMCPY, SINGLE, UNWRAPPED};
 
 /// The engines of a case: both yardsticks, ours, and what ours is compared with where it wraps or has threads.
 #[must_use]

@@ -9,10 +9,10 @@ mod error;
 mod locate;
 #[expect(unsafe_code, reason = "the library's interface is C and takes pointers to our tensors")]
 mod session;
+mod version;
 
 use std::error::Error as _;
 use std::ffi::CStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,16 +23,7 @@ use kvscatter_session::{Engine, LoadOptions, Session};
 
 pub use error::RuntimeError;
 pub use locate::locate;
-
-/// The oldest version with `TensorScatter`.
-pub const OLDEST: Version = Version { major: 1, minor: 25 };
-
-/// Major and minor number of a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    major: u32,
-    minor: u32,
-}
+pub use version::{OLDEST, Version};
 
 /// The loaded library.
 pub struct OnnxRuntime {
@@ -126,20 +117,6 @@ impl OnnxRuntime {
     }
 }
 
-impl Version {
-    /// Parses versions such as `1.31.1` and `1.32.0-dev`.
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('.');
-        Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
-
 /// Returns the version that a library reports.
 ///
 /// `ort` has this too, but panics if the library has the function and the function returns no interface.
@@ -176,16 +153,8 @@ fn version_of(library: &Path) -> Result<String, RuntimeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{OLDEST, OnnxRuntime, Version};
+    use super::OnnxRuntime;
     use crate::RuntimeError;
-
-    #[test]
-    fn versions_are_compared_by_number() {
-        for (text, is_old) in [("1.9.0", true), ("1.24.4", true), ("1.25.0", false), ("1.100.1", false)] {
-            assert_eq!(Version::parse(text).unwrap() < OLDEST, is_old, "{text}");
-        }
-        assert_eq!(Version::parse("a library"), None);
-    }
 
     #[test]
     fn a_file_that_is_no_library_is_refused() {

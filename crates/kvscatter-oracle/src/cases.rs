@@ -5,6 +5,7 @@
 //! `TensorScatter` of a small domain, in index space.
 
 mod call;
+mod draft;
 mod element;
 mod exhaustive;
 mod kv_cache_operation;
@@ -23,6 +24,7 @@ pub use random::Random;
 pub use values::{Origin, Values};
 pub use view::View;
 
+use self::draft::{Draft, Theme};
 use crate::{Outcome, Refusal, size};
 
 /// One call of one operator on painted data, with the answer.
@@ -54,17 +56,6 @@ pub struct Expected {
     /// Samples left out.
     pub skipped: usize,
 }
-
-/// What a theme makes up; the rest of a [`Case`] follows from it.
-struct Draft {
-    call: Call,
-    elements: [&'static Element; 2],
-    cache_shape: Vec<usize>,
-    update_shape: Vec<usize>,
-}
-
-/// One adversarial idea: its name, and how to make a call up for a given element type.
-type Theme = (&'static str, fn(&mut Random, &'static Element) -> Draft);
 
 /// `count` cases of all three operators, our extensions included. Case `n` depends on `seed` and `n` alone.
 pub fn cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod array;
+mod driver;
 mod error;
 mod interface;
 mod lists;
@@ -13,9 +14,7 @@ mod write;
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Mode, NegativeIndex, OutOfRange, Prepared};
-use kvscatter_cuda::Cuda;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
 use crate::options;
 use arguments::{Given, Shapes};
@@ -30,7 +29,7 @@ pub(crate) use write::{CudaStatus, CudaWrite};
 ///     CudaError: There is no driver.
 #[pyfunction]
 pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
-    driver(py)?.driver_version().map_err(|refused| error::raise(py, &ONNX, refused))
+    driver::load(py)?.driver_version().map_err(|refused| error::raise(py, &ONNX, refused))
 }
 
 /// Prepares ONNX `TensorScatter` in place, into many caches at the same positions: the keys and values of a layer, or of
@@ -202,10 +201,4 @@ fn tensor_scatter(
 ) -> impl FnOnce(Shapes<'_>) -> Result<Prepared, kvscatter::Error> {
     let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
     move |of| onnx.prepare(of.element, of.cache, of.update)
-}
-
-/// The driver of this machine, loaded when it is first needed.
-fn driver(py: Python<'_>) -> PyResult<&Cuda> {
-    static DRIVER: PyOnceLock<Cuda> = PyOnceLock::new();
-    DRIVER.get_or_try_init(py, || py.detach(Cuda::new).map_err(|refused| error::raise(py, &ONNX, refused)))
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use kvscatter::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::Sides;
+use super::sides::Sides;
 
 /// The first slot of every sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

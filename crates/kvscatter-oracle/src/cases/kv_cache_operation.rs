@@ -1,6 +1,7 @@
 //! Cases of Ascend ATB `KVCacheOperation`.
 
-use super::{Call, Draft, Element, Random, Theme};
+use super::draft::{Draft, Theme};
+use super::{Call, Element, Random};
 use crate::OutOfRange;
 use crate::ascend::KvCacheOperation;
 

@@ -1,6 +1,7 @@
 //! Cases of ONNX `TensorScatter`.
 
-use super::{Call, Draft, Element, Random, Theme};
+use super::draft::{Draft, Theme};
+use super::{Call, Element, Random};
 use crate::onnx::TensorScatter;
 use crate::{NegativeIndex, OutOfRange};
 

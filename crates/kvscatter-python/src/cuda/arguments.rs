@@ -57,7 +57,7 @@ pub(super) fn prepare<'py>(
     let indices = lists.indices()?;
     status.as_ref().map(status_address).transpose()?;
 
-    let cuda = driver(py)?;
+    let cuda = driver::load(py)?;
     let device = cuda.device().map_err(raise)?;
     for array in rows.iter().flat_map(Row::iter).chain(lists.iter()).chain(&status) {
         array.check_on(device)?;

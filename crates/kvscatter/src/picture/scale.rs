@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::digits;
+use super::words::digits;
 
 /// A whole number of columns per slot, or of slots per column: no two slots, and no two columns, differ in
 /// size, except the last column, which may stand for fewer slots.

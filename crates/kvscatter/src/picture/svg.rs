@@ -6,8 +6,9 @@ use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Range;
 
+use super::model::{Fate, Lane, Mark, Picture};
 use super::scale::Scale;
-use super::{Ends, Fate, Lane, Mark, Picture, UNTOUCHED, digits, plural};
+use super::words::{Ends, UNTOUCHED, digits, plural};
 use crate::Argument;
 
 /// A [`Picture`] as a standalone SVG document of fixed size: `Display` prints it.

@@ -1,4 +1,8 @@
+use alloc::vec::Vec;
+use core::ops::Range;
+
 use super::*;
+use crate::Argument;
 use crate::spec::onnx::TensorScatter;
 use crate::{ElementType, Mode, OutOfRange};
 

@@ -4,8 +4,9 @@ use alloc::string::{String, ToString};
 use core::fmt::{self, Write as _};
 use core::iter;
 
+use super::model::{Fate, Lane, Mark, Picture};
 use super::scale::Scale;
-use super::{Ends, Fate, Lane, Mark, Picture, UNTOUCHED, digits, plural};
+use super::words::{Ends, UNTOUCHED, digits, plural};
 
 /// A [`Picture`] as text: `Display` prints it, each line ending in a newline.
 #[derive(Clone, Copy, Debug)]

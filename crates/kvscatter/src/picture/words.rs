@@ -1,0 +1,30 @@
+//! Words and numbers that every drawing has.
+
+use core::fmt;
+use core::ops::Range;
+
+/// What is said of a lane in which no slot is written.
+pub(super) const UNTOUCHED: &str = "nothing written";
+
+/// The first and the last slot of a run.
+pub(super) struct Ends<'a>(pub(super) &'a Range<usize>);
+
+impl fmt::Display for Ends<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.0;
+        match end.saturating_sub(1) {
+            last if last == *start => write!(f, "{start}"),
+            last => write!(f, "{start}-{last}"),
+        }
+    }
+}
+
+/// The plural of a noun, where it needs one.
+pub(super) const fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// Characters of a number in decimal.
+pub(super) fn digits(number: usize) -> usize {
+    1_usize.saturating_add(number.checked_ilog10().and_then(|log| log.try_into().ok()).unwrap_or(0))
+}

@@ -1,0 +1,129 @@
+//! Imports run one way. Those of the core run down the table of layers in ARCHITECTURE.md, and no crate imports in
+//! circles.
+//!
+//! A path counts in a `use`, in code, in a macro and in an attribute. It is followed through names of modules, imports
+//! and re-exports to the file that defines the item. Three things do not count: code for tests, names inside string
+//! literals, and methods called on a value.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources must fail")]
+
+mod forms;
+mod resolve;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use resolve::{Edges, Imports, full_name, imports};
+use source::{Files, Module};
+
+#[test]
+fn imports_of_the_core_run_down_the_table_of_layers() {
+    let Imports { edges, faults } = imports(&files("crates/kvscatter"));
+    assert!(faults.is_empty(), "{faults:#?}");
+    let upward = upward(&edges, &layers());
+    assert!(upward.is_empty(), "{upward:#?}");
+}
+
+#[test]
+fn no_crate_imports_in_circles() {
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = Vec::new();
+    for path in crates.chain(["xtask", "bench"].map(|name| root().join(name))) {
+        let Imports { edges, faults } = imports(&files(path.strip_prefix(root()).unwrap()));
+        let lines = faults.into_iter().chain(circles(&edges));
+        found.extend(lines.map(|line| format!("{}: {line}", path.display())));
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn the_table_of_layers_lists_the_modules_of_the_core() {
+    let files = files("crates/kvscatter");
+    let modules: BTreeSet<&str> =
+        files.keys().map(|path| path.split('/').next().unwrap().trim_end_matches(".rs")).collect();
+    let layers = layers();
+    let listed: BTreeSet<&str> = layers.iter().flatten().map(String::as_str).chain(["lib"]).collect();
+    assert_eq!(modules, listed);
+}
+
+/// The imports that do not run down. The crate's root lies above every layer.
+fn upward(edges: &Edges, layers: &[Vec<String>]) -> Vec<String> {
+    let rank = |module: &Module| match module.first() {
+        None => layers.len(),
+        Some(name) => layers
+            .iter()
+            .position(|layer| layer.contains(name))
+            .unwrap_or_else(|| panic!("ARCHITECTURE.md has no layer for {name}")),
+    };
+    let is_upward = |(from, to): &(Module, Module)| from.first() != to.first() && rank(to) >= rank(from);
+    edges.iter().filter(|(edge, _)| is_upward(edge)).map(described).collect()
+}
+
+/// The imports that lie on a circle.
+fn circles(edges: &Edges) -> Vec<String> {
+    let mut imported: BTreeMap<&Module, Vec<&Module>> = BTreeMap::new();
+    for (from, to) in edges.keys() {
+        imported.entry(from).or_default().push(to);
+    }
+    let reached: BTreeMap<&Module, _> =
+        imported.keys().map(|&from| (from, reached(from, &imported))).collect();
+    let is_on_circle = |(from, to): &(Module, Module)| reached.get(to).is_some_and(|all| all.contains(from));
+    edges.iter().filter(|(edge, _)| is_on_circle(edge)).map(described).collect()
+}
+
+/// The modules that a module imports, and those that they import.
+fn reached<'a>(from: &'a Module, imported: &BTreeMap<&'a Module, Vec<&'a Module>>) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut left = vec![from];
+    while let Some(module) = left.pop() {
+        let next = imported.get(module).into_iter().flatten().copied();
+        left.extend(next.filter(|&to| reached.insert(to)));
+    }
+    reached
+}
+
+fn described(((from, to), path): (&(Module, Module), &String)) -> String {
+    format!("{} imports {}: {path}", full_name(from), full_name(to))
+}
+
+/// The layers of ARCHITECTURE.md, lowest first: the names in the second column of the table.
+fn layers() -> Vec<Vec<String>> {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let table =
+        page.lines().skip_while(|line| !line.starts_with("| layer | modules in `crates/kvscatter/src` |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    let mut layers: Vec<Vec<String>> = rows
+        .map(|row| {
+            let modules = row.split('|').nth(2).unwrap();
+            let quoted = modules.split('`').skip(1).step_by(2);
+            quoted.map(|name| name.trim_end_matches('/').trim_end_matches(".rs").to_owned()).collect()
+        })
+        .collect();
+    layers.reverse();
+    assert!(layers.len() > 3, "{layers:?}");
+    layers
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The sources of a crate.
+fn files(path: impl AsRef<Path>) -> Files {
+    let src = root().join(path).join("src");
+    let mut files = Files::new();
+    let mut folders = vec![src.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
+                files.insert(name, fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    files
+}
