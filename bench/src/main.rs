@@ -143,7 +143,7 @@ fn measure_all(suite: &Suite, arguments: &Arguments) -> Results {
     });
     let rows = rows.collect();
     bar.finish_and_clear();
-    Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows, held: suite.held.clone() }
+    Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows, tested: suite.tested.clone() }
 }
 
 /// Steps of the progress bar per case.

@@ -17,15 +17,15 @@ pub(crate) struct Results {
     /// Lines about engines that were not there.
     pub(crate) absent: Vec<String>,
     pub(crate) rows: Vec<RowResults>,
-    /// What tests hold, and nothing needs to time.
-    pub(crate) held: Vec<TestedTarget>,
+    /// What tests check, and is not timed.
+    pub(crate) tested: Vec<TestedTarget>,
 }
 
 /// One line of the target table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RowResults {
     pub(crate) id: String,
-    pub(crate) says: String,
+    pub(crate) description: String,
     pub(crate) goal: String,
     pub(crate) plot: Option<Plot>,
     pub(crate) cases: Vec<CaseResults>,
@@ -112,8 +112,14 @@ impl Results {
 impl RowResults {
     /// A row without its cases.
     pub(crate) fn new(row: &Row) -> Self {
-        let Row { id, says, goal, plot, .. } = row;
-        Self { id: id.clone(), says: says.clone(), goal: goal.clone(), plot: *plot, cases: Vec::new() }
+        let Row { id, description, goal, plot, .. } = row;
+        Self {
+            id: id.clone(),
+            description: description.clone(),
+            goal: goal.clone(),
+            plot: *plot,
+            cases: Vec::new(),
+        }
     }
 
     /// Takes a case in, and compares it with the first one where the row asks for that.
@@ -325,13 +331,13 @@ pub(crate) mod tests {
             absent: Vec::new(),
             rows: vec![RowResults {
                 id: "decode".to_owned(),
-                says: "decode".to_owned(),
+                description: "decode".to_owned(),
                 goal: "≤ 1.10".to_owned(),
                 plot: Some(Plot::Batch),
                 cases: vec![case("decode-b1", 1, 20.0, 20.0), case("decode-b8", 8, 160.0, 200.0)],
             }],
-            held: vec![TestedTarget {
-                says: "locks".to_owned(),
+            tested: vec![TestedTarget {
+                description: "locks".to_owned(),
                 goal: "none".to_owned(),
                 by: "a test".to_owned(),
             }],
