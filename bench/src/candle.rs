@@ -190,7 +190,7 @@ mod tests {
         for parameters in all_parameters().map(small) {
             let name = format!("{parameters:?}");
             let equal = parameters.starts.to_string() == "equal";
-            let report = measure_case(parameters, Budget { time: Duration::ZERO, least_rounds: 1 }).unwrap();
+            let report = measure_case(parameters, Budget { time: Duration::ZERO, min_rounds: 1 }).unwrap();
             let mut measured = 0;
             for entry in &report.entries {
                 match &entry.outcome {

@@ -216,11 +216,11 @@ fn measure_case(
 /// within a sample, so that they need more of them.
 fn budget(case: &Case, quick: bool) -> Budget {
     const LARGE: usize = 256 << 20;
-    let Budget { time, least_rounds } = if quick { Budget::quick() } else { Budget::full() };
+    let Budget { time, min_rounds } = if quick { Budget::quick() } else { Budget::full() };
     let is_cold = case.parameters().temperature.is_cold();
     Budget {
         time: if is_cold { time * 3 } else { time },
-        least_rounds: if case.moved_bytes() >= LARGE { least_rounds / 3 } else { least_rounds },
+        min_rounds: if case.moved_bytes() >= LARGE { min_rounds / 3 } else { min_rounds },
     }
 }
 

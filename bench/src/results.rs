@@ -1,7 +1,9 @@
 //! What a run measured, as it stands in the JSON file: tables, plots and the page are made from this.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{Entry, MedianSpread, Medians, Movement, Outcome, Parameters, Report, Samples, Spread};
+use kvscatter_bench::{
+    EngineOutcome, MedianSpread, Medians, Movement, Outcome, Parameters, Report, Spread, Timings,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
@@ -225,7 +227,7 @@ impl CaseResults {
 }
 
 impl EngineResults {
-    fn new(report: &Report, entry: &Entry) -> Self {
+    fn new(report: &Report, entry: &EngineOutcome) -> Self {
         let name = &entry.engine;
         let (time, note) = match &entry.outcome {
             Outcome::Measured(times) => (Some(times.write.spread()), None),
@@ -262,7 +264,7 @@ fn verdict(report: &Report, target: &Target, noise: Option<MedianSpread>) -> Ver
     }
 }
 
-fn median(samples: &Samples) -> f64 {
+fn median(samples: &Timings) -> f64 {
     samples.spread().median
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use kvscatter::ElementType;
-use kvscatter_bench::{Samples, Spread};
+use kvscatter_bench::{Spread, Timings};
 use kvscatter_onnx::convert::Converted;
 use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
@@ -96,7 +96,7 @@ impl Pair {
                 times.iter_mut().zip(round_times).for_each(|(times, time)| times.push(time));
             }
         }
-        let [growing_caches, fixed_caches, growing_step, fixed_step] = times.map(Samples::new);
+        let [growing_caches, fixed_caches, growing_step, fixed_step] = times.map(Timings::new);
         Ok(Measured {
             context,
             growing: Times { caches: growing_caches.spread(), step: growing_step.spread() },

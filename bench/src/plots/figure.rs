@@ -11,11 +11,11 @@ pub(crate) struct Figure {
     pub(super) file_stem: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<PlotLine>,
 }
 
 /// One engine over all cases of a plot.
-pub(crate) struct Line {
+pub(crate) struct PlotLine {
     pub(crate) name: String,
     pub(crate) look: Look,
     /// From left to right.

@@ -136,7 +136,7 @@ pub struct Case {
 /// The cache as four nested loops, outermost first. Sizes are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sides {
-    /// Samples, each at a position of its own.
+    /// Samples, each at its own position.
     pub batch: usize,
     /// Product of the dimensions between batch and sequence: the heads.
     pub outer: usize,

@@ -46,7 +46,7 @@ impl Histogram {
         let most = all().copied().reduce(f64::max)?.min(4.0 * slowest);
         // A little air, and an axis of some width even if all samples are the same.
         let axis = Axis { from: least * 0.97, to: most * 1.03, columns };
-        let lane = |(engine, samples): (&str, &crate::statistics::Samples)| {
+        let lane = |(engine, samples): (&str, &crate::statistics::Timings)| {
             let mut lane = Lane {
                 engine: engine.to_owned(),
                 median: samples.spread().median,

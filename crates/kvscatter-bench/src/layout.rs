@@ -6,7 +6,7 @@ use crate::raw::{Runs, Series};
 
 /// Consecutive slots that receive consecutive rows of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ExpectedSegment {
     pub(crate) sample: usize,
     pub(crate) slot: usize,
     pub(crate) row: usize,
@@ -21,15 +21,17 @@ pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
     starts.iter().map(place).collect()
 }
 
-/// The pieces of a call: one per sample, two where a ring wraps.
-pub(crate) fn pieces(case: &Case, task: Task, starts: &[i64]) -> Vec<Piece> {
+/// The segments of a call: one per sample, two where a ring wraps.
+pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedSegment> {
     let (rows, capacity) = (case.parameters().rows, case.sides().capacity);
     let of_sample = |(sample, start): (usize, i64)| {
         // The case's starts are 0 to capacity - 1, and in linear mode end inside.
         let slot = start as usize;
         let first = rows.min(capacity - slot);
-        let wrapped = Piece { sample, slot: 0, row: first, rows: rows - first };
-        [Piece { sample, slot, row: 0, rows: first }, wrapped].into_iter().filter(|piece| piece.rows > 0)
+        let wrapped = ExpectedSegment { sample, slot: 0, row: first, rows: rows - first };
+        [ExpectedSegment { sample, slot, row: 0, rows: first }, wrapped]
+            .into_iter()
+            .filter(|segment| segment.rows > 0)
     };
     starts_of(case, task, starts).into_iter().enumerate().flat_map(of_sample).collect()
 }
@@ -53,7 +55,7 @@ fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
         (0..run.count).all(|i| half(run.dst + i * run.dst_step) != half(run.src + i * run.src_step))
     };
     case.parameters().update == UpdateLayout::Dense
-        && pieces(case, Task::Write, starts).iter().all(|piece| is_crossed(&dense(case, piece)))
+        && segments(case, Task::Write, starts).iter().all(|segment| is_crossed(&dense(case, segment)))
 }
 
 /// The copies of a task, from the update into the cache (or the present).
@@ -69,35 +71,37 @@ pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
         let flat = Series { count: 1, len: update, dst: place * update, dst_step: 0, src: 0, src_step: 0 };
         return Runs::new(vec![flat], cache, update);
     }
-    let pieces = pieces(case, task, starts);
+    let segments = segments(case, task, starts);
     let series = match case.parameters().update {
-        UpdateLayout::Bshd => pieces.iter().flat_map(|piece| bshd(case, piece)).collect(),
+        UpdateLayout::Bshd => segments.iter().flat_map(|segment| bshd(case, segment)).collect(),
         UpdateLayout::Dense if straddles(&sides) => {
-            pieces.iter().flat_map(|piece| one_by_one(sides, dense(case, piece))).collect()
+            segments.iter().flat_map(|segment| one_by_one(sides, dense(case, segment))).collect()
         }
-        UpdateLayout::Dense => pieces.iter().map(|piece| in_bytes(&sides, dense(case, piece))).collect(),
+        UpdateLayout::Dense => {
+            segments.iter().map(|segment| in_bytes(&sides, dense(case, segment))).collect()
+        }
     };
     Runs::new(series, cache, update)
 }
 
-/// A piece of every head, in elements: all its rows at once.
-fn dense(case: &Case, piece: &Piece) -> Series {
+/// A segment of every head, in elements: all its rows at once.
+fn dense(case: &Case, segment: &ExpectedSegment) -> Series {
     let Sides { outer, capacity, inner, .. } = case.sides();
     let rows = case.parameters().rows;
     Series {
         count: outer,
-        len: piece.rows * inner,
-        dst: (piece.sample * outer * capacity + piece.slot) * inner,
+        len: segment.rows * inner,
+        dst: (segment.sample * outer * capacity + segment.slot) * inner,
         dst_step: capacity * inner,
-        src: (piece.sample * outer * rows + piece.row) * inner,
+        src: (segment.sample * outer * rows + segment.row) * inner,
         src_step: rows * inner,
     }
 }
 
-/// A piece of every head, in bytes, of an update that lies `[batch, rows, heads, head size]`: row by row.
-fn bshd(case: &Case, piece: &Piece) -> impl Iterator<Item = Series> {
+/// A segment of every head, in bytes, of an update that lies `[batch, rows, heads, head size]`: row by row.
+fn bshd(case: &Case, segment: &ExpectedSegment) -> impl Iterator<Item = Series> {
     let sides @ Sides { outer, capacity, inner, .. } = case.sides();
-    let Piece { sample, slot, row, rows } = *piece;
+    let ExpectedSegment { sample, slot, row, rows } = *segment;
     let first_row = sample * case.parameters().rows + row;
     (0..rows).map(move |i| {
         let elements = Series {
@@ -141,7 +145,7 @@ fn one_by_one(sides: Sides, elements: Series) -> impl Iterator<Item = Series> {
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Piece, crosses_halves_at, pieces, runs};
+    use super::{ExpectedSegment, crosses_halves_at, runs, segments};
     use crate::call::Task;
     use crate::case::{Case, Form, Pages, Parameters, Starts, Temperature, UpdateLayout};
 
@@ -167,10 +171,10 @@ mod tests {
     #[test]
     fn a_ring_wraps_once() {
         let case = ring(ElementType::UInt8, 4);
-        let piece = |sample, slot, row, rows| Piece { sample, slot, row, rows };
-        let wrapped = [piece(0, 7, 0, 1), piece(0, 0, 1, 2), piece(1, 1, 0, 3)];
-        assert_eq!(pieces(&case, Task::Write, &[7, 1]), wrapped);
-        assert_eq!(pieces(&case, Task::Unwrapped, &[7, 1]), [piece(0, 1, 0, 3), piece(1, 1, 0, 3)]);
+        let segment = |sample, slot, row, rows| ExpectedSegment { sample, slot, row, rows };
+        let wrapped = [segment(0, 7, 0, 1), segment(0, 0, 1, 2), segment(1, 1, 0, 3)];
+        assert_eq!(segments(&case, Task::Write, &[7, 1]), wrapped);
+        assert_eq!(segments(&case, Task::Unwrapped, &[7, 1]), [segment(0, 1, 0, 3), segment(1, 1, 0, 3)]);
         let [to, from]: [Vec<_>; 2] = {
             let runs = runs(&case, Task::Write, &[7, 1]);
             [runs.destinations().collect(), runs.sources().collect()]

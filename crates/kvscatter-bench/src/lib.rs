@@ -44,6 +44,6 @@ pub use machine::Machine;
 pub use measure::{Budget, Progress, measure};
 pub use movement::{Medians, Movement, RatioRange};
 pub use raw::Pool;
-pub use report::{Entry, Noise, Outcome, Report, Times};
+pub use report::{EngineOutcome, Noise, Outcome, Report, Times};
 pub use scene::Scene;
-pub use statistics::{MedianSpread, Samples, Spread};
+pub use statistics::{MedianSpread, Spread, Timings};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
 /// Times of one engine in nanoseconds per call, one per round; there is at least one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Samples(Vec<f64>);
+pub struct Timings(Vec<f64>);
 
 /// A distribution, by three of its percentiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ const BLOCKS: usize = 8;
 /// Fewer have no median to speak of.
 const BLOCK_ROUNDS: usize = 5;
 
-impl Samples {
+impl Timings {
     /// Samples in the order of their rounds.
     ///
     /// # Panics
@@ -92,10 +92,10 @@ impl Samples {
 }
 
 /// Summed up: three percentiles and how many there are.
-impl Serialize for Samples {
+impl Serialize for Timings {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Spread { p10, median, p90 } = self.spread();
-        let mut fields = to.serialize_struct("Samples", 4)?;
+        let mut fields = to.serialize_struct("Timings", 4)?;
         fields.serialize_field("median", &median)?;
         fields.serialize_field("p10", &p10)?;
         fields.serialize_field("p90", &p90)?;
@@ -133,10 +133,10 @@ impl MedianSpread {
 
 #[cfg(test)]
 mod tests {
-    use super::{MedianSpread, Samples, Spread};
+    use super::{MedianSpread, Spread, Timings};
 
-    fn samples(values: &[f64]) -> Samples {
-        Samples::new(values.to_vec())
+    fn samples(values: &[f64]) -> Timings {
+        Timings::new(values.to_vec())
     }
 
     #[test]

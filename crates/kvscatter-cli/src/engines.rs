@@ -31,13 +31,13 @@ pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn E
 
 /// Who ran a model, for the record.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Runtime {
+pub(crate) struct RuntimeInfo {
     name: String,
     version: String,
     device: String,
 }
 
-impl Runtime {
+impl RuntimeInfo {
     pub(crate) fn of(engine: &dyn Engine) -> Self {
         Self {
             name: engine.name().to_owned(),
@@ -47,7 +47,7 @@ impl Runtime {
     }
 }
 
-impl std::fmt::Display for Runtime {
+impl std::fmt::Display for RuntimeInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} on {}", self.name, self.version, self.device)
     }

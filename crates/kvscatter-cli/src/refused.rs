@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 1 << 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     /// The rule, for programs.
-    pub(crate) kind: Kind,
+    pub(crate) kind: RefusedRule,
     /// The rule and the numbers that break it, for people.
     pub(crate) reason: String,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Refused {
 /// The rules of TensorScatter that inputs can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub(crate) enum RefusedRule {
     TypesDiffer,
     Mode,
     Rank,
@@ -70,35 +70,37 @@ impl Refused {
     pub(crate) fn from_oracle(refusal: &Refusal) -> Result<Self, CommandError> {
         let (kind, reason) = match *refusal {
             Refusal::TypesDiffer { cache, update } => {
-                (Kind::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
+                (RefusedRule::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
             }
             Refusal::Mode { ref name } => {
-                (Kind::Mode, format!("mode {name:?} is neither linear nor circular"))
+                (RefusedRule::Mode, format!("mode {name:?} is neither linear nor circular"))
             }
             Refusal::CacheRank { rank } => {
-                (Kind::Rank, format!("past_cache has {rank} dimensions, at least 2 are needed"))
+                (RefusedRule::Rank, format!("past_cache has {rank} dimensions, at least 2 are needed"))
             }
-            Refusal::UpdateRank { rank } => {
-                (Kind::RankMismatch, format!("update has {rank} dimensions, past_cache another number"))
-            }
+            Refusal::UpdateRank { rank } => (
+                RefusedRule::RankMismatch,
+                format!("update has {rank} dimensions, past_cache another number"),
+            ),
             Refusal::Axis { axis, rank } => {
-                (Kind::Axis, format!("axis {axis} is no sequence dimension of a cache of rank {rank}"))
+                (RefusedRule::Axis, format!("axis {axis} is no sequence dimension of a cache of rank {rank}"))
             }
             Refusal::Dimension { dimension, cache, update } => (
-                Kind::Dimension,
+                RefusedRule::Dimension,
                 format!("dimension {dimension} is {update} in update, {cache} in past_cache"),
             ),
-            Refusal::UpdateTooLong { capacity, rows } => {
-                (Kind::UpdateTooLong, format!("update has {rows} rows, past_cache has room for {capacity}"))
-            }
+            Refusal::UpdateTooLong { capacity, rows } => (
+                RefusedRule::UpdateTooLong,
+                format!("update has {rows} rows, past_cache has room for {capacity}"),
+            ),
             Refusal::IndexCount { argument, given, needed } => {
-                (Kind::IndexCount, format!("{argument} has {given} values, the batch is {needed}"))
+                (RefusedRule::IndexCount, format!("{argument} has {given} values, the batch is {needed}"))
             }
             Refusal::NegativeStart { sample, start } => {
-                (Kind::NegativeStart, format!("write_indices[{sample}] = {start} is negative"))
+                (RefusedRule::NegativeStart, format!("write_indices[{sample}] = {start} is negative"))
             }
             Refusal::OutOfRange { sample, start, rows, capacity } => (
-                Kind::OutOfRange,
+                RefusedRule::OutOfRange,
                 format!("write_indices[{sample}] = {start}: {start} + {rows} rows exceed {capacity}"),
             ),
             _ => return Err(CommandError::NotTensorScatter { what: format!("{refusal:?}") }),
@@ -107,7 +109,7 @@ impl Refused {
     }
 }
 
-impl Kind {
+impl RefusedRule {
     /// The rule that an evaluation found broken.
     pub(crate) fn of(error: &kvscatter_onnx::OnnxError) -> Option<Self> {
         use kvscatter::Error as Rule;

@@ -17,6 +17,6 @@ pub(crate) fn case(text: &str) -> Case {
 }
 
 pub(crate) fn run(case: &Case, engines: &[Box<dyn Engine>]) -> Result<Report, BenchError> {
-    let budget = Budget { time: Duration::ZERO, least_rounds: 4 };
+    let budget = Budget { time: Duration::ZERO, min_rounds: 4 };
     measure(&mut Scene::new(case)?, engines, budget, |_| ())
 }

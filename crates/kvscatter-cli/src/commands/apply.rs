@@ -9,7 +9,7 @@ use kvscatter_onnx::Data;
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::files::{self, Location, Place, Stored};
+use crate::files::{self, InPlaceFile, Location, Stored};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, one_line};
 
@@ -213,7 +213,7 @@ fn types_differ(cache: ElementType, element: ElementType) -> kvscatter::Error {
 /// passed.
 fn in_place(request: &Request) -> Result<Report, CommandError> {
     let update = files::read(&request.update, request.ty)?;
-    let mut place = Place::open(&request.cache, request.ty)?;
+    let mut place = InPlaceFile::open(&request.cache, request.ty)?;
     let mut described = [
         Described { element: place.element(), shape: place.shape().to_vec() },
         Described { element: update.element(), shape: update.shape().to_vec() },

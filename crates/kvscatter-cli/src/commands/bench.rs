@@ -23,7 +23,7 @@ use crate::files;
 use crate::numbers::integer;
 use crate::operators::{element_type, mode};
 use crate::output::{Outcome, Output, one_line, progress};
-use document::Document;
+use document::BenchDocument;
 
 /// Columns of the SVG; they are narrow enough to show a distribution's shape.
 const SVG_COLUMNS: usize = 136;
@@ -32,7 +32,7 @@ const SVG_COLUMNS: usize = 136;
 const COLD_LAYERS: usize = 16;
 
 /// Rounds that are made even if the time is up.
-const LEAST_ROUNDS: usize = 9;
+const MIN_ROUNDS: usize = 9;
 
 /// Time a write of your own shape, next to memcpy
 ///
@@ -132,7 +132,7 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
     let processes = args.processes.unwrap_or(if args.cold.is_some() { 1 } else { PROCESSES });
     let budget = Budget {
         time: args.seconds.checked_div(processes.into()).unwrap_or_default(),
-        least_rounds: LEAST_ROUNDS,
+        min_rounds: MIN_ROUNDS,
     };
     let case = args.case()?;
     let report = measured(&case, budget)?;
@@ -148,7 +148,7 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
     }
     let (machine, movement) = (Machine::read(), movement(&report, processes)?);
     if output.is_json() {
-        output.json(&Document::new(&report, &machine, movement.as_ref()))?;
+        output.json(&BenchDocument::new(&report, &machine, movement.as_ref()))?;
     } else {
         show::report(&report, &machine, movement.as_ref(), output)?;
     }

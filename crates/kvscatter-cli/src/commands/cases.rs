@@ -71,7 +71,7 @@ pub(crate) struct Cases {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct CasesDocument {
     folder: PathBuf,
     seed: u64,
     cases: usize,
@@ -82,7 +82,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
     check_empty(&args.output)?;
     let refused = write_all(&args)?;
     if output.is_json() {
-        output.json(&Document { folder: args.output, seed: args.seed, cases: args.count, refused })?;
+        output.json(&CasesDocument { folder: args.output, seed: args.seed, cases: args.count, refused })?;
     } else {
         let folder = one_line(&args.output.display().to_string());
         writeln!(

@@ -9,7 +9,7 @@ use kvscatter_onnx::convert::{self, Converted};
 use kvscatter_onnx::{DataFile, Model};
 use serde::Serialize;
 
-use super::weights::{self, File, WeightFiles};
+use super::weights::{self, WeightFileDocument, WeightFiles};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, table};
@@ -50,7 +50,7 @@ pub(crate) struct Convert {
 
 /// What `--json` says.
 #[derive(Serialize)]
-struct Document<'a> {
+struct ConvertDocument<'a> {
     model: String,
     output: String,
     max_seq: usize,
@@ -60,7 +60,7 @@ struct Document<'a> {
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
     cost: Cost,
-    files: Vec<File>,
+    files: Vec<WeightFileDocument>,
 }
 
 /// The cost of a static cache, which does not depend on how much of it is in use.
@@ -191,8 +191,8 @@ fn show(
     Ok(())
 }
 
-fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> Document<'a> {
-    Document {
+fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> ConvertDocument<'a> {
+    ConvertDocument {
         model: args.model.display().to_string(),
         output: args.output.display().to_string(),
         max_seq: args.max_seq,
@@ -202,7 +202,7 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
         cost: Cost::new(converted, args.max_seq),
-        files: files.iter().map(File::from).collect(),
+        files: files.iter().map(WeightFileDocument::from).collect(),
     }
 }
 

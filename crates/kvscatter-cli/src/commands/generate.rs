@@ -11,7 +11,7 @@ use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 use kvscatter_session::{Generator, Greedy, SessionOptions};
 
-use crate::engines::{self, EngineName, Runtime};
+use crate::engines::{self, EngineName, RuntimeInfo};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
@@ -97,16 +97,16 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
-    let done = show::Done {
+    let generation = show::Generation {
         model: args.model.display().to_string(),
-        runtime: Runtime::of(&*engine),
+        runtime: RuntimeInfo::of(&*engine),
         prompts,
         generated: generated?,
         memory,
         capacity,
         growth,
     };
-    done.show(output)?;
+    generation.show(output)?;
     Ok(Outcome::Passed)
 }
 

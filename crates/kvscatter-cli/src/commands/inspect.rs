@@ -91,7 +91,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
         decoder: &decoder,
     };
     if output.is_json() {
-        output.json(&document::Document::new(&inspected))?;
+        output.json(&document::InspectDocument::new(&inspected))?;
     } else {
         show::show(&inspected, output)?;
     }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use kvscatter_onnx::{DataFile, Lowered, Model, Target, lower};
 use serde::Serialize;
 
-use super::weights::{self, File, WeightFiles};
+use super::weights::{self, WeightFileDocument, WeightFiles};
 use crate::error::CommandError;
 use crate::output::{Outcome, Output, count, one_line};
 
@@ -40,7 +40,7 @@ pub(crate) struct Lower {
 
     /// What takes its place
     #[arg(long, value_enum)]
-    to: To,
+    to: LowerTarget,
 
     /// How files of weights come into another folder
     #[arg(long, value_enum, default_value_t)]
@@ -49,14 +49,14 @@ pub(crate) struct Lower {
 
 /// [`Target`], in the command line's words.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum To {
+enum LowerTarget {
     /// An index for every element
     ScatterElements,
     /// An index for every row
     ScatterNd,
 }
 
-impl To {
+impl LowerTarget {
     fn target(self) -> Target {
         match self {
             Self::ScatterElements => Target::ScatterElements,
@@ -74,13 +74,13 @@ impl To {
 
 /// What `--json` says.
 #[derive(Serialize)]
-struct Document {
+struct LowerDocument {
     model: String,
     output: String,
     operator: &'static str,
     scatters: usize,
     index_nodes: usize,
-    files: Vec<File>,
+    files: Vec<WeightFileDocument>,
 }
 
 pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandError> {
@@ -106,13 +106,13 @@ pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandEr
     Ok(Outcome::Passed)
 }
 
-fn document(args: &Lower, lowered: &Lowered, files: &[DataFile]) -> Document {
-    Document {
+fn document(args: &Lower, lowered: &Lowered, files: &[DataFile]) -> LowerDocument {
+    LowerDocument {
         model: args.model.display().to_string(),
         output: args.output.display().to_string(),
         operator: args.to.operator(),
         scatters: lowered.scatters,
         index_nodes: lowered.index_nodes,
-        files: files.iter().map(File::from).collect(),
+        files: files.iter().map(WeightFileDocument::from).collect(),
     }
 }

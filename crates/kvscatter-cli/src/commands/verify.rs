@@ -16,7 +16,7 @@ use crate::files;
 use crate::numbers::tolerance;
 use crate::output::{Outcome, Output, count, one_line, progress, styled};
 
-use judge::{Failure, Finding, Judge, Line, Verdict};
+use judge::{CaseVerdict, Failure, Finding, Judge, Verdict};
 
 /// Check ONNX test directories: ours, or with --actual somebody else's outputs
 ///
@@ -62,7 +62,7 @@ pub(crate) struct Verify {
 
 /// A line, as `--json` prints it.
 #[derive(Serialize)]
-struct LineDocument<'a> {
+struct CaseVerdictDocument<'a> {
     case: &'a str,
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,8 +74,8 @@ struct LineDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
-    cases: Vec<LineDocument<'a>>,
+struct VerifyDocument<'a> {
+    cases: Vec<CaseVerdictDocument<'a>>,
     #[serde(flatten)]
     totals: Totals,
 }
@@ -108,7 +108,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
             return Err(CommandError::NoCases { dir: dir.clone() });
         }
         cases.extend(discovered.cases.into_iter().map(|folder| (dir, folder)));
-        lines.extend(discovered.unread.into_iter().map(Line::from));
+        lines.extend(discovered.unread.into_iter().map(CaseVerdict::from));
     }
     if !output.is_json() {
         lines.iter().try_for_each(|line| writeln!(output, "{line}"))?;
@@ -145,10 +145,11 @@ fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, CommandError> {
     }
 }
 
-fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, CommandError> {
+fn conclude(lines: &[CaseVerdict], output: &mut Output) -> Result<Outcome, CommandError> {
     let totals = Totals::of(lines);
     if output.is_json() {
-        output.json(&Document { cases: lines.iter().map(LineDocument::from).collect(), totals })?;
+        output
+            .json(&VerifyDocument { cases: lines.iter().map(CaseVerdictDocument::from).collect(), totals })?;
     } else {
         writeln!(output, "\n{totals}")?;
     }
@@ -162,7 +163,7 @@ fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, CommandError
 }
 
 impl Totals {
-    fn of(lines: &[Line]) -> Self {
+    fn of(lines: &[CaseVerdict]) -> Self {
         let mut totals = Self::default();
         let failures = &mut totals.failures;
         for line in lines {
@@ -187,15 +188,15 @@ impl Totals {
     }
 }
 
-impl From<Unread> for Line {
+impl From<Unread> for CaseVerdict {
     fn from(unread: Unread) -> Self {
         let verdict = Verdict::Unreadable(unread.cause.into());
         Self { case: unread.path.display().to_string(), verdict }
     }
 }
 
-impl<'a> From<&'a Line> for LineDocument<'a> {
-    fn from(line: &'a Line) -> Self {
+impl<'a> From<&'a CaseVerdict> for CaseVerdictDocument<'a> {
+    fn from(line: &'a CaseVerdict) -> Self {
         let passed = Self { case: &line.case, verdict: "pass", failure: None, reason: None, mismatch: None };
         match &line.verdict {
             Verdict::Pass => passed,
@@ -224,7 +225,7 @@ impl Verify {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for CaseVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let case = one_line(&self.case);
         match &self.verdict {

@@ -29,13 +29,13 @@ impl From<WeightFiles> for Weights {
 
 /// A file of weights, as `--json` says it.
 #[derive(Serialize)]
-pub(crate) struct File {
+pub(crate) struct WeightFileDocument {
     path: String,
     bytes: u64,
     placed: &'static str,
 }
 
-impl From<&DataFile> for File {
+impl From<&DataFile> for WeightFileDocument {
     fn from(file: &DataFile) -> Self {
         Self { path: file.path.display().to_string(), bytes: file.bytes, placed: placed(file.placed) }
     }

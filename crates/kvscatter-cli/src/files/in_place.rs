@@ -24,7 +24,7 @@ pub(crate) enum Stored {
 /// Opening and mapping change nothing. Bytes stored into [`reserved_mut`](Self::reserved_mut) go to the file,
 /// and no others do.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct InPlaceFile {
     name: String,
     element: ElementType,
     shape: Vec<usize>,
@@ -45,7 +45,7 @@ struct Header {
     len: usize,
 }
 
-impl Place {
+impl InPlaceFile {
     /// Opens the file, finds the tensor and maps its bytes.
     ///
     /// # Errors

@@ -4,13 +4,13 @@
 //! are there.
 
 mod error;
+mod in_place;
 mod location;
 mod nibbles;
 mod npy;
 mod npz;
 mod os;
 mod pb;
-mod place;
 mod reserve;
 mod safetensors;
 mod source;
@@ -24,11 +24,11 @@ use kvscatter_onnx::Tensor;
 
 use error::Problem;
 pub(crate) use error::{FileError, plain};
+pub(crate) use in_place::{InPlaceFile, Stored};
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
 pub(crate) use os::{positions, split_at};
-pub(crate) use place::{Place, Stored};
 pub(crate) use write::{check_page, write_bytes, write_page, write_tensors};
 
 /// Reads a whole tensor.

@@ -252,14 +252,14 @@ struct Literal<'a> {
 }
 
 /// One entry of the dictionary.
-enum Entry<'a> {
+enum HeaderEntry<'a> {
     Descr(&'a str),
     FortranOrder(bool),
     Shape(Vec<i128>),
 }
 
 fn dictionary<'a>(input: &mut &'a str) -> Result<Literal<'a>, ContextError> {
-    let entries: Vec<Entry<'a>> = delimited(
+    let entries: Vec<HeaderEntry<'a>> = delimited(
         spaced("{"),
         terminated(separated(0..=3, entry, ","), opt(spaced(","))),
         (spaced("}"), eof),
@@ -269,9 +269,9 @@ fn dictionary<'a>(input: &mut &'a str) -> Result<Literal<'a>, ContextError> {
     for entry in entries {
         // A key given twice is as wrong as a missing one.
         let repeated = match entry {
-            Entry::Descr(text) => descr.replace(text).is_some(),
-            Entry::FortranOrder(flag) => fortran_order.replace(flag).is_some(),
-            Entry::Shape(dims) => shape.replace(dims).is_some(),
+            HeaderEntry::Descr(text) => descr.replace(text).is_some(),
+            HeaderEntry::FortranOrder(flag) => fortran_order.replace(flag).is_some(),
+            HeaderEntry::Shape(dims) => shape.replace(dims).is_some(),
         };
         if repeated {
             return Err(ContextError::new());
@@ -283,11 +283,11 @@ fn dictionary<'a>(input: &mut &'a str) -> Result<Literal<'a>, ContextError> {
     }
 }
 
-fn entry<'a>(input: &mut &'a str) -> Result<Entry<'a>, ContextError> {
+fn entry<'a>(input: &mut &'a str) -> Result<HeaderEntry<'a>, ContextError> {
     alt((
-        separated_pair(key("descr"), ":", quoted).map(|(_, text)| Entry::Descr(text)),
-        separated_pair(key("fortran_order"), ":", boolean).map(|(_, flag)| Entry::FortranOrder(flag)),
-        separated_pair(key("shape"), ":", tuple).map(|(_, dims)| Entry::Shape(dims)),
+        separated_pair(key("descr"), ":", quoted).map(|(_, text)| HeaderEntry::Descr(text)),
+        separated_pair(key("fortran_order"), ":", boolean).map(|(_, flag)| HeaderEntry::FortranOrder(flag)),
+        separated_pair(key("shape"), ":", tuple).map(|(_, dims)| HeaderEntry::Shape(dims)),
     ))
     .parse_next(input)
 }

@@ -21,7 +21,7 @@ const MAX_HEADER: u64 = 100_000_000;
 const METADATA: &str = "__metadata__";
 
 /// An entry and where its data lies in the file.
-pub(super) struct Entry {
+pub(super) struct TensorEntry {
     pub(super) element: ElementType,
     pub(super) shape: Vec<usize>,
     pub(super) offset: u64,
@@ -37,7 +37,7 @@ pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
 }
 
 /// Reads the header and finds an entry: the one asked for, or the only one there is.
-pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Result<Entry, Problem> {
+pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Result<TensorEntry, Problem> {
     let (metadata, data_offset) = header(file, file_len)?;
     let names = metadata.offset_keys();
     let name = match (asked, names.as_slice()) {
@@ -58,12 +58,12 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
     Ok(metadata.offset_keys())
 }
 
-fn located(info: &TensorInfo, data_offset: u64) -> Result<Entry, Problem> {
+fn located(info: &TensorInfo, data_offset: u64) -> Result<TensorEntry, Problem> {
     let dtype = info.dtype.to_string();
     let element = ElementType::from_safetensors_name(&dtype).ok_or(Problem::SafetensorsType { dtype })?;
     let (begin, end) = info.data_offsets;
     // `header` has compared the last end with the file's length, and the crate the offsets with each other.
-    Ok(Entry {
+    Ok(TensorEntry {
         element,
         shape: info.shape.clone(),
         offset: data_offset.saturating_add(u64::try_from(begin).unwrap_or(u64::MAX)),

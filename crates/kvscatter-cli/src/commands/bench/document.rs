@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// What was measured, on what, and how it went.
 #[derive(Serialize)]
-pub(super) struct Document<'r> {
+pub(super) struct BenchDocument<'r> {
     case: &'r Case,
     machine: &'r Machine,
     isa: &'r Option<String>,
@@ -33,7 +33,7 @@ struct Engine<'r> {
     over_hand_loop: Option<Spread>,
 }
 
-impl<'r> Document<'r> {
+impl<'r> BenchDocument<'r> {
     pub(super) fn new(report: &'r Report, machine: &'r Machine, movement: Option<&'r Movement>) -> Self {
         let engines = report.entries.iter().map(|entry| Engine {
             name: &entry.engine,

@@ -5,8 +5,8 @@ use std::io::Write;
 use kvscatter::Mode;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
-    Case, Entry, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, RatioRange, Reference,
-    Report, Spread, Temperature, UpdateLayout, units,
+    Case, EngineOutcome, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, RatioRange,
+    Reference, Report, Spread, Temperature, UpdateLayout, units,
 };
 
 use crate::error::CommandError;
@@ -91,7 +91,7 @@ fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) ->
     let rows = report.entries.iter().filter(|entry| report.times(&entry.engine).is_some());
     let rows = rows.map(|entry| row(report, movement, &entry.engine, cold));
     writeln!(output, "{}", table(&headers, &numbers, rows))?;
-    for Entry { engine, outcome } in &report.entries {
+    for EngineOutcome { engine, outcome } in &report.entries {
         match outcome {
             Outcome::Measured(_) => (),
             Outcome::Wrong(difference) => {

@@ -8,18 +8,18 @@ use kvscatter_onnx::eval::{NodeReport, Outcome as NodeOutcome};
 use kvscatter_onnx::test_dir::DataSet;
 
 use crate::compare::{Mismatch, Tolerance, compare};
-use crate::engines::Runtime;
+use crate::engines::RuntimeInfo;
 use crate::error::CommandError;
 use crate::values::Summary;
 
 /// What one call did.
-pub(super) struct Done {
+pub(super) struct RunRecord {
     /// What is run.
     pub(super) title: String,
     /// The engine that ran it, if it was one.
-    pub(super) runtime: Option<Runtime>,
+    pub(super) runtime: Option<RuntimeInfo>,
     pub(super) inputs: Vec<Input>,
-    pub(super) ran: Ran,
+    pub(super) result: RunResult,
     /// Whether every cache had to be in place, and which are not.
     pub(super) not_in_place: Vec<String>,
     /// The expected outputs' verdict, if there are any.
@@ -44,7 +44,7 @@ pub(super) enum Origin {
 }
 
 /// What a run gave.
-pub(super) struct Ran {
+pub(super) struct RunResult {
     /// In the graph's order.
     pub(super) outputs: Vec<(String, Tensor)>,
     /// For each output, the input whose memory it lies in.
@@ -55,12 +55,12 @@ pub(super) struct Ran {
     pub(super) pictures: Vec<(usize, Picture)>,
 }
 
-impl Done {
+impl RunRecord {
     /// Compares the outputs with those that the data set expects, if it has any.
     pub(super) fn check(&mut self, set: &DataSet) -> Result<(), CommandError> {
         let expected = set.read_outputs()?;
         if !expected.is_empty() {
-            let got: Vec<_> = self.ran.outputs.iter().map(|(_, tensor)| tensor).collect();
+            let got: Vec<_> = self.result.outputs.iter().map(|(_, tensor)| tensor).collect();
             self.check = Some(compare(&got, &expected, self.tolerance).map_or(Ok(()), Err));
         }
         Ok(())
@@ -69,7 +69,7 @@ impl Done {
     /// Whether what was to be in place is, and every expected output came.
     pub(super) fn is_right(&self) -> bool {
         let claimed = |node: &&NodeReport| matches!(node.outcome, NodeOutcome::InPlace { .. });
-        let proved = self.ran.nodes.iter().filter(claimed).all(NodeReport::is_in_place);
+        let proved = self.result.nodes.iter().filter(claimed).all(NodeReport::is_in_place);
         proved && self.not_in_place.is_empty() && !matches!(self.check, Some(Err(_)))
     }
 }

@@ -8,9 +8,9 @@ use kvscatter_onnx::{Graph, Model, Tensor, ValueInfo, generate};
 
 use super::args::Run;
 use super::loaded::Loaded;
-use super::record::{Input, Ran};
+use super::record::{Input, RunResult};
 use crate::compare::Tolerance;
-use crate::engines::{self, EngineName, Runtime};
+use crate::engines::{self, EngineName, RuntimeInfo};
 use crate::error::CommandError;
 
 /// Lanes of a picture.
@@ -64,7 +64,7 @@ impl<'m> Subject<'m> {
     }
 
     /// Who runs it, if it is an engine.
-    pub(super) fn runtime(&self) -> Option<Runtime> {
+    pub(super) fn runtime(&self) -> Option<RuntimeInfo> {
         match self {
             Self::Evaluated(_) => None,
             Self::Loaded(loaded) => Some(loaded.runtime.clone()),
@@ -96,15 +96,15 @@ impl<'m> Subject<'m> {
 
     /// The outputs that an engine was to write in place, and wrote elsewhere. Where nodes are evaluated here, what cannot
     /// be in place is an error before.
-    pub(super) fn not_in_place(&self, ran: &Ran) -> Vec<String> {
+    pub(super) fn not_in_place(&self, result: &RunResult) -> Vec<String> {
         let Self::Loaded(loaded) = self else { return Vec::new() };
-        let outputs = ran.outputs.iter().zip(&ran.lies_in);
+        let outputs = result.outputs.iter().zip(&result.lies_in);
         let elsewhere = outputs.filter(|((name, _), lies_in)| loaded.shares(name) && lies_in.is_none());
         elsewhere.map(|((name, _), _)| name.clone()).collect()
     }
 
     /// Runs it on these inputs.
-    pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<Ran, CommandError> {
+    pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<RunResult, CommandError> {
         match self {
             Self::Evaluated(evaluator) => evaluate(evaluator, args.placement(), inputs),
             Self::Loaded(loaded) => loaded.run(inputs),
@@ -124,7 +124,7 @@ fn evaluate(
     evaluator: &Evaluator<'_>,
     placement: Placement,
     inputs: &mut [Input],
-) -> Result<Ran, CommandError> {
+) -> Result<RunResult, CommandError> {
     let mut feeds = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     for input in inputs {
@@ -144,7 +144,7 @@ fn evaluate(
         Some((*name).to_owned())
     });
     let lies_in = lies_in.collect();
-    Ok(Ran { outputs: evaluation.outputs, lies_in, nodes: evaluation.report.nodes, pictures })
+    Ok(RunResult { outputs: evaluation.outputs, lies_in, nodes: evaluation.report.nodes, pictures })
 }
 
 /// Where the values lie in memory; `None` if there are none.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::CommandError;
 use crate::files::{self, Location};
-use crate::refused::{Kind, Refused};
+use crate::refused::{Refused, RefusedRule};
 
 /// One test directory and how to judge it.
 pub(super) struct Judge<'a> {
@@ -22,7 +22,7 @@ pub(super) struct Judge<'a> {
 }
 
 /// What became of one data set.
-pub(super) struct Line {
+pub(super) struct CaseVerdict {
     pub(super) case: String,
     pub(super) verdict: Verdict,
 }
@@ -76,9 +76,9 @@ impl Finding {
 
 impl Judge<'_> {
     /// One line per data set; one for the whole directory if it has no usable one.
-    pub(super) fn verdicts(&self) -> Vec<Line> {
+    pub(super) fn verdicts(&self) -> Vec<CaseVerdict> {
         let name = self.folder.display().to_string();
-        let unreadable = |error| Line { case: name.clone(), verdict: Verdict::Unreadable(error) };
+        let unreadable = |error| CaseVerdict { case: name.clone(), verdict: Verdict::Unreadable(error) };
         let (case, model, refused) = match self.load() {
             Ok(loaded) => loaded,
             Err(error) => return vec![unreadable(error)],
@@ -87,7 +87,7 @@ impl Judge<'_> {
         if sets.is_empty() {
             return vec![unreadable(CommandError::NoDataSet { dir: self.folder.to_owned() })];
         }
-        let line = |set: &DataSet| Line {
+        let line = |set: &DataSet| CaseVerdict {
             case: match sets.len() {
                 1 => name.clone(),
                 _ => set.folder.display().to_string(),
@@ -144,7 +144,7 @@ impl Refused {
 
     /// What is wrong with a refusal; nothing if it is the right one.
     fn finding(&self, error: kvscatter_onnx::OnnxError) -> Option<Finding> {
-        let right = Kind::of(&error) == Some(self.kind);
+        let right = RefusedRule::of(&error) == Some(self.kind);
         (!right).then(|| Finding::OtherReason { error, reason: self.reason.clone() })
     }
 }
