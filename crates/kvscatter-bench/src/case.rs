@@ -298,7 +298,7 @@ impl From<Case> for Parameters {
 }
 
 fn default_axis() -> i64 {
-    -2
+    TensorScatter::DEFAULT_AXIS
 }
 
 fn default_element() -> ElementType {

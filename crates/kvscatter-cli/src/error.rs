@@ -52,7 +52,7 @@ pub(crate) enum CommandError {
     NotAPosition { input: String, index: usize, value: i64 },
     /// An index argument came from a tensor that is no list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {expected} of rank 1")]
-    NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, expected: &'static str },
+    NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, expected: String },
     #[error("{argument}[{index}] = {value}: beyond int32, which is this input's type")]
     NotInt32 { argument: &'static str, index: usize, value: i64 },
     #[error("{}: no test directory: none has a model.onnx", .dir.display())]

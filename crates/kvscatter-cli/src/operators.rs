@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use kvscatter::error::ErrorKind;
 use kvscatter::spec::ascend::{self, KvCacheOperationCall};
 use kvscatter::spec::onnx;
 use kvscatter::spec::tensorrt::{self, PackedCall};
@@ -16,11 +17,8 @@ use kvscatter::{Argument, ElementType, Lengths, Mode, Positions, WritePlan};
 use crate::error::CommandError;
 use crate::numbers::integer;
 pub(crate) use indices::Indices;
-use indices::{INT32, INT32_OR_INT64, INT64, Integers};
+use indices::{INT32, INT32_OR_INT64, INT64};
 pub(crate) use operand::{Described, Operand};
-
-/// ONNX's default of `axis`.
-const DEFAULT_AXIS: i64 = -2;
 
 /// An operator with everything but its tensors.
 pub(crate) enum Operator {
@@ -37,7 +35,7 @@ pub(crate) struct TensorScatter {
     write_indices: Option<Indices>,
 
     /// Sequence dimension of the cache; not 0, which is the batch
-    #[arg(long, default_value_t = DEFAULT_AXIS, value_parser = integer::<i64>)]
+    #[arg(long, default_value_t = onnx::TensorScatter::DEFAULT_AXIS, value_parser = integer::<i64>)]
     axis: i64,
 
     /// In circular mode slots are taken modulo the capacity
@@ -244,13 +242,13 @@ impl Operator {
 
     /// The rule that a call breaks, with the option that its author has most likely forgotten.
     fn hinted(&self, rule: kvscatter::Error, cache: &Described, update: &Described) -> CommandError {
-        let hint = match (self, &rule) {
-            (Self::TensorScatter(options), kvscatter::Error::AxisIsBatch { .. })
-                if cache.shape.len() == 2 && options.axis == DEFAULT_AXIS =>
+        let hint = match (self, rule.details().kind) {
+            (Self::TensorScatter(options), ErrorKind::AxisIsBatch)
+                if cache.shape.len() == 2 && options.axis == onnx::TensorScatter::DEFAULT_AXIS =>
             {
                 "give --axis 1".to_owned()
             }
-            (Self::KvCacheUpdate(options), kvscatter::Error::Rank { .. })
+            (Self::KvCacheUpdate(options), ErrorKind::Rank)
                 if update.shape.len() == 3 && options.update_lengths.is_none() =>
             {
                 "a packed update [tokens, heads, head size] needs --update-lengths".to_owned()
@@ -313,9 +311,9 @@ impl From<OutOfRange> for kvscatter::OutOfRange {
 fn load(
     indices: &Option<Indices>,
     argument: &'static str,
-    integers: Integers,
+    accepted: &[ElementType],
 ) -> Result<Option<Vec<i64>>, CommandError> {
-    indices.as_ref().map(|indices| indices.load(argument, integers)).transpose()
+    indices.as_ref().map(|indices| indices.load(argument, accepted)).transpose()
 }
 
 fn starts(indices: &Option<Vec<i64>>) -> Positions<'_> {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use kvscatter::error::ErrorKind;
+use kvscatter_onnx::OnnxError;
 use kvscatter_onnx::test_dir::REFUSED;
 use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
@@ -110,25 +112,24 @@ impl Refused {
 }
 
 impl RefusedRule {
-    /// The rule that an evaluation found broken.
-    pub(crate) fn of(error: &kvscatter_onnx::OnnxError) -> Option<Self> {
-        use kvscatter::Error as Rule;
-        use kvscatter_onnx::OnnxError;
-        match error.root() {
-            OnnxError::Mode { .. } => Some(Self::Mode),
-            OnnxError::Operator(rule) => Some(match rule {
-                Rule::ElementTypeMismatch { .. } => Self::TypesDiffer,
-                Rule::UnknownMode => Self::Mode,
-                Rule::Rank { .. } | Rule::RankTooLow { .. } => Self::Rank,
-                Rule::RankMismatch { .. } => Self::RankMismatch,
-                Rule::AxisOutOfRange { .. } | Rule::AxisIsBatch { .. } => Self::Axis,
-                Rule::DimensionMismatch { .. } => Self::Dimension,
-                Rule::UpdateLongerThanCache { .. } => Self::UpdateTooLong,
-                Rule::ListLength { .. } => Self::IndexCount,
-                Rule::NegativeStart { .. } => Self::NegativeStart,
-                Rule::StartOutOfRange { .. } => Self::OutOfRange,
-                _ => return None,
-            }),
+    /// Returns the rule that an evaluation reports as broken, if it is one of these.
+    pub(crate) fn of(error: &OnnxError) -> Option<Self> {
+        let kind = match error.root() {
+            OnnxError::Mode { .. } => ErrorKind::UnknownMode,
+            OnnxError::Operator(rule) => rule.details().kind,
+            _ => return None,
+        };
+        match kind {
+            ErrorKind::ElementTypeMismatch => Some(Self::TypesDiffer),
+            ErrorKind::UnknownMode => Some(Self::Mode),
+            ErrorKind::Rank | ErrorKind::RankTooLow => Some(Self::Rank),
+            ErrorKind::RankMismatch => Some(Self::RankMismatch),
+            ErrorKind::AxisOutOfRange | ErrorKind::AxisIsBatch => Some(Self::Axis),
+            ErrorKind::DimensionMismatch => Some(Self::Dimension),
+            ErrorKind::UpdateLongerThanCache => Some(Self::UpdateTooLong),
+            ErrorKind::ListLength => Some(Self::IndexCount),
+            ErrorKind::NegativeStart => Some(Self::NegativeStart),
+            ErrorKind::StartOutOfRange => Some(Self::OutOfRange),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use kvscatter::{Argument, ElementType, WritePlan};
+use kvscatter::{ElementType, WritePlan};
 use kvscatter_onnx::Data;
 use serde::Serialize;
 
@@ -205,10 +205,6 @@ fn functional(request: &Request, location: &Location) -> Result<Report, CommandE
     Ok(report)
 }
 
-fn types_differ(cache: ElementType, element: ElementType) -> kvscatter::Error {
-    kvscatter::Error::ElementTypeMismatch { cache, argument: Argument::Update, element }
-}
-
 /// Maps the cache where it lies and writes the update into the map. Nothing is stored before every check has
 /// passed.
 fn in_place(request: &Request) -> Result<Report, CommandError> {
@@ -218,13 +214,12 @@ fn in_place(request: &Request) -> Result<Report, CommandError> {
         Described { element: place.element(), shape: place.shape().to_vec() },
         Described { element: update.element(), shape: update.shape().to_vec() },
     ];
-    let Data::Bytes(bytes) = update.data() else {
-        // Said by the operator in its own words first, if it takes no strings at all.
-        request.operator.with_plan(&described, |_| Ok(()))?;
-        return Err(types_differ(place.element(), update.element()).into());
+    let mut bytes = match update.data() {
+        Data::Bytes(bytes) => bytes,
+        // A cache in place has no strings, so the operator refuses these.
+        Data::Strings(_) => &Vec::new(),
     };
     let unpacked;
-    let mut bytes = bytes;
     if place.stored() == Stored::BytePerElement {
         // The operator must take the real type before its elements are moved as the bytes they are stored in.
         request.operator.with_plan(&described, |_| Ok(()))?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
 use kvscatter_bench::{
     Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters, Progress,
@@ -70,7 +71,7 @@ pub(crate) struct Bench {
     element: ElementType,
 
     /// Sequence dimension of the cache
-    #[arg(long, default_value_t = -2, value_parser = integer::<i64>)]
+    #[arg(long, default_value_t = TensorScatter::DEFAULT_AXIS, value_parser = integer::<i64>)]
     axis: i64,
 
     /// In circular mode slots are taken modulo the capacity

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use kvscatter::Mode;
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
     Case, EngineOutcome, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, RatioRange,
@@ -48,7 +49,7 @@ pub(super) fn case(case: &Case) -> String {
         format!("{} at {} starts", count(parameters.rows, "row"), parameters.starts),
         mode.to_owned(),
     ];
-    if parameters.axis != -2 {
+    if parameters.axis != TensorScatter::DEFAULT_AXIS {
         said.push(format!("axis {}", parameters.axis));
     }
     if parameters.update == UpdateLayout::Bshd {
