@@ -30,8 +30,10 @@ mod values;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::ErrorKind;
 
+use cli::Cli;
 use error::CommandError;
 use output::{Outcome, Output};
 
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
         return refused(&format!("signals cannot be handled: {error}"));
     }
     let mut output = Output::new(cli.json);
-    match commands::run(cli.command, &mut output).and_then(|outcome| {
+    match commands::run(cli.command, Cli::command, &mut output).and_then(|outcome| {
         output.flush()?;
         Ok(outcome)
     }) {
