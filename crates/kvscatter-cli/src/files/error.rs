@@ -127,6 +127,16 @@ pub(crate) enum Problem {
     LosesEntries { lost: Vec<String> },
 }
 
+impl Problem {
+    /// Fails with [`Problem::TypeDiffers`] if `--type` names another type than the file: it is a mistake, not a cast.
+    pub(super) fn check_type(file: ElementType, asked: Option<ElementType>) -> Result<(), Self> {
+        match asked {
+            Some(asked) if asked != file => Err(Self::TypeDiffers { file, asked }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What can be wrong with a `.npy` header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NpyHeader {

@@ -55,7 +55,7 @@ impl InPlaceFile {
         let open = || {
             let (mut file, file_len) = open_locked(location)?;
             let header = find(&mut file, file_len, location, ty)?;
-            super::agree(header.element, ty)?;
+            Problem::check_type(header.element, ty)?;
             let map = map(&file, header.offset, header.len)?;
             Ok(Self {
                 name: location.to_string(),

@@ -40,7 +40,7 @@ pub(crate) use write::{check_page, write_bytes, write_page, write_tensors};
 /// [`FileError`], naming the file, if it cannot be read or is not exactly one tensor.
 pub(crate) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, FileError> {
     load(location, ty)
-        .and_then(|tensor| agree(tensor.element(), ty).map(|()| tensor))
+        .and_then(|tensor| Problem::check_type(tensor.element(), ty).map(|()| tensor))
         .map_err(|problem| FileError::new(location, problem))
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn describe(
         }
     };
     described()
-        .and_then(|(element, shape)| agree(element, ty).map(|()| (element, shape)))
+        .and_then(|(element, shape)| Problem::check_type(element, ty).map(|()| (element, shape)))
         .map_err(|problem| FileError::new(location, problem))
 }
 
@@ -135,13 +135,5 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), FileError> {
         Ok(meta) if meta.is_dir() => Ok(()),
         Ok(_) => Err(FileError::at_path(path, Problem::NotAFolder)),
         Err(error) => Err(FileError::at_path(path, error)),
-    }
-}
-
-/// A file that names its type and a `--type` that names another is a mistake, not a cast.
-fn agree(file: ElementType, asked: Option<ElementType>) -> Result<(), Problem> {
-    match asked {
-        Some(asked) if asked != file => Err(Problem::TypeDiffers { file, asked }),
-        _ => Ok(()),
     }
 }
