@@ -13,12 +13,12 @@ pub(crate) struct ExpectedSegment {
     pub(crate) rows: usize,
 }
 
-/// The first slots of a task. Unwrapped, a sample that would wrap lies further in front, and samples stay apart: at one
-/// slot all of them would compete for the same sets of a CPU cache.
+/// The first slots of a task. In an unwrapped one, a sample that would wrap starts at an earlier slot. Samples keep
+/// different slots, because at one slot all of them would compete for the same sets of a CPU cache.
 pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
-    let places = (case.sides().capacity - case.parameters().rows + 1) as i64;
-    let place = |&start: &i64| if task == Task::Unwrapped { start % places } else { start };
-    starts.iter().map(place).collect()
+    let start_count = (case.sides().capacity - case.parameters().rows + 1) as i64;
+    let wrapped = |&start: &i64| if task == Task::Unwrapped { start % start_count } else { start };
+    starts.iter().map(wrapped).collect()
 }
 
 /// The segments of a call: one per sample, two where a ring wraps.
@@ -66,9 +66,9 @@ pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
     let sides = case.sides();
     let (cache, update) = (case.cache_bytes(), case.update_bytes());
     if task == Task::Memcpy && !straddles(&sides) {
-        // As if the cache were a row of updates: new positions are another place, as cold as that of the write.
-        let place = starts.first().map_or(0, |&start| start as usize) % (cache / update);
-        let flat = Series { count: 1, len: update, dst: place * update, dst_step: 0, src: 0, src_step: 0 };
+        // As if the cache were a row of updates. New positions give another offset, as cold as that of the write.
+        let index = starts.first().map_or(0, |&start| start as usize) % (cache / update);
+        let flat = Series { count: 1, len: update, dst: index * update, dst_step: 0, src: 0, src_step: 0 };
         return Runs::new(vec![flat], cache, update);
     }
     let segments = segments(case, task, starts);
@@ -184,16 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn memcpy_moves_as_much_in_one_piece_to_places_that_move_on() {
+    fn memcpy_moves_as_much_in_one_run_at_offsets_that_advance() {
         let case = ring(ElementType::UInt8, 4);
-        let place = |start| runs(&case, Task::Memcpy, &[start, 0]).destinations().collect::<Vec<_>>();
-        assert_eq!([place(0), place(1), place(2)].concat(), [0..48, 48..96, 0..48]);
+        let run = |start| runs(&case, Task::Memcpy, &[start, 0]).destinations().collect::<Vec<_>>();
+        assert_eq!([run(0), run(1), run(2)].concat(), [0..48, 48..96, 0..48]);
     }
 
     #[test]
     fn halves_cross_in_every_run_or_not_at_all() {
         let case = ring(ElementType::Int4, 3);
-        // Heads of the cache lie 24 elements apart, those of the update 9: every second one is level.
+        // The stride of heads is 24 elements in the cache and 9 in the update, so every second head has the same half.
         assert!(!crosses_halves_at(&case, &[1, 1]) && !crosses_halves_at(&case, &[0, 0]));
         let even = Case::new(Parameters { rows: 2, ..case.parameters().clone() }).unwrap();
         assert!(crosses_halves_at(&even, &[1, 3]) && !crosses_halves_at(&even, &[1, 2]));

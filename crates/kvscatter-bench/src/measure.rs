@@ -65,8 +65,8 @@ impl Budget {
 
 /// Checks every engine on the scene's case, and times those whose result is right.
 ///
-/// Each round samples every engine once, in an order of its own; the hand-written loop (or else the first engine) has
-/// two turns, which gives the A/A spread. In cold cases every turn has layers of its own, so that what an engine finds
+/// Each round times every engine once, in a new order. The hand-written loop (or else the first engine) has two turns,
+/// which gives the A/A spread. In cold cases every turn has separate layers, so that what an engine finds
 /// in memory is what it has left there.
 ///
 /// # Errors
@@ -152,7 +152,7 @@ fn sample_in_turn(
     Ok(samples)
 }
 
-/// Who comes when: shuffled, so that nobody always follows the same neighbour, and the same on every machine.
+/// The order of the engines, shuffled, so that none always follows the same other one. It is equal on every machine.
 fn order(round: usize, seats: usize) -> Vec<usize> {
     let mut order: Vec<_> = (0..seats).collect();
     order.sort_by_cached_key(|&seat| {

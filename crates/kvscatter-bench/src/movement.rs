@@ -1,8 +1,8 @@
 //! How far a case moves between blocks of rounds and between processes.
 //!
-//! Ratios within a round cancel two effects: what slows all engines down, and the places of the process's
-//! stack, heap and pages, which do not change while it runs. Fresh processes get other places, so their
-//! medians show what one process cannot see.
+//! Ratios within a round cancel two effects: what slows all engines down, and the addresses of the process's
+//! stack, heap and pages, which do not change while it runs. Fresh processes get other addresses, so their medians show
+//! what one process cannot see.
 
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@ pub struct Report {
     pub case: Case,
     /// The instructions that kvscatter's kernels use for it; `None` if it refuses the case.
     pub isa: Option<String>,
-    /// Who said what is right.
+    /// What results were compared with.
     pub checked_by: Reference,
     /// In the order they were given.
     pub entries: Vec<EngineOutcome>,

@@ -93,10 +93,10 @@ pub(crate) struct KvCacheOperation {
     extensions: Extensions,
 }
 
-/// What no specification has.
+/// Options that no specification has.
 #[derive(Debug, Args)]
 struct Extensions {
-    /// Rows of each sample that are real: the padding behind them is not written
+    /// Rows of each sample that are real: the padding after them is not written
     #[arg(
         long,
         value_name = "INDICES",
@@ -117,9 +117,9 @@ struct Extensions {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OutOfRange {
-    /// Nothing at all is written
+    /// Nothing is written
     Error,
-    /// That sample is left as it is
+    /// That sample is not written
     SkipSample,
 }
 
@@ -281,7 +281,7 @@ impl TensorScatter {
 
 impl KvCacheUpdate {
     fn operator(&self) -> tensorrt::KvCacheUpdate {
-        // There is one mode, and the parser takes no other.
+        // The parser takes only this mode.
         let CacheMode::Linear = self.cache_mode;
         tensorrt::KvCacheUpdate::new().out_of_range(self.extensions.out_of_range.into())
     }
@@ -324,7 +324,7 @@ fn these(lengths: &Option<Vec<i64>>) -> Lengths<'_> {
     lengths.as_ref().into()
 }
 
-/// Lists that are typed may hold what the specification's int32 cannot.
+/// Converts to the specification's int32. A typed list may have larger values.
 fn narrow(argument: &'static str, values: &[i64]) -> Result<Vec<i32>, CommandError> {
     values
         .iter()

@@ -1,4 +1,4 @@
-//! `refused.json`: what a test directory says when its inputs must be refused.
+//! `refused.json`: the reason why the inputs of a test directory must be refused.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ impl Refused {
     /// Writes the file into this folder.
     ///
     /// # Errors
-    /// [`files::FileError`] if the file system says no.
+    /// [`files::FileError`] if the file system refuses.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
         let path = folder.join(REFUSED);
         let mut text = Vec::new();
@@ -65,7 +65,7 @@ impl Refused {
         Ok(files::write_bytes(&path, &text, &[])?)
     }
 
-    /// What the oracle says, in the words of this file.
+    /// Converts the oracle's refusal.
     ///
     /// # Errors
     /// [`CommandError::NotTensorScatter`] if the rule is another operator's.

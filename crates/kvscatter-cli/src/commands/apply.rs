@@ -15,9 +15,9 @@ use crate::output::{Outcome, Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///
-/// Options have the specification's names. The result goes to a new file, or with --in-place into the cache file
-/// itself, through a memory map that touches only the planned bytes. A command that fails has changed no file, unless all
-/// that failed was to report a write that is done.
+/// Options have the specification's names. The result is written to a new file, or with --in-place into the cache file,
+/// through a memory map that changes only the planned bytes. A command that fails has changed no file, unless it failed
+/// only to report a finished write.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -60,11 +60,11 @@ pub(crate) struct ApplyTensorScatter {
     #[arg(long, value_name = "FILE")]
     past_cache: Location,
 
-    /// What is written: as the cache, but sequence_length long
+    /// The new rows: shaped as the cache, but sequence_length long
     #[arg(long, value_name = "FILE")]
     update: Location,
 
-    /// Where the result goes
+    /// The file for the result
     #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     present_cache: Option<Location>,
 
@@ -92,11 +92,11 @@ pub(crate) struct ApplyKvCacheUpdate {
     #[arg(long, value_name = "FILE")]
     cache: Location,
 
-    /// What is written: [b, d, s, h], or packed [tokens, d, h]
+    /// The new rows: [b, d, s, h], or packed [tokens, d, h]
     #[arg(long, value_name = "FILE")]
     update: Location,
 
-    /// Where the result goes
+    /// The file for the result
     #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     output: Option<Location>,
 
@@ -125,11 +125,11 @@ pub(crate) struct ApplyKvCacheOperation {
     #[arg(long, value_name = "FILE")]
     past: Location,
 
-    /// What is written: [ntokens, hiddenSize], or [batch, seq_len, head_num, head_size]
+    /// The new rows: [ntokens, hiddenSize], or [batch, seq_len, head_num, head_size]
     #[arg(long, value_name = "FILE")]
     new_kv: Location,
 
-    /// Where the result goes
+    /// The file for the result
     #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     present: Option<Location>,
 
@@ -142,11 +142,11 @@ pub(crate) struct ApplyKvCacheOperation {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Update the cache file itself, touching only the planned bytes
+    /// Update the cache file, changing only the planned bytes
     #[arg(long)]
     in_place: bool,
 
-    /// Element type of .npy files that only tell its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …
+    /// Element type of .npy files that only give its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 }
@@ -163,12 +163,12 @@ struct Request {
     ty: Option<ElementType>,
 }
 
-/// What was done.
+/// The finished write, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
     output: PathBuf,
     in_place: bool,
-    /// Bytes that changed hands; `None` for strings.
+    /// Bytes that were written; `None` for strings.
     bytes: Option<usize>,
     samples: usize,
     skipped: usize,
@@ -205,7 +205,7 @@ fn functional(request: &Request, location: &Location) -> Result<Report, CommandE
     Ok(report)
 }
 
-/// Maps the cache where it lies and writes the update into the map. Nothing is stored before every check has
+/// Maps the cache's bytes in its file and writes the update into the map. Nothing is stored before every check has
 /// passed.
 fn in_place(request: &Request) -> Result<Report, CommandError> {
     let update = files::read(&request.update, request.ty)?;

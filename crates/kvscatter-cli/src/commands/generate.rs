@@ -19,11 +19,11 @@ use prompts::Prompts;
 
 /// Continue prompts with a decoder, always with the most likely token
 ///
-/// All prompts run as one batch, of whatever lengths: static caches are allocated once and written in place, each sample
-/// at its own position. A model whose caches grow is run as it was exported, with prompts of one length.
+/// All prompts run as one batch, and their lengths may differ. Static caches are allocated once and written in place,
+/// each sample at its own position. A model whose caches grow is run as it was exported, with prompts of one length.
 ///
 /// The first lines are the tokens of each sample, in the order of the prompts and in the form that --batch-file reads.
-/// What follows says how many tokens a second that were, what a step wrote into the caches and what they take.
+/// After them come the tokens per second, the bytes that a step wrote into the caches, and the memory of the caches.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "\
@@ -110,7 +110,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     Ok(Outcome::Passed)
 }
 
-/// An end that no sample can meet is a mistake.
+/// Refuses an end token that the vocabulary does not have.
 fn check_eos(eos: &[i64], vocabulary: Option<usize>) -> Result<(), CommandError> {
     let Some(vocabulary) = vocabulary else { return Ok(()) };
     match eos.iter().find(|id| usize::try_from(**id).is_ok_and(|id| id >= vocabulary)) {

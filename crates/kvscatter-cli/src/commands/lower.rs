@@ -13,9 +13,9 @@ use crate::output::{Outcome, Output, count, one_line};
 
 /// Replace TensorScatter, for an engine that does not have it
 ///
-/// Every TensorScatter of the model becomes ScatterElements or ScatterND, which every engine of the last years has, with
-/// indices computed from write_indices and the shapes: any axis, any batch, linear and circular. Results are the same,
-/// and what was an error when the model ran still is one. The rest of the model and its weights are not touched.
+/// Every TensorScatter of the model becomes ScatterElements or ScatterND, which every recent engine has, with indices
+/// computed from write_indices and the shapes. Any axis and batch, linear and circular, can be replaced. Results are the
+/// same, and indices that were an error still are one. The rest of the model and its weights are not changed.
 ///
 /// Types that the two do not have (float8, float4 and int4) are refused, and so is a TensorScatter in the body of
 /// another node or in a function of the model.
@@ -32,17 +32,17 @@ pub(crate) struct Lower {
     /// The model, an .onnx file
     model: PathBuf,
 
-    /// Where the model without TensorScatter goes; its weights, where they are files of their own, come along
+    /// The new model, without TensorScatter; separate files of weights are copied or linked next to it
     ///
     /// A file that is there and is no ONNX model is not replaced.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// What takes its place
+    /// The operator that replaces it
     #[arg(long, value_enum)]
     to: LowerTarget,
 
-    /// How files of weights come into another folder
+    /// What to do with files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
 }
@@ -72,7 +72,7 @@ impl LowerTarget {
     }
 }
 
-/// What `--json` says.
+/// The model that was written, as `--json` prints it.
 #[derive(Serialize)]
 struct LowerDocument {
     model: String,

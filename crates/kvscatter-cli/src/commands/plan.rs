@@ -17,7 +17,7 @@ use crate::output::{Outcome, Output, count, one_line, table};
 /// Lanes of the picture, and rows of the table.
 const SHOWN: usize = 32;
 
-/// Entries of each list of `--json`: shapes that are typed cost nothing and may claim any number of samples.
+/// Entries of each list of `--json`. A typed shape costs nothing and may claim any number of samples.
 const LISTED: usize = 10_000;
 
 /// Lanes of the SVG.
@@ -25,8 +25,8 @@ const SVG_LANES: usize = 256;
 
 /// Show what a write would touch, without touching it
 ///
-/// Prints one lane per sample, telling old, written, wrapped and skipped slots apart, then the blocks: one
-/// contiguous run of elements each, inside the loops given as `times × cache stride ← update stride`.
+/// Prints one lane per sample, with different marks for old, written, wrapped and skipped slots, then the blocks. A
+/// block is one contiguous run of elements inside the loops given as `times × cache stride ← update stride`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -70,7 +70,7 @@ pub(crate) struct Planned<O: Args> {
     #[command(flatten)]
     operator: O,
 
-    /// Element type of bare shapes, and of .npy files that only tell its width [default: float16]
+    /// Element type of bare shapes, and of .npy files that only give its width [default: float16]
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 
@@ -110,7 +110,7 @@ struct SegmentDocument {
     slot: usize,
     row: usize,
     rows: usize,
-    /// Whether it comes after the end of a ring.
+    /// Whether it follows the end of a ring.
     wrapped: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `kvscatter verify`: ONNX test directories, run here or judged by somebody else's outputs.
+//! `kvscatter verify`: ONNX test directories, run here or judged by the outputs of another implementation.
 
 mod judge;
 
@@ -18,14 +18,14 @@ use crate::output::{Outcome, Output, count, one_line, progress, styled};
 
 use judge::{CaseVerdict, Failure, Finding, Judge, Verdict};
 
-/// Check ONNX test directories: ours, or with --actual somebody else's outputs
+/// Check ONNX test directories: our outputs, or with --actual those of another implementation
 ///
 /// Every model.onnx at or below DIR is run on its test_data_set_* inputs, in place, and its outputs are compared with
 /// the expected ones: bit for bit, NaN payloads and negative zeros included, unless a tolerance is given. A directory
 /// with a refused.json passes if the model is refused for that reason.
 ///
-/// Links are followed inside DIR. A link that leads out of DIR or nowhere and a folder that cannot be read are named and
-/// counted as what cannot be read, and the rest is judged.
+/// Links are followed inside DIR. A link that leads out of DIR or nowhere, and a folder that cannot be read, are named and
+/// counted as unreadable. All other directories are judged.
 ///
 /// The exit code is 0 if all passes, 1 if something fails or cannot be read, and 2 if nothing can be read.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub(crate) struct Verify {
     atol: Option<f64>,
 }
 
-/// A line, as `--json` prints it.
+/// The verdict on a case, as `--json` prints it.
 #[derive(Serialize)]
 struct CaseVerdictDocument<'a> {
     case: &'a str,
@@ -133,12 +133,12 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
     conclude(&lines, output)
 }
 
-/// Where in OUT the outputs of a case are: in the same place as below DIR, and under its own name if it is DIR.
+/// Returns the path in OUT of the outputs of a case: the case's path below DIR, or its folder's name if it is DIR.
 fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, CommandError> {
     match case.strip_prefix(dir) {
         Ok(below) if below != Path::new("") => Ok(below.to_owned()),
         _ => {
-            // `.` has a name, too.
+            // The absolute path of `.` has a name.
             let folder = case.canonicalize().map_err(|error| files::FileError::at_path(case, error))?;
             Ok(folder.file_name().unwrap_or_default().into())
         }

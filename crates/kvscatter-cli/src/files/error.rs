@@ -65,7 +65,7 @@ pub(crate) enum Problem {
 
     #[error(transparent)]
     NpyHeader(#[from] NpyHeader),
-    #[error("dimension {axis} is {dim}: must lie between 0 and {}", usize::MAX)]
+    #[error("dimension {axis} is {dim}: must be between 0 and {}", usize::MAX)]
     NpyDimension { axis: usize, dim: i128 },
     #[error("type '{descr}' is none of the 24 element types")]
     NpyType { descr: String },
@@ -156,7 +156,7 @@ pub(crate) enum NpyHeader {
     TooManyDimensions { rank: usize },
 }
 
-/// Why a tensor cannot be updated where it lies in its file.
+/// Why a tensor cannot be updated in its file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotInPlace {
     #[error("entries of a .npz carry checksums and may be compressed, so none can be updated in place")]

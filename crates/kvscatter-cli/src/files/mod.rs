@@ -1,7 +1,6 @@
 //! Tensor files: `.npy`, `.npz`, `.pb` and `.safetensors`, read into and written from a [`Tensor`].
 //!
-//! Nothing is allocated because a header says so: what a header claims is first compared with the bytes that
-//! are there.
+//! Before anything is allocated, the sizes in a header are compared with the bytes of the file.
 
 mod error;
 mod in_place;

@@ -1,4 +1,4 @@
-//! `.safetensors`: a JSON header and the tensors behind it.
+//! `.safetensors`: a JSON header, followed by the tensors.
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +20,7 @@ const MAX_HEADER: u64 = 100_000_000;
 /// The key of a header that is no tensor's.
 const METADATA: &str = "__metadata__";
 
-/// An entry and where its data lies in the file.
+/// An entry and the range of its data in the file.
 pub(super) struct TensorEntry {
     pub(super) element: ElementType,
     pub(super) shape: Vec<usize>,
@@ -71,7 +71,7 @@ fn located(info: &TensorInfo, data_offset: u64) -> Result<TensorEntry, Problem> 
     })
 }
 
-/// The header, and where the data behind it begins.
+/// Returns the header, and the offset of the data after it.
 fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
     let mut len = [0; 8];
     file.read_exact(&mut len).map_err(|_| SafeTensorError::HeaderTooSmall)?;
@@ -84,7 +84,7 @@ fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
         return Err(SafeTensorError::InvalidHeaderLength.into());
     }
     let text = source::exactly(file, usize::try_from(len).unwrap_or(usize::MAX))?;
-    // The crate keeps the last of two tensors of one name, and says nothing.
+    // The crate silently keeps the last of two tensors of one name.
     let Names(mut names) =
         serde_json::from_slice(&text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
     names.sort_unstable();

@@ -18,7 +18,7 @@ pub(super) struct BenchDocument<'r> {
     engines: Vec<Engine<'r>>,
     /// The A/A spread.
     noise: &'r Option<Noise>,
-    /// How far blocks of rounds and processes are apart.
+    /// How far the medians of blocks of rounds and of processes differ.
     movement: Option<&'r Movement>,
 }
 

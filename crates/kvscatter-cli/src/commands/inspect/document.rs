@@ -20,7 +20,7 @@ pub(super) struct InspectDocument<'a> {
     inputs: Vec<InputDocument<'a>>,
     logits: Option<&'a str>,
     hazards: Vec<HazardDocument<'a>>,
-    /// What comes of converting caches that grow; `null` if none does.
+    /// What converting the caches that grow would do; `null` if none grows.
     convert: Option<AdviceDocument>,
     /// What TensorRT refuses, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -54,7 +54,7 @@ impl<'m> Loaded<'m> {
         })
     }
 
-    /// Whether an output is to be written in place.
+    /// Returns whether an output is to be written in place.
     pub(super) fn shares(&self, output: &str) -> bool {
         self.presents.contains(output)
     }
@@ -72,7 +72,7 @@ impl<'m> Loaded<'m> {
             return Ok(BTreeMap::new());
         }
         match Evaluator::new(self.model) {
-            // `TensorScatter` nodes alone: what is valid for them is known without a decoder around them.
+            // `TensorScatter` nodes alone: their valid inputs are known without the rest of a decoder.
             Ok(evaluator) => {
                 generate::missing_inputs(&evaluator, given, dims, seed).map_err(CommandError::of_sizes)
             }
@@ -138,7 +138,7 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
         } else if read.contains(cache.past) {
             Some("since another node reads it as well")
         } else if !cache.between.is_empty() || !cache.earlier.is_empty() || !cache.copies.is_empty() {
-            Some("since other nodes or outputs lie between it and its present")
+            Some("since there are other nodes or outputs between it and its present")
         } else {
             None
         }

@@ -1,4 +1,4 @@
-//! What one run was given and what it gave.
+//! One run: its inputs and its results.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::engines::RuntimeInfo;
 use crate::error::CommandError;
 use crate::values::Summary;
 
-/// What one call did.
+/// One call of the model.
 pub(super) struct RunRecord {
     /// What is run.
     pub(super) title: String,
@@ -20,11 +20,11 @@ pub(super) struct RunRecord {
     pub(super) runtime: Option<RuntimeInfo>,
     pub(super) inputs: Vec<Input>,
     pub(super) result: RunResult,
-    /// Whether every cache had to be in place, and which are not.
+    /// Caches that had to be in place and are not.
     pub(super) not_in_place: Vec<String>,
     /// The expected outputs' verdict, if there are any.
     pub(super) check: Option<Result<(), Mismatch>>,
-    /// How far they could be apart; `None` if every bit counts.
+    /// The largest difference that counts as equal; `None` if every bit counts.
     pub(super) tolerance: Option<Tolerance>,
 }
 
@@ -33,21 +33,21 @@ pub(super) struct Input {
     pub(super) name: String,
     pub(super) summary: Summary,
     pub(super) origin: Origin,
-    /// Until it is run on.
+    /// `None` after it was given to the run.
     pub(super) tensor: Option<Tensor>,
 }
 
-/// Who made an input.
+/// Where the values of an input come from.
 pub(super) enum Origin {
     File(String),
     Seed(u64),
 }
 
-/// What a run gave.
+/// The results of a run.
 pub(super) struct RunResult {
     /// In the graph's order.
     pub(super) outputs: Vec<(String, Tensor)>,
-    /// For each output, the input whose memory it lies in.
+    /// For each output, the input whose memory it is in.
     pub(super) lies_in: Vec<Option<String>>,
     /// What each node did, where it was evaluated here.
     pub(super) nodes: Vec<NodeReport>,
@@ -66,7 +66,7 @@ impl RunRecord {
         Ok(())
     }
 
-    /// Whether what was to be in place is, and every expected output came.
+    /// Returns whether every cache that had to be in place is, and every output is as expected.
     pub(super) fn is_right(&self) -> bool {
         let claimed = |node: &&NodeReport| matches!(node.outcome, NodeOutcome::InPlace { .. });
         let proved = self.result.nodes.iter().filter(claimed).all(NodeReport::is_in_place);

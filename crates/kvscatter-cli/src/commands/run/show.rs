@@ -43,11 +43,11 @@ impl RunRecord {
         self.print_nodes(output)?;
         let outputs =
             self.result.outputs.iter().zip(&self.result.lies_in).map(|((name, tensor), lies_in)| {
-                let place = match lies_in {
+                let memory = match lies_in {
                     Some(input) => format!("at the address of {input}"),
-                    None => "in memory of its own".to_owned(),
+                    None => "in other memory".to_owned(),
                 };
-                vec![name.clone(), Summary::of(tensor).to_string(), place]
+                vec![name.clone(), Summary::of(tensor).to_string(), memory]
             });
         writeln!(output, "{}", table(&["output", "type and shape", "where"], &[], outputs))?;
         self.print_checks(output)
@@ -117,12 +117,10 @@ impl RunRecord {
     }
 }
 
-/// How a node's output came to be. In place is claimed only where the report proves it.
+/// Returns how a node's output was made. In place is claimed only if the report proves it.
 fn how(node: &NodeReport) -> String {
     match &node.outcome {
-        Outcome::InPlace { .. } if node.is_in_place() => {
-            "in place: present lies at past's address".to_owned()
-        }
+        Outcome::InPlace { .. } if node.is_in_place() => "in place: present has past's address".to_owned(),
         Outcome::InPlace { .. } => "NOT in place: the address or the bytes differ".to_owned(),
         Outcome::Copied { reason } => format!("copied: {reason}"),
         Outcome::Alias => "the input under another name".to_owned(),

@@ -18,7 +18,7 @@ const LANES: usize = 32;
 
 /// A model that can be run.
 pub(super) enum Subject<'m> {
-    /// `TensorScatter` nodes and the plumbing around them.
+    /// `TensorScatter` nodes, and nodes that only pass their tensors on.
     Evaluated(Evaluator<'m>),
     /// Anything that an engine takes.
     Loaded(Loaded<'m>),
@@ -71,7 +71,7 @@ impl<'m> Subject<'m> {
         }
     }
 
-    /// How far outputs may be from the expected ones where nobody says so: bytes that are moved are the same bytes.
+    /// The default tolerance of outputs. Evaluated nodes only move bytes, so theirs are compared exactly.
     pub(super) fn tolerance(&self) -> Option<Tolerance> {
         match self {
             Self::Evaluated(_) => None,
@@ -94,8 +94,8 @@ impl<'m> Subject<'m> {
         }
     }
 
-    /// The outputs that an engine was to write in place, and wrote elsewhere. Where nodes are evaluated here, what cannot
-    /// be in place is an error before.
+    /// Returns the outputs that an engine should have written in place, and did not. Nodes that are evaluated here have
+    /// failed before if they cannot write in place.
     pub(super) fn not_in_place(&self, result: &RunResult) -> Vec<String> {
         let Self::Loaded(loaded) = self else { return Vec::new() };
         let outputs = result.outputs.iter().zip(&result.lies_in);
@@ -129,8 +129,8 @@ fn evaluate(
     let mut addresses = BTreeMap::new();
     for input in inputs {
         if let Some(tensor) = input.tensor.take() {
-            if let Some(there) = address(&tensor) {
-                addresses.insert(there, input.name.as_str());
+            if let Some(address) = address(&tensor) {
+                addresses.insert(address, input.name.as_str());
             }
             feeds.insert(input.name.as_str(), Feed::Donated(tensor));
         }
@@ -147,7 +147,7 @@ fn evaluate(
     Ok(RunResult { outputs: evaluation.outputs, lies_in, nodes: evaluation.report.nodes, pictures })
 }
 
-/// Where the values lie in memory; `None` if there are none.
+/// Returns the address of the values; `None` if there are none.
 fn address(tensor: &Tensor) -> Option<usize> {
     (tensor.elements() > 0).then(|| tensor.address())
 }

@@ -16,12 +16,12 @@ use crate::refused::{Refused, RefusedRule};
 /// One test directory and how to judge it.
 pub(super) struct Judge<'a> {
     pub(super) folder: &'a Path,
-    /// Where somebody else's outputs for it are; `None` runs it here.
+    /// The folder of another implementation's outputs for it; `None` runs it here.
     pub(super) actual: Option<PathBuf>,
     pub(super) tolerance: Option<Tolerance>,
 }
 
-/// What became of one data set.
+/// The verdict on one data set.
 pub(super) struct CaseVerdict {
     pub(super) case: String,
     pub(super) verdict: Verdict,
@@ -75,7 +75,7 @@ impl Finding {
 }
 
 impl Judge<'_> {
-    /// One line per data set; one for the whole directory if it has no usable one.
+    /// Returns one verdict per data set, or one for the whole directory if it has no usable one.
     pub(super) fn verdicts(&self) -> Vec<CaseVerdict> {
         let name = self.folder.display().to_string();
         let unreadable = |error| CaseVerdict { case: name.clone(), verdict: Verdict::Unreadable(error) };
@@ -142,7 +142,7 @@ impl Refused {
         Finding::Accepted { reason: self.reason.clone() }
     }
 
-    /// What is wrong with a refusal; nothing if it is the right one.
+    /// Returns what is wrong with a refusal, or `None` if it has the right reason.
     fn finding(&self, error: kvscatter_onnx::OnnxError) -> Option<Finding> {
         let right = RefusedRule::of(&error) == Some(self.kind);
         (!right).then(|| Finding::OtherReason { error, reason: self.reason.clone() })
@@ -166,7 +166,7 @@ fn evaluate(
     Ok(evaluation.map(|done| done.outputs.into_iter().map(|(_, tensor)| tensor).collect()))
 }
 
-/// Somebody else's outputs, as many as are expected.
+/// Reads another implementation's outputs, as many as are expected.
 fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<Tensor>, Finding> {
     let read = |(output, expected): (usize, &Tensor)| {
         let stem = output_stem(actual, set, output);
@@ -176,7 +176,7 @@ fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<
     expected.iter().enumerate().map(read).collect()
 }
 
-/// Where somebody else's output is, without the extension.
+/// Returns the path of another implementation's output, without the extension.
 fn output_stem(actual: &Path, set: &DataSet, output: usize) -> PathBuf {
     actual.join(set.folder.file_name().unwrap_or_default()).join(format!("output_{output}"))
 }

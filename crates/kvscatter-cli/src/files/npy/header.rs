@@ -15,7 +15,7 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// NumPy's own readers refuse longer headers; a plain array's is under 200 bytes.
 const MAX_HEADER: usize = 10_000;
 
-/// What a header says, and where the data begins.
+/// A parsed header.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::files) struct Header {
     pub(in crate::files) element: ElementType,

@@ -1,7 +1,7 @@
 //! The Python literal in the header of a `.npy` file.
 //!
 //! It is a dictionary of three known keys, and is read as exactly that. General readers parse any literal: they recurse
-//! as deep as the file nests and multiply the shape before anyone has compared it with the data.
+//! as deep as the file nests and multiply the shape before it is compared with the data.
 
 use winnow::ascii::{dec_int, multispace0};
 use winnow::combinator::{alt, delimited, eof, opt, separated, separated_pair, terminated};
