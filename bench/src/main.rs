@@ -28,11 +28,11 @@ use crate::plots::Figure;
 use crate::results::{CaseResults, Results, RowResults};
 use crate::suite::{Row, Suite};
 
-/// Times the KV-cache write against memcpy, a hand-written loop of memcpys, and what others offer.
+/// Times the KV-cache write against memcpy, a hand-written loop of memcpys, and what other libraries offer.
 ///
-/// Every engine's result is checked before it is timed. Close other programs first: the A/A spread, an engine timed
-/// against itself, says how much of a ratio is the machine's mood. Fresh processes measure small hot cases again. A
-/// target that either of the two puts in doubt counts as not measured.
+/// Every engine's result is checked before it is timed. Close other programs first. The A/A spread, an engine timed
+/// against itself, shows how much of a ratio is noise of the machine. Fresh processes measure small hot cases again. A
+/// target that the spread or those processes put in doubt counts as not measured.
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask bench",

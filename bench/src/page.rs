@@ -77,7 +77,7 @@ fn machine(results: &Results) -> String {
     for (name, fact) in &results.host.facts {
         text += &format!("| {name} | {fact} |\n");
     }
-    // The rows that are limited to fewer instructions say so themselves.
+    // The rows that are limited to fewer instructions name them.
     if let Some(isa) = results.rows.iter().flat_map(|row| &row.cases).find_map(|case| case.isa.as_ref()) {
         text += &format!("| kvscatter uses | {isa} |\n");
     }
@@ -113,7 +113,7 @@ fn targets(results: &Results) -> String {
                     moves(case),
                     verdict.status.word(),
                 );
-                // Said once per row.
+                // Written once per row.
                 words = ("", "");
             }
         }

@@ -1,4 +1,4 @@
-//! What others offer for the same write, each behind the same trait.
+//! What other libraries offer for the same write, each as an implementation of one trait.
 
 pub(crate) mod candle;
 mod limits;

@@ -1,4 +1,4 @@
-//! What a run measured, as it stands in the JSON file: tables, plots and the page are made from this.
+//! The results of a run, as in the JSON file. Tables, plots and the page are made from them.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
@@ -47,7 +47,7 @@ pub(crate) struct CaseResults {
     /// What this process contributes to the movement.
     #[serde(default)]
     pub(crate) medians: Option<Medians>,
-    /// How far blocks of rounds and processes are apart. `None` if the case was not measured in several
+    /// How far the medians of blocks of rounds and of processes differ. `None` if the case was not measured in several
     /// processes.
     #[serde(default)]
     pub(crate) movement: Option<Movement>,

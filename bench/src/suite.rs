@@ -36,7 +36,7 @@ pub(crate) struct Row {
     /// The target in words; empty where the row has none.
     #[serde(default)]
     pub(crate) goal: String,
-    /// Caps the instructions that the library may use; the row is then measured in a process of its own.
+    /// Caps the instructions that the library may use; the row is then measured in a separate process.
     #[serde(default)]
     pub(crate) isa: Option<String>,
     /// Whether every 4-bit run must lie in the other half of its bytes than it comes from.

@@ -36,7 +36,7 @@ pub(super) struct Times {
     pub(super) step: Spread,
 }
 
-/// Logits this far apart are not the same: sums of a few thousand products in another order are far closer.
+/// Logits that differ by this much are not the same: sums of a few thousand products in another order are far closer.
 const TOLERANCE: f32 = 1e-3;
 
 /// One thread: how the work is shared out is not what is compared.
@@ -217,7 +217,7 @@ impl Bound {
     }
 }
 
-/// Growing caches have a present of their own; static ones are written over.
+/// Growing caches have a separate present; static ones are written over.
 fn join<'a>(
     mut inputs: Vec<(&'a str, &'a Tensor)>,
     pasts: &'a mut [Tensor],
@@ -235,7 +235,7 @@ fn join<'a>(
     Step { inputs, outputs: outputs.collect(), ..Step::default() }
 }
 
-/// The first `context` slots of every head hold the same values whatever the tensor's length is.
+/// The first `context` slots of every head have the same values at every length of the tensor.
 fn fill(past: &mut Tensor, context: usize, heads: usize, head_size: usize, seed: usize) {
     let row = head_size * size_of::<f32>();
     let length = past.bytes().len() / (heads * row);

@@ -1,4 +1,4 @@
-//! A figure as SVG: lines named at their right ends, the side of the limit that nobody reaches shaded.
+//! A figure as SVG: lines named at their right ends, with the side of the limit shaded that no copy reaches.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use super::figure::{Figure, Look, PlotLine};
 const WIDTH: i32 = 760;
 const HEIGHT: i32 = 460;
 const LEFT: i32 = 76;
-/// Names of lines stand to the right of it.
+/// Names of lines are to the right of it.
 const RIGHT: i32 = 580;
 const TOP: i32 = 64;
 const BOTTOM: i32 = HEIGHT - 56;

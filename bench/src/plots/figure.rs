@@ -4,7 +4,7 @@ use super::axis::Axis;
 
 /// A plot, ready to be drawn.
 pub(crate) struct Figure {
-    /// What stands over it.
+    /// The title over it.
     pub(super) title: &'static str,
     /// What was measured, in one line.
     pub(super) subtitle: String,
@@ -24,7 +24,7 @@ pub(crate) struct PlotLine {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// What nobody passes who copies with libc.
+    /// The limit of a copy with libc.
     Limit,
     Ours,
     Peer(u32),

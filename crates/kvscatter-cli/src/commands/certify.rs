@@ -33,9 +33,9 @@ use crate::output::{Outcome, Output};
 /// on padding and on chunks. Such models are compared only for each sequence alone, not in batches.
 ///
 /// ONNX Runtime 1.25 or later is taken from an installed Python package: the library or folder that --ort-lib names,
-/// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. Version 1.25 aligns the mask of an
-/// Attention that has no mask wrongly, and the certificate then fails. Version 1.31 does not. ONNX Runtime parses the
-/// model, and a model contains no code that could run.
+/// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. Use 1.31 or later. Version 1.25 aligns the
+/// causal mask wrongly if Attention has no mask input, and the certificate then fails. ONNX Runtime parses the model, and
+/// a model contains no code that could run.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
