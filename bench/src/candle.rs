@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvscatter::ElementType;
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_bench::{Budget, Case, Engine, Pages, Parameters, Report, Scene, StartRule, Starts, measure};
 
 use self::results::{Measured, Results, Time};
@@ -105,7 +106,7 @@ fn parameters(
     Parameters {
         name: name.to_owned(),
         shape: vec![batch, HEADS, capacity, HEAD_SIZE],
-        axis: -2,
+        axis: TensorScatter::DEFAULT_AXIS,
         rows,
         element,
         mode: kvscatter::Mode::Linear,
@@ -190,7 +191,7 @@ mod tests {
         for parameters in all_parameters().map(small) {
             let name = format!("{parameters:?}");
             let equal = parameters.starts.to_string() == "equal";
-            let report = measure_case(parameters, Budget { time: Duration::ZERO, least_rounds: 1 }).unwrap();
+            let report = measure_case(parameters, Budget { time: Duration::ZERO, min_rounds: 1 }).unwrap();
             let mut measured = 0;
             for entry in &report.entries {
                 match &entry.outcome {

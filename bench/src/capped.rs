@@ -1,5 +1,5 @@
 //! Measures in other processes. One kind uses fewer instructions than the machine has, because the library
-//! reads its limit only once. The other repeats the measurement, because the places of a process's memory are
+//! reads its limit only once. The other repeats the measurement, because the addresses of a process's memory are
 //! chosen only once.
 
 use std::env;
@@ -94,8 +94,8 @@ fn cases_of(mut command: Command, name: &str, out: &Path) -> Result<Vec<CaseResu
     let say = |error: std::io::Error| format!("{name}: {error}");
     let output = command.output().map_err(say)?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{name}: {}", said.lines().last().unwrap_or("failed")));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{name}: {}", stderr.lines().last().unwrap_or("failed")));
     }
     let text = fs::read_to_string(out.join("results.json")).map_err(say)?;
     let results: Results = serde_json::from_str(&text).map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 /// The variable that limits libc's.
 pub(crate) const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// Facts that a reader needs to place the times. What the system does not tell is left out.
+/// Facts that a reader needs to interpret the times. Facts that the system does not report are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     /// What each fact is called, and the fact.

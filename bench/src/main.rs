@@ -28,11 +28,11 @@ use crate::plots::Figure;
 use crate::results::{CaseResults, Results, RowResults};
 use crate::suite::{Row, Suite};
 
-/// Times the KV-cache write against memcpy, a hand-written loop of memcpys, and what others offer.
+/// Times the KV-cache write against memcpy, a hand-written loop of memcpys, and what other libraries offer.
 ///
-/// Every engine's result is checked before it is timed. Close other programs first: the A/A spread, an engine timed
-/// against itself, says how much of a ratio is the machine's mood. Fresh processes measure small hot cases again. A
-/// target that either of the two puts in doubt counts as not measured.
+/// Every engine's result is checked before it is timed. Close other programs first. The A/A spread, an engine timed
+/// against itself, shows how much of a ratio is noise of the machine. Fresh processes measure small hot cases again. A
+/// target that the spread or those processes put in doubt counts as not measured.
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask bench",
@@ -143,7 +143,7 @@ fn measure_all(suite: &Suite, arguments: &Arguments) -> Results {
     });
     let rows = rows.collect();
     bar.finish_and_clear();
-    Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows, held: suite.held.clone() }
+    Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows, tested: suite.tested.clone() }
 }
 
 /// Steps of the progress bar per case.
@@ -216,11 +216,11 @@ fn measure_case(
 /// within a sample, so that they need more of them.
 fn budget(case: &Case, quick: bool) -> Budget {
     const LARGE: usize = 256 << 20;
-    let Budget { time, least_rounds } = if quick { Budget::quick() } else { Budget::full() };
+    let Budget { time, min_rounds } = if quick { Budget::quick() } else { Budget::full() };
     let is_cold = case.parameters().temperature.is_cold();
     Budget {
         time: if is_cold { time * 3 } else { time },
-        least_rounds: if case.moved_bytes() >= LARGE { least_rounds / 3 } else { least_rounds },
+        min_rounds: if case.moved_bytes() >= LARGE { min_rounds / 3 } else { min_rounds },
     }
 }
 

@@ -77,7 +77,7 @@ fn machine(results: &Results) -> String {
     for (name, fact) in &results.host.facts {
         text += &format!("| {name} | {fact} |\n");
     }
-    // The rows that are limited to fewer instructions say so themselves.
+    // The rows that are limited to fewer instructions name them.
     if let Some(isa) = results.rows.iter().flat_map(|row| &row.cases).find_map(|case| case.isa.as_ref()) {
         text += &format!("| kvscatter uses | {isa} |\n");
     }
@@ -95,7 +95,7 @@ fn targets(results: &Results) -> String {
         results.machine()
     );
     for row in &results.rows {
-        let mut words = (row.says.as_str(), row.goal.as_str());
+        let mut words = (row.description.as_str(), row.goal.as_str());
         for case in &row.cases {
             for verdict in &case.verdicts {
                 let time = case.time(&verdict.engine).map(|time| units::time(time.median));
@@ -113,19 +113,19 @@ fn targets(results: &Results) -> String {
                     moves(case),
                     verdict.status.word(),
                 );
-                // Said once per row.
+                // Written once per row.
                 words = ("", "");
             }
         }
     }
-    for TestedTarget { says, goal, by } in &results.held {
-        text += &format!("| {says} | {goal} | – | – | – | – | – | – | – | – | held by {by} |\n");
+    for TestedTarget { description, goal, by } in &results.tested {
+        text += &format!("| {description} | {goal} | – | – | – | – | – | – | – | – | tested by {by} |\n");
     }
     text
 }
 
 fn row(row: &RowResults) -> String {
-    let mut text = format!("#### {}\n\n", capitalised(&row.says));
+    let mut text = format!("#### {}\n\n", capitalised(&row.description));
     if !row.goal.is_empty() {
         text += &format!("Target: {}.\n\n", row.goal);
     }
@@ -285,7 +285,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("| locks | none | – | – | – | – | – | – | – | – | held by a test |\n"),
+            text.contains("| locks | none | – | – | – | – | – | – | – | – | tested by a test |\n"),
             "{text}"
         );
         assert!(text.contains("| decode-b8 | memcpy | 160 ns |"), "{text}");

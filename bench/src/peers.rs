@@ -1,4 +1,4 @@
-//! What others offer for the same write, each behind the same trait.
+//! What other libraries offer for the same write, each as an implementation of one trait.
 
 pub(crate) mod candle;
 mod limits;
@@ -63,7 +63,7 @@ mod tests {
     fn every_peer_does_what_it_says_it_can_and_does_it_right() {
         let peers = Peers::find();
         let is_here = |name: &&&str| !name.starts_with("onnxruntime") || peers.absent().is_empty();
-        let budget = Budget { time: Duration::ZERO, least_rounds: 1 };
+        let budget = Budget { time: Duration::ZERO, min_rounds: 1 };
         for (more, expected) in CASES {
             let text = format!("shape = [3, 2, 16, 5]\nrows = 4\npages = '4k'\n{more}");
             let case = Case::new(toml::from_str(&text).unwrap()).unwrap();

@@ -9,7 +9,7 @@ use kvscatter_bench::Case;
 use kvscatter_bench::engines::{HAND_LOOP, KVSCATTER, MEMCPY};
 
 use self::axis::{Axis, Unit};
-pub(crate) use self::figure::{Figure, Line, Look};
+pub(crate) use self::figure::{Figure, Look, PlotLine};
 use crate::results::{CaseResults, Results};
 use crate::suite::Plot;
 
@@ -82,7 +82,7 @@ impl Figure {
         title: &'static str,
         subtitle: String,
         file_stem: &'static str,
-        lines: Vec<Line>,
+        lines: Vec<PlotLine>,
     ) -> Option<Self> {
         let points = || lines.iter().flat_map(|line| &line.points);
         let x = Axis::over(Unit::Count, "tokens in the caches", points().map(|point| point.0))?;
@@ -95,7 +95,7 @@ impl Figure {
             let cases = results.rows.iter().filter(|row| row.plot == Some(plot)).flat_map(|row| &row.cases);
             let mut points: Vec<_> = cases.filter_map(|case| point(kind, case, engine)).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            (points.len() > 1).then(|| Line { name: name.to_owned(), look, points })
+            (points.len() > 1).then(|| PlotLine { name: name.to_owned(), look, points })
         };
         let lines: Vec<_> = drawn(kind).into_iter().filter_map(line).collect();
         let points = || lines.iter().flat_map(|line| &line.points);

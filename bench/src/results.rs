@@ -1,7 +1,9 @@
-//! What a run measured, as it stands in the JSON file: tables, plots and the page are made from this.
+//! The results of a run, as in the JSON file. Tables, plots and the page are made from them.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{Entry, MedianSpread, Medians, Movement, Outcome, Parameters, Report, Samples, Spread};
+use kvscatter_bench::{
+    EngineOutcome, MedianSpread, Medians, Movement, Outcome, Parameters, Report, Spread, Timings,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
@@ -17,15 +19,15 @@ pub(crate) struct Results {
     /// Lines about engines that were not there.
     pub(crate) absent: Vec<String>,
     pub(crate) rows: Vec<RowResults>,
-    /// What tests hold, and nothing needs to time.
-    pub(crate) held: Vec<TestedTarget>,
+    /// What tests check, and is not timed.
+    pub(crate) tested: Vec<TestedTarget>,
 }
 
 /// One line of the target table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RowResults {
     pub(crate) id: String,
-    pub(crate) says: String,
+    pub(crate) description: String,
     pub(crate) goal: String,
     pub(crate) plot: Option<Plot>,
     pub(crate) cases: Vec<CaseResults>,
@@ -45,7 +47,7 @@ pub(crate) struct CaseResults {
     /// What this process contributes to the movement.
     #[serde(default)]
     pub(crate) medians: Option<Medians>,
-    /// How far blocks of rounds and processes are apart. `None` if the case was not measured in several
+    /// How far the medians of blocks of rounds and of processes differ. `None` if the case was not measured in several
     /// processes.
     #[serde(default)]
     pub(crate) movement: Option<Movement>,
@@ -112,8 +114,14 @@ impl Results {
 impl RowResults {
     /// A row without its cases.
     pub(crate) fn new(row: &Row) -> Self {
-        let Row { id, says, goal, plot, .. } = row;
-        Self { id: id.clone(), says: says.clone(), goal: goal.clone(), plot: *plot, cases: Vec::new() }
+        let Row { id, description, goal, plot, .. } = row;
+        Self {
+            id: id.clone(),
+            description: description.clone(),
+            goal: goal.clone(),
+            plot: *plot,
+            cases: Vec::new(),
+        }
     }
 
     /// Takes a case in, and compares it with the first one where the row asks for that.
@@ -219,7 +227,7 @@ impl CaseResults {
 }
 
 impl EngineResults {
-    fn new(report: &Report, entry: &Entry) -> Self {
+    fn new(report: &Report, entry: &EngineOutcome) -> Self {
         let name = &entry.engine;
         let (time, note) = match &entry.outcome {
             Outcome::Measured(times) => (Some(times.write.spread()), None),
@@ -256,7 +264,7 @@ fn verdict(report: &Report, target: &Target, noise: Option<MedianSpread>) -> Ver
     }
 }
 
-fn median(samples: &Samples) -> f64 {
+fn median(samples: &Timings) -> f64 {
     samples.spread().median
 }
 
@@ -325,13 +333,13 @@ pub(crate) mod tests {
             absent: Vec::new(),
             rows: vec![RowResults {
                 id: "decode".to_owned(),
-                says: "decode".to_owned(),
+                description: "decode".to_owned(),
                 goal: "≤ 1.10".to_owned(),
                 plot: Some(Plot::Batch),
                 cases: vec![case("decode-b1", 1, 20.0, 20.0), case("decode-b8", 8, 160.0, 200.0)],
             }],
-            held: vec![TestedTarget {
-                says: "locks".to_owned(),
+            tested: vec![TestedTarget {
+                description: "locks".to_owned(),
                 goal: "none".to_owned(),
                 by: "a test".to_owned(),
             }],

@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Suite {
     #[serde(rename = "row")]
     pub(crate) rows: Vec<Row>,
-    /// Lines of the target table that tests hold, and nothing needs to time.
+    /// Lines of the target table that tests check, and that are not timed.
     #[serde(default)]
-    pub(crate) held: Vec<TestedTarget>,
+    pub(crate) tested: Vec<TestedTarget>,
 }
 
-/// A target that a test holds.
+/// A target that a test checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TestedTarget {
-    pub(crate) says: String,
+    pub(crate) description: String,
     pub(crate) goal: String,
-    /// The test, and how.
+    /// The test, and how it checks the target.
     pub(crate) by: String,
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct TestedTarget {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Row {
     pub(crate) id: String,
-    /// What is measured, in words.
-    pub(crate) says: String,
+    /// What is measured.
+    pub(crate) description: String,
     /// The target in words; empty where the row has none.
     #[serde(default)]
     pub(crate) goal: String,
-    /// Caps the instructions that the library may use; the row is then measured in a process of its own.
+    /// Caps the instructions that the library may use; the row is then measured in a separate process.
     #[serde(default)]
     pub(crate) isa: Option<String>,
     /// Whether every 4-bit run must lie in the other half of its bytes than it comes from.
@@ -135,7 +135,7 @@ impl Suite {
         Ok(())
     }
 
-    /// Leaves out what takes its time, and says what that is. Cold cases take as few layers as they can do with: most
+    /// Leaves out slow rows, and returns a line about each. Cold cases get as few layers as they need, because most
     /// of their time goes into painting gigabytes.
     pub(crate) fn leave_out_slow(&mut self) -> Vec<String> {
         self.rows
@@ -162,7 +162,11 @@ impl Suite {
 impl Row {
     /// What is measured, and the target.
     pub(crate) fn title(&self) -> String {
-        if self.goal.is_empty() { self.says.clone() } else { format!("{}; target {}", self.says, self.goal) }
+        if self.goal.is_empty() {
+            self.description.clone()
+        } else {
+            format!("{}; target {}", self.description, self.goal)
+        }
     }
 
     fn has(&self, word: &str) -> bool {
@@ -204,15 +208,16 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let with = |case: &str| {
-            Suite::parse(&format!("[[row]]\nid = 'a'\nsays = 'b'\ncase = [{case}]")).unwrap_err()
+            Suite::parse(&format!("[[row]]\nid = 'a'\ndescription = 'b'\ncase = [{case}]")).unwrap_err()
         };
         assert!(with("{ name = 'c', shape = [1, 4, 2], rows = 5 }").contains("rows = 5"));
         assert!(with("{ name = 'c', shape = [1, 4, 2], rows = 1, colour = 1 }").contains("colour"));
         let case = "{ name = 'c', shape = [1, 4, 2], rows = 1 }";
         assert!(with(&format!("{case}, {case}")).contains("twice"));
         let level = "{ name = 'c', shape = [1, 4, 3], rows = 1, type = 'int4', starts = [2] }";
-        let row =
-            |case: &str| format!("[[row]]\nid = 'a'\nsays = 'b'\ncrosses_halves = true\ncase = [{case}]");
+        let row = |case: &str| {
+            format!("[[row]]\nid = 'a'\ndescription = 'b'\ncrosses_halves = true\ncase = [{case}]")
+        };
         assert!(Suite::parse(&row(level)).unwrap_err().contains("half of a byte"));
         assert!(Suite::parse(&row(&level.replace("[2]", "[3]"))).is_ok());
     }

@@ -3,7 +3,7 @@
 use kvscatter_bench::MedianSpread;
 use serde::{Deserialize, Serialize};
 
-/// What a measurement says about a target.
+/// What a measurement shows about a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     /// What is compared.
@@ -35,7 +35,7 @@ pub(crate) enum Status {
 }
 
 /// Compares a median ratio with its limit. If the limit is among the ratios that the A/A spread makes of the one that
-/// was measured, another run may say the opposite.
+/// was measured, another run may show the opposite.
 pub(crate) fn status(ratio: f64, limit: f64, noise: MedianSpread) -> Status {
     let is_close = (ratio * noise.lowest..=ratio * noise.highest).contains(&limit);
     match (ratio <= limit, is_close) {

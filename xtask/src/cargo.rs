@@ -21,7 +21,7 @@ pub(crate) fn command() -> Command {
 pub(crate) fn cargo(line: &str) -> Command {
     let mut command = Command::new("cargo");
     command.args(line.split(' ')).env("INSTA_UPDATE", "no");
-    // A relative folder is relative to where the user stands, and the commands run in the root.
+    // A relative folder is relative to the current directory, and the commands run in the root.
     if env::var_os("CARGO_TARGET_DIR").is_some_and(|folder| Path::new(&folder).is_relative()) {
         command.env("CARGO_TARGET_DIR", target_dir());
     }

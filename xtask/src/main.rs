@@ -23,7 +23,7 @@ use crate::step::{Missing, Step};
 
 /// Every step of continuous integration, runnable by hand.
 ///
-/// `cargo xtask test` is what CI runs. Each of its steps is also a command of its own, and prints the plain
+/// `cargo xtask test` is what CI runs. Each of its steps is also a command, and prints the plain
 /// cargo commands that it consists of. All of them work from any folder of the repository and honour
 /// CARGO_TARGET_DIR.
 #[derive(Parser)]

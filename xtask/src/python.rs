@@ -86,7 +86,7 @@ impl Environment {
         path
     }
 
-    /// Whether it was made from what the lock file says now, so that nothing is asked of an index.
+    /// Whether it was made from the lock file as it is now, so that no index is queried.
     pub(crate) fn is_made(&self) -> bool {
         let made_from = fs::read(self.path().join("made-from.txt"));
         let lock = fs::read(root().join(self.lock));

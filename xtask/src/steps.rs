@@ -9,10 +9,10 @@ use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_python,
 };
 
-/// A workspace of its own, so that building the project never builds a protobuf compiler.
+/// A separate workspace, so that building the project never builds a protobuf compiler.
 const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 
-/// A workspace of its own, so that building the project never builds what it is compared with.
+/// A separate workspace, so that building the project never builds what it is compared with.
 const BENCH: &str = "bench/Cargo.toml";
 
 /// The names that the core's `Isa` has, and the variable that limits it to one of them.
@@ -22,7 +22,7 @@ const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 /// Makes the limits between the paths of a copy a few bytes (`cpu/limits.rs`).
 const TINY: &str = "--cfg kvscatter_tiny";
 
-/// Tells the tests so, which then fail if it does not hold. Other flags ask for a build folder of their own.
+/// Lets the tests fail if the limits are not tiny. Other flags need a separate build folder.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
 
 /// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
@@ -61,7 +61,7 @@ pub(crate) fn fmt() -> Step {
     Step::new("fmt", [members].into_iter().chain(others).collect())
 }
 
-/// Advisories stay out: they need a download of their own, and change without a change here.
+/// Advisories stay out: they need a separate download, and change without a change here.
 pub(crate) fn deny() -> Step {
     const TOOL: Tool = Tool {
         name: "cargo-deny",
@@ -207,7 +207,8 @@ pub(crate) fn instructions(bless: bool) -> Step {
     Step::new("instructions", vec![count]).needs(&[TOOL])
 }
 
-/// What the workspace's own steps do not see. Times nothing: those of a shared machine say nothing.
+/// Checks the benchmarks, which are a separate workspace. Nothing is timed, because times of a shared machine mean
+/// nothing.
 pub(crate) fn bench_check() -> Step {
     let in_folder = |command| {
         let mut command = cargo(command);

@@ -83,9 +83,9 @@ enum Build {
     /// The shared library of `install-c`, as it is used.
     Released,
     Static,
-    /// The address and the undefined behaviour sanitizer of the C compiler, around the ordinary library.
+    /// The address and the undefined behaviour sanitizer of the C compiler, with the ordinary library.
     Sanitized,
-    /// The same around a library that has the address sanitizer's checks in it as well.
+    /// The same with a library that also contains the address sanitizer's checks.
     SanitizedThroughout,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn all() -> Vec<Step> {
 
 /// Installs header, libraries and what finds them, from an optimised build.
 pub(crate) fn install_c(prefix: &Path) -> Step {
-    // A relative folder is relative to where the user stands, and the commands run in the root.
+    // A relative folder is relative to the current directory, and the commands run in the root.
     let prefix = env::current_dir().map_or_else(|_| prefix.to_owned(), |here| here.join(prefix));
     Step::new("install-c", install(&prefix, "release"))
 }
@@ -152,7 +152,7 @@ fn c_valgrind() -> Step {
     Step::new("c-valgrind", commands).needs(&[GCC, GXX]).skipped_without(&[VALGRIND])
 }
 
-/// What pkg-config says about the installed library builds the example.
+/// The example is built with pkg-config's flags for the installed library.
 fn c_pkg_config() -> Step {
     let built = folder().join("decode-pkg-config");
     let mut compile = Command::new("sh");
@@ -228,7 +228,7 @@ fn install(prefix: &Path, profile: &str) -> Vec<Command> {
     };
     let links = [(versioned.as_str(), SONAME), (SONAME, "libkvscatter.so")];
     let installed = [libraries].into_iter().chain(files.map(copy)).chain(links.map(link));
-    // What an archive is made of was never linked, so that nobody has stripped it. Linking needs binutils anyway.
+    // What an archive is made of was never linked, so no linker has stripped it. Linking needs binutils anyway.
     let strip = (profile == "release").then(|| {
         let mut strip = Command::new("strip");
         strip.arg("--strip-debug").arg(prefix.join("lib/libkvscatter.a"));

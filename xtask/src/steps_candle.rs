@@ -19,7 +19,7 @@ const NVCC: Tool = Tool {
 const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
 
 /// Its feature `cuda`: candle's own kernels are left out by a compiler that makes none, and the driver is that of the
-/// tests of `cuda`, with what candle calls as well. A build folder of its own, since everything above candle differs.
+/// tests of `cuda`, with what candle calls as well. The build folder is separate, because everything above candle differs.
 pub(crate) fn candle_cuda() -> Step {
     let mut make = Command::new("sh");
     make.arg(MAKE).arg(toolkit());
@@ -45,7 +45,7 @@ fn with_toolkit(command: &str) -> Command {
     command
 }
 
-/// The stand-in's folder, in front of what the variable holds.
+/// The stand-in's folder, before the value of the variable.
 fn before(variable: &str, name: &str) -> OsString {
     let own = toolkit().join(name);
     let theirs = env::var_os(variable).unwrap_or_default();

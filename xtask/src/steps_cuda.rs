@@ -1,4 +1,4 @@
-//! CUDA without a device: the kernels' source as C++ behind a driver of the tests' own.
+//! CUDA without a device: the kernels' source as C++, called by a simulated driver.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +64,7 @@ pub(crate) fn cuda_gpu() -> [Step; 3] {
 }
 
 /// The Python package's tests for devices, in this machine's Python, where the package need not be installed: with
-/// PyTorch and JAX if they are there. What is skipped is said.
+/// PyTorch and JAX if they are there. Skipped tests are listed.
 fn python_gpu() -> Vec<Command> {
     let package = folder().join("python");
     let build = cargo("build -p kvscatter-python");

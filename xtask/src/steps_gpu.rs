@@ -12,14 +12,14 @@ use crate::{steps_cuda, steps_python};
 const FOLDER: &str = "crates/kvscatter-cuda/bench";
 const TESTS: &str = "crates/kvscatter-cuda/bench/tests";
 
-/// Whatever it holds to compare with, which is the user's affair.
+/// The user decides which libraries it has to compare with.
 const USERS_PYTHON: Tool = Tool {
     name: "Python",
     probe: "python3 --version",
     install: "apt-get install python3, and pip install torch",
 };
 
-/// Times the write on this machine's GPU against whom its `python3` has.
+/// Times the write on this machine's GPU against the libraries that its `python3` has.
 pub(crate) fn bench_gpu(options: &[OsString]) -> Step {
     let mut bench = Command::new("python3");
     bench.arg(script()).arg("--library").arg(library("release"));

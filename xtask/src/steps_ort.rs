@@ -7,15 +7,15 @@ use crate::cargo::{cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
 
-/// The first that plugins of this kind work with, the first that has a `TensorScatter` of its own, and the newest.
+/// The first that plugins of this kind work with, the first that has a built-in `TensorScatter`, and the newest.
 const VERSIONS: [&str; 3] = ["1.24.4", "1.25.1", "1.31.1"];
 
-/// The last that has to be told so.
+/// The newest version that the plugin must refuse.
 const TOO_OLD: &str = "1.23.2";
 
 const TESTS: &str = "crates/kvscatter-ort/python-tests";
 
-/// What a run leaves behind is read from `/proc` and from glibc's account of its heap.
+/// The memory after a run is read from `/proc` and from glibc's account of its heap.
 const GLIBC: Tool = Tool {
     name: "glibc 2.33 or newer",
     probe: "python3 -c __import__('ctypes').CDLL(None).mallinfo2",

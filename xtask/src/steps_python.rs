@@ -124,7 +124,7 @@ fn build() -> Step {
     Step::new("python-wheel", wheel(&wheels())).needs(needs(&[tools()]))
 }
 
-/// Format, lints and types, and that the types of the compiled module are those that its stub says.
+/// Format, lints and types, and that the types of the compiled module are those of its stub.
 fn lint() -> Step {
     let tools = tools();
     let ruff = |words: &[&str]| {
@@ -195,7 +195,7 @@ fn wheels() -> PathBuf {
     target_dir().join("python/wheels")
 }
 
-/// It tells whose code is in it, and nothing of the machine that it was built on.
+/// The wheel lists whose code it contains, and nothing about the machine that built it.
 fn wheel(out: &Path) -> Vec<Command> {
     let tools = tools();
     let script = |name: &str| {

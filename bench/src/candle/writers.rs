@@ -226,7 +226,7 @@ impl Run for CatRun {
         let (Some([cache, ..]), Some(result)) = (&self.tensors, &self.result) else {
             return Err("nothing was written".into());
         };
-        // What it holds, and behind it what the cache had there.
+        // Its values, followed by those that the cache had there.
         cache.slice_set(result, 2, 0)?;
         publish(Some(cache), call)
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use kvscatter::ElementType;
-use kvscatter_bench::{Samples, Spread};
+use kvscatter_bench::{Spread, Timings};
 use kvscatter_onnx::convert::Converted;
 use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
@@ -36,7 +36,7 @@ pub(super) struct Times {
     pub(super) step: Spread,
 }
 
-/// Logits this far apart are not the same: sums of a few thousand products in another order are far closer.
+/// Logits that differ by this much are not the same: sums of a few thousand products in another order are far closer.
 const TOLERANCE: f32 = 1e-3;
 
 /// One thread: how the work is shared out is not what is compared.
@@ -96,7 +96,7 @@ impl Pair {
                 times.iter_mut().zip(round_times).for_each(|(times, time)| times.push(time));
             }
         }
-        let [growing_caches, fixed_caches, growing_step, fixed_step] = times.map(Samples::new);
+        let [growing_caches, fixed_caches, growing_step, fixed_step] = times.map(Timings::new);
         Ok(Measured {
             context,
             growing: Times { caches: growing_caches.spread(), step: growing_step.spread() },
@@ -217,7 +217,7 @@ impl Bound {
     }
 }
 
-/// Growing caches have a present of their own; static ones are written over.
+/// Growing caches have a separate present; static ones are written over.
 fn join<'a>(
     mut inputs: Vec<(&'a str, &'a Tensor)>,
     pasts: &'a mut [Tensor],
@@ -235,7 +235,7 @@ fn join<'a>(
     Step { inputs, outputs: outputs.collect(), ..Step::default() }
 }
 
-/// The first `context` slots of every head hold the same values whatever the tensor's length is.
+/// The first `context` slots of every head have the same values at every length of the tensor.
 fn fill(past: &mut Tensor, context: usize, heads: usize, head_size: usize, seed: usize) {
     let row = head_size * size_of::<f32>();
     let length = past.bytes().len() / (heads * row);

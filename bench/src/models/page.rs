@@ -4,7 +4,7 @@ use kvscatter_bench::units;
 
 use super::measure::Measured;
 use super::results::{Results, TARGET};
-use crate::plots::{Figure, Line, Look};
+use crate::plots::{Figure, Look, PlotLine};
 
 const ORANGE: u32 = 0xbc4c00;
 
@@ -43,7 +43,7 @@ fn cells(at: &Measured) -> [String; 7] {
 
 /// The caches alone, and the whole step.
 pub(super) fn figures(results: &Results) -> Vec<Figure> {
-    let line = |name: &str, look, time: fn(&Measured) -> f64| Line {
+    let line = |name: &str, look, time: fn(&Measured) -> f64| PlotLine {
         name: name.to_owned(),
         look,
         points: results.at.iter().map(|at| (at.context as f64, time(at))).collect(),

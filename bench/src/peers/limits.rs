@@ -2,7 +2,7 @@
 
 use kvscatter_bench::{Case, Unsupported, units};
 
-/// What an engine whose library insists on memory of its own may take for one case.
+/// The bytes that an engine whose library always allocates its results may take for one case.
 const OWN_MEMORY_BYTES: usize = 3 << 29;
 
 pub(super) fn unsupported<T>(why: impl Into<String>) -> Result<T, Unsupported> {
@@ -15,7 +15,7 @@ pub(super) fn check_own_memory(case: &Case, bytes: usize) -> Result<(), Unsuppor
         return unsupported("owns its memory, and there are many caches");
     }
     if bytes > OWN_MEMORY_BYTES {
-        return unsupported(format!("would take {} of its own", units::bytes(bytes)));
+        return unsupported(format!("would allocate {}", units::bytes(bytes)));
     }
     check_threads(case)
 }

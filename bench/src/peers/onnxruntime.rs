@@ -36,7 +36,7 @@ struct Shared {
     environment: Environment,
 }
 
-/// With a present of its own.
+/// With a separate present.
 struct Plain {
     environment: Environment,
 }

@@ -33,8 +33,8 @@ impl Axis {
         (low <= high).then_some(Self { name, unit, low: low / room, high: high * room })
     }
 
-    /// Where a value lies, from 0 to 1.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    /// Returns how far along the axis a value lies, from 0 to 1.
+    pub(super) fn fraction(&self, value: f64) -> f64 {
         let span = (self.high / self.low).ln();
         if span > 0.0 { (value / self.low).ln() / span } else { 0.5 }
     }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn values_lie_on_the_axis() {
         let axis = Axis::over(Unit::Count, "", [4.0, 64.0].into_iter()).unwrap();
-        assert_eq!([4.0, 16.0, 64.0].map(|value| axis.place(value)), [0.0, 0.5, 1.0]);
+        assert_eq!([4.0, 16.0, 64.0].map(|value| axis.fraction(value)), [0.0, 0.5, 1.0]);
         assert!(Axis::over(Unit::Count, "", std::iter::empty()).is_none());
     }
 }

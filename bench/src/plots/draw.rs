@@ -1,4 +1,4 @@
-//! A figure as SVG: lines named at their right ends, the side of the limit that nobody reaches shaded.
+//! A figure as SVG: lines named at their right ends, with the side of the limit shaded that no copy reaches.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use plotters::prelude::{
 };
 use plotters::style::text_anchor::HPos;
 
-use super::figure::{Figure, Line, Look};
+use super::figure::{Figure, Look, PlotLine};
 
 const WIDTH: i32 = 760;
 const HEIGHT: i32 = 460;
 const LEFT: i32 = 76;
-/// Names of lines stand to the right of it.
+/// Names of lines are to the right of it.
 const RIGHT: i32 = 580;
 const TOP: i32 = 64;
 const BOTTOM: i32 = HEIGHT - 56;
@@ -23,7 +23,7 @@ const LEADING: i32 = 17;
 
 const SHADE: RGBColor = RGBColor(0xee, 0xf0, 0xf2);
 
-type Place = (i32, i32);
+type Pixel = (i32, i32);
 
 pub(super) fn svg(figure: &Figure) -> Result<String, DrawingAreaErrorKind<io::Error>> {
     let mut document = String::new();
@@ -45,21 +45,21 @@ fn draw(figure: &Figure, document: &mut String) -> Drawn {
     limit.map_or(Ok(()), |line| shade(&area, figure, line))?;
     grid(&area, figure)?;
     // Ours and the limit lie over the others.
-    let order = |line: &&Line| match line.look {
+    let order = |line: &&PlotLine| match line.look {
         Look::Peer(_) => 0,
         Look::Limit => 1,
         Look::Ours => 2,
     };
     let mut lines: Vec<_> = figure.lines.iter().collect();
     lines.sort_by_key(order);
-    lines.iter().try_for_each(|line| curve(&area, line.look, &places(figure, line)))?;
+    lines.iter().try_for_each(|line| curve(&area, line.look, &pixels(figure, line)))?;
     names(&area, figure)?;
     area.present()
 }
 
 /// Faster than the limit: below it where times are drawn, above it where bandwidths are.
-fn shade(area: &Area<'_>, figure: &Figure, limit: &Line) -> Drawn {
-    let mut outline = places(figure, limit);
+fn shade(area: &Area<'_>, figure: &Figure, limit: &PlotLine) -> Drawn {
+    let mut outline = pixels(figure, limit);
     let beyond = if figure.y.is_better_above() { TOP } else { BOTTOM };
     outline.extend([(RIGHT, beyond), (LEFT, beyond)]);
     area.draw(&Polygon::new(outline, SHADE.filled()))
@@ -80,19 +80,19 @@ fn grid(area: &Area<'_>, figure: &Figure) -> Drawn {
     write(area, figure.x.name, ((LEFT + RIGHT) / 2, BOTTOM + 38), small(HPos::Center))
 }
 
-fn curve(area: &Area<'_>, look: Look, places: &[Place]) -> Drawn {
+fn curve(area: &Area<'_>, look: Look, pixels: &[Pixel]) -> Drawn {
     let color = color(look);
     if look == Look::Limit {
-        return area.draw(&DashedPathElement::new(places.iter().copied(), 7, 4, color.stroke_width(2)));
+        return area.draw(&DashedPathElement::new(pixels.iter().copied(), 7, 4, color.stroke_width(2)));
     }
     let width = if look == Look::Ours { 3 } else { 2 };
-    area.draw(&PathElement::new(places.to_vec(), color.stroke_width(width)))?;
-    places.iter().try_for_each(|&place| area.draw(&Circle::new(place, 3, color.filled())))
+    area.draw(&PathElement::new(pixels.to_vec(), color.stroke_width(width)))?;
+    pixels.iter().try_for_each(|&pixel| area.draw(&Circle::new(pixel, 3, color.filled())))
 }
 
 /// Every line is named where it ends, and a name that has to give way is tied to its line.
 fn names(area: &Area<'_>, figure: &Figure) -> Drawn {
-    let ends = figure.lines.iter().filter_map(|line| Some((line, *places(figure, line).last()?)));
+    let ends = figure.lines.iter().filter_map(|line| Some((line, *pixels(figure, line).last()?)));
     let mut ends: Vec<_> = ends.collect();
     ends.sort_by_key(|(_, (_, y))| *y);
     let wanted: Vec<_> = ends.iter().map(|(_, (_, y))| *y).collect();
@@ -124,16 +124,16 @@ fn spread_heights(wanted: &[i32]) -> Vec<i32> {
     heights
 }
 
-fn places(figure: &Figure, line: &Line) -> Vec<Place> {
+fn pixels(figure: &Figure, line: &PlotLine) -> Vec<Pixel> {
     line.points.iter().map(|&(at, value)| (x(figure, at), y(figure, value))).collect()
 }
 
 fn x(figure: &Figure, value: f64) -> i32 {
-    LEFT + (f64::from(RIGHT - LEFT) * figure.x.place(value)).round() as i32
+    LEFT + (f64::from(RIGHT - LEFT) * figure.x.fraction(value)).round() as i32
 }
 
 fn y(figure: &Figure, value: f64) -> i32 {
-    BOTTOM - (f64::from(BOTTOM - TOP) * figure.y.place(value)).round() as i32
+    BOTTOM - (f64::from(BOTTOM - TOP) * figure.y.fraction(value)).round() as i32
 }
 
 fn color(look: Look) -> RGBColor {

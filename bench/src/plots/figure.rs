@@ -4,18 +4,18 @@ use super::axis::Axis;
 
 /// A plot, ready to be drawn.
 pub(crate) struct Figure {
-    /// What stands over it.
+    /// The title over it.
     pub(super) title: &'static str,
     /// What was measured, in one line.
     pub(super) subtitle: String,
     pub(super) file_stem: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<PlotLine>,
 }
 
 /// One engine over all cases of a plot.
-pub(crate) struct Line {
+pub(crate) struct PlotLine {
     pub(crate) name: String,
     pub(crate) look: Look,
     /// From left to right.
@@ -24,7 +24,7 @@ pub(crate) struct Line {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// What nobody passes who copies with libc.
+    /// The limit of a copy with libc.
     Limit,
     Ours,
     Peer(u32),

@@ -44,7 +44,7 @@ pub struct Parameters {
     /// Pairs of a key and a value cache. Hot cases have one cache and no pair.
     #[serde(default = "one")]
     pub layers: usize,
-    /// The pages behind the buffers.
+    /// The pages of the buffers.
     #[serde(default)]
     pub pages: Pages,
     /// How the update lies in memory.
@@ -96,7 +96,7 @@ impl Temperature {
     }
 }
 
-/// The size of the pages behind the buffers.
+/// The size of the pages of the buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pages {
     /// 4 KiB: transparent huge pages are refused.
@@ -157,9 +157,9 @@ impl Case {
             return refuse(format!("shape {shape:?} of {element} takes more than the address space"));
         }
         let size = |dims: &[usize]| dims.iter().product();
-        let (before, behind) = (&shape[1..axis], &shape[axis + 1..]);
+        let (before, after) = (&shape[1..axis], &shape[axis + 1..]);
         let sides =
-            Sides { batch: shape[0], outer: size(before), capacity: shape[axis], inner: size(behind), bits };
+            Sides { batch: shape[0], outer: size(before), capacity: shape[axis], inner: size(after), bits };
         if rows == 0 || rows > sides.capacity {
             return refuse(format!("rows = {rows}: must be 1 to {}, the cache's capacity", sides.capacity));
         }
@@ -262,11 +262,11 @@ impl Case {
     pub fn starts_at(&self, step: usize) -> Vec<i64> {
         let Parameters { ref starts, rows, mode, .. } = self.parameters;
         let first = (0..self.sides.batch).map(|sample| starts.of(sample, &self.sides, rows));
-        let places = match mode {
+        let start_count = match mode {
             Mode::Circular => self.sides.capacity,
             _ => self.sides.capacity - rows + 1,
         };
-        first.map(|start| ((start + step) % places) as i64).collect()
+        first.map(|start| ((start + step) % start_count) as i64).collect()
     }
 }
 
@@ -285,7 +285,7 @@ impl From<Case> for Parameters {
 }
 
 fn default_axis() -> i64 {
-    -2
+    TensorScatter::DEFAULT_AXIS
 }
 
 fn default_element() -> ElementType {

@@ -32,14 +32,14 @@ pub trait Run {
     /// One call on the scene's buffers: one cache, or the keys and the values of a layer. This is what is timed.
     ///
     /// # Errors
-    /// Whatever the engine says; the case then goes on without it.
+    /// The engine's error; the case then continues without it.
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed>;
 
-    /// After a [`run`](Self::run), untimed: an engine whose library insists on memory of its own copies its result
+    /// After a [`run`](Self::run), untimed: an engine whose library always allocates its results copies them
     /// into the caches (or presents) of the call, so that it can be verified.
     ///
     /// # Errors
-    /// Whatever the engine says; the case then goes on without it.
+    /// The engine's error; the case then continues without it.
     fn publish(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
         let _ = call;
         Ok(())
@@ -51,5 +51,5 @@ pub trait Run {
 #[error("{0}")]
 pub struct Unsupported(pub String);
 
-/// What an engine says when a call fails.
+/// An engine's error when a call fails.
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;

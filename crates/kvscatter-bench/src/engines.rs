@@ -12,7 +12,7 @@ use ::kvscatter::Mode;
 use crate::call::Task;
 use crate::case::Case;
 use crate::engine::Engine;
-use crate::layout::pieces;
+use crate::layout::segments;
 use crate::raw::Pool;
 
 pub use hand_loop::HandLoop;
@@ -33,7 +33,7 @@ pub fn built_in(case: &Case) -> Vec<Box<dyn Engine>> {
     } else {
         engines.push(Box::new(Kvscatter::new()));
     }
-    let wraps = || pieces(case, Task::Write, &case.starts_at(0)).len() > case.sides().batch;
+    let wraps = || segments(case, Task::Write, &case.starts_at(0)).len() > case.sides().batch;
     if case.parameters().mode == Mode::Circular && wraps() {
         engines.push(Box::new(Kvscatter::unwrapped()));
     }

@@ -51,7 +51,7 @@ pub enum BenchError {
     Engine {
         /// The engine.
         engine: String,
-        /// What it says.
+        /// Its message.
         cause: String,
     },
     /// A fact about the system could not be read.
@@ -59,7 +59,7 @@ pub enum BenchError {
     System {
         /// What was read or asked for.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What a call must leave behind, computed without the library.
+//! The expected result of a call, computed without the library.
 
 use kvscatter::Mode;
 use kvscatter_oracle::{Tensor, nibbles, onnx::TensorScatter};
@@ -8,7 +8,7 @@ use crate::call::Task;
 use crate::case::{Case, Form, Sides, UpdateLayout};
 use crate::layout::{runs, starts_of};
 
-/// Who says what is right.
+/// What results are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reference {
@@ -62,7 +62,7 @@ impl Reference {
     }
 }
 
-/// The nibble behind an odd number of 4-bit elements belongs to none of them: a write in place leaves it as it was in
+/// The nibble after an odd number of 4-bit elements belongs to none of them: a write in place leaves it as it was in
 /// the `last` byte, and a new cache has zero there, as ONNX stores it.
 fn pad(case: &Case, last: Option<u8>, cache: &mut [u8]) {
     let is_odd = case.sides().bits == 4 && case.parameters().shape.iter().product::<usize>() % 2 == 1;
@@ -135,7 +135,7 @@ fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
     ordered
 }
 
-/// Row by row, each to the slot that the specification's formula says: nothing here is shared with the engines.
+/// Copies row by row, each to the slot that the specification's formula gives. Engines share none of this code.
 fn row_loop(case: &Case, task: Task, starts: &[i64], cache: &mut [u8], update: &[u8]) {
     let Sides { outer, capacity, inner, bits, .. } = case.sides();
     let rows = case.parameters().rows;

@@ -1,4 +1,4 @@
-//! How the samples of every engine are distributed, over one logarithmic axis of time.
+//! How the times of every engine are distributed, over one logarithmic axis of time.
 
 mod svg;
 mod text;
@@ -28,14 +28,14 @@ struct Lane {
     engine: String,
     median: f64,
     counts: Vec<usize>,
-    /// Samples behind the last column.
+    /// Times beyond the last column.
     beyond: usize,
 }
 
 impl Histogram {
-    /// The samples of every engine that was measured; `None` if none was.
+    /// Counts the times of every engine that was measured; `None` if none was.
     ///
-    /// The axis ends at four times the slowest median: what lies behind it is counted.
+    /// The axis ends at four times the slowest median. Times beyond it are only counted.
     #[must_use]
     pub fn new(report: &Report, columns: usize) -> Option<Self> {
         let names = report.entries.iter().map(|entry| entry.engine.as_str());
@@ -44,9 +44,9 @@ impl Histogram {
         let slowest = samples.iter().map(|(_, samples)| samples.spread().median).reduce(f64::max)?;
         let least = all().copied().reduce(f64::min)?;
         let most = all().copied().reduce(f64::max)?.min(4.0 * slowest);
-        // A little air, and an axis of some width even if all samples are the same.
+        // A margin, so that the axis has a width even if all times are equal.
         let axis = Axis { from: least * 0.97, to: most * 1.03, columns };
-        let lane = |(engine, samples): (&str, &crate::statistics::Samples)| {
+        let lane = |(engine, samples): (&str, &crate::statistics::Timings)| {
             let mut lane = Lane {
                 engine: engine.to_owned(),
                 median: samples.spread().median,
@@ -64,7 +64,7 @@ impl Histogram {
         Some(Self { axis, lanes: samples.into_iter().map(lane).collect() })
     }
 
-    /// Samples behind the last column, of all engines.
+    /// Returns the number of times beyond the last column, of all engines.
     #[must_use]
     pub fn beyond(&self) -> usize {
         self.lanes.iter().map(|lane| lane.beyond).sum()
@@ -77,7 +77,7 @@ impl Axis {
         (nanoseconds / self.from).ln() / (self.to / self.from).ln()
     }
 
-    /// The column of a time that is not before the axis; `None` behind it.
+    /// The column of a time that is not before the axis; `None` beyond it.
     fn column(&self, nanoseconds: f64) -> Option<usize> {
         let column = (self.part(nanoseconds) * self.columns as f64) as usize;
         (column < self.columns).then_some(column)

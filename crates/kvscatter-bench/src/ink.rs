@@ -30,11 +30,11 @@ pub struct Look {
     pub color: RGBColor,
     /// Whether it is bold.
     pub bold: bool,
-    /// Which of its ends is at the place; upright it is centred there.
+    /// Which of its ends is at the point; upright text is centred there.
     pub at: HPos,
 }
 
-/// Writes text at a place, in pixels from the upper left corner.
+/// Writes text at a point, in pixels from the upper left corner.
 ///
 /// # Errors
 /// Those of the backend.

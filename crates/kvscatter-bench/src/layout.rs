@@ -6,30 +6,32 @@ use crate::raw::{Runs, Series};
 
 /// Consecutive slots that receive consecutive rows of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ExpectedSegment {
     pub(crate) sample: usize,
     pub(crate) slot: usize,
     pub(crate) row: usize,
     pub(crate) rows: usize,
 }
 
-/// The first slots of a task. Unwrapped, a sample that would wrap lies further in front, and samples stay apart: at one
-/// slot all of them would compete for the same sets of a CPU cache.
+/// The first slots of a task. In an unwrapped one, a sample that would wrap starts at an earlier slot. Samples keep
+/// different slots, because at one slot all of them would compete for the same sets of a CPU cache.
 pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
-    let places = (case.sides().capacity - case.parameters().rows + 1) as i64;
-    let place = |&start: &i64| if task == Task::Unwrapped { start % places } else { start };
-    starts.iter().map(place).collect()
+    let start_count = (case.sides().capacity - case.parameters().rows + 1) as i64;
+    let wrapped = |&start: &i64| if task == Task::Unwrapped { start % start_count } else { start };
+    starts.iter().map(wrapped).collect()
 }
 
-/// The pieces of a call: one per sample, two where a ring wraps.
-pub(crate) fn pieces(case: &Case, task: Task, starts: &[i64]) -> Vec<Piece> {
+/// The segments of a call: one per sample, two where a ring wraps.
+pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedSegment> {
     let (rows, capacity) = (case.parameters().rows, case.sides().capacity);
     let of_sample = |(sample, start): (usize, i64)| {
         // The case's starts are 0 to capacity - 1, and in linear mode end inside.
         let slot = start as usize;
         let first = rows.min(capacity - slot);
-        let wrapped = Piece { sample, slot: 0, row: first, rows: rows - first };
-        [Piece { sample, slot, row: 0, rows: first }, wrapped].into_iter().filter(|piece| piece.rows > 0)
+        let wrapped = ExpectedSegment { sample, slot: 0, row: first, rows: rows - first };
+        [ExpectedSegment { sample, slot, row: 0, rows: first }, wrapped]
+            .into_iter()
+            .filter(|segment| segment.rows > 0)
     };
     starts_of(case, task, starts).into_iter().enumerate().flat_map(of_sample).collect()
 }
@@ -53,7 +55,7 @@ fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
         (0..run.count).all(|i| half(run.dst + i * run.dst_step) != half(run.src + i * run.src_step))
     };
     case.parameters().update == UpdateLayout::Dense
-        && pieces(case, Task::Write, starts).iter().all(|piece| is_crossed(&dense(case, piece)))
+        && segments(case, Task::Write, starts).iter().all(|segment| is_crossed(&dense(case, segment)))
 }
 
 /// The copies of a task, from the update into the cache (or the present).
@@ -64,40 +66,42 @@ pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
     let sides = case.sides();
     let (cache, update) = (case.cache_bytes(), case.update_bytes());
     if task == Task::Memcpy && !straddles(&sides) {
-        // As if the cache were a row of updates: new positions are another place, as cold as that of the write.
-        let place = starts.first().map_or(0, |&start| start as usize) % (cache / update);
-        let flat = Series { count: 1, len: update, dst: place * update, dst_step: 0, src: 0, src_step: 0 };
+        // As if the cache were a row of updates. New positions give another offset, as cold as that of the write.
+        let index = starts.first().map_or(0, |&start| start as usize) % (cache / update);
+        let flat = Series { count: 1, len: update, dst: index * update, dst_step: 0, src: 0, src_step: 0 };
         return Runs::new(vec![flat], cache, update);
     }
-    let pieces = pieces(case, task, starts);
+    let segments = segments(case, task, starts);
     let series = match case.parameters().update {
-        UpdateLayout::Bshd => pieces.iter().flat_map(|piece| bshd(case, piece)).collect(),
+        UpdateLayout::Bshd => segments.iter().flat_map(|segment| bshd(case, segment)).collect(),
         UpdateLayout::Dense if straddles(&sides) => {
-            pieces.iter().flat_map(|piece| one_by_one(sides, dense(case, piece))).collect()
+            segments.iter().flat_map(|segment| one_by_one(sides, dense(case, segment))).collect()
         }
-        UpdateLayout::Dense => pieces.iter().map(|piece| in_bytes(&sides, dense(case, piece))).collect(),
+        UpdateLayout::Dense => {
+            segments.iter().map(|segment| in_bytes(&sides, dense(case, segment))).collect()
+        }
     };
     Runs::new(series, cache, update)
 }
 
-/// A piece of every head, in elements: all its rows at once.
-fn dense(case: &Case, piece: &Piece) -> Series {
+/// A segment of every head, in elements: all its rows at once.
+fn dense(case: &Case, segment: &ExpectedSegment) -> Series {
     let Sides { outer, capacity, inner, .. } = case.sides();
     let rows = case.parameters().rows;
     Series {
         count: outer,
-        len: piece.rows * inner,
-        dst: (piece.sample * outer * capacity + piece.slot) * inner,
+        len: segment.rows * inner,
+        dst: (segment.sample * outer * capacity + segment.slot) * inner,
         dst_step: capacity * inner,
-        src: (piece.sample * outer * rows + piece.row) * inner,
+        src: (segment.sample * outer * rows + segment.row) * inner,
         src_step: rows * inner,
     }
 }
 
-/// A piece of every head, in bytes, of an update that lies `[batch, rows, heads, head size]`: row by row.
-fn bshd(case: &Case, piece: &Piece) -> impl Iterator<Item = Series> {
+/// A segment of every head, in bytes, of an update that lies `[batch, rows, heads, head size]`: row by row.
+fn bshd(case: &Case, segment: &ExpectedSegment) -> impl Iterator<Item = Series> {
     let sides @ Sides { outer, capacity, inner, .. } = case.sides();
-    let Piece { sample, slot, row, rows } = *piece;
+    let ExpectedSegment { sample, slot, row, rows } = *segment;
     let first_row = sample * case.parameters().rows + row;
     (0..rows).map(move |i| {
         let elements = Series {
@@ -141,7 +145,7 @@ fn one_by_one(sides: Sides, elements: Series) -> impl Iterator<Item = Series> {
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Piece, crosses_halves_at, pieces, runs};
+    use super::{ExpectedSegment, crosses_halves_at, runs, segments};
     use crate::call::Task;
     use crate::case::{Case, Form, Pages, Parameters, Starts, Temperature, UpdateLayout};
 
@@ -167,10 +171,10 @@ mod tests {
     #[test]
     fn a_ring_wraps_once() {
         let case = ring(ElementType::UInt8, 4);
-        let piece = |sample, slot, row, rows| Piece { sample, slot, row, rows };
-        let wrapped = [piece(0, 7, 0, 1), piece(0, 0, 1, 2), piece(1, 1, 0, 3)];
-        assert_eq!(pieces(&case, Task::Write, &[7, 1]), wrapped);
-        assert_eq!(pieces(&case, Task::Unwrapped, &[7, 1]), [piece(0, 1, 0, 3), piece(1, 1, 0, 3)]);
+        let segment = |sample, slot, row, rows| ExpectedSegment { sample, slot, row, rows };
+        let wrapped = [segment(0, 7, 0, 1), segment(0, 0, 1, 2), segment(1, 1, 0, 3)];
+        assert_eq!(segments(&case, Task::Write, &[7, 1]), wrapped);
+        assert_eq!(segments(&case, Task::Unwrapped, &[7, 1]), [segment(0, 1, 0, 3), segment(1, 1, 0, 3)]);
         let [to, from]: [Vec<_>; 2] = {
             let runs = runs(&case, Task::Write, &[7, 1]);
             [runs.destinations().collect(), runs.sources().collect()]
@@ -180,16 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn memcpy_moves_as_much_in_one_piece_to_places_that_move_on() {
+    fn memcpy_moves_as_much_in_one_run_at_offsets_that_advance() {
         let case = ring(ElementType::UInt8, 4);
-        let place = |start| runs(&case, Task::Memcpy, &[start, 0]).destinations().collect::<Vec<_>>();
-        assert_eq!([place(0), place(1), place(2)].concat(), [0..48, 48..96, 0..48]);
+        let run = |start| runs(&case, Task::Memcpy, &[start, 0]).destinations().collect::<Vec<_>>();
+        assert_eq!([run(0), run(1), run(2)].concat(), [0..48, 48..96, 0..48]);
     }
 
     #[test]
     fn halves_cross_in_every_run_or_not_at_all() {
         let case = ring(ElementType::Int4, 3);
-        // Heads of the cache lie 24 elements apart, those of the update 9: every second one is level.
+        // The stride of heads is 24 elements in the cache and 9 in the update, so every second head has the same half.
         assert!(!crosses_halves_at(&case, &[1, 1]) && !crosses_halves_at(&case, &[0, 0]));
         let even = Case::new(Parameters { rows: 2, ..case.parameters().clone() }).unwrap();
         assert!(crosses_halves_at(&even, &[1, 3]) && !crosses_halves_at(&even, &[1, 2]));

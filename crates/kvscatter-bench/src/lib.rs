@@ -1,10 +1,10 @@
-//! Times writes into a KV cache, and says how far from the machine's limit they are.
+//! Times writes into a KV cache, and compares them with the machine's limit.
 //!
-//! 1. A [`Case`] says what is written: shape, rows, positions, how warm the memory is. It comes from data or from
+//! 1. A [`Case`] describes what is written: shape, rows, positions, how warm the memory is. It comes from data or from
 //!    a command line, and is valid once it exists.
 //! 2. A [`Scene`] is that case in memory: painted caches and updates on pages of a known size.
 //! 3. An [`Engine`] does the write: [`engines`] has ours and the two yardsticks, `memcpy` and a hand-written loop
-//!    of memcpys; others are adapters behind the same trait.
+//!    of memcpys; others are adapters that implement the same trait.
 //!
 //! Every engine's result is compared, whole buffer, with what the independent oracle expects before it is timed.
 #![deny(unsafe_code)]
@@ -23,10 +23,7 @@ mod measure;
 mod memory;
 mod movement;
 mod paint;
-#[expect(
-    unsafe_code,
-    reason = "copies without bounds checks and threads that borrow stand here and nowhere else"
-)]
+#[expect(unsafe_code, reason = "only this module copies without bounds checks and has threads that borrow")]
 mod raw;
 mod report;
 mod scene;
@@ -44,6 +41,6 @@ pub use machine::Machine;
 pub use measure::{Budget, Progress, measure};
 pub use movement::{Medians, Movement, RatioRange};
 pub use raw::Pool;
-pub use report::{Entry, Noise, Outcome, Report, Times};
+pub use report::{EngineOutcome, Noise, Outcome, Report, Times};
 pub use scene::Scene;
-pub use statistics::{MedianSpread, Samples, Spread};
+pub use statistics::{MedianSpread, Spread, Timings};

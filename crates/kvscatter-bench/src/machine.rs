@@ -8,7 +8,7 @@ use serde::Serialize;
 /// The facts about a machine that its times depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// The processor's name; empty where the system does not tell.
+    /// The processor's name; empty if the system does not report it.
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// The last-level cache; `None` where the system does not tell.
+    /// The last-level cache; `None` if the system does not report it.
     #[must_use]
     pub fn last_level_cache(&self) -> Option<usize> {
         self.caches.last().copied()

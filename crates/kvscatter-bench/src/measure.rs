@@ -12,10 +12,10 @@ use crate::engine::Engine;
 use crate::engines::{self, HAND_LOOP};
 use crate::error::BenchError;
 use crate::expected::Reference;
-use crate::report::{Entry, Noise, Outcome, Report, Times};
+use crate::report::{EngineOutcome, Noise, Outcome, Report, Times};
 use crate::scene::Scene;
-use crate::statistics::Samples;
-use sampler::{Lane, Sample, Sampler, Turn};
+use crate::statistics::Timings;
+use sampler::{Lane, Sampler, TimeSample, Turn};
 
 /// How long a case is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Budget {
     /// Time for all samples of all engines together.
     pub time: Duration,
     /// Rounds that are made even if the time is up; every round samples every engine.
-    pub least_rounds: usize,
+    pub min_rounds: usize,
 }
 
 /// How far a measurement is.
@@ -46,18 +46,18 @@ impl Budget {
     /// Enough to see that things work.
     #[must_use]
     pub const fn quick() -> Self {
-        Self { time: Duration::from_millis(250), least_rounds: 9 }
+        Self { time: Duration::from_millis(250), min_rounds: 9 }
     }
 
     /// Enough for a result.
     #[must_use]
     pub const fn full() -> Self {
-        Self { time: Duration::from_secs(3), least_rounds: 41 }
+        Self { time: Duration::from_secs(3), min_rounds: 41 }
     }
 
     /// The part of it that is used up.
     fn used(&self, rounds: usize, time: Duration) -> f64 {
-        let of_rounds = rounds as f64 / self.least_rounds.max(1) as f64;
+        let of_rounds = rounds as f64 / self.min_rounds.max(1) as f64;
         let of_time = time.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE);
         of_rounds.min(of_time).min(1.0)
     }
@@ -65,8 +65,8 @@ impl Budget {
 
 /// Checks every engine on the scene's case, and times those whose result is right.
 ///
-/// Each round samples every engine once, in an order of its own; the hand-written loop (or else the first engine) has
-/// two turns, which gives the A/A spread. In cold cases every turn has layers of its own, so that what an engine finds
+/// Each round times every engine once, in a new order. The hand-written loop (or else the first engine) has two turns,
+/// which gives the A/A spread. In cold cases every turn has separate layers, so that what an engine finds
 /// in memory is what it has left there.
 ///
 /// # Errors
@@ -104,7 +104,7 @@ pub fn measure(
     };
     let names = contestants.iter().map(|engine| engine.name().to_owned());
     let entries =
-        names.zip(places).map(|(engine, place)| Entry { engine, outcome: outcome(place) }).collect();
+        names.zip(places).map(|(engine, place)| EngineOutcome { engine, outcome: outcome(place) }).collect();
     let isa = engines::isa(scene.case()).map(|isa| isa.to_string());
     Ok(Report { case: scene.case().clone(), isa, checked_by: reference, entries, noise })
 }
@@ -124,7 +124,7 @@ fn sample_in_turn(
     seats: &[usize],
     budget: Budget,
     mut progress: impl FnMut(Progress<'_>),
-) -> Result<Vec<Vec<Sample>>, BenchError> {
+) -> Result<Vec<Vec<TimeSample>>, BenchError> {
     let mut samples = vec![Vec::new(); seats.len()];
     if seats.is_empty() {
         return Ok(samples);
@@ -152,7 +152,7 @@ fn sample_in_turn(
     Ok(samples)
 }
 
-/// Who comes when: shuffled, so that nobody always follows the same neighbour, and the same on every machine.
+/// The order of the engines, shuffled, so that none always follows the same other one. It is equal on every machine.
 fn order(round: usize, seats: usize) -> Vec<usize> {
     let mut order: Vec<_> = (0..seats).collect();
     order.sort_by_cached_key(|&seat| {
@@ -164,11 +164,11 @@ fn order(round: usize, seats: usize) -> Vec<usize> {
 }
 
 impl Times {
-    fn from_samples(samples: Vec<Sample>) -> Self {
+    fn from_samples(samples: Vec<TimeSample>) -> Self {
         let with_read: Option<Vec<_>> = samples.iter().map(|sample| sample.write_and_read).collect();
         Self {
-            write: Samples::new(samples.iter().map(|sample| sample.write).collect()),
-            write_and_read: with_read.map(Samples::new),
+            write: Timings::new(samples.iter().map(|sample| sample.write).collect()),
+            write_and_read: with_read.map(Timings::new),
         }
     }
 }
@@ -199,11 +199,11 @@ mod tests {
 
     #[test]
     fn a_budget_is_used_up_by_time_and_rounds() {
-        let budget = Budget { time: Duration::from_secs(2), least_rounds: 10 };
+        let budget = Budget { time: Duration::from_secs(2), min_rounds: 10 };
         assert_eq!(budget.used(5, Duration::from_secs(60)), 0.5);
         assert_eq!(budget.used(1000, Duration::from_secs(1)), 0.5);
         assert_eq!(budget.used(10, Duration::from_secs(2)), 1.0);
-        let none = Budget { time: Duration::ZERO, least_rounds: 0 };
+        let none = Budget { time: Duration::ZERO, min_rounds: 0 };
         assert_eq!(none.used(1, Duration::from_nanos(1)), 1.0);
     }
 }

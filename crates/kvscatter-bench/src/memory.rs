@@ -11,7 +11,7 @@ use crate::{BenchError, Pages};
 /// The larger of the two page sizes; every buffer begins on such a boundary.
 const ALIGN: usize = 2 << 20;
 
-/// A zeroed buffer of its own, aligned to 2 MiB, every page of it touched.
+/// An owned, zeroed buffer, aligned to 2 MiB, every page of it touched.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapMut,
@@ -82,7 +82,7 @@ pub(crate) fn on_huge_pages<'r>(regions: impl IntoIterator<Item = &'r Region>) -
     let of_region = |region: &Region| {
         let (first, size) = (region.as_ptr().addr() as u64, Region::size(region.len));
         let overlaps = |mapping: &&Mapping| mapping.first < first + size && first < mapping.end;
-        // A mapping may hold several regions, and then says what all of them have.
+        // A mapping may contain several regions, and then reports the sum over all of them.
         mappings.iter().filter(overlaps).map(|mapping| mapping.huge).sum::<u64>().min(size)
     };
     Ok(regions.into_iter().map(of_region).sum())

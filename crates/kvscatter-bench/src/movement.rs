@@ -1,8 +1,8 @@
 //! How far a case moves between blocks of rounds and between processes.
 //!
-//! Ratios within a round cancel two effects: what slows all engines down, and the places of the process's
-//! stack, heap and pages, which do not change while it runs. Fresh processes get other places, so their
-//! medians show what one process cannot see.
+//! Ratios within a round cancel two effects: what slows all engines down, and the addresses of the process's
+//! stack, heap and pages, which do not change while it runs. Fresh processes get other addresses, so their medians show
+//! what one process cannot see.
 
 use serde::{Deserialize, Serialize};
 
@@ -112,7 +112,7 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::{Medians, Movement, RatioRange};
-    use crate::statistics::{MedianSpread, Samples};
+    use crate::statistics::{MedianSpread, Timings};
 
     fn process(blocks: &[f64], ratio: f64) -> Medians {
         let ratios = vec![("kvscatter".to_owned(), ratio)];
@@ -122,7 +122,7 @@ mod tests {
     /// Each process is steady in itself and its two turns agree, so that its own A/A spread is 1.00 to 1.00.
     #[test]
     fn what_moves_between_processes_is_seen() {
-        let steady = |time: f64| Samples::new(vec![time; 80]);
+        let steady = |time: f64| Timings::new(vec![time; 80]);
         let runs = [370.0, 448.0, 401.0].map(|time| {
             let (first, again) = (steady(time), steady(time));
             assert_eq!(first.straying_from(&again), MedianSpread { lowest: 1.0, highest: 1.0 });
@@ -141,7 +141,7 @@ mod tests {
     /// The machine slows down in the middle of one process, for both turns of the hand loop.
     #[test]
     fn what_moves_between_blocks_is_seen() {
-        let slowing = Samples::new((0..80).map(|round| if round < 40 { 370.0 } else { 448.0 }).collect());
+        let slowing = Timings::new((0..80).map(|round| if round < 40 { 370.0 } else { 448.0 }).collect());
         assert_eq!(slowing.straying_from(&slowing.clone()), MedianSpread { lowest: 1.0, highest: 1.0 });
         let movement = Movement::over(&[process(&slowing.block_medians(), 1.0)]).unwrap();
         assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 1));

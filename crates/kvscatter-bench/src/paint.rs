@@ -1,7 +1,6 @@
 //! Contents that cannot be mistaken for each other.
 
-/// Fills a buffer with words that differ from place to place and from seed to seed, so that a block in the wrong
-/// place never looks right.
+/// Fills a buffer with words that differ by offset and by seed, so that a block at a wrong offset never looks right.
 pub(crate) fn paint(buffer: &mut [u8], seed: u64) {
     let (words, rest) = buffer.as_chunks_mut::<8>();
     for (index, word) in words.iter_mut().enumerate() {

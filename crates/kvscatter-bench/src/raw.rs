@@ -1,4 +1,4 @@
-//! The unsafe code of this crate: copies without bounds checks, and a closure lent to waiting threads.
+//! The unsafe code of this crate: copies without bounds checks, and a closure that waiting threads borrow.
 
 mod pool;
 mod runs;

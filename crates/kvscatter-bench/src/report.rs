@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::case::Case;
 use crate::expected::Reference;
-use crate::statistics::{MedianSpread, Samples, Spread};
+use crate::statistics::{MedianSpread, Spread, Timings};
 
 /// One case, every engine.
 #[derive(Clone, Debug, Serialize)]
@@ -13,17 +13,17 @@ pub struct Report {
     pub case: Case,
     /// The instructions that kvscatter's kernels use for it; `None` if it refuses the case.
     pub isa: Option<String>,
-    /// Who said what is right.
+    /// What results were compared with.
     pub checked_by: Reference,
     /// In the order they were given.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<EngineOutcome>,
     /// How far one engine is from itself; `None` if none was measured.
     pub noise: Option<Noise>,
 }
 
 /// One engine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+pub struct EngineOutcome {
     /// The engine.
     pub engine: String,
     /// How it went.
@@ -49,9 +49,9 @@ pub enum Outcome {
 #[derive(Clone, Debug, Serialize)]
 pub struct Times {
     /// The write.
-    pub write: Samples,
+    pub write: Timings,
     /// The write and one pass over what was written, as attention reads it soon after; in cold cases.
-    pub write_and_read: Option<Samples>,
+    pub write_and_read: Option<Timings>,
 }
 
 /// The A/A spread: an engine measured twice, as if it were two.

@@ -53,7 +53,7 @@ impl Scene {
         let of_caches = Region::size(case.cache_bytes()).saturating_mul((caches + presents) as u64);
         let of_updates = Region::size(case.update_bytes()).saturating_mul(case.caches_per_call() as u64);
         let painted = of_caches.saturating_add(of_updates);
-        // While an engine is checked, what it must leave behind is there as well.
+        // While an engine is checked, its expected result is in memory as well.
         let needed = painted
             .saturating_add(Region::size(case.cache_bytes()))
             .saturating_add(Region::size(case.update_bytes()))
@@ -184,7 +184,7 @@ impl fmt::Display for Side {
 fn swept_bytes(name: &str) -> Result<usize, BenchError> {
     let bytes = Machine::read().last_level_cache().ok_or_else(|| BenchError::Case {
         name: name.to_owned(),
-        reason: "temperature flushed: the system does not tell the size of its last-level cache".to_owned(),
+        reason: "temperature flushed: the system does not report the size of its last-level cache".to_owned(),
     })?;
     Ok(bytes.min(MOST_SWEPT))
 }

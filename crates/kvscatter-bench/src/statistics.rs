@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
 /// Times of one engine in nanoseconds per call, one per round; there is at least one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Samples(Vec<f64>);
+pub struct Timings(Vec<f64>);
 
 /// A distribution, by three of its percentiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,18 +32,18 @@ const BLOCKS: usize = 8;
 /// Fewer have no median to speak of.
 const BLOCK_ROUNDS: usize = 5;
 
-impl Samples {
-    /// Samples in the order of their rounds.
+impl Timings {
+    /// Takes times in the order of their rounds.
     ///
     /// # Panics
     /// Without any: every measurement has a round.
     #[must_use]
     pub fn new(by_round: Vec<f64>) -> Self {
-        assert!(!by_round.is_empty(), "samples");
+        assert!(!by_round.is_empty(), "no times");
         Self(by_round)
     }
 
-    /// One sample per round.
+    /// Returns one time per round.
     #[must_use]
     pub fn by_round(&self) -> &[f64] {
         &self.0
@@ -55,15 +55,15 @@ impl Samples {
         Spread::of(self.0.clone())
     }
 
-    /// The ratios to a baseline's samples of the same rounds: slow moments of the machine fall on both.
+    /// Returns the ratios to a baseline's times of the same rounds. A slow moment of the machine affects both.
     #[must_use]
     pub fn over(&self, baseline: &Self) -> Spread {
         Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time / base).collect())
     }
 
-    /// How far the median of the ratios to other samples of the same engine strays: it is taken over each of eight
-    /// consecutive blocks of rounds, or of as many as have five rounds. A block's median strays further than that of
-    /// all rounds, so this errs on the careful side.
+    /// Returns how far the median of the ratios to other times of the same engine strays. The median is taken over each
+    /// of eight consecutive blocks of rounds, or of as many as have five rounds. A block's median strays further than
+    /// that of all rounds, so the result is rather too large than too small.
     #[must_use]
     pub fn straying_from(&self, again: &Self) -> MedianSpread {
         let ratios = Self(self.0.iter().zip(&again.0).map(|(time, base)| time / base).collect());
@@ -84,7 +84,7 @@ impl Samples {
         (0..blocks).map(|block| Spread::of(self.0[end(block)..end(block + 1)].to_vec()).median).collect()
     }
 
-    /// The differences to a baseline's samples of the same rounds, in nanoseconds.
+    /// Returns the differences to a baseline's times of the same rounds, in nanoseconds.
     #[must_use]
     pub fn minus(&self, baseline: &Self) -> Spread {
         Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time - base).collect())
@@ -92,10 +92,10 @@ impl Samples {
 }
 
 /// Summed up: three percentiles and how many there are.
-impl Serialize for Samples {
+impl Serialize for Timings {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Spread { p10, median, p90 } = self.spread();
-        let mut fields = to.serialize_struct("Samples", 4)?;
+        let mut fields = to.serialize_struct("Timings", 4)?;
         fields.serialize_field("median", &median)?;
         fields.serialize_field("p10", &p10)?;
         fields.serialize_field("p90", &p90)?;
@@ -109,9 +109,9 @@ impl Spread {
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let at = |part: f64| {
-            let place = part * (values.len() - 1) as f64;
-            let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
-            below + (above - below) * place.fract()
+            let index = part * (values.len() - 1) as f64;
+            let (below, above) = (values[index.floor() as usize], values[index.ceil() as usize]);
+            below + (above - below) * index.fract()
         };
         Self { p10: at(0.1), median: at(0.5), p90: at(0.9) }
     }
@@ -124,7 +124,7 @@ impl MedianSpread {
         Self { lowest: self.lowest.min(other.lowest), highest: self.highest.max(other.highest) }
     }
 
-    /// Whether a median ratio cannot be told from 1.
+    /// Returns whether a median ratio cannot be distinguished from 1.
     #[must_use]
     pub fn covers(&self, ratio: f64) -> bool {
         (self.lowest..=self.highest).contains(&ratio)
@@ -133,24 +133,24 @@ impl MedianSpread {
 
 #[cfg(test)]
 mod tests {
-    use super::{MedianSpread, Samples, Spread};
+    use super::{MedianSpread, Spread, Timings};
 
-    fn samples(values: &[f64]) -> Samples {
-        Samples::new(values.to_vec())
+    fn timings(values: &[f64]) -> Timings {
+        Timings::new(values.to_vec())
     }
 
     #[test]
     fn percentiles() {
         let eleven: Vec<f64> = (0..11).rev().map(f64::from).collect();
-        assert_eq!(samples(&eleven).spread(), Spread { p10: 1.0, median: 5.0, p90: 9.0 });
-        assert_eq!(samples(&[7.0]).spread(), Spread { p10: 7.0, median: 7.0, p90: 7.0 });
-        assert_eq!(samples(&[4.0, 2.0]).spread(), Spread { p10: 2.2, median: 3.0, p90: 3.8 });
+        assert_eq!(timings(&eleven).spread(), Spread { p10: 1.0, median: 5.0, p90: 9.0 });
+        assert_eq!(timings(&[7.0]).spread(), Spread { p10: 7.0, median: 7.0, p90: 7.0 });
+        assert_eq!(timings(&[4.0, 2.0]).spread(), Spread { p10: 2.2, median: 3.0, p90: 3.8 });
     }
 
-    /// The machine halves its speed in every other round: the medians are apart, the ratio is not.
+    /// The machine halves its speed in every other round. The times differ, and the ratio does not.
     #[test]
     fn ratios_are_paired_by_round() {
-        let (fast, slow) = (samples(&[1.0, 2.0, 1.0, 2.0]), samples(&[3.0, 6.0, 3.0, 6.0]));
+        let (fast, slow) = (timings(&[1.0, 2.0, 1.0, 2.0]), timings(&[3.0, 6.0, 3.0, 6.0]));
         assert_eq!(slow.over(&fast), Spread { p10: 3.0, median: 3.0, p90: 3.0 });
         assert_eq!(slow.minus(&fast).median, 3.0);
     }
@@ -165,15 +165,15 @@ mod tests {
     /// Ten rounds are two blocks; what a single round does shows in neither median.
     #[test]
     fn medians_stray_less_than_single_rounds() {
-        let first = samples(&[1.0, 1.1, 1.02, 9.0, 0.1, 1.0, 0.97, 0.5, 0.96, 7.0]);
-        let again = samples(&[1.0; 10]);
+        let first = timings(&[1.0, 1.1, 1.02, 9.0, 0.1, 1.0, 0.97, 0.5, 0.96, 7.0]);
+        let again = timings(&[1.0; 10]);
         assert_eq!(first.straying_from(&again), MedianSpread { lowest: 0.97, highest: 1.02 });
         assert_eq!(first.straying_from(&first), MedianSpread { lowest: 1.0, highest: 1.0 });
     }
 
     #[test]
     fn blocks_are_eight_and_one_of_few_rounds() {
-        let straying = |values: &[f64]| samples(values).straying_from(&samples(&vec![1.0; values.len()]));
+        let straying = |values: &[f64]| timings(values).straying_from(&timings(&vec![1.0; values.len()]));
         // The last of eight blocks is slow, and an eighth of 43 rounds is at least 5.
         let slow_end: Vec<_> = (0..43).map(|round| if round < 37 { 1.0 } else { 1.5 }).collect();
         assert_eq!(straying(&slow_end), MedianSpread { lowest: 1.0, highest: 1.5 });

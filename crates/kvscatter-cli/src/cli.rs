@@ -1,14 +1,14 @@
-//! The command line: every command, its arguments and the help that teaches them.
+//! The command line as a whole: its help, its options for every command, and how it is parsed.
 
 use std::any::TypeId;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use clap::{Args, Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use kvscatter_bench::Starts;
 
-use crate::commands::{apply, bench, cases, certify, convert, generate, inspect, lower, plan, run, verify};
+use crate::commands::Command;
 
 /// Writes new keys and values into a KV cache, exactly as ONNX, TensorRT and Ascend define it.
 #[derive(Debug, Parser)]
@@ -43,16 +43,19 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The arguments of this process, or what to say instead.
+/// Parses the arguments of this process.
+///
+/// # Errors
+/// The message to print instead: the help, or what is wrong with the arguments.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
     let mut command = with_negative_numbers(Cli::command());
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Every option whose value is a number takes the negative one behind it, so that its own parser says what is wrong with
-/// that. A path takes none: what is forgotten before an option is not the path.
-fn with_negative_numbers(command: Clap) -> Clap {
+/// Lets every option that takes a number also take a negative one, so that the option's parser explains why it cannot be
+/// negative. Other options do not: after a forgotten path, the next option is not read as the path.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let numbers = [
         TypeId::of::<usize>(),
         TypeId::of::<NonZeroUsize>(),
@@ -68,35 +71,4 @@ fn with_negative_numbers(command: Clap) -> Clap {
         if is_number { arg.allow_negative_numbers(true) } else { arg }
     };
     command.mut_args(takes).mut_subcommands(with_negative_numbers)
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    Run(Box<run::Run>),
-    Generate(Box<generate::Generate>),
-    #[command(subcommand)]
-    Apply(apply::Apply),
-    #[command(subcommand)]
-    Plan(plan::Plan),
-    Inspect(inspect::Inspect),
-    Certify(Box<certify::Certify>),
-    Convert(convert::Convert),
-    Lower(lower::Lower),
-    Verify(verify::Verify),
-    Cases(cases::Cases),
-    Bench(bench::Bench),
-    Completions(Completions),
-}
-
-/// Print a shell completion script
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  kvscatter completions bash > \\
-      ~/.local/share/bash-completion/completions/kvscatter
-  kvscatter completions zsh > ~/.zfunc/_kvscatter
-  kvscatter completions fish > ~/.config/fish/completions/kvscatter.fish")]
-pub(crate) struct Completions {
-    /// The shell to complete for
-    pub(crate) shell: clap_complete::Shell,
 }

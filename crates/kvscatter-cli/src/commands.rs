@@ -1,28 +1,49 @@
-//! What each command does.
+//! The commands: the arguments of each, and what it does.
 
-pub(crate) mod apply;
-pub(crate) mod bench;
-pub(crate) mod cases;
-pub(crate) mod certify;
-pub(crate) mod convert;
-pub(crate) mod generate;
-pub(crate) mod inspect;
-pub(crate) mod lower;
-pub(crate) mod named;
-pub(crate) mod plan;
-pub(crate) mod run;
-pub(crate) mod verify;
-pub(crate) mod weights;
+mod apply;
+mod bench;
+mod cases;
+mod certify;
+mod completions;
+mod convert;
+mod generate;
+mod inspect;
+mod lower;
+mod named;
+mod plan;
+mod run;
+mod verify;
+mod weights;
 
-use std::io::Write;
+use clap::Subcommand;
 
-use clap::CommandFactory;
-
-use crate::cli::{Cli, Command};
 use crate::error::CommandError;
 use crate::output::{Outcome, Output};
 
-pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, CommandError> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<run::Run>),
+    Generate(Box<generate::Generate>),
+    #[command(subcommand)]
+    Apply(apply::Apply),
+    #[command(subcommand)]
+    Plan(plan::Plan),
+    Inspect(inspect::Inspect),
+    Certify(Box<certify::Certify>),
+    Convert(convert::Convert),
+    Lower(lower::Lower),
+    Verify(verify::Verify),
+    Cases(cases::Cases),
+    Bench(bench::Bench),
+    Completions(completions::Completions),
+}
+
+/// Runs a command. `command_line` makes the definition of the whole command line, for the script that completes it.
+pub(crate) fn run(
+    command: Command,
+    command_line: fn() -> clap::Command,
+    output: &mut Output,
+) -> Result<Outcome, CommandError> {
     match command {
         Command::Run(args) => run::run(*args, output),
         Command::Generate(args) => generate::run(*args, output),
@@ -35,12 +56,6 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<Outcome, Comm
         Command::Verify(args) => verify::run(args, output),
         Command::Cases(args) => cases::run(args, output),
         Command::Bench(args) => bench::run(args, output),
-        Command::Completions(_) if output.is_json() => Err(CommandError::NoJson),
-        Command::Completions(args) => {
-            let mut script = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "kvscatter", &mut script);
-            output.write_all(&script)?;
-            Ok(Outcome::Passed)
-        }
+        Command::Completions(args) => completions::run(&args, command_line(), output),
     }
 }

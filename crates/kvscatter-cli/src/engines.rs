@@ -1,4 +1,4 @@
-//! Which engine runs a model: the one place where `--engine` and `--ort-lib` become one.
+//! Opens the engine that `--engine` and `--ort-lib` name.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -20,7 +20,10 @@ pub(crate) enum EngineName {
     Ort,
 }
 
-/// What `--ort-lib` names is used by nothing else.
+/// Opens an engine.
+///
+/// # Errors
+/// [`CommandError::LibraryUnused`] if a library is given to an engine that does not use one, and those of loading it.
 pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn Engine>, CommandError> {
     match (name, ort_lib) {
         (EngineName::Ort, library) => Ok(Box::new(OnnxRuntime::load(library)?)),
@@ -29,15 +32,15 @@ pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn E
     }
 }
 
-/// Who ran a model, for the record.
+/// The engine that ran a model, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Runtime {
+pub(crate) struct RuntimeInfo {
     name: String,
     version: String,
     device: String,
 }
 
-impl Runtime {
+impl RuntimeInfo {
     pub(crate) fn of(engine: &dyn Engine) -> Self {
         Self {
             name: engine.name().to_owned(),
@@ -47,7 +50,7 @@ impl Runtime {
     }
 }
 
-impl std::fmt::Display for Runtime {
+impl std::fmt::Display for RuntimeInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} on {}", self.name, self.version, self.device)
     }

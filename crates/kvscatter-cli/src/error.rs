@@ -40,7 +40,7 @@ pub(crate) enum CommandError {
     #[error("--eos {id}: the vocabulary has 0 to {}", vocabulary.saturating_sub(1))]
     EosUnknown { id: i64, vocabulary: usize },
     /// A value that an engine does not take.
-    #[error("{input:?} holds strings: engines take numbers")]
+    #[error("{input:?} contains strings: engines take numbers")]
     StringsInEngine { input: String },
     #[error("--in-place: {past:?} cannot be, {why}")]
     CannotShare { past: String, why: &'static str },
@@ -52,12 +52,12 @@ pub(crate) enum CommandError {
     NotAPosition { input: String, index: usize, value: i64 },
     /// An index argument came from a tensor that is no list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {expected} of rank 1")]
-    NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, expected: &'static str },
+    NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, expected: String },
     #[error("{argument}[{index}] = {value}: beyond int32, which is this input's type")]
     NotInt32 { argument: &'static str, index: usize, value: i64 },
     #[error("{}: no test directory: none has a model.onnx", .dir.display())]
     NoCases { dir: PathBuf },
-    #[error("{} cannot be read, as said above", count(*.cases, "case"))]
+    #[error("{} cannot be read, see above", count(*.cases, "case"))]
     Unreadable { cases: usize },
     #[error("{}: no test_data_set_0", .dir.display())]
     NoDataSet { dir: PathBuf },
@@ -65,7 +65,7 @@ pub(crate) enum CommandError {
     NoModel { dir: PathBuf },
     #[error("--json: a completion script is no JSON document")]
     NoJson,
-    /// One of the operator's rules, and the option that would keep it.
+    /// One of the operator's rules, and the option that makes the call follow it.
     #[error("{rule}; {hint}")]
     Hinted { rule: kvscatter::Error, hint: String },
     #[error("{}: not empty, it contains {}; cases go into a new folder", .dir.display(), .entry.display())]
@@ -100,7 +100,7 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
-    /// The library's complaint about open sizes in the command's own words.
+    /// Turns the library's error about open sizes into one that names options of the command.
     pub(crate) fn of_sizes(error: kvscatter_onnx::OnnxError) -> Self {
         match error {
             kvscatter_onnx::OnnxError::DimsMissing { open } => Self::OpenSizes { open },
@@ -109,7 +109,7 @@ impl CommandError {
     }
 }
 
-/// What to add to the command line.
+/// Returns the options to add to the command line.
 fn dim_options(open: &[OpenDim]) -> String {
     let options: Vec<_> = open.iter().map(|open| format!("--dim {}=N", open.dim)).collect();
     options.join(" ")
@@ -137,5 +137,5 @@ pub(crate) fn usage(error: &clap::Error) -> String {
         .collect();
     let message = lines.join(" ").replace(" tip:", "; tip:");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    format!("{message} (--help says more)")
+    format!("{message} (see --help)")
 }

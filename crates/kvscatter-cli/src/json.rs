@@ -6,7 +6,7 @@ use kvscatter_certify::report::words::misleads;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Writes a document. Characters that move a terminal's cursor or turn text around are written as `\u`
+/// Writes a document. Characters that move a terminal's cursor or reverse text are written as `\u`
 /// escapes, so a parser reads the same text.
 ///
 /// # Errors
@@ -24,12 +24,12 @@ impl Formatter for Escaping {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while let Some((at, c)) = rest.char_indices().find(|&(_, c)| misleads(c)) {
-            let (plain, behind) = rest.split_at(at);
+            let (plain, after) = rest.split_at(at);
             writer.write_all(plain.as_bytes())?;
             for unit in c.encode_utf16(&mut [0; 2]) {
                 write!(writer, "\\u{unit:04x}")?;
             }
-            rest = behind.get(c.len_utf8()..).unwrap_or_default();
+            rest = after.get(c.len_utf8()..).unwrap_or_default();
         }
         writer.write_all(rest.as_bytes())
     }

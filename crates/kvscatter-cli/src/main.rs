@@ -1,14 +1,14 @@
 //! The `kvscatter` command: a thin layer that turns arguments and files into calls of the library.
 //!
 //! Exit codes: 0, everything asked for was done and every check passed; 1, a check failed; 2, bad input or
-//! usage, said in one line on standard error. A signal that ends the command first removes unfinished files;
+//! usage, with one line on standard error. A signal that ends the command first removes unfinished files;
 //! the exit status is that of the signal.
 #![deny(unsafe_code, reason = "only the memory map of a cache file and the disposition of signals need any")]
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::indexing_slicing,
-    reason = "files and arguments come from strangers: every size and index is checked"
+    reason = "files and arguments are not trusted: every size and index is checked"
 )]
 
 mod cli;
@@ -30,15 +30,17 @@ mod values;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::ErrorKind;
 
+use cli::Cli;
 use error::CommandError;
 use output::{Outcome, Output};
 
 fn main() -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => return said(error.print()),
+        Err(error) if !error.use_stderr() => return help_printed(error.print()),
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             // Nothing was asked for: the help is the answer.
             let _ = error.print();
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
         return refused(&format!("signals cannot be handled: {error}"));
     }
     let mut output = Output::new(cli.json);
-    match commands::run(cli.command, &mut output).and_then(|outcome| {
+    match commands::run(cli.command, Cli::command, &mut output).and_then(|outcome| {
         output.flush()?;
         Ok(outcome)
     }) {
@@ -61,8 +63,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help: a reader that has seen enough (`| head`) is no error.
-fn said(result: io::Result<()>) -> ExitCode {
+/// The exit code after printing help. A reader that closed the pipe (`| head`) is no error.
+fn help_printed(result: io::Result<()>) -> ExitCode {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             refused(&CommandError::Output(error).to_string())
@@ -73,7 +75,7 @@ fn said(result: io::Result<()>) -> ExitCode {
 
 fn refused(message: &str) -> ExitCode {
     let message = output::one_line(message);
-    // Nobody is left to tell if standard error is gone.
+    // If standard error is closed, the message cannot be shown.
     let _ = writeln!(io::stderr(), "error: {message}");
     ExitCode::from(2)
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use kvscatter::error::ErrorKind;
 use kvscatter::spec::ascend::{self, KvCacheOperationCall};
 use kvscatter::spec::onnx;
 use kvscatter::spec::tensorrt::{self, PackedCall};
@@ -16,11 +17,8 @@ use kvscatter::{Argument, ElementType, Lengths, Mode, Positions, WritePlan};
 use crate::error::CommandError;
 use crate::numbers::integer;
 pub(crate) use indices::Indices;
-use indices::{INT32, INT32_OR_INT64, INT64, Integers};
+use indices::{INT32, INT32_OR_INT64, INT64};
 pub(crate) use operand::{Described, Operand};
-
-/// ONNX's default of `axis`.
-const DEFAULT_AXIS: i64 = -2;
 
 /// An operator with everything but its tensors.
 pub(crate) enum Operator {
@@ -37,7 +35,7 @@ pub(crate) struct TensorScatter {
     write_indices: Option<Indices>,
 
     /// Sequence dimension of the cache; not 0, which is the batch
-    #[arg(long, default_value_t = DEFAULT_AXIS, value_parser = integer::<i64>)]
+    #[arg(long, default_value_t = onnx::TensorScatter::DEFAULT_AXIS, value_parser = integer::<i64>)]
     axis: i64,
 
     /// In circular mode slots are taken modulo the capacity
@@ -95,10 +93,10 @@ pub(crate) struct KvCacheOperation {
     extensions: Extensions,
 }
 
-/// What no specification has.
+/// Options that no specification has.
 #[derive(Debug, Args)]
 struct Extensions {
-    /// Rows of each sample that are real: the padding behind them is not written
+    /// Rows of each sample that are real: the padding after them is not written
     #[arg(
         long,
         value_name = "INDICES",
@@ -119,9 +117,9 @@ struct Extensions {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OutOfRange {
-    /// Nothing at all is written
+    /// Nothing is written
     Error,
-    /// That sample is left as it is
+    /// That sample is not written
     SkipSample,
 }
 
@@ -244,13 +242,13 @@ impl Operator {
 
     /// The rule that a call breaks, with the option that its author has most likely forgotten.
     fn hinted(&self, rule: kvscatter::Error, cache: &Described, update: &Described) -> CommandError {
-        let hint = match (self, &rule) {
-            (Self::TensorScatter(options), kvscatter::Error::AxisIsBatch { .. })
-                if cache.shape.len() == 2 && options.axis == DEFAULT_AXIS =>
+        let hint = match (self, rule.details().kind) {
+            (Self::TensorScatter(options), ErrorKind::AxisIsBatch)
+                if cache.shape.len() == 2 && options.axis == onnx::TensorScatter::DEFAULT_AXIS =>
             {
                 "give --axis 1".to_owned()
             }
-            (Self::KvCacheUpdate(options), kvscatter::Error::Rank { .. })
+            (Self::KvCacheUpdate(options), ErrorKind::Rank)
                 if update.shape.len() == 3 && options.update_lengths.is_none() =>
             {
                 "a packed update [tokens, heads, head size] needs --update-lengths".to_owned()
@@ -283,7 +281,7 @@ impl TensorScatter {
 
 impl KvCacheUpdate {
     fn operator(&self) -> tensorrt::KvCacheUpdate {
-        // There is one mode, and the parser takes no other.
+        // The parser takes only this mode.
         let CacheMode::Linear = self.cache_mode;
         tensorrt::KvCacheUpdate::new().out_of_range(self.extensions.out_of_range.into())
     }
@@ -313,9 +311,9 @@ impl From<OutOfRange> for kvscatter::OutOfRange {
 fn load(
     indices: &Option<Indices>,
     argument: &'static str,
-    integers: Integers,
+    accepted: &[ElementType],
 ) -> Result<Option<Vec<i64>>, CommandError> {
-    indices.as_ref().map(|indices| indices.load(argument, integers)).transpose()
+    indices.as_ref().map(|indices| indices.load(argument, accepted)).transpose()
 }
 
 fn starts(indices: &Option<Vec<i64>>) -> Positions<'_> {
@@ -326,7 +324,7 @@ fn these(lengths: &Option<Vec<i64>>) -> Lengths<'_> {
     lengths.as_ref().into()
 }
 
-/// Lists that are typed may hold what the specification's int32 cannot.
+/// Converts to the specification's int32. A typed list may have larger values.
 fn narrow(argument: &'static str, values: &[i64]) -> Result<Vec<i32>, CommandError> {
     values
         .iter()

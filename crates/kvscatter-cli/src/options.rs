@@ -4,7 +4,7 @@ use kvscatter_certify::CertifyError;
 use kvscatter_onnxruntime::RuntimeError;
 use kvscatter_session::{SessionError, Setting};
 
-/// What is put behind the words of a session's error, such as ` (--memory)`. Empty where no option is about it.
+/// Returns the option to name after a session's error, such as ` (--memory)`. Empty if no option is about it.
 pub(crate) fn of_session(error: &SessionError) -> &'static str {
     match error.about() {
         Some(Setting::Memory) => " (--memory)",
@@ -26,7 +26,7 @@ pub(crate) fn of_certify(error: &CertifyError) -> &'static str {
     }
 }
 
-/// As [`of_session`], for an ONNX Runtime that cannot be had.
+/// As [`of_session`], for an ONNX Runtime that cannot be loaded.
 pub(crate) fn of_runtime(error: &RuntimeError) -> &'static str {
     match error {
         RuntimeError::Missing { .. } => " (--ort-lib)",

@@ -11,7 +11,7 @@ use crate::json;
 
 pub(crate) use kvscatter_certify::report::words::one_line;
 
-/// Where a command says its results. Colours go to terminals only, and not where `NO_COLOR` is set.
+/// Standard output. Colours are written only to terminals, and not if `NO_COLOR` is set.
 pub(crate) struct Output {
     /// Passes every line on as it ends, so that long work is seen to go on.
     stream: anstream::AutoStream<io::StdoutLock<'static>>,

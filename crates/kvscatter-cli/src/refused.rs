@@ -1,7 +1,9 @@
-//! `refused.json`: what a test directory says when its inputs must be refused.
+//! `refused.json`: the reason why the inputs of a test directory must be refused.
 
 use std::path::Path;
 
+use kvscatter::error::ErrorKind;
+use kvscatter_onnx::OnnxError;
 use kvscatter_onnx::test_dir::REFUSED;
 use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
@@ -16,7 +18,7 @@ const MAX_BYTES: u64 = 1 << 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     /// The rule, for programs.
-    pub(crate) kind: Kind,
+    pub(crate) kind: RefusedRule,
     /// The rule and the numbers that break it, for people.
     pub(crate) reason: String,
 }
@@ -24,7 +26,7 @@ pub(crate) struct Refused {
 /// The rules of TensorScatter that inputs can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub(crate) enum RefusedRule {
     TypesDiffer,
     Mode,
     Rank,
@@ -54,7 +56,7 @@ impl Refused {
     /// Writes the file into this folder.
     ///
     /// # Errors
-    /// [`files::FileError`] if the file system says no.
+    /// [`files::FileError`] if the file system refuses.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
         let path = folder.join(REFUSED);
         let mut text = Vec::new();
@@ -63,42 +65,44 @@ impl Refused {
         Ok(files::write_bytes(&path, &text, &[])?)
     }
 
-    /// What the oracle says, in the words of this file.
+    /// Converts the oracle's refusal.
     ///
     /// # Errors
     /// [`CommandError::NotTensorScatter`] if the rule is another operator's.
     pub(crate) fn from_oracle(refusal: &Refusal) -> Result<Self, CommandError> {
         let (kind, reason) = match *refusal {
             Refusal::TypesDiffer { cache, update } => {
-                (Kind::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
+                (RefusedRule::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
             }
             Refusal::Mode { ref name } => {
-                (Kind::Mode, format!("mode {name:?} is neither linear nor circular"))
+                (RefusedRule::Mode, format!("mode {name:?} is neither linear nor circular"))
             }
             Refusal::CacheRank { rank } => {
-                (Kind::Rank, format!("past_cache has {rank} dimensions, at least 2 are needed"))
+                (RefusedRule::Rank, format!("past_cache has {rank} dimensions, at least 2 are needed"))
             }
-            Refusal::UpdateRank { rank } => {
-                (Kind::RankMismatch, format!("update has {rank} dimensions, past_cache another number"))
-            }
+            Refusal::UpdateRank { rank } => (
+                RefusedRule::RankMismatch,
+                format!("update has {rank} dimensions, past_cache another number"),
+            ),
             Refusal::Axis { axis, rank } => {
-                (Kind::Axis, format!("axis {axis} is no sequence dimension of a cache of rank {rank}"))
+                (RefusedRule::Axis, format!("axis {axis} is no sequence dimension of a cache of rank {rank}"))
             }
             Refusal::Dimension { dimension, cache, update } => (
-                Kind::Dimension,
+                RefusedRule::Dimension,
                 format!("dimension {dimension} is {update} in update, {cache} in past_cache"),
             ),
-            Refusal::UpdateTooLong { capacity, rows } => {
-                (Kind::UpdateTooLong, format!("update has {rows} rows, past_cache has room for {capacity}"))
-            }
+            Refusal::UpdateTooLong { capacity, rows } => (
+                RefusedRule::UpdateTooLong,
+                format!("update has {rows} rows, past_cache has room for {capacity}"),
+            ),
             Refusal::IndexCount { argument, given, needed } => {
-                (Kind::IndexCount, format!("{argument} has {given} values, the batch is {needed}"))
+                (RefusedRule::IndexCount, format!("{argument} has {given} values, the batch is {needed}"))
             }
             Refusal::NegativeStart { sample, start } => {
-                (Kind::NegativeStart, format!("write_indices[{sample}] = {start} is negative"))
+                (RefusedRule::NegativeStart, format!("write_indices[{sample}] = {start} is negative"))
             }
             Refusal::OutOfRange { sample, start, rows, capacity } => (
-                Kind::OutOfRange,
+                RefusedRule::OutOfRange,
                 format!("write_indices[{sample}] = {start}: {start} + {rows} rows exceed {capacity}"),
             ),
             _ => return Err(CommandError::NotTensorScatter { what: format!("{refusal:?}") }),
@@ -107,26 +111,25 @@ impl Refused {
     }
 }
 
-impl Kind {
-    /// The rule that an evaluation found broken.
-    pub(crate) fn of(error: &kvscatter_onnx::OnnxError) -> Option<Self> {
-        use kvscatter::Error as Rule;
-        use kvscatter_onnx::OnnxError;
-        match error.root() {
-            OnnxError::Mode { .. } => Some(Self::Mode),
-            OnnxError::Operator(rule) => Some(match rule {
-                Rule::ElementTypeMismatch { .. } => Self::TypesDiffer,
-                Rule::UnknownMode => Self::Mode,
-                Rule::Rank { .. } | Rule::RankTooLow { .. } => Self::Rank,
-                Rule::RankMismatch { .. } => Self::RankMismatch,
-                Rule::AxisOutOfRange { .. } | Rule::AxisIsBatch { .. } => Self::Axis,
-                Rule::DimensionMismatch { .. } => Self::Dimension,
-                Rule::UpdateLongerThanCache { .. } => Self::UpdateTooLong,
-                Rule::ListLength { .. } => Self::IndexCount,
-                Rule::NegativeStart { .. } => Self::NegativeStart,
-                Rule::StartOutOfRange { .. } => Self::OutOfRange,
-                _ => return None,
-            }),
+impl RefusedRule {
+    /// Returns the rule that an evaluation reports as broken, if it is one of these.
+    pub(crate) fn of(error: &OnnxError) -> Option<Self> {
+        let kind = match error.root() {
+            OnnxError::Mode { .. } => ErrorKind::UnknownMode,
+            OnnxError::Operator(rule) => rule.details().kind,
+            _ => return None,
+        };
+        match kind {
+            ErrorKind::ElementTypeMismatch => Some(Self::TypesDiffer),
+            ErrorKind::UnknownMode => Some(Self::Mode),
+            ErrorKind::Rank | ErrorKind::RankTooLow => Some(Self::Rank),
+            ErrorKind::RankMismatch => Some(Self::RankMismatch),
+            ErrorKind::AxisOutOfRange | ErrorKind::AxisIsBatch => Some(Self::Axis),
+            ErrorKind::DimensionMismatch => Some(Self::Dimension),
+            ErrorKind::UpdateLongerThanCache => Some(Self::UpdateTooLong),
+            ErrorKind::ListLength => Some(Self::IndexCount),
+            ErrorKind::NegativeStart => Some(Self::NegativeStart),
+            ErrorKind::StartOutOfRange => Some(Self::OutOfRange),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 use serde::Serialize;
 
-/// How far two values may lie apart: `|got - expected| <= atol + rtol * |expected|`, as `numpy.allclose`.
+/// The largest difference between two values that count as equal: `|got - expected| <= atol + rtol * |expected|`, as `numpy.allclose`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
     pub(crate) rtol: f64,
@@ -45,7 +45,7 @@ pub(crate) fn difference(
     })
 }
 
-/// What a line can say about a tensor: type, shape, and the values of a short list of indices.
+/// A tensor in one line: type, shape, and the values of a short list of indices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Summary {
     #[serde(rename = "type")]

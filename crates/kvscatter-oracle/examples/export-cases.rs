@@ -17,7 +17,7 @@
 //!                          1 and the sample or dimension or 0 and 0, 1 and the offending value or 0 and 0
 //! indices  bits (0 absent, 32, 64), array
 //! tensor   element type text (ONNX's name), bits of a stored element (strings are stored as handles of 64),
-//!          shape array, strides array (empty if dense), element [0, 0, …]'s place in the buffer in elements,
+//!          shape array, strides array (empty if dense), element [0, 0, …]'s offset in the buffer in elements,
 //!          bytes of the whole buffer
 //! text     bytes
 //! bytes    their number, and so many bytes
@@ -71,7 +71,7 @@ fn placements(case: Case) -> Vec<(Case, Placed)> {
     vec![(case, dense), (renamed, strided)]
 }
 
-/// A view whose element [0, 0, …] has an address, as elements of 4 bits have only at even places.
+/// A view whose element [0, 0, …] has an address, as elements of 4 bits have only at even offsets.
 fn addressable(case: &Case, mut make: impl FnMut(&mut Random) -> View, random: &mut Random) -> View {
     loop {
         let view = make(random);
@@ -219,7 +219,7 @@ fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Re
         Refusal::UpdateTooLong { rows, .. } => (update, None, size(rows)),
         Refusal::IndexCount { argument, given, .. } => (argument, None, size(given)),
         Refusal::Length { sample, length, .. } => ("lengths", Some(sample), Some(length)),
-        // A document that counts the length after the write is told that length.
+        // A specification that counts the length after the write gets that length.
         Refusal::NegativeStart { sample, start } | Refusal::OutOfRange { sample, start, .. } => {
             let given = token_offset.map_or(start, |offsets| offsets[sample].into());
             (starts, Some(sample), i64::try_from(given).ok())

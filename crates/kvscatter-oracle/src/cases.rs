@@ -1,8 +1,8 @@
 //! The cases that every backend and surface is run on: adversarial, deterministic, and painted so that swapped blocks
 //! cannot cancel out.
 //!
-//! [`cases`] mixes the three operators, [`tensor_scatter`] is what an ONNX model can say, and [`exhaustive`] is every
-//! `TensorScatter` of a small domain, in index space.
+//! [`cases`] mixes the three operators, [`tensor_scatter`] makes those that an ONNX model can express, and
+//! [`exhaustive`] makes every `TensorScatter` of a small domain, in index space.
 
 mod call;
 mod draft;
@@ -30,7 +30,7 @@ use crate::{Outcome, Refusal, size};
 /// One call of one operator on painted data, with the answer.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Unique within its generator, and says what is adversarial about it: letters, digits and `_`.
+    /// Unique within its generator, and describes what is adversarial: letters, digits and `_`.
     pub name: String,
     /// The operator with all its attributes, and every input but the two tensors.
     pub call: Call,
@@ -48,7 +48,7 @@ pub struct Case {
     pub expected: Result<Expected, Refusal>,
 }
 
-/// What a call that is not refused leaves behind, as it is stored.
+/// The result of a call that is not refused, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The cache after the write.

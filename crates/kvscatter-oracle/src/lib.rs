@@ -45,7 +45,7 @@ impl<'a, E> Tensor<'a, E> {
     }
 }
 
-/// What a call that was not refused leaves behind.
+/// The result of a call that was not refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome<E> {
     /// The cache after the write, in the cache's shape.
@@ -90,7 +90,7 @@ fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
     index
 }
 
-/// The place of the element at `index` in row-major order.
+/// Returns the offset of the element at `index` in row-major order.
 fn ravel(index: &[usize], shape: &[usize]) -> usize {
     assert!(index.iter().zip(shape).all(|(i, dimension)| i < dimension), "{index:?} in {shape:?}");
     index.iter().zip(shape).fold(0, |flat, (&i, &dimension)| flat * dimension + i)

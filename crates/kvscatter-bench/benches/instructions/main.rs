@@ -4,7 +4,7 @@
 //! no time: a cache miss is one instruction. Valgrind has no AVX-512, so what is counted are the AVX2 kernels, on
 //! rows short enough to be copied without the C library, whose instructions are not ours.
 //!
-//! Every case runs in a process of its own, once with few and once with many calls: the difference is free of
+//! Every case runs in a separate process, once with few and once with many calls: the difference is free of
 //! what starting and preparing cost.
 
 mod calls;
@@ -59,17 +59,17 @@ fn compare() -> Result<bool> {
     let slower = changes.iter().filter(|change| change.is_regression()).count();
     let faster = changes.iter().filter(|change| change.is_gain()).count();
     let new = changes.iter().filter(|change| change.was.is_none()).count();
-    let gone =
+    let removed =
         old.instructions.keys().filter(|&old| !calls::CASES.iter().any(|(name, _)| name == old)).count();
-    println!("{} cases: {slower} slower, {faster} faster, {new} new, {gone} gone", changes.len());
+    println!("{} cases: {slower} slower, {faster} faster, {new} new, {removed} removed", changes.len());
     if slower + faster > 0 && rustc != old.rustc {
         println!("counted with another compiler than the table, which alone may be the reason:");
         println!("  table {}\n  here  {rustc}", old.rustc);
     }
-    if slower + faster + new + gone > 0 {
+    if slower + faster + new + removed > 0 {
         println!("if that is meant to be, `cargo xtask instructions --bless` rewrites the table");
     }
-    Ok(slower + new + gone == 0)
+    Ok(slower + new + removed == 0)
 }
 
 fn bless() -> Result<bool> {

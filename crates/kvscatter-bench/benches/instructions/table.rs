@@ -27,7 +27,7 @@ struct Tolerance {
 #[derive(Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Counts {
-    /// What `rustc --version` said.
+    /// The output of `rustc --version`.
     pub(crate) rustc: String,
     /// By case.
     pub(crate) instructions: BTreeMap<String, u64>,

@@ -37,7 +37,7 @@ pub struct NotStarts {
     text: String,
 }
 
-/// As it stands in data: a word or a list.
+/// The form in data: a word or a list.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -46,7 +46,7 @@ enum Written {
 }
 
 impl Starts {
-    /// Whether there is a start for every sample that fits, said in words if not.
+    /// Checks that there is a start for every sample, and that each fits.
     pub(super) fn check(&self, sides: &Sides, rows: usize, mode: Mode) -> Result<(), String> {
         let circular = mode == Mode::Circular;
         match self {

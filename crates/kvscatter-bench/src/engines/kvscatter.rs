@@ -36,7 +36,7 @@ struct KvscatterRun<E> {
 
 /// How the library is given the buffers.
 trait Elements: 'static {
-    /// One cache, in place: plan and write in one.
+    /// Plans and writes one cache in place, in one call.
     fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Buffers<'_>) -> Result<(), Error>;
     fn in_place(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error>;
     fn functional(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error>;
@@ -146,7 +146,7 @@ impl<E: Elements> Run for KvscatterRun<E> {
 }
 
 impl<E: Elements> KvscatterRun<E> {
-    /// One plan for all that is more than one cache, one thread, in place.
+    /// One plan for every write but that of one cache in place on one thread.
     #[inline(never)]
     fn planned(&self, call: &mut Call<'_>) -> Result<(), Failed> {
         let mut plan = self.write.plan(&self.starts)?;

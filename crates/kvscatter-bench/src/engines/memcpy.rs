@@ -12,7 +12,7 @@ use crate::layout::{runs, straddles};
 use crate::raw::{Pool, Runs};
 use crate::scene::Scene;
 
-/// libc's memcpy: what [`Task::Memcpy`] says.
+/// libc's memcpy, see [`Task::Memcpy`].
 #[derive(Debug)]
 pub struct Memcpy {
     name: String,

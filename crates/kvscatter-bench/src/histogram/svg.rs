@@ -53,7 +53,7 @@ impl Histogram {
         self.labels(&area, bottom)?;
         let caption = match self.beyond() {
             0 => "time per call".to_owned(),
-            beyond => format!("time per call; samples behind the end: {beyond}"),
+            beyond => format!("time per call; times beyond the end: {beyond}"),
         };
         write(
             &area,
@@ -110,7 +110,7 @@ impl Histogram {
     }
 }
 
-/// A title in lines, broken behind commas.
+/// A title in lines, broken after commas.
 fn lines(title: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in title.split_inclusive(", ") {
@@ -141,7 +141,7 @@ mod tests {
         let axis = Axis { from: 9.0, to: 120.0, columns: 3 };
         let histogram = Histogram { axis, lanes: vec![lane("memcpy"), lane("<ours>")] };
         let svg = histogram.svg("1 & 2");
-        for text in ["1 &amp; 2", "memcpy", "&lt;ours&gt;", "median 20.0 ns", "100 ns", "behind the end: 4"] {
+        for text in ["1 &amp; 2", "memcpy", "&lt;ours&gt;", "median 20.0 ns", "100 ns", "beyond the end: 4"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));

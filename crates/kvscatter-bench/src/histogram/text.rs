@@ -19,8 +19,8 @@ impl fmt::Display for Histogram {
         writeln!(f, "{:width$}  {}", "", labels.trim_end())?;
         match self.beyond() {
             0 => Ok(()),
-            1 => writeln!(f, "1 sample lies behind the end of the axis"),
-            beyond => writeln!(f, "{beyond} samples lie behind the end of the axis"),
+            1 => writeln!(f, "1 time is beyond the end of the axis"),
+            beyond => writeln!(f, "{beyond} times are beyond the end of the axis"),
         }
     }
 }
@@ -89,7 +89,7 @@ mod tests {
                 "ours        ▁█▄▃",
                 "        ┬───┬────┬───┬───┬──",
                 "        10 ns    50 ns   200 ns",
-                "3 samples lie behind the end of the axis",
+                "3 times are beyond the end of the axis",
             ]
         );
     }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::sampler::{Lane, Sample, Sampler, Turn};
+use super::sampler::{Lane, Sampler, TimeSample, Turn};
 use crate::case::{Case, Parameters, Temperature};
 use crate::engine::Failed;
 use crate::error::BenchError;
@@ -30,7 +30,12 @@ impl Cold {
 }
 
 impl Sampler for Cold {
-    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed> {
+    fn sample(
+        &mut self,
+        scene: &mut Scene,
+        lanes: &mut [Lane<'_>],
+        turn: Turn,
+    ) -> Result<TimeSample, Failed> {
         let step = turn.round / self.rounds;
         let layer = |round: usize| round % self.rounds * turn.seats + turn.seat;
         if self.step.replace(step) != Some(step) {
@@ -54,6 +59,6 @@ impl Sampler for Cold {
         }
         let read = began.elapsed();
         let [write, write_and_read] = [wrote, read].map(|time| time.as_secs_f64() * 1e9);
-        Ok(Sample { write, write_and_read: Some(write_and_read) })
+        Ok(TimeSample { write, write_and_read: Some(write_and_read) })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::sampler::{Lane, Sample, Sampler, Turn};
+use super::sampler::{Lane, Sampler, TimeSample, Turn};
 use crate::call::Call;
 use crate::engine::{Failed, Run};
 use crate::scene::Scene;
@@ -26,7 +26,12 @@ impl Hot {
 }
 
 impl Sampler for Hot {
-    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed> {
+    fn sample(
+        &mut self,
+        scene: &mut Scene,
+        lanes: &mut [Lane<'_>],
+        turn: Turn,
+    ) -> Result<TimeSample, Failed> {
         let run = lanes[turn.lane].run.as_mut();
         let mut call = scene.call(0);
         let batch = match self.batches[turn.lane] {
@@ -38,7 +43,7 @@ impl Sampler for Hot {
             time(run, &mut call, batch.div_ceil(8))?;
         }
         let write = time(run, &mut call, batch)?.as_secs_f64() * 1e9 / batch as f64;
-        Ok(Sample { write, write_and_read: None })
+        Ok(TimeSample { write, write_and_read: None })
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Lane<'e> {
 
 /// One sample, in nanoseconds per call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct TimeSample {
     pub(super) write: f64,
     pub(super) write_and_read: Option<f64>,
 }
@@ -30,5 +30,6 @@ pub(super) struct Turn {
 
 /// How samples of a temperature are taken.
 pub(super) trait Sampler {
-    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn) -> Result<Sample, Failed>;
+    fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn)
+    -> Result<TimeSample, Failed>;
 }

@@ -18,7 +18,7 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What the caller and the workers tell each other.
+/// What the caller and the workers share.
 ///
 /// **W1** between a change of `round` and the moment `running` is 0 again the closure in `work` is alive; outside of
 /// it no worker calls it.

@@ -17,7 +17,7 @@ pub(crate) struct Series {
 
 /// What a hand-written loop of memcpys copies, all offsets precomputed.
 ///
-/// **R1** every byte of every series lies inside buffers of `dst_len` and `src_len` bytes.
+/// **B1** every byte of every series is inside buffers of `dst_len` and `src_len` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     series: Vec<Series>,
@@ -26,7 +26,7 @@ pub(crate) struct Runs {
 }
 
 impl Series {
-    /// The offset behind the last byte, on the destination's or the source's side.
+    /// Returns the end of the last byte, on the destination's or the source's side.
     fn end(&self, first: usize, step: usize) -> Option<usize> {
         match self.count.checked_sub(1) {
             None => Some(0),
@@ -36,7 +36,7 @@ impl Series {
 }
 
 impl Runs {
-    /// Checks that every series lies inside buffers of these lengths (R1).
+    /// Checks that every series is inside buffers of these lengths (B1).
     ///
     /// # Panics
     /// If one does not: who computed it is wrong.
@@ -58,15 +58,15 @@ impl Runs {
         assert_eq!((dst.len(), src.len()), (self.dst_len, self.src_len), "buffers of these runs");
         let (dst, src) = (dst.as_mut_ptr(), src.as_ptr());
         for one in &self.series {
-            // A length that is known to the compiler would become a few moves in place of the call.
+            // A length that is known to the compiler would become a few moves instead of the call.
             let len = black_box(one.len);
             for i in 0..one.count {
                 let (to, from) = (one.dst + i * one.dst_step, one.src + i * one.src_step);
-                // SAFETY: `to + len` is at most `dst_len` (R1), which is the length of `dst` (asserted above).
+                // SAFETY: `to + len` is at most `dst_len` (B1), which is the length of `dst` (asserted above).
                 let to = unsafe { dst.add(to) };
-                // SAFETY: `from + len` is at most `src_len` (R1), which is the length of `src` (asserted above).
+                // SAFETY: `from + len` is at most `src_len` (B1), which is the length of `src` (asserted above).
                 let from = unsafe { src.add(from) };
-                // SAFETY: both runs of `len` bytes lie inside their buffers (R1), which are an exclusive and a shared slice
+                // SAFETY: both runs of `len` bytes are inside their buffers (B1), which are an exclusive and a shared slice
                 // and so do not overlap.
                 unsafe { ptr::copy_nonoverlapping(from, to, len) };
             }

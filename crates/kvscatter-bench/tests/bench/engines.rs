@@ -191,7 +191,7 @@ fn an_engine_that_does_not_follow_the_positions_is_wrong() {
     let report = run(&case, &[Box::new(Stays)]).unwrap();
     let outcome = &report.entries[0].outcome;
     assert!(matches!(outcome, Outcome::Wrong(text) if text.starts_with("step 5: ")), "{outcome:?}");
-    assert!(report.noise.is_none(), "nobody was measured");
+    assert!(report.noise.is_none(), "no engine was measured");
 }
 
 #[test]

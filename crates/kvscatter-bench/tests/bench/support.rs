@@ -9,7 +9,7 @@ pub(crate) fn parse(text: &str) -> Result<Case, String> {
     toml::from_str(text).map_err(|error| error.message().to_owned())
 }
 
-/// A valid case, on the pages that every system has unless it says otherwise.
+/// A valid case, with pages that every system has, unless the case names others.
 #[track_caller]
 pub(crate) fn case(text: &str) -> Case {
     let pages = if text.contains("pages") { "" } else { "\npages = \"4k\"" };
@@ -17,6 +17,6 @@ pub(crate) fn case(text: &str) -> Case {
 }
 
 pub(crate) fn run(case: &Case, engines: &[Box<dyn Engine>]) -> Result<Report, BenchError> {
-    let budget = Budget { time: Duration::ZERO, least_rounds: 4 };
+    let budget = Budget { time: Duration::ZERO, min_rounds: 4 };
     measure(&mut Scene::new(case)?, engines, budget, |_| ())
 }

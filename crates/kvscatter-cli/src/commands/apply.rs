@@ -4,20 +4,20 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use kvscatter::{Argument, ElementType, WritePlan};
+use kvscatter::{ElementType, WritePlan};
 use kvscatter_onnx::Data;
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::files::{self, Location, Place, Stored};
+use crate::files::{self, InPlaceFile, Location, Stored};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///
-/// Options have the specification's names. The result goes to a new file, or with --in-place into the cache file
-/// itself, through a memory map that touches only the planned bytes. A command that fails has changed no file, unless all
-/// that failed was to report a write that is done.
+/// Options have the specification's names. The result is written to a new file, or with --in-place into the cache file,
+/// through a memory map that changes only the planned bytes. A command that fails has changed no file, unless it failed
+/// only to report a finished write.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -60,11 +60,11 @@ pub(crate) struct ApplyTensorScatter {
     #[arg(long, value_name = "FILE")]
     past_cache: Location,
 
-    /// What is written: as the cache, but sequence_length long
+    /// The new rows: shaped as the cache, but sequence_length long
     #[arg(long, value_name = "FILE")]
     update: Location,
 
-    /// Where the result goes
+    /// The file for the result
     #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     present_cache: Option<Location>,
 
@@ -92,11 +92,11 @@ pub(crate) struct ApplyKvCacheUpdate {
     #[arg(long, value_name = "FILE")]
     cache: Location,
 
-    /// What is written: [b, d, s, h], or packed [tokens, d, h]
+    /// The new rows: [b, d, s, h], or packed [tokens, d, h]
     #[arg(long, value_name = "FILE")]
     update: Location,
 
-    /// Where the result goes
+    /// The file for the result
     #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     output: Option<Location>,
 
@@ -125,11 +125,11 @@ pub(crate) struct ApplyKvCacheOperation {
     #[arg(long, value_name = "FILE")]
     past: Location,
 
-    /// What is written: [ntokens, hiddenSize], or [batch, seq_len, head_num, head_size]
+    /// The new rows: [ntokens, hiddenSize], or [batch, seq_len, head_num, head_size]
     #[arg(long, value_name = "FILE")]
     new_kv: Location,
 
-    /// Where the result goes
+    /// The file for the result
     #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
     present: Option<Location>,
 
@@ -142,11 +142,11 @@ pub(crate) struct ApplyKvCacheOperation {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Update the cache file itself, touching only the planned bytes
+    /// Update the cache file, changing only the planned bytes
     #[arg(long)]
     in_place: bool,
 
-    /// Element type of .npy files that only tell its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …
+    /// Element type of .npy files that only give its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 }
@@ -163,12 +163,12 @@ struct Request {
     ty: Option<ElementType>,
 }
 
-/// What was done.
+/// The finished write, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
     output: PathBuf,
     in_place: bool,
-    /// Bytes that changed hands; `None` for strings.
+    /// Bytes that were written; `None` for strings.
     bytes: Option<usize>,
     samples: usize,
     skipped: usize,
@@ -205,26 +205,21 @@ fn functional(request: &Request, location: &Location) -> Result<Report, CommandE
     Ok(report)
 }
 
-fn types_differ(cache: ElementType, element: ElementType) -> kvscatter::Error {
-    kvscatter::Error::ElementTypeMismatch { cache, argument: Argument::Update, element }
-}
-
-/// Maps the cache where it lies and writes the update into the map. Nothing is stored before every check has
+/// Maps the cache's bytes in its file and writes the update into the map. Nothing is stored before every check has
 /// passed.
 fn in_place(request: &Request) -> Result<Report, CommandError> {
     let update = files::read(&request.update, request.ty)?;
-    let mut place = Place::open(&request.cache, request.ty)?;
+    let mut place = InPlaceFile::open(&request.cache, request.ty)?;
     let mut described = [
         Described { element: place.element(), shape: place.shape().to_vec() },
         Described { element: update.element(), shape: update.shape().to_vec() },
     ];
-    let Data::Bytes(bytes) = update.data() else {
-        // Said by the operator in its own words first, if it takes no strings at all.
-        request.operator.with_plan(&described, |_| Ok(()))?;
-        return Err(types_differ(place.element(), update.element()).into());
+    let mut bytes = match update.data() {
+        Data::Bytes(bytes) => bytes,
+        // A cache in place has no strings, so the operator refuses these.
+        Data::Strings(_) => &Vec::new(),
     };
     let unpacked;
-    let mut bytes = bytes;
     if place.stored() == Stored::BytePerElement {
         // The operator must take the real type before its elements are moved as the bytes they are stored in.
         request.operator.with_plan(&described, |_| Ok(()))?;

@@ -1,4 +1,4 @@
-//! `kvscatter bench`: what a write of your own shape costs on this machine.
+//! `kvscatter bench`: the time of a write of a given shape on this machine.
 
 mod document;
 mod show;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
 use kvscatter_bench::{
     Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters, Progress,
@@ -23,24 +24,24 @@ use crate::files;
 use crate::numbers::integer;
 use crate::operators::{element_type, mode};
 use crate::output::{Outcome, Output, one_line, progress};
-use document::Document;
+use document::BenchDocument;
 
 /// Columns of the SVG; they are narrow enough to show a distribution's shape.
 const SVG_COLUMNS: usize = 136;
 
-/// Layers of a cold run that does not say.
+/// The default of `--layers` in a cold run.
 const COLD_LAYERS: usize = 16;
 
-/// Rounds that are made even if the time is up.
-const LEAST_ROUNDS: usize = 9;
+/// Rounds that are made even if the time is over.
+const MIN_ROUNDS: usize = 9;
 
-/// Time a write of your own shape, next to memcpy
+/// Time a write of your shape, next to memcpy
 ///
-/// Engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
-/// kvscatter, called as a host calls it; with threads or a wrap, also what those are compared with. Each result is compared with the specification's own pseudocode before it is
-/// timed. One engine has two turns: how far it is from itself is the A/A spread, and a difference inside it is none.
-/// That spread does not show what slows a whole process down, so fresh processes measure the same, and the range of
-/// their medians is shown.
+/// The engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
+/// kvscatter as a host calls it. With threads or a wrap, there are also engines to compare those with. Each result is
+/// compared with the specification's pseudocode before it is timed. One engine has two turns. The difference between them
+/// is the A/A spread, and a difference inside that spread is no difference. The spread does not show what slows a whole
+/// process down, so fresh processes measure the same, and the range of their medians is shown.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +54,7 @@ Examples:
   kvscatter bench --shape 2,8,512,64 --form functional --json
 
 Build with --release and keep the machine quiet. Linux only.
-docs/performance.md says how to read the table.
+docs/performance.md explains how to read the table.
 KVSCATTER_MAX_ISA=portable, sse2 or avx2 limits the instructions.
 Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage.")]
 pub(crate) struct Bench {
@@ -70,7 +71,7 @@ pub(crate) struct Bench {
     element: ElementType,
 
     /// Sequence dimension of the cache
-    #[arg(long, default_value_t = -2, value_parser = integer::<i64>)]
+    #[arg(long, default_value_t = TensorScatter::DEFAULT_AXIS, value_parser = integer::<i64>)]
     axis: i64,
 
     /// In circular mode slots are taken modulo the capacity
@@ -85,17 +86,17 @@ pub(crate) struct Bench {
     #[arg(long, default_value = "in-place", value_parser = one_of([("in-place", Form::InPlace), ("functional", Form::Functional)]))]
     form: Form,
 
-    /// How the update lies in memory: in the cache's order, or [batch, rows, heads, head size]
+    /// The update's order in memory: dense is the cache's, bshd is [batch, rows, heads, head size]
     #[arg(long, value_name = "LAYOUT", default_value = "dense", value_parser = one_of([("dense", UpdateLayout::Dense), ("bshd", UpdateLayout::Bshd)]))]
     update: UpdateLayout,
 
     /// Keys and values of many layers at new positions every step; flushed also empties the caches of the CPU before
-    /// each pair, flushed-rows then lets the engine write the layer before, untimed: its code is warm, the rows are not
+    /// each pair; flushed-rows also has the engine write the previous layer, untimed, so that its code is warm
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "flushed",
         value_parser = one_of([("flushed", Temperature::Flushed), ("unflushed", Temperature::Unflushed), ("flushed-rows", Temperature::FlushedRows)]))]
     cold: Option<Temperature>,
 
-    /// Layers of a cold run [default: 8]
+    /// Layers of a cold run [default: 16]
     #[arg(long, requires = "cold", value_parser = integer::<usize>)]
     layers: Option<usize>,
 
@@ -107,16 +108,16 @@ pub(crate) struct Bench {
     #[arg(long, default_value_t = 1, value_parser = integer::<usize>)]
     threads: usize,
 
-    /// Time for all samples together
+    /// Time for all measurements together
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
     seconds: Duration,
 
-    /// Processes that share this time: each lies elsewhere in memory. The table shows the first of them, and how far
-    /// all are apart stands under it [default: 4; 1 with --cold, where each fills gigabytes]
+    /// Processes that share this time, each at other addresses in memory. The table shows the first of them, and the
+    /// range of all is printed under it [default: 4; 1 with --cold, where each fills gigabytes]
     #[arg(long, value_parser = processes)]
     processes: Option<u8>,
 
-    /// Print the medians alone, for the process that asks for them
+    /// Print only the medians, for the process that started this one
     #[arg(long, hide = true)]
     medians: bool,
 
@@ -132,7 +133,7 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
     let processes = args.processes.unwrap_or(if args.cold.is_some() { 1 } else { PROCESSES });
     let budget = Budget {
         time: args.seconds.checked_div(processes.into()).unwrap_or_default(),
-        least_rounds: LEAST_ROUNDS,
+        min_rounds: MIN_ROUNDS,
     };
     let case = args.case()?;
     let report = measured(&case, budget)?;
@@ -148,18 +149,18 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
     }
     let (machine, movement) = (Machine::read(), movement(&report, processes)?);
     if output.is_json() {
-        output.json(&Document::new(&report, &machine, movement.as_ref()))?;
+        output.json(&BenchDocument::new(&report, &machine, movement.as_ref()))?;
     } else {
         show::report(&report, &machine, movement.as_ref(), output)?;
     }
-    // Last, so that a path that cannot be written costs the picture alone.
+    // This is last, so that the report is printed even if the picture cannot be written.
     if let (Some(path), Some(picture)) = (&svg, &picture) {
         files::write_page(path, picture, Kind::Svg, &[])?;
     }
     Ok(outcome(&report))
 }
 
-/// How far this process and others like it are apart; `None` if no engine was measured.
+/// Returns how far the medians of this process and of others like it differ; `None` if no engine was measured.
 fn movement(report: &Report, processes: u8) -> Result<Option<Movement>, CommandError> {
     let Some(first) = Medians::of(report) else { return Ok(None) };
     let others = (1..processes).map(|_| other_process());
@@ -167,19 +168,19 @@ fn movement(report: &Report, processes: u8) -> Result<Option<Movement>, CommandE
     Ok(Movement::over(&all))
 }
 
-/// What a new process with the same arguments measures.
+/// Returns what a new process with the same arguments measures.
 fn other_process() -> Result<Medians, CommandError> {
     let failed = |error: io::Error| CommandError::BenchProcess(error.to_string());
     let mut command = Command::new(env::current_exe().map_err(failed)?);
     command.args(env::args_os().skip(1)).arg("--medians").stdin(Stdio::null());
     let output = command.output().map_err(failed)?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        CommandError::BenchProcess(one_line(said.lines().last().unwrap_or("it measured no engine")))
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        CommandError::BenchProcess(one_line(stderr.lines().last().unwrap_or("it measured no engine")))
     })
 }
 
-/// Whether every result was right.
+/// Returns whether every result was right.
 fn outcome(report: &Report) -> Outcome {
     let right = |outcome: &Timed| matches!(outcome, Timed::Measured(_) | Timed::Unsupported(_));
     match report.entries.iter().all(|entry| right(&entry.outcome)) {

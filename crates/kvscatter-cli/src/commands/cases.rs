@@ -38,9 +38,9 @@ const MARKED: &str =
 
 /// Write adversarial ONNX test directories for TensorScatter
 ///
-/// Each is one TensorScatter-24 model with inputs and, from the specification's own pseudocode, the expected output:
-/// every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
-/// elements. Where the inputs must be refused there is no output, and refused.json says why.
+/// Each is one TensorScatter-24 model with inputs and the expected output, which the specification's pseudocode gives.
+/// They have every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
+/// elements. If the inputs must be refused, there is no output, and refused.json gives the reason.
 ///
 /// All cases are written, or none: after an error or an interruption no file remains.
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ pub(crate) struct Cases {
     #[arg(long, default_value_t = 0, value_parser = integer::<u64>)]
     seed: u64,
 
-    /// How many; from 624 on, every idea comes with every element type
+    /// How many; from 624 on, every idea is combined with every element type
     #[arg(long, default_value_t = 624, value_parser = integer::<usize>)]
     count: usize,
 
@@ -71,7 +71,7 @@ pub(crate) struct Cases {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct CasesDocument {
     folder: PathBuf,
     seed: u64,
     cases: usize,
@@ -82,7 +82,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
     check_empty(&args.output)?;
     let refused = write_all(&args)?;
     if output.is_json() {
-        output.json(&Document { folder: args.output, seed: args.seed, cases: args.count, refused })?;
+        output.json(&CasesDocument { folder: args.output, seed: args.seed, cases: args.count, refused })?;
     } else {
         let folder = one_line(&args.output.display().to_string());
         writeln!(
@@ -96,9 +96,9 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
 
 /// Writes all cases, or nothing. Returns how many of them must be refused.
 ///
-/// They are made in a folder of their own inside the output, and moved up once all of them are complete. An error or a
-/// signal removes that folder. After what cannot be caught, such as a power failure, the folder remains, with
-/// its [`MARKER`].
+/// They are made in a new folder inside the output, and moved up once all of them are complete. An error or a signal
+/// removes that folder. After an event that cannot be caught, such as a power failure, the folder remains, with its
+/// [`MARKER`].
 fn write_all(args: &Cases) -> Result<usize, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = Unfinished::new();
@@ -136,7 +136,7 @@ fn move_up(folder: &Path, to: &Path, names: &[String]) -> io::Result<()> {
             return Err(error);
         }
     }
-    // All cases are in their place, so a folder that cannot be removed is no failure.
+    // All cases have been moved, so a folder that cannot be removed is no failure.
     let _ = std::fs::remove_file(folder.join(MARKER));
     let _ = std::fs::remove_dir(folder);
     Ok(())
@@ -186,7 +186,7 @@ fn duration(time: Duration) -> String {
     count(usize::try_from(seconds.div_ceil(unit).max(1)).unwrap_or(usize::MAX), noun)
 }
 
-/// What a file takes on the disk, where the file system tells.
+/// Returns the bytes that a file takes on the disk, or its length where the file system does not report them.
 fn on_disk(meta: &Metadata) -> u64 {
     #[cfg(unix)]
     return std::os::unix::fs::MetadataExt::blocks(meta).saturating_mul(512).max(meta.len());
@@ -194,7 +194,7 @@ fn on_disk(meta: &Metadata) -> u64 {
     meta.len()
 }
 
-/// Writes one case; whether it is to be refused.
+/// Writes one case. Returns whether it must be refused.
 fn write(case: &Case, folder: &Path) -> Result<bool, CommandError> {
     let Call::TensorScatter { operator, write_indices, .. } = &case.call else {
         return Err(CommandError::NotTensorScatter { what: case.name.clone() });

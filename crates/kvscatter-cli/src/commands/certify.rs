@@ -20,22 +20,22 @@ use crate::output::{Outcome, Output};
 
 /// Run a static-cache decoder and certify that its KV cache is written in place
 ///
-/// Prefill, chunked prefill and ragged decode run in the engine, past and present in one memory. After every step
-/// every byte of every cache is compared with a copy: only the rows that the write indices name may have changed. The
-/// logits are compared with the original's, or without --original with those of each sequence run alone, its present in
-/// memory of its own. Everything runs with caches of zeros and with finite canaries in them.
+/// The engine runs prefill, chunked prefill and ragged decode, with past and present in one memory. After every step,
+/// every byte of every cache is compared with a copy. Only the rows that the write indices name may have changed. The
+/// logits are compared with the original's. Without --original, they are compared with those of each sequence run alone,
+/// with separate memory for its present. Every run is made with caches of zeros and with caches of finite canaries.
 ///
-/// What the graph says (structural), what was seen (observed) and what took how long (timed) are kept apart. The last
-/// lines name what the logits were compared with, and claims that cannot be judged. The exit code is 1 if a claim
-/// fails; claims that are not comparable, not measured or not applicable do not change it.
+/// The certificate separates what the graph shows (structural), what was seen (observed) and how long it took (timed).
+/// The last lines name what the logits were compared with, and claims that cannot be judged. The exit code is 1 if a
+/// claim fails. Claims that are not comparable, not measured or not applicable do not change it.
 ///
 /// Scales that are computed for a whole tensor (DynamicQuantizeLinear) make a sample's logits depend on its neighbours,
 /// on padding and on chunks. Such models are compared only for each sequence alone, not in batches.
 ///
 /// ONNX Runtime 1.25 or later is taken from an installed Python package: the library or folder that --ort-lib names,
-/// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. 1.25 itself aligns the mask of an
-/// Attention that has none of its own wrongly, and the certificate says so by failing; 1.31 does not. It parses the
-/// model by itself; a model brings no code of its own to run.
+/// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. Use 1.31 or later. Version 1.25 aligns the
+/// causal mask wrongly if Attention has no mask input, and the certificate then fails. ONNX Runtime parses the model, and
+/// a model contains no code that could run.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -48,7 +48,7 @@ pub(crate) struct Certify {
     /// The .onnx file to certify
     model: PathBuf,
 
-    /// The .onnx file it was made from, whose logits it must give
+    /// The .onnx file it was made from, which must give the same logits
     #[arg(long, value_name = "ORIG")]
     original: Option<PathBuf>,
 
@@ -109,7 +109,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
     let inputs = args.inputs()?;
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
     if let Some(html) = &args.html {
-        // Now, since certifying takes its time.
+        // This is checked first, because certifying is slow.
         files::check_page(html, Kind::Html, &inputs)?;
     }
     let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
@@ -121,7 +121,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
         .html
         .as_ref()
         .map_or(Ok(()), |html| files::write_page(html, &report::html(&certificate), Kind::Html, &inputs));
-    // Certifying takes its time, so the certificate is printed even if the page cannot be written.
+    // Certifying is slow, so the certificate is printed even if the page cannot be written.
     let html = args.html.as_deref().filter(|_| written.is_ok());
     if output.is_json() {
         output.json(&certificate)?;
@@ -132,7 +132,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
     Ok(outcome(&certificate))
 }
 
-/// Nothing but a certificate that was issued is a success.
+/// Only an issued certificate is a success.
 fn outcome(certificate: &Certificate) -> Outcome {
     match certificate.verdict {
         Verdict::Passed => Outcome::Passed,
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_command_can_be_pasted() {
-        for (word, says) in [
+        for (word, expected) in [
             ("--steps", "--steps"),
             ("a/b-c_1.onnx", "a/b-c_1.onnx"),
             ("two words", "'two words'"),
@@ -225,7 +225,7 @@ mod tests {
             ("", "''"),
             ("$(rm)", "'$(rm)'"),
         ] {
-            assert_eq!(quoted(word), says);
+            assert_eq!(quoted(word), expected);
         }
     }
 }

@@ -9,7 +9,7 @@ use kvscatter_onnx::convert::{self, Converted};
 use kvscatter_onnx::{DataFile, Model};
 use serde::Serialize;
 
-use super::weights::{self, File, WeightFiles};
+use super::weights::{self, WeightFileDocument, WeightFiles};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, table};
@@ -21,8 +21,8 @@ use crate::output::{Outcome, Output, count, one_line, table};
 /// token i of sample b if and only if j <= write_indices[b] + i and attention_mask[b, j]. The model is raised to
 /// operator set 24 and its metadata describes the new inputs. Weights are not touched.
 ///
-/// What the exporter's masks hide is computed, not guessed, and compared with that rule. A decoder that keeps another
-/// rule (a sliding window shorter than N, ALiBi) or that is not understood is refused, and nothing is written.
+/// What the exporter's masks hide is computed and compared with that rule. A decoder that follows another rule (a sliding
+/// window shorter than N, ALiBi) or that is not understood is refused, and nothing is written.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub(crate) struct Convert {
     /// The decoder, an .onnx file
     model: PathBuf,
 
-    /// Where the converted decoder goes; its weights, where they are files of their own, come along
+    /// The converted decoder; separate files of weights are copied or linked next to it
     ///
     /// A file that is there and is no ONNX model is not replaced.
     #[arg(short, long, value_name = "FILE")]
@@ -43,14 +43,14 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     max_seq: usize,
 
-    /// How files of weights come into another folder
+    /// What to do with files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
 }
 
-/// What `--json` says.
+/// The decoder that was written, as `--json` prints it.
 #[derive(Serialize)]
-struct Document<'a> {
+struct ConvertDocument<'a> {
     model: String,
     output: String,
     max_seq: usize,
@@ -60,7 +60,7 @@ struct Document<'a> {
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
     cost: Cost,
-    files: Vec<File>,
+    files: Vec<WeightFileDocument>,
 }
 
 /// The cost of a static cache, which does not depend on how much of it is in use.
@@ -191,8 +191,8 @@ fn show(
     Ok(())
 }
 
-fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> Document<'a> {
-    Document {
+fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> ConvertDocument<'a> {
+    ConvertDocument {
         model: args.model.display().to_string(),
         output: args.output.display().to_string(),
         max_seq: args.max_seq,
@@ -202,7 +202,7 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
         cost: Cost::new(converted, args.max_seq),
-        files: files.iter().map(File::from).collect(),
+        files: files.iter().map(WeightFileDocument::from).collect(),
     }
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 use kvscatter_session::{Generator, Greedy, SessionOptions};
 
-use crate::engines::{self, EngineName, Runtime};
+use crate::engines::{self, EngineName, RuntimeInfo};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
@@ -19,11 +19,11 @@ use prompts::Prompts;
 
 /// Continue prompts with a decoder, always with the most likely token
 ///
-/// All prompts run as one batch, of whatever lengths: static caches are allocated once and written in place, each sample
-/// at its own position. A model whose caches grow is run as it was exported, with prompts of one length.
+/// All prompts run as one batch, and their lengths may differ. Static caches are allocated once and written in place,
+/// each sample at its own position. A model whose caches grow is run as it was exported, with prompts of one length.
 ///
 /// The first lines are the tokens of each sample, in the order of the prompts and in the form that --batch-file reads.
-/// What follows says how many tokens a second that were, what a step wrote into the caches and what they take.
+/// After them come the tokens per second, the bytes that a step wrote into the caches, and the memory of the caches.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "\
@@ -97,20 +97,20 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
-    let done = show::Done {
+    let generation = show::Generation {
         model: args.model.display().to_string(),
-        runtime: Runtime::of(&*engine),
+        runtime: RuntimeInfo::of(&*engine),
         prompts,
         generated: generated?,
         memory,
         capacity,
         growth,
     };
-    done.show(output)?;
+    generation.show(output)?;
     Ok(Outcome::Passed)
 }
 
-/// An end that no sample can meet is a mistake.
+/// Refuses an end token that the vocabulary does not have.
 fn check_eos(eos: &[i64], vocabulary: Option<usize>) -> Result<(), CommandError> {
     let Some(vocabulary) = vocabulary else { return Ok(()) };
     match eos.iter().find(|id| usize::try_from(**id).is_ok_and(|id| id >= vocabulary)) {

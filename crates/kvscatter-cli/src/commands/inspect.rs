@@ -21,7 +21,7 @@ use crate::numbers::integer;
 use crate::output::{Outcome, Output};
 use facts::{Inspected, Sizes};
 
-/// Tokens in the cache where neither the user nor the model says how many.
+/// Tokens in the cache if neither the user nor the model gives a number.
 const LENGTH: usize = 2048;
 
 /// Find a decoder's KV caches, what they cost, and what keeps them from being written in place
@@ -91,7 +91,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
         decoder: &decoder,
     };
     if output.is_json() {
-        output.json(&document::Document::new(&inspected))?;
+        output.json(&document::InspectDocument::new(&inspected))?;
     } else {
         show::show(&inspected, output)?;
     }

@@ -7,15 +7,15 @@ use clap::{Args, ValueEnum};
 use kvscatter_onnx::{DataFile, Lowered, Model, Target, lower};
 use serde::Serialize;
 
-use super::weights::{self, File, WeightFiles};
+use super::weights::{self, WeightFileDocument, WeightFiles};
 use crate::error::CommandError;
 use crate::output::{Outcome, Output, count, one_line};
 
 /// Replace TensorScatter, for an engine that does not have it
 ///
-/// Every TensorScatter of the model becomes ScatterElements or ScatterND, which every engine of the last years has, with
-/// indices computed from write_indices and the shapes: any axis, any batch, linear and circular. Results are the same,
-/// and what was an error when the model ran still is one. The rest of the model and its weights are not touched.
+/// Every TensorScatter of the model becomes ScatterElements or ScatterND, which every recent engine has, with indices
+/// computed from write_indices and the shapes. Any axis and batch, linear and circular, can be replaced. Results are the
+/// same, and indices that were an error still are one. The rest of the model and its weights are not changed.
 ///
 /// Types that the two do not have (float8, float4 and int4) are refused, and so is a TensorScatter in the body of
 /// another node or in a function of the model.
@@ -32,31 +32,31 @@ pub(crate) struct Lower {
     /// The model, an .onnx file
     model: PathBuf,
 
-    /// Where the model without TensorScatter goes; its weights, where they are files of their own, come along
+    /// The new model, without TensorScatter; separate files of weights are copied or linked next to it
     ///
     /// A file that is there and is no ONNX model is not replaced.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// What takes its place
+    /// The operator that replaces it
     #[arg(long, value_enum)]
-    to: To,
+    to: LowerTarget,
 
-    /// How files of weights come into another folder
+    /// What to do with files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
 }
 
 /// [`Target`], in the command line's words.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum To {
+enum LowerTarget {
     /// An index for every element
     ScatterElements,
     /// An index for every row
     ScatterNd,
 }
 
-impl To {
+impl LowerTarget {
     fn target(self) -> Target {
         match self {
             Self::ScatterElements => Target::ScatterElements,
@@ -72,15 +72,15 @@ impl To {
     }
 }
 
-/// What `--json` says.
+/// The model that was written, as `--json` prints it.
 #[derive(Serialize)]
-struct Document {
+struct LowerDocument {
     model: String,
     output: String,
     operator: &'static str,
     scatters: usize,
     index_nodes: usize,
-    files: Vec<File>,
+    files: Vec<WeightFileDocument>,
 }
 
 pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandError> {
@@ -106,13 +106,13 @@ pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandEr
     Ok(Outcome::Passed)
 }
 
-fn document(args: &Lower, lowered: &Lowered, files: &[DataFile]) -> Document {
-    Document {
+fn document(args: &Lower, lowered: &Lowered, files: &[DataFile]) -> LowerDocument {
+    LowerDocument {
         model: args.model.display().to_string(),
         output: args.output.display().to_string(),
         operator: args.to.operator(),
         scatters: lowered.scatters,
         index_nodes: lowered.index_nodes,
-        files: files.iter().map(File::from).collect(),
+        files: files.iter().map(WeightFileDocument::from).collect(),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use kvscatter::picture::Picture;
-use kvscatter::{Block, ElementType, Segment, WritePlan};
+use kvscatter::{Block, ElementType, Loop, Segment, WritePlan};
 use kvscatter_onnx::file::Kind;
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::output::{Outcome, Output, count, one_line, table};
 /// Lanes of the picture, and rows of the table.
 const SHOWN: usize = 32;
 
-/// Entries of each list of `--json`: shapes that are typed cost nothing and may claim any number of samples.
+/// Entries of each list of `--json`. A typed shape costs nothing and may claim any number of samples.
 const LISTED: usize = 10_000;
 
 /// Lanes of the SVG.
@@ -25,8 +25,8 @@ const SVG_LANES: usize = 256;
 
 /// Show what a write would touch, without touching it
 ///
-/// Prints one lane per sample, telling old, written, wrapped and skipped slots apart, then the blocks: one
-/// contiguous run of elements each, inside the loops given as `times × cache step ← update step`.
+/// Prints one lane per sample, with different marks for old, written, wrapped and skipped slots, then the blocks. A
+/// block is one contiguous run of elements inside the loops given as `times × cache stride ← update stride`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -70,7 +70,7 @@ pub(crate) struct Planned<O: Args> {
     #[command(flatten)]
     operator: O,
 
-    /// Element type of bare shapes, and of .npy files that only tell its width [default: float16]
+    /// Element type of bare shapes, and of .npy files that only give its width [default: float16]
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 
@@ -81,9 +81,9 @@ pub(crate) struct Planned<O: Args> {
     svg: Option<PathBuf>,
 }
 
-/// The plan, as `--json` prints it. Offsets, steps and lengths count elements.
+/// The plan, as `--json` prints it. Offsets, strides and lengths count elements.
 #[derive(Serialize)]
-struct Document {
+struct PlanDocument {
     element: &'static str,
     cache: Vec<usize>,
     update: Vec<usize>,
@@ -97,7 +97,7 @@ struct Document {
     elements: usize,
     bytes: Option<usize>,
     segments: Vec<SegmentDocument>,
-    /// Samples behind the last one in `segments`, which is cut after [`LISTED`].
+    /// Samples after the last one in `segments`, which is cut after [`LISTED`].
     samples_left_out: usize,
     blocks: Vec<BlockDocument>,
     /// Elements of the blocks that are not in `blocks`, which is cut after [`LISTED`].
@@ -110,14 +110,14 @@ struct SegmentDocument {
     slot: usize,
     row: usize,
     rows: usize,
-    /// Whether it comes after the end of a ring.
+    /// Whether it follows the end of a ring.
     wrapped: bool,
 }
 
 #[derive(Serialize)]
 struct BlockDocument {
-    cache: usize,
-    update: usize,
+    cache_offset: usize,
+    update_offset: usize,
     len: usize,
     loops: Vec<LoopDocument>,
 }
@@ -125,8 +125,8 @@ struct BlockDocument {
 #[derive(Serialize)]
 struct LoopDocument {
     count: usize,
-    cache: isize,
-    update: isize,
+    cache_stride: isize,
+    update_stride: isize,
 }
 
 pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, CommandError> {
@@ -158,7 +158,7 @@ impl<O: Args> Planned<O> {
                 files::write_page(path, &svg, Kind::Svg, &inputs)?;
             }
             if output.is_json() {
-                output.json(&Document::new(plan, operator.has_layers(), cache, update))?;
+                output.json(&PlanDocument::new(plan, operator.has_layers(), cache, update))?;
                 return Ok(Outcome::Passed);
             }
             let element = plan.geometry().element();
@@ -185,7 +185,7 @@ fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Command
                 block.dst_offset.to_string(),
                 block.src_offset.to_string(),
                 block.len.to_string(),
-                loops(block),
+                loops_text(block),
             ]
         });
         let headers = ["block", "cache offset", "update offset", "elements", "loops"];
@@ -200,15 +200,19 @@ fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Command
     Ok(())
 }
 
-fn loops(block: &Block) -> String {
-    let loops = block.loops.iter().filter(|around| around.count != 1);
-    let loops: Vec<_> = loops
-        .map(|around| format!("{} × {:+} ← {:+}", around.count, around.dst_stride, around.src_stride))
+fn loops_text(block: &Block) -> String {
+    let loops: Vec<_> = repeating_loops(block)
+        .map(|each| format!("{} × {:+} ← {:+}", each.count, each.dst_stride, each.src_stride))
         .collect();
     loops.join(", ")
 }
 
-impl Document {
+/// The loops of a block that do more than one step.
+fn repeating_loops(block: &Block) -> impl Iterator<Item = &Loop> {
+    block.loops.iter().filter(|each| each.count != 1)
+}
+
+impl PlanDocument {
     fn new(plan: &WritePlan<'_>, has_layers: bool, cache: Vec<usize>, update: Vec<usize>) -> Self {
         let geometry = plan.geometry();
         let segments: Vec<_> = plan.segments().take(LISTED).collect();
@@ -244,7 +248,7 @@ impl Document {
 
 /// Elements that a block moves.
 fn elements(block: &Block) -> usize {
-    block.loops.iter().fold(block.len, |elements, around| elements.saturating_mul(around.count))
+    block.loops.iter().fold(block.len, |elements, each| elements.saturating_mul(each.count))
 }
 
 impl From<Segment> for SegmentDocument {
@@ -257,16 +261,15 @@ impl From<Segment> for SegmentDocument {
 
 impl From<Block> for BlockDocument {
     fn from(block: Block) -> Self {
-        let loops = block.loops.iter().filter(|around| around.count != 1);
         Self {
-            cache: block.dst_offset,
-            update: block.src_offset,
+            cache_offset: block.dst_offset,
+            update_offset: block.src_offset,
             len: block.len,
-            loops: loops
-                .map(|around| LoopDocument {
-                    count: around.count,
-                    cache: around.dst_stride,
-                    update: around.src_stride,
+            loops: repeating_loops(&block)
+                .map(|each| LoopDocument {
+                    count: each.count,
+                    cache_stride: each.dst_stride,
+                    update_stride: each.src_stride,
                 })
                 .collect(),
         }

@@ -19,29 +19,29 @@ use crate::files;
 use crate::output::{Outcome, Output};
 
 pub(crate) use args::Run;
-use record::{Done, Input};
+use record::{Input, RunRecord};
 use subject::Subject;
 
 pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, CommandError> {
-    let done = if args.model.is_dir() { run_test_dir(&args)? } else { vec![run_model(&args)?] };
-    show::show(&done, output)?;
-    Ok(if done.iter().all(Done::is_right) { Outcome::Passed } else { Outcome::Failed })
+    let records = if args.model.is_dir() { run_test_dir(&args)? } else { vec![run_model(&args)?] };
+    show::show(&records, output)?;
+    Ok(if records.iter().all(RunRecord::is_right) { Outcome::Passed } else { Outcome::Failed })
 }
 
-fn run_model(args: &Run) -> Result<Done, CommandError> {
+fn run_model(args: &Run) -> Result<RunRecord, CommandError> {
     let model = Model::load(&args.model)?;
     let mut subject = Subject::of(args, &model)?;
     args.check_output_names(&subject)?;
     let inputs = inputs::gather(args, &subject)?;
-    let done = run_once(args, &mut subject, args.model.display().to_string(), inputs)?;
+    let record = run_once(args, &mut subject, args.model.display().to_string(), inputs)?;
     let external = model.external_files();
     let given = args.inputs.iter().map(|input| input.location.path());
     let read = given.chain([args.model.as_path()]).chain(external.iter().map(PathBuf::as_path));
-    args.write_outputs(&done, read.collect())?;
-    Ok(done)
+    args.write_outputs(&record, read.collect())?;
+    Ok(record)
 }
 
-fn run_test_dir(args: &Run) -> Result<Vec<Done>, CommandError> {
+fn run_test_dir(args: &Run) -> Result<Vec<RunRecord>, CommandError> {
     let dir = || args.model.clone();
     if !args.model.join("model.onnx").exists() {
         return Err(CommandError::NoModel { dir: dir() });
@@ -63,16 +63,16 @@ fn run_test_dir(args: &Run) -> Result<Vec<Done>, CommandError> {
     let mut all = Vec::with_capacity(case.data_sets.len());
     for set in &case.data_sets {
         let inputs = inputs::of_data_set(set, subject.graph())?;
-        let mut done = run_once(args, &mut subject, set.folder.display().to_string(), inputs)?;
-        done.check(set)?;
+        let mut record = run_once(args, &mut subject, set.folder.display().to_string(), inputs)?;
+        record.check(set)?;
         if !args.outputs.is_empty() {
             let mut external = model.external_files();
             external.extend(set.external_files()?);
             external.push(case.model_path());
             let read = set.inputs.iter().chain(&set.outputs).chain(&external);
-            args.write_outputs(&done, read.map(PathBuf::as_path).collect())?;
+            args.write_outputs(&record, read.map(PathBuf::as_path).collect())?;
         }
-        all.push(done);
+        all.push(record);
     }
     Ok(all)
 }
@@ -91,10 +91,10 @@ impl Run {
         }
     }
 
-    fn write_outputs(&self, done: &Done, inputs: Vec<&Path>) -> Result<(), CommandError> {
+    fn write_outputs(&self, record: &RunRecord, inputs: Vec<&Path>) -> Result<(), CommandError> {
         let mut files = Vec::with_capacity(self.outputs.len());
         for asked in &self.outputs {
-            let named = done.ran.outputs.iter().find(|(name, _)| *name == asked.name);
+            let named = record.result.outputs.iter().find(|(name, _)| *name == asked.name);
             files.extend(named.map(|(name, tensor)| (asked.location.clone(), name.as_str(), tensor)));
         }
         Ok(files::write_tensors(&files, &inputs)?)
@@ -107,9 +107,9 @@ fn run_once(
     subject: &mut Subject<'_>,
     title: String,
     mut inputs: Vec<Input>,
-) -> Result<Done, CommandError> {
-    let ran = subject.run(args, &mut inputs)?;
-    let not_in_place = if args.in_place { subject.not_in_place(&ran) } else { Vec::new() };
+) -> Result<RunRecord, CommandError> {
+    let result = subject.run(args, &mut inputs)?;
+    let not_in_place = if args.in_place { subject.not_in_place(&result) } else { Vec::new() };
     let tolerance = args.tolerance(subject.tolerance());
-    Ok(Done { title, runtime: subject.runtime(), inputs, ran, not_in_place, check: None, tolerance })
+    Ok(RunRecord { title, runtime: subject.runtime(), inputs, result, not_in_place, check: None, tolerance })
 }

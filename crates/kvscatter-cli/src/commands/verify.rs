@@ -1,4 +1,4 @@
-//! `kvscatter verify`: ONNX test directories, run here or judged by somebody else's outputs.
+//! `kvscatter verify`: ONNX test directories, run here or judged by the outputs of another implementation.
 
 mod judge;
 
@@ -16,16 +16,16 @@ use crate::files;
 use crate::numbers::tolerance;
 use crate::output::{Outcome, Output, count, one_line, progress, styled};
 
-use judge::{Failure, Finding, Judge, Line, Verdict};
+use judge::{CaseVerdict, Failure, Finding, Judge, Verdict};
 
-/// Check ONNX test directories: ours, or with --actual somebody else's outputs
+/// Check ONNX test directories: our outputs, or with --actual those of another implementation
 ///
 /// Every model.onnx at or below DIR is run on its test_data_set_* inputs, in place, and its outputs are compared with
 /// the expected ones: bit for bit, NaN payloads and negative zeros included, unless a tolerance is given. A directory
 /// with a refused.json passes if the model is refused for that reason.
 ///
-/// Links are followed inside DIR. A link that leads out of DIR or nowhere and a folder that cannot be read are named and
-/// counted as what cannot be read, and the rest is judged.
+/// Links are followed inside DIR. A link that leads out of DIR or nowhere, and a folder that cannot be read, are named and
+/// counted as unreadable. All other directories are judged.
 ///
 /// The exit code is 0 if all passes, 1 if something fails or cannot be read, and 2 if nothing can be read.
 #[derive(Debug, Args)]
@@ -60,9 +60,9 @@ pub(crate) struct Verify {
     atol: Option<f64>,
 }
 
-/// A line, as `--json` prints it.
+/// The verdict on a case, as `--json` prints it.
 #[derive(Serialize)]
-struct LineDocument<'a> {
+struct CaseVerdictDocument<'a> {
     case: &'a str,
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,8 +74,8 @@ struct LineDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
-    cases: Vec<LineDocument<'a>>,
+struct VerifyDocument<'a> {
+    cases: Vec<CaseVerdictDocument<'a>>,
     #[serde(flatten)]
     totals: Totals,
 }
@@ -108,7 +108,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
             return Err(CommandError::NoCases { dir: dir.clone() });
         }
         cases.extend(discovered.cases.into_iter().map(|folder| (dir, folder)));
-        lines.extend(discovered.unread.into_iter().map(Line::from));
+        lines.extend(discovered.unread.into_iter().map(CaseVerdict::from));
     }
     if !output.is_json() {
         lines.iter().try_for_each(|line| writeln!(output, "{line}"))?;
@@ -133,22 +133,23 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
     conclude(&lines, output)
 }
 
-/// Where in OUT the outputs of a case are: in the same place as below DIR, and under its own name if it is DIR.
+/// Returns the path in OUT of the outputs of a case: the case's path below DIR, or its folder's name if it is DIR.
 fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, CommandError> {
     match case.strip_prefix(dir) {
         Ok(below) if below != Path::new("") => Ok(below.to_owned()),
         _ => {
-            // `.` has a name, too.
+            // The absolute path of `.` has a name.
             let folder = case.canonicalize().map_err(|error| files::FileError::at_path(case, error))?;
             Ok(folder.file_name().unwrap_or_default().into())
         }
     }
 }
 
-fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, CommandError> {
+fn conclude(lines: &[CaseVerdict], output: &mut Output) -> Result<Outcome, CommandError> {
     let totals = Totals::of(lines);
     if output.is_json() {
-        output.json(&Document { cases: lines.iter().map(LineDocument::from).collect(), totals })?;
+        output
+            .json(&VerifyDocument { cases: lines.iter().map(CaseVerdictDocument::from).collect(), totals })?;
     } else {
         writeln!(output, "\n{totals}")?;
     }
@@ -162,7 +163,7 @@ fn conclude(lines: &[Line], output: &mut Output) -> Result<Outcome, CommandError
 }
 
 impl Totals {
-    fn of(lines: &[Line]) -> Self {
+    fn of(lines: &[CaseVerdict]) -> Self {
         let mut totals = Self::default();
         let failures = &mut totals.failures;
         for line in lines {
@@ -187,15 +188,15 @@ impl Totals {
     }
 }
 
-impl From<Unread> for Line {
+impl From<Unread> for CaseVerdict {
     fn from(unread: Unread) -> Self {
         let verdict = Verdict::Unreadable(unread.cause.into());
         Self { case: unread.path.display().to_string(), verdict }
     }
 }
 
-impl<'a> From<&'a Line> for LineDocument<'a> {
-    fn from(line: &'a Line) -> Self {
+impl<'a> From<&'a CaseVerdict> for CaseVerdictDocument<'a> {
+    fn from(line: &'a CaseVerdict) -> Self {
         let passed = Self { case: &line.case, verdict: "pass", failure: None, reason: None, mismatch: None };
         match &line.verdict {
             Verdict::Pass => passed,
@@ -224,7 +225,7 @@ impl Verify {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for CaseVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let case = one_line(&self.case);
         match &self.verdict {

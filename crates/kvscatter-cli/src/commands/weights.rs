@@ -1,4 +1,4 @@
-//! Files of weights that come along with a model that is written.
+//! Files of weights of a model that is written.
 
 use std::io::{self, Write};
 
@@ -27,21 +27,21 @@ impl From<WeightFiles> for Weights {
     }
 }
 
-/// A file of weights, as `--json` says it.
+/// A file of weights, as `--json` prints it.
 #[derive(Serialize)]
-pub(crate) struct File {
+pub(crate) struct WeightFileDocument {
     path: String,
     bytes: u64,
     placed: &'static str,
 }
 
-impl From<&DataFile> for File {
+impl From<&DataFile> for WeightFileDocument {
     fn from(file: &DataFile) -> Self {
         Self { path: file.path.display().to_string(), bytes: file.bytes, placed: placed(file.placed) }
     }
 }
 
-/// A line for each.
+/// Prints a line for each file.
 pub(crate) fn show(files: &[DataFile], output: &mut Output) -> io::Result<()> {
     for file in files {
         let path = one_line(&file.path.display().to_string());
@@ -50,7 +50,7 @@ pub(crate) fn show(files: &[DataFile], output: &mut Output) -> io::Result<()> {
     Ok(())
 }
 
-/// How a file of weights came to its place.
+/// Returns how a file of weights got into the model's folder.
 fn placed(placed: Placed) -> &'static str {
     match placed {
         Placed::Shared => "shared",

@@ -65,7 +65,7 @@ pub(crate) enum Problem {
 
     #[error(transparent)]
     NpyHeader(#[from] NpyHeader),
-    #[error("dimension {axis} is {dim}: must lie between 0 and {}", usize::MAX)]
+    #[error("dimension {axis} is {dim}: must be between 0 and {}", usize::MAX)]
     NpyDimension { axis: usize, dim: i128 },
     #[error("type '{descr}' is none of the 24 element types")]
     NpyType { descr: String },
@@ -127,6 +127,16 @@ pub(crate) enum Problem {
     LosesEntries { lost: Vec<String> },
 }
 
+impl Problem {
+    /// Fails with [`Problem::TypeDiffers`] if `--type` names another type than the file: it is a mistake, not a cast.
+    pub(super) fn check_type(file: ElementType, asked: Option<ElementType>) -> Result<(), Self> {
+        match asked {
+            Some(asked) if asked != file => Err(Self::TypeDiffers { file, asked }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What can be wrong with a `.npy` header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NpyHeader {
@@ -146,7 +156,7 @@ pub(crate) enum NpyHeader {
     TooManyDimensions { rank: usize },
 }
 
-/// Why a tensor cannot be updated where it lies in its file.
+/// Why a tensor cannot be updated in its file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotInPlace {
     #[error("entries of a .npz carry checksums and may be compressed, so none can be updated in place")]

@@ -8,7 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser, ValueParserFactory};
 
 use super::os;
 
-/// A tensor file format, told by the file name's extension.
+/// A tensor file format, which the file name's extension determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// One NumPy array.

@@ -1,16 +1,15 @@
 //! Tensor files: `.npy`, `.npz`, `.pb` and `.safetensors`, read into and written from a [`Tensor`].
 //!
-//! Nothing is allocated because a header says so: what a header claims is first compared with the bytes that
-//! are there.
+//! Before anything is allocated, the sizes in a header are compared with the bytes of the file.
 
 mod error;
+mod in_place;
 mod location;
 mod nibbles;
 mod npy;
 mod npz;
 mod os;
 mod pb;
-mod place;
 mod reserve;
 mod safetensors;
 mod source;
@@ -24,11 +23,11 @@ use kvscatter_onnx::Tensor;
 
 use error::Problem;
 pub(crate) use error::{FileError, plain};
+pub(crate) use in_place::{InPlaceFile, Stored};
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
 pub(crate) use os::{positions, split_at};
-pub(crate) use place::{Place, Stored};
 pub(crate) use write::{check_page, write_bytes, write_page, write_tensors};
 
 /// Reads a whole tensor.
@@ -40,7 +39,7 @@ pub(crate) use write::{check_page, write_bytes, write_page, write_tensors};
 /// [`FileError`], naming the file, if it cannot be read or is not exactly one tensor.
 pub(crate) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, FileError> {
     load(location, ty)
-        .and_then(|tensor| agree(tensor.element(), ty).map(|()| tensor))
+        .and_then(|tensor| Problem::check_type(tensor.element(), ty).map(|()| tensor))
         .map_err(|problem| FileError::new(location, problem))
 }
 
@@ -91,7 +90,7 @@ pub(crate) fn describe(
         }
     };
     described()
-        .and_then(|(element, shape)| agree(element, ty).map(|()| (element, shape)))
+        .and_then(|(element, shape)| Problem::check_type(element, ty).map(|()| (element, shape)))
         .map_err(|problem| FileError::new(location, problem))
 }
 
@@ -135,13 +134,5 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), FileError> {
         Ok(meta) if meta.is_dir() => Ok(()),
         Ok(_) => Err(FileError::at_path(path, Problem::NotAFolder)),
         Err(error) => Err(FileError::at_path(path, error)),
-    }
-}
-
-/// A file that names its type and a `--type` that names another is a mistake, not a cast.
-fn agree(file: ElementType, asked: Option<ElementType>) -> Result<(), Problem> {
-    match asked {
-        Some(asked) if asked != file => Err(Problem::TypeDiffers { file, asked }),
-        _ => Ok(()),
     }
 }

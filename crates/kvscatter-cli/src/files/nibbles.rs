@@ -8,7 +8,7 @@ use super::Problem;
 /// Packs one value per byte into two. The last pad nibble is 0.
 ///
 /// # Errors
-/// [`Problem::Nibble`] if a byte holds more than 4 bits. `int4` may come sign-extended.
+/// [`Problem::Nibble`] if a byte has more than 4 bits set. `int4` may be sign-extended.
 pub(crate) fn pack(element: ElementType, values: &[u8]) -> Result<Vec<u8>, Problem> {
     let nibble = |index: usize, value: u8| {
         let negative = element == ElementType::Int4 && value >= 0xf8;

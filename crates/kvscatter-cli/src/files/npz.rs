@@ -24,7 +24,7 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     if entry.compression() != CompressionMethod::Stored && header.data_len > MAX_INFLATED {
         return Err(Problem::Inflates { limit: MAX_INFLATED });
     }
-    // One byte more than asked for tells data that is too long from data that fits. Reading to the end also
+    // One byte more than asked for shows whether the data is too long. Reading to the end also
     // compares the checksum.
     let data = source::at_most(&mut entry, header.data_len.saturating_add(1))?;
     let (element, shape, expected) = (header.element, header.shape.clone(), header.data_len);

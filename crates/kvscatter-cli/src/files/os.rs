@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-/// The text before and behind the ASCII character at `at`; `None` if there is none.
+/// Returns the text before and after the ASCII character at `at`; `None` if there is none.
 #[cfg(unix)]
 pub(crate) fn split_at(text: &OsStr, at: usize) -> Option<(OsString, OsString)> {
     use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ pub(crate) fn split_at(text: &OsStr, at: usize) -> Option<(OsString, OsString)> 
     Some((OsStr::from_bytes(before).to_owned(), OsStr::from_bytes(behind).to_owned()))
 }
 
-/// The text before and behind the ASCII character at `at`; `None` if there is none, or the text is not Unicode.
+/// Returns the text before and after the ASCII character at `at`; `None` if there is none, or the text is not Unicode.
 #[cfg(not(unix))]
 pub(crate) fn split_at(text: &OsStr, at: usize) -> Option<(OsString, OsString)> {
     let text = text.to_str()?;

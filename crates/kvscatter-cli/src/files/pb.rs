@@ -24,7 +24,7 @@ fn decode(bytes: &[u8]) -> Result<Tensor, Problem> {
     })
 }
 
-/// The tensor, and where in the file its `raw_data` lies.
+/// Returns the tensor, and the range of its `raw_data` in the file.
 pub(super) fn find(bytes: &[u8]) -> Result<(Tensor, Range<usize>), Problem> {
     let tensor = decode(bytes)?;
     let Data::Bytes(values) = tensor.data() else {
@@ -36,7 +36,7 @@ pub(super) fn find(bytes: &[u8]) -> Result<(Tensor, Range<usize>), Problem> {
     }
 }
 
-/// Where the last `raw_data` lies: of a field that is repeated against its schema, the last one counts.
+/// Returns the range of the last `raw_data`. If the field is repeated against its schema, the last one counts.
 ///
 /// The decoder has accepted the same bytes, so a message that ends early is no case here.
 fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {

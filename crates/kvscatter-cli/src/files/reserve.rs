@@ -26,7 +26,7 @@ const PAGE: u64 = 4096;
 /// Those of the file system. No byte has changed.
 pub(super) fn reserve(file: &File, offset: u64, plan: &WritePlan<'_>) -> io::Result<()> {
     let Some(bits) = plan.geometry().element().bits() else { return Ok(()) };
-    // P1: every run lies inside the buffer, whose size in bits fits u64.
+    // P1: every run is inside the buffer, whose size in bits fits u64.
     let bits = |elements: usize| elements_as_bits(elements, bits);
     let mut pages = Pages { file, wanted: None, result: Ok(()) };
     plan.for_each_block(|block| {
@@ -68,7 +68,7 @@ impl Pages<'_> {
     }
 }
 
-/// Whether no page lies between the two.
+/// Returns whether there is no page between the two.
 fn is_next_to(one: &Range<u64>, other: &Range<u64>) -> bool {
     let pages = |range: &Range<u64>| (range.start / PAGE, range.end.saturating_sub(1) / PAGE);
     let ((first, last), (other_first, other_last)) = (pages(one), pages(other));
@@ -140,7 +140,7 @@ mod tests {
         reserve(&file, 100, &plan).unwrap();
         let meta = file.metadata().unwrap();
         assert_eq!(meta.len(), len);
-        // 4097 bytes for each sample, and no more than a block around either end of them.
+        // 4097 bytes for each sample, and at most a block more at either end of them.
         let got = (meta.blocks() - before) * 512;
         assert!((16 * 4097..16 * 4 * 4096).contains(&got), "{got}");
     }

@@ -1,4 +1,4 @@
-//! `.safetensors`: a JSON header and the tensors behind it.
+//! `.safetensors`: a JSON header, followed by the tensors.
 
 use std::fmt;
 use std::fs::File;
@@ -20,8 +20,8 @@ const MAX_HEADER: u64 = 100_000_000;
 /// The key of a header that is no tensor's.
 const METADATA: &str = "__metadata__";
 
-/// An entry and where its data lies in the file.
-pub(super) struct Entry {
+/// An entry and the range of its data in the file.
+pub(super) struct TensorEntry {
     pub(super) element: ElementType,
     pub(super) shape: Vec<usize>,
     pub(super) offset: u64,
@@ -37,7 +37,7 @@ pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
 }
 
 /// Reads the header and finds an entry: the one asked for, or the only one there is.
-pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Result<Entry, Problem> {
+pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Result<TensorEntry, Problem> {
     let (metadata, data_offset) = header(file, file_len)?;
     let names = metadata.offset_keys();
     let name = match (asked, names.as_slice()) {
@@ -58,12 +58,12 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
     Ok(metadata.offset_keys())
 }
 
-fn located(info: &TensorInfo, data_offset: u64) -> Result<Entry, Problem> {
+fn located(info: &TensorInfo, data_offset: u64) -> Result<TensorEntry, Problem> {
     let dtype = info.dtype.to_string();
     let element = ElementType::from_safetensors_name(&dtype).ok_or(Problem::SafetensorsType { dtype })?;
     let (begin, end) = info.data_offsets;
     // `header` has compared the last end with the file's length, and the crate the offsets with each other.
-    Ok(Entry {
+    Ok(TensorEntry {
         element,
         shape: info.shape.clone(),
         offset: data_offset.saturating_add(u64::try_from(begin).unwrap_or(u64::MAX)),
@@ -71,7 +71,7 @@ fn located(info: &TensorInfo, data_offset: u64) -> Result<Entry, Problem> {
     })
 }
 
-/// The header, and where the data behind it begins.
+/// Returns the header, and the offset of the data after it.
 fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
     let mut len = [0; 8];
     file.read_exact(&mut len).map_err(|_| SafeTensorError::HeaderTooSmall)?;
@@ -84,7 +84,7 @@ fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
         return Err(SafeTensorError::InvalidHeaderLength.into());
     }
     let text = source::exactly(file, usize::try_from(len).unwrap_or(usize::MAX))?;
-    // The crate keeps the last of two tensors of one name, and says nothing.
+    // The crate silently keeps the last of two tensors of one name.
     let Names(mut names) =
         serde_json::from_slice(&text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
     names.sort_unstable();

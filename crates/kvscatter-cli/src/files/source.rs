@@ -1,4 +1,4 @@
-//! Reading bytes without trusting anyone's claim about how many there are.
+//! Reads bytes without trusting a claim about how many there are.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,7 +21,7 @@ pub(super) fn open_with(path: &Path, options: &mut OpenOptions) -> Result<(File,
     options.nonblock(true);
     let file = cap_std::fs::File::open_ambient_with(path, options, ambient_authority())?.into_std();
     let meta = file.metadata()?;
-    // A device has no length to hold claims against.
+    // A device has no length to compare claims with.
     if meta.is_file() { Ok((file, meta.len())) } else { Err(Problem::NotAFile) }
 }
 

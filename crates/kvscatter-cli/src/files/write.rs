@@ -9,14 +9,14 @@ use kvscatter_onnx::file::{self, Identity, Kind};
 use super::location::Format;
 use super::{FileError, Location, Problem, npy, npz, safetensors};
 
-/// Writes named tensors, each to its place; those with the same path become entries of one file.
+/// Writes named tensors, each to its location; those with the same path become entries of one file.
 ///
 /// An entry without a name in its [`Location`] takes the tensor's. Every file is encoded before the first is
 /// written.
 ///
 /// # Errors
 /// [`FileError`] if a format cannot hold a tensor, a path leads to one of `inputs`, two paths lead to one file, an
-/// entry that nobody asked to replace would be lost, or the file system says no.
+/// entry that is not to be replaced would be lost, or the file system refuses.
 pub(crate) fn write_tensors(
     outputs: &[(Location, &str, &Tensor)],
     inputs: &[&Path],
@@ -45,7 +45,7 @@ pub(crate) fn write_tensors(
 /// Writes one file that is no tensor.
 ///
 /// # Errors
-/// [`FileError`] if the path leads to one of `inputs`, or the file system says no.
+/// [`FileError`] if the path leads to one of `inputs`, or the file system refuses.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     put(path, bytes)
@@ -64,7 +64,7 @@ pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) 
 /// another kind.
 ///
 /// # Errors
-/// [`FileError`] otherwise, or if the file system says no.
+/// [`FileError`] otherwise, or if the file system refuses.
 pub(crate) fn check_page(path: &Path, kind: Kind, inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     kind.check(path).map_err(|error| match error {
@@ -76,10 +76,10 @@ pub(crate) fn check_page(path: &Path, kind: Kind, inputs: &[&Path]) -> Result<()
 /// That a file may be written: that the path leads to none of `inputs`. What it identifies is returned.
 ///
 /// # Errors
-/// [`FileError`] otherwise, or if the file system says no.
+/// [`FileError`] otherwise, or if the file system refuses.
 fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, FileError> {
     let identity = Identity::of(path).map_err(|error| FileError::at_path(path, error))?;
-    // An input that is gone by now cannot be overwritten.
+    // An input that does not exist any more cannot be overwritten.
     if inputs.iter().any(|input| Identity::of(input).is_ok_and(|input| input == identity)) {
         return Err(FileError::at_path(path, Problem::OverInput));
     }

@@ -29,32 +29,32 @@ pub(crate) enum IndicesError {
     File(LocationError),
 }
 
-/// Which integers an input of a specification holds. Lists that are typed are of the right type by definition.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Integers {
-    int32: bool,
-    int64: bool,
-}
-
-pub(crate) const INT32: Integers = Integers { int32: true, int64: false };
-pub(crate) const INT64: Integers = Integers { int32: false, int64: true };
-pub(crate) const INT32_OR_INT64: Integers = Integers { int32: true, int64: true };
+// Element types that an input of a specification takes. A typed list has the right type by definition.
+pub(crate) const INT32: &[ElementType] = &[ElementType::Int32];
+pub(crate) const INT64: &[ElementType] = &[ElementType::Int64];
+pub(crate) const INT32_OR_INT64: &[ElementType] = &[ElementType::Int32, ElementType::Int64];
 
 impl Indices {
-    /// The numbers of the input that the specification calls `argument`.
+    /// Returns the numbers of the input that the specification calls `argument`.
     ///
     /// # Errors
-    /// [`CommandError::NotIndices`] if the file holds no vector of the integers asked for, or cannot be read.
-    pub(crate) fn load(&self, argument: &'static str, integers: Integers) -> Result<Vec<i64>, CommandError> {
+    /// [`CommandError::NotIndices`] if the file does not contain a vector of an accepted type, and
+    /// [`CommandError::File`] if it cannot be read.
+    pub(crate) fn load(
+        &self,
+        argument: &'static str,
+        accepted: &[ElementType],
+    ) -> Result<Vec<i64>, CommandError> {
         match self {
             Self::Inline(values) => Ok(values.clone()),
             Self::File(location) => {
                 let tensor = files::read(location, None)?;
-                integers.of(&tensor).ok_or_else(|| CommandError::NotIndices {
+                let numbers = vector(&tensor).filter(|_| accepted.contains(&tensor.element()));
+                numbers.ok_or_else(|| CommandError::NotIndices {
                     argument,
                     element: tensor.element(),
                     shape: tensor.shape().to_vec(),
-                    expected: integers.expected(),
+                    expected: any_of(accepted),
                 })
             }
         }
@@ -69,29 +69,24 @@ impl Indices {
     }
 }
 
-impl Integers {
-    /// The numbers of a vector of the right type.
-    fn of(self, tensor: &Tensor) -> Option<Vec<i64>> {
-        let (Data::Bytes(bytes), [_]) = (tensor.data(), tensor.shape()) else {
-            return None;
-        };
-        match tensor.element() {
-            ElementType::Int64 if self.int64 => tensor.int64s().map(Iterator::collect),
-            ElementType::Int32 if self.int32 => {
-                let values = bytes.as_chunks().0.iter().copied();
-                Some(values.map(i32::from_le_bytes).map(i64::from).collect())
-            }
-            _ => None,
+/// Returns the numbers of a vector of integers.
+fn vector(tensor: &Tensor) -> Option<Vec<i64>> {
+    let (Data::Bytes(bytes), [_]) = (tensor.data(), tensor.shape()) else {
+        return None;
+    };
+    match tensor.element() {
+        ElementType::Int64 => tensor.int64s().map(Iterator::collect),
+        ElementType::Int32 => {
+            let values = bytes.as_chunks().0.iter().copied();
+            Some(values.map(i32::from_le_bytes).map(i64::from).collect())
         }
+        _ => None,
     }
+}
 
-    fn expected(self) -> &'static str {
-        match (self.int32, self.int64) {
-            (true, true) => "int32 or int64",
-            (true, false) => "int32",
-            _ => "int64",
-        }
-    }
+fn any_of(types: &[ElementType]) -> String {
+    let names: Vec<_> = types.iter().map(|ty| ty.onnx_name()).collect();
+    names.join(" or ")
 }
 
 impl TryFrom<&OsStr> for Indices {

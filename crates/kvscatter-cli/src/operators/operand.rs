@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 use super::indices::list;
 use crate::files::{self, Location, LocationError};
 
-/// `2,8,4096,128`, or a file whose header says so.
+/// `2,8,4096,128`, or a file whose header gives the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
     Shape(Vec<usize>),
@@ -69,7 +69,7 @@ impl Operand {
     }
 }
 
-/// What an operand says about itself.
+/// What is known of an operand without the other one.
 enum Given {
     Shape(Vec<usize>),
     File(Described),

@@ -277,6 +277,10 @@ fn furnish(scene: &Folder, folder: &str, location: &str) {
     }
 }
 
+// Element types by ONNX's codes.
+const FLOAT: i32 = 1;
+const INT64: i32 = 7;
+
 /// Puts a tensor with values in `location` into all models but `good.onnx`.
 fn plant(scene: &Folder, place: Place, location: &str) {
     for (_, name) in MODELS.into_iter().filter(|(_, name)| *name != "good.onnx") {
@@ -292,88 +296,40 @@ fn plant(scene: &Folder, place: Place, location: &str) {
 }
 
 fn put(model: &mut ModelProto, place: Place, location: &str) {
-    const FLOAT: i32 = 1;
-    const INT64: i32 = 7;
     let tensor = || external(location, FLOAT, &[2]);
-    let initialized = || GraphProto { initializer: vec![tensor()], name: text("g"), ..GraphProto::default() };
-    let sparse = |is_values: bool| {
-        let (values, indices) = match is_values {
-            true => (tensor(), inline_tensor(INT64, &[2], [0_i64, 1].map(i64::to_le_bytes).concat())),
-            false => (inline_tensor(FLOAT, &[1], vec![0; 4]), external(location, INT64, &[1])),
-        };
-        let values = TensorProto { name: text("planted"), ..values };
-        SparseTensorProto {
-            values: values.into(),
-            indices: indices.into(),
-            dims: vec![4],
-            ..Default::default()
-        }
-    };
+    let training_graph =
+        || GraphProto { initializer: vec![tensor()], name: text("g"), ..GraphProto::default() };
     let graph = model.graph.get_or_insert_default();
     match place {
         Place::Initializer => graph.initializer.push(tensor()),
         Place::Constant => graph.node.push(constant("planted", tensor())),
         Place::Subgraph => {
-            let branch = |name: &str| {
-                let node = constant("planted", tensor());
-                let output = vec![kvscatter_onnx::proto::ValueInfoProto {
-                    name: text("planted"),
-                    ..Default::default()
-                }];
-                let graph =
-                    GraphProto { name: text(name), node: vec![node], output, ..GraphProto::default() };
-                AttributeProto {
-                    name: text(name),
-                    r#type: Some(AttributeType::GRAPH),
-                    g: graph.into(),
-                    ..AttributeProto::default()
-                }
-            };
             graph.node.push(constant("planted_condition", inline_tensor(9, &[], vec![1])));
-            graph.node.push(NodeProto {
-                op_type: text("If"),
-                input: vec!["planted_condition".to_owned()],
-                output: vec!["planted_if".to_owned()],
-                attribute: vec![branch("then_branch"), branch("else_branch")],
-                ..NodeProto::default()
-            });
+            graph.node.push(if_node("planted_condition", tensor));
         }
-        Place::Function | Place::FunctionDefault => {
-            let default = AttributeProto {
-                name: text("planted_default"),
-                r#type: Some(AttributeType::TENSOR),
-                t: tensor().into(),
-                ..AttributeProto::default()
-            };
-            let is_default = matches!(place, Place::FunctionDefault);
-            model.functions.push(FunctionProto {
-                name: text("Planted"),
-                domain: text("planted"),
-                output: vec!["y".to_owned()],
-                attribute_proto: if is_default { vec![default] } else { vec![] },
-                node: vec![constant(
-                    "y",
-                    if is_default { inline_tensor(FLOAT, &[1], vec![0; 4]) } else { tensor() },
-                )],
-                opset_import: vec![OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() }],
-                ..FunctionProto::default()
-            });
+        Place::Function => {
+            model.functions.push(function(constant("y", tensor()), vec![]));
         }
-        Place::TrainingInitialization => model
-            .training_info
-            .push(TrainingInfoProto { initialization: initialized().into(), ..TrainingInfoProto::default() }),
+        Place::FunctionDefault => {
+            let node = constant("y", inline_tensor(FLOAT, &[1], vec![0; 4]));
+            model.functions.push(function(node, vec![tensor_attribute("planted_default", tensor())]));
+        }
+        Place::TrainingInitialization => model.training_info.push(TrainingInfoProto {
+            initialization: training_graph().into(),
+            ..TrainingInfoProto::default()
+        }),
         Place::TrainingAlgorithm => model
             .training_info
-            .push(TrainingInfoProto { algorithm: initialized().into(), ..TrainingInfoProto::default() }),
-        Place::SparseValues => graph.sparse_initializer.push(sparse(true)),
-        Place::SparseIndices => graph.sparse_initializer.push(sparse(false)),
+            .push(TrainingInfoProto { algorithm: training_graph().into(), ..TrainingInfoProto::default() }),
+        Place::SparseValues => graph.sparse_initializer.push(sparse_with_external_values(location)),
+        Place::SparseIndices => graph.sparse_initializer.push(sparse_with_external_indices(location)),
         Place::SparseConstant => graph.node.push(NodeProto {
             op_type: text("Constant"),
             output: vec!["planted".to_owned()],
             attribute: vec![AttributeProto {
                 name: text("sparse_value"),
                 r#type: Some(AttributeType::SPARSE_TENSOR),
-                sparse_tensor: sparse(true).into(),
+                sparse_tensor: sparse_with_external_values(location).into(),
                 ..AttributeProto::default()
             }],
             ..NodeProto::default()
@@ -381,17 +337,74 @@ fn put(model: &mut ModelProto, place: Place, location: &str) {
     }
 }
 
+/// An `If` whose branches are constants of this tensor.
+fn if_node(condition: &str, tensor: impl Fn() -> TensorProto) -> NodeProto {
+    let branch = |name: &str| {
+        let output = kvscatter_onnx::proto::ValueInfoProto { name: text("planted"), ..Default::default() };
+        let graph = GraphProto {
+            name: text(name),
+            node: vec![constant("planted", tensor())],
+            output: vec![output],
+            ..GraphProto::default()
+        };
+        AttributeProto {
+            name: text(name),
+            r#type: Some(AttributeType::GRAPH),
+            g: graph.into(),
+            ..AttributeProto::default()
+        }
+    };
+    NodeProto {
+        op_type: text("If"),
+        input: vec![condition.to_owned()],
+        output: vec!["planted_if".to_owned()],
+        attribute: vec![branch("then_branch"), branch("else_branch")],
+        ..NodeProto::default()
+    }
+}
+
+/// A function of one node, whose output is `y`.
+fn function(node: NodeProto, attribute_proto: Vec<AttributeProto>) -> FunctionProto {
+    FunctionProto {
+        name: text("Planted"),
+        domain: text("planted"),
+        output: vec!["y".to_owned()],
+        attribute_proto,
+        node: vec![node],
+        opset_import: vec![OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() }],
+        ..FunctionProto::default()
+    }
+}
+
+fn sparse_with_external_values(location: &str) -> SparseTensorProto {
+    let indices = inline_tensor(INT64, &[2], [0_i64, 1].map(i64::to_le_bytes).concat());
+    sparse(external(location, FLOAT, &[2]), indices)
+}
+
+fn sparse_with_external_indices(location: &str) -> SparseTensorProto {
+    sparse(inline_tensor(FLOAT, &[1], vec![0; 4]), external(location, INT64, &[1]))
+}
+
+fn sparse(values: TensorProto, indices: TensorProto) -> SparseTensorProto {
+    let values = TensorProto { name: text("planted"), ..values };
+    SparseTensorProto { values: values.into(), indices: indices.into(), dims: vec![4], ..Default::default() }
+}
+
 fn constant(output: &str, value: TensorProto) -> NodeProto {
     NodeProto {
         op_type: text("Constant"),
         output: vec![output.to_owned()],
-        attribute: vec![AttributeProto {
-            name: text("value"),
-            r#type: Some(AttributeType::TENSOR),
-            t: value.into(),
-            ..AttributeProto::default()
-        }],
+        attribute: vec![tensor_attribute("value", value)],
         ..NodeProto::default()
+    }
+}
+
+fn tensor_attribute(name: &str, value: TensorProto) -> AttributeProto {
+    AttributeProto {
+        name: text(name),
+        r#type: Some(AttributeType::TENSOR),
+        t: value.into(),
+        ..AttributeProto::default()
     }
 }
 

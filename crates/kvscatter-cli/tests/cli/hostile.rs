@@ -27,6 +27,26 @@ fn read(folder: &Folder, file: &str) -> Answer {
 #[test]
 fn claims_are_compared_with_the_file() {
     let folder = Folder::new();
+    write_npy_files(&folder);
+    write_safetensors_files(&folder);
+    folder.write("empty.npz", b"");
+    folder.write("text.npz", b"PK\x05\x06 not quite");
+    folder.write("empty.pb", b"");
+    // dims = 2^62, data_type = FLOAT, no data.
+    folder.write("huge.pb", b"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x40\x10\x01");
+    folder.write("text.pb", b"hello");
+
+    let mut names: Vec<_> = std::fs::read_dir(folder.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let answers: Vec<_> =
+        names.iter().map(|name| format!("{name}\n  {}\n", read(&folder, name).refused())).collect();
+    insta::assert_snapshot!(answers.concat());
+}
+
+fn write_npy_files(folder: &Folder) {
     let dims = |shape: &str| {
         let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
         let len = u16::try_from(header.len()).unwrap().to_le_bytes();
@@ -43,7 +63,9 @@ fn claims_are_compared_with_the_file() {
     folder.write("nested.npy", &[b"\x93NUMPY\x01\x00".as_slice(), &len, nested.as_bytes()].concat());
     folder.write("empty.npy", b"");
     folder.write("text.npy", b"hello");
+}
 
+fn write_safetensors_files(folder: &Folder) {
     let safetensors = |header: &str, data: usize| {
         let len = u64::try_from(header.len()).unwrap().to_le_bytes();
         [len.as_slice(), header.as_bytes(), &vec![0; data]].concat()
@@ -71,22 +93,6 @@ fn claims_are_compared_with_the_file() {
     };
     folder.write("twice.safetensors", &twice("k"));
     folder.write("twice_escaped.safetensors", &twice("\\u006b"));
-
-    folder.write("empty.npz", b"");
-    folder.write("text.npz", b"PK\x05\x06 not quite");
-    folder.write("empty.pb", b"");
-    // dims = 2^62, data_type = FLOAT, no data.
-    folder.write("huge.pb", b"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x40\x10\x01");
-    folder.write("text.pb", b"hello");
-
-    let mut names: Vec<_> = std::fs::read_dir(folder.path(""))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    let answers: Vec<_> =
-        names.iter().map(|name| format!("{name}\n  {}\n", read(&folder, name).refused())).collect();
-    insta::assert_snapshot!(answers.concat());
 }
 
 fn zip(folder: &Folder, name: &str, header: &[u8], zeros: usize) {

@@ -14,7 +14,7 @@ fn the_other_two_node_cases() {
     let folder = Folder::with_testdata();
     for case in ["test_tensorscatter", "test_tensorscatter_3d"] {
         let text = folder.run(&format!("run testdata/onnx-node/{case} --in-place")).passed();
-        assert!(text.contains("in place: present lies at past's address"), "{text}");
+        assert!(text.contains("in place: present has past's address"), "{text}");
         assert!(text.ends_with("pass  every expected output, bit for bit\n"), "{text}");
     }
 }
@@ -24,7 +24,7 @@ fn functional_and_in_place_give_the_same() {
     let folder = Folder::with_testdata();
     let text = folder.run(&format!("run {CIRCULAR} --functional -o present_cache=functional.npy")).passed();
     assert!(text.contains("copied: the functional form was asked for"), "{text}");
-    assert!(text.contains("in memory of its own"), "{text}");
+    assert!(text.contains("in other memory"), "{text}");
     folder.run(&format!("run {CIRCULAR} --in-place -o present_cache=in_place.npy")).passed();
     assert_eq!(folder.read("functional.npy"), folder.read("in_place.npy"));
 }
@@ -94,7 +94,7 @@ fn several_outputs_go_into_one_file() {
     assert!(folder.run(line).passed().starts_with("float cache [2, 1, 4, 5]"));
 }
 
-/// Keys and values that share their positions, behind an Add, in sizes that only the command line gives.
+/// Keys and values that share their positions, after an Add, in sizes that only the command line gives.
 #[test]
 fn a_model_with_named_sizes() {
     let folder = Folder::with_testdata();

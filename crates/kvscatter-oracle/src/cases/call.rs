@@ -61,7 +61,7 @@ impl Call {
         }
     }
 
-    /// Runs the oracle in index space: the outcome says where each element of the cache comes from.
+    /// Runs the oracle in index space: the outcome has the origin of each element of the cache.
     ///
     /// # Errors
     /// As [`run`](Self::run).

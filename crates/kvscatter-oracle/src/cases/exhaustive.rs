@@ -86,7 +86,7 @@ fn shapes(rank: usize) -> impl Iterator<Item = (usize, Vec<usize>, Vec<usize>)> 
     })
 }
 
-/// The starts of a batch: none given, and as [`exhaustive`] says.
+/// The starts of a batch: none, and those that [`exhaustive`] describes.
 fn starts(batch: usize) -> Vec<Option<Vec<i64>>> {
     let given = if batch <= 2 {
         tuples(batch, -9..=9)

@@ -122,7 +122,7 @@ pub(super) const THEMES: &[Theme] = &[
     }),
 ];
 
-/// A call under construction; valid as it comes, themes break it.
+/// A `KVCacheOperation` call under construction. It begins valid, and themes break it.
 struct Write {
     operator: KvCacheOperation,
     layer_id: Vec<i32>,
@@ -177,7 +177,7 @@ impl Write {
                 seq_len: self.seq_len,
                 lengths: self.lengths,
             },
-            // Every type takes part: those the operator lacks stand in for the ones it has.
+            // Every type is used: one that the operator lacks is replaced by one that it has.
             elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.past_shape.to_vec(),
             update_shape,

@@ -142,7 +142,7 @@ pub(super) const THEMES: &[Theme] = &[
     }),
 ];
 
-/// A call under construction; valid as it comes, themes break it.
+/// A `KVCacheUpdate` call under construction. It begins valid, and themes break it.
 struct Write {
     operator: KvCacheUpdate,
     cache_shape: [usize; 4],
@@ -209,7 +209,7 @@ impl Write {
                 update_lengths,
                 lengths: self.lengths,
             },
-            // Every type takes part: those the operator lacks stand in for the ones it has.
+            // Every type is used: one that the operator lacks is replaced by one that it has.
             elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.cache_shape.to_vec(),
             update_shape,

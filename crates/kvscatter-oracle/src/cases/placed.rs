@@ -3,12 +3,12 @@ use crate::{Outcome, Refusal};
 
 /// A [`Case`] somewhere in memory: the whole buffers of its two tensors, guards included, before and after.
 ///
-/// Strings are stored as numbers of 8 bytes, which stand for handles that a caller has of his strings.
+/// Strings are stored as numbers of 8 bytes, which represent handles of a caller's strings.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// Where the cache lies in its buffer.
+    /// The view of the cache in its buffer.
     pub cache: View,
-    /// Where the update lies in its buffer.
+    /// The view of the update in its buffer.
     pub update: View,
     /// How the elements of cache and update are stored.
     pub stored: [&'static Element; 2],
@@ -16,11 +16,11 @@ pub struct Placed {
     pub past: Values,
     /// The update's buffer.
     pub new: Values,
-    /// What the call leaves behind, or the reason for leaving everything as it was.
+    /// The result of the call, or the reason why it changes nothing.
     pub expected: Result<After, Refusal>,
 }
 
-/// What a call that is not refused leaves behind.
+/// The buffers after a call that is not refused.
 #[derive(Clone, Debug)]
 pub struct After {
     /// The cache's buffer after a write in place.

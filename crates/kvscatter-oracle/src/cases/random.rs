@@ -3,7 +3,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A stream of its own for each `(seed, stream)`.
+    /// Returns a separate stream for each `(seed, stream)`.
     #[must_use]
     pub fn new(seed: u64, stream: usize) -> Self {
         let mut random = Self(seed);

@@ -5,7 +5,7 @@ use super::{Call, Element, Random};
 use crate::onnx::TensorScatter;
 use crate::{NegativeIndex, OutOfRange};
 
-/// What a model can say.
+/// Themes that an ONNX model can express.
 pub(super) const THEMES: &[Theme] = &[
     ("tensor_scatter_decode_ragged", |r, e| linear(r).one_row(r).draft(e)),
     ("tensor_scatter_prefill_without_indices", |r, e| linear(r).without_indices().draft(e)),
@@ -175,7 +175,7 @@ pub(super) const THEMES: &[Theme] = &[
     }),
 ];
 
-/// What only we can say.
+/// Themes that need our extensions.
 pub(super) const EXTENDED_THEMES: &[Theme] = &[
     ("tensor_scatter_lengths", |r, e| linear(r).with_lengths(r).draft(e)),
     ("tensor_scatter_lengths_reach_the_end", |r, e| {
@@ -235,7 +235,7 @@ pub(super) const EXTENDED_THEMES: &[Theme] = &[
     }),
 ];
 
-/// A call under construction; valid as it comes, themes break it.
+/// A `TensorScatter` call under construction. It begins valid, and themes break it.
 struct Write {
     operator: TensorScatter,
     axis: usize,

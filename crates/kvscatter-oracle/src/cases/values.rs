@@ -10,10 +10,10 @@ pub enum Values {
     Strings(Vec<String>),
 }
 
-/// Where an element comes from, by its place in row-major order.
+/// The element that a value comes from, by its offset in row-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It is the cache's own.
+    /// It was in the cache before.
     Cache(usize),
     /// It was written.
     Update(usize),
@@ -25,11 +25,11 @@ impl Origin {
     pub fn written(self) -> Option<usize> {
         match self {
             Self::Cache(_) => None,
-            Self::Update(place) => Some(place),
+            Self::Update(offset) => Some(offset),
         }
     }
 
-    /// A cache and an update in index space: every element says who it is.
+    /// Returns a cache and an update in index space: every element is its own origin.
     #[must_use]
     pub fn tensors(cache_len: usize, update_len: usize) -> (Vec<Self>, Vec<Self>) {
         ((0..cache_len).map(Self::Cache).collect(), (0..update_len).map(Self::Update).collect())
@@ -84,8 +84,8 @@ fn gather<E: Clone>(origins: &[Origin], cache: &[E], update: &[E]) -> Vec<E> {
     origins.iter().map(find).collect()
 }
 
-/// A byte of element `n`, modulo the prime 251, so that no power-of-two distance repeats. Two bytes together tell the
-/// first 251² elements apart, and no two bytes of an element are alike for long.
+/// Returns a byte of element `n`, modulo the prime 251, so that no power-of-two distance repeats. Two bytes together
+/// distinguish the first 251² elements, and no two bytes of an element stay equal for long.
 fn paint(n: usize, byte: usize) -> u8 {
     ((n + (byte + 1) * (n / 251) + 37 * byte) % 251) as u8
 }

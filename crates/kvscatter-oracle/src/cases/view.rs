@@ -9,7 +9,7 @@ pub struct View {
     offset: usize,
     /// Elements of the buffer that the code under test is given.
     len: usize,
-    /// Elements before it, and behind it, that it never sees.
+    /// Elements before and after those, which that code must not touch.
     guard: usize,
 }
 
@@ -91,7 +91,7 @@ impl View {
         self.guard..self.guard + self.len
     }
 
-    /// The place, guards included, of every element in row-major order.
+    /// Returns the offset, guards included, of every element in row-major order.
     #[must_use]
     pub fn places(&self) -> Vec<usize> {
         let origin = self.guard + self.offset;

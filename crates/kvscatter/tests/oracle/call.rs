@@ -143,14 +143,7 @@ pub(crate) fn error(
             Error::UpdateLongerThanCache { argument: words.update, rows, capacity }
         }
         Refusal::IndexCount { argument, given, needed } => {
-            let argument = match argument {
-                "lengths" => Argument::Lengths,
-                "layerId" => Argument::LayerId,
-                "updateLengths" | "seqLen" => words.rows,
-                "write_indices" | "writeIndices" | "tokenOffset" => words.starts,
-                unknown => unreachable!("{unknown}"),
-            };
-            Error::ListLength { argument, got: given, expected: needed }
+            Error::ListLength { argument: words.list(argument), got: given, expected: needed }
         }
         Refusal::Length { sample, length, rows } => Error::LengthOutOfRange {
             argument: Argument::Lengths,
@@ -162,16 +155,7 @@ pub(crate) fn error(
         Refusal::NegativeStart { sample, .. } | Refusal::OutOfRange { sample, .. }
             if matches!(call, Call::KvCacheOperation { .. }) =>
         {
-            let Call::KvCacheOperation { token_offset, seq_len, lengths, .. } = call else { unreachable!() };
-            let rows = seq_len[sample] as usize;
-            let padding = lengths.as_ref().map_or(0, |lengths| rows - lengths[sample] as usize);
-            Error::EndOutOfRange {
-                argument: words.starts,
-                index: sample,
-                value: token_offset[sample].into(),
-                min: rows,
-                max: cache_shape[2] + padding,
-            }
+            end_error(&words, call, sample, cache_shape[2])
         }
         Refusal::NegativeStart { sample, start } => {
             Error::NegativeStart { argument: words.starts, index: sample, value: start as i64 }
@@ -202,14 +186,39 @@ pub(crate) fn error(
             Error::LayerOutOfRange { argument: Argument::LayerId, value: layer_id.into(), layers }
         }
         Refusal::SeqLen { sample, seq_len } => {
-            let fits_the_cache = (1..=cache_shape[2] as i64).contains(&seq_len.into());
-            let (min, max) = match *update_shape {
-                [_, rows, _, _] if fits_the_cache => (rows, rows),
-                _ => (1, cache_shape[2]),
-            };
-            Error::LengthOutOfRange { argument: words.rows, index: sample, value: seq_len.into(), min, max }
+            seq_len_error(&words, sample, seq_len, cache_shape[2], update_shape)
         }
     }
+}
+
+/// The error for an end, Ascend's `tokenOffset`, that does not fit into the cache.
+fn end_error(words: &Words, call: &Call, sample: usize, capacity: usize) -> Error {
+    let Call::KvCacheOperation { token_offset, seq_len, lengths, .. } = call else { unreachable!() };
+    let rows = seq_len[sample] as usize;
+    let padding = lengths.as_ref().map_or(0, |lengths| rows - lengths[sample] as usize);
+    Error::EndOutOfRange {
+        argument: words.starts,
+        index: sample,
+        value: token_offset[sample].into(),
+        min: rows,
+        max: capacity + padding,
+    }
+}
+
+/// The error for a `seqLen` that is not the rows of a padded update, or does not fit into the cache.
+fn seq_len_error(
+    words: &Words,
+    sample: usize,
+    seq_len: i32,
+    capacity: usize,
+    update_shape: &[usize],
+) -> Error {
+    let fits_the_cache = (1..=capacity as i64).contains(&seq_len.into());
+    let (min, max) = match *update_shape {
+        [_, rows, _, _] if fits_the_cache => (rows, rows),
+        _ => (1, capacity),
+    };
+    Error::LengthOutOfRange { argument: words.rows, index: sample, value: seq_len.into(), min, max }
 }
 
 /// What a document calls things, and the ranks it asks for: ONNX's cache may have any from 2 on, and its update the
@@ -225,6 +234,17 @@ struct Words {
 }
 
 impl Words {
+    /// The list that a specification calls by this name.
+    fn list(&self, name: &str) -> Argument {
+        match name {
+            "lengths" => Argument::Lengths,
+            "layerId" => Argument::LayerId,
+            "updateLengths" | "seqLen" => self.rows,
+            "write_indices" | "writeIndices" | "tokenOffset" => self.starts,
+            unknown => unreachable!("{unknown}"),
+        }
+    }
+
     fn of(call: &Call) -> Self {
         match call {
             Call::TensorScatter { .. } => Self {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_bench::{Samples, units};
+use kvscatter_bench::{Timings, units};
 use kvscatter_onnx::file::Unfinished;
 use kvscatter_onnx::{CachePath, Inseparable, Model};
 use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
@@ -160,7 +160,7 @@ impl Alone<'_> {
             capacity: bound.cache.shape().get(self.path.axis).copied().unwrap_or_default(),
             cache_bytes: bound.cache.bytes().len() as u64,
             fastest_ns: samples.iter().copied().fold(f64::INFINITY, f64::min),
-            median_ns: Samples::new(samples).spread().median,
+            median_ns: Timings::new(samples).spread().median,
         });
         let at: Vec<_> = at.collect();
         let fastest = |at: Option<&CapacityTime>| at.map_or(f64::NAN, |at| at.fastest_ns);

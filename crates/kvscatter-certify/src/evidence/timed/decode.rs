@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvscatter_bench::Samples;
+use kvscatter_bench::Timings;
 use kvscatter_session::{Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, Step, Tensor};
 
 use super::subject::{Subject, Timed};
@@ -45,7 +45,7 @@ pub(super) fn time(subject: &Subject<'_>) -> Result<DecodeTimes, CertifyError> {
             }
         }
         fewest = fewest.min(ours.len());
-        let median = |samples: Vec<f64>| Samples::new(samples).spread().median;
+        let median = |samples: Vec<f64>| Timings::new(samples).spread().median;
         let original_ns = if theirs.is_empty() { None } else { Some(median(theirs)) };
         at.push(DecodeTime { context, model_ns: median(ours), original_ns });
     }

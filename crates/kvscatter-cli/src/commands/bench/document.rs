@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// What was measured, on what, and how it went.
 #[derive(Serialize)]
-pub(super) struct Document<'r> {
+pub(super) struct BenchDocument<'r> {
     case: &'r Case,
     machine: &'r Machine,
     isa: &'r Option<String>,
@@ -18,7 +18,7 @@ pub(super) struct Document<'r> {
     engines: Vec<Engine<'r>>,
     /// The A/A spread.
     noise: &'r Option<Noise>,
-    /// How far blocks of rounds and processes are apart.
+    /// How far the medians of blocks of rounds and of processes differ.
     movement: Option<&'r Movement>,
 }
 
@@ -33,7 +33,7 @@ struct Engine<'r> {
     over_hand_loop: Option<Spread>,
 }
 
-impl<'r> Document<'r> {
+impl<'r> BenchDocument<'r> {
     pub(super) fn new(report: &'r Report, machine: &'r Machine, movement: Option<&'r Movement>) -> Self {
         let engines = report.entries.iter().map(|entry| Engine {
             name: &entry.engine,

@@ -3,10 +3,11 @@
 use std::io::Write;
 
 use kvscatter::Mode;
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
-    Case, Entry, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, RatioRange, Reference,
-    Report, Spread, Temperature, UpdateLayout, units,
+    Case, EngineOutcome, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, RatioRange,
+    Reference, Report, Spread, Temperature, UpdateLayout, units,
 };
 
 use crate::error::CommandError;
@@ -48,7 +49,7 @@ pub(super) fn case(case: &Case) -> String {
         format!("{} at {} starts", count(parameters.rows, "row"), parameters.starts),
         mode.to_owned(),
     ];
-    if parameters.axis != -2 {
+    if parameters.axis != TensorScatter::DEFAULT_AXIS {
         said.push(format!("axis {}", parameters.axis));
     }
     if parameters.update == UpdateLayout::Bshd {
@@ -91,7 +92,7 @@ fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) ->
     let rows = report.entries.iter().filter(|entry| report.times(&entry.engine).is_some());
     let rows = rows.map(|entry| row(report, movement, &entry.engine, cold));
     writeln!(output, "{}", table(&headers, &numbers, rows))?;
-    for Entry { engine, outcome } in &report.entries {
+    for EngineOutcome { engine, outcome } in &report.entries {
         match outcome {
             Outcome::Measured(_) => (),
             Outcome::Wrong(difference) => {

@@ -1,4 +1,4 @@
-//! A certificate in a terminal. What a page says in the same words stands in [`words`].
+//! A certificate in a terminal. [`words`] has the texts that are also on the page.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use kvscatter_certify::report::words;
 
 use crate::output::{Output, count, one_line, styled, table};
 
-/// How much of a hash tells files apart at a glance; the page and the JSON document have all of it.
+/// The digits of a hash that are shown. The page and the JSON document have all of them.
 const HASH_DIGITS: usize = 12;
 
 pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut Output) -> io::Result<()> {

@@ -13,7 +13,7 @@ const MAX_BYTES: u64 = 1 << 24;
 /// The most characters of a word that an error shows.
 const SHOWN: usize = 40;
 
-/// What some editors put before a text in UTF-8.
+/// Some editors begin a text in UTF-8 with it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(super) struct Prompts {
     #[arg(long, value_name = "ID,...", value_parser = ids, allow_hyphen_values = true)]
     prompt_ids: Vec<Ids>,
 
-    /// A file with a prompt in each line, its ids apart by commas or blanks; # begins a comment, - is standard input
+    /// A file with a prompt in each line, its ids separated by commas or blanks; # begins a comment, - is standard input
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     batch_file: Option<PathBuf>,
 }
@@ -60,7 +60,7 @@ fn beginning(word: &str) -> String {
     }
 }
 
-/// Ids apart by commas or blanks.
+/// Parses ids that are separated by commas or blanks.
 fn ids(text: &str) -> Result<Ids, String> {
     if text.trim().is_empty() {
         return Err("a prompt has at least one token id".to_owned());
@@ -98,11 +98,11 @@ mod tests {
     use super::{ids, lines};
 
     #[test]
-    fn ids_are_apart_by_commas_or_blanks() {
+    fn ids_are_separated_by_commas_or_blanks() {
         for text in ["1,22,3", "1 22 3", " 1, 22 ,3\r", "1\t22, 3"] {
             assert_eq!(ids(text).unwrap().0, [1, 22, 3], "{text:?}");
         }
-        for (text, says) in [
+        for (text, expected) in [
             ("", "at least one"),
             ("1,,2", "missing beside a comma"),
             ("1,2,", "missing beside a comma"),
@@ -111,7 +111,7 @@ mod tests {
             ("9223372036854775808", "is no token id"),
         ] {
             let error = ids(text).unwrap_err();
-            assert!(error.contains(says), "{text:?}: {error}");
+            assert!(error.contains(expected), "{text:?}: {error}");
         }
         let long = "x".repeat(1_000_000);
         assert_eq!(ids(&long).unwrap_err(), format!("'{}...' is no token id", "x".repeat(super::SHOWN)));
@@ -122,12 +122,12 @@ mod tests {
         let text = b"# two prompts\n\n1,2,3 # the first\r\n  7\n";
         assert_eq!(lines("f", text).unwrap(), [vec![1, 2, 3], vec![7]]);
         assert_eq!(lines("f", b"\xef\xbb\xbf1,2\r\n").unwrap(), [vec![1, 2]], "a byte order mark");
-        for (text, says) in [
+        for (text, expected) in [
             (&b"1\n2,x\n"[..], "f, line 2: 'x' is no token id"),
             (b"1\n\xff\n", "f, line 2: not UTF-8"),
             (b"# nothing\n", "f: no prompt in it"),
         ] {
-            assert_eq!(lines("f", text).unwrap_err().to_string(), says);
+            assert_eq!(lines("f", text).unwrap_err().to_string(), expected);
         }
     }
 }

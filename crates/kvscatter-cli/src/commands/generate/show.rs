@@ -9,13 +9,13 @@ use kvscatter_onnx::decoder::Growth;
 use kvscatter_session::{CacheMemory, Generated, MemoryReport};
 use serde::Serialize;
 
-use crate::engines::Runtime;
+use crate::engines::RuntimeInfo;
 use crate::output::{Output, count, one_line};
 
 /// A generation that is over.
-pub(super) struct Done {
+pub(super) struct Generation {
     pub(super) model: String,
-    pub(super) runtime: Runtime,
+    pub(super) runtime: RuntimeInfo,
     pub(super) prompts: Vec<Vec<i64>>,
     pub(super) generated: Generated,
     /// What static caches take.
@@ -26,10 +26,10 @@ pub(super) struct Done {
     pub(super) growth: Option<Growth>,
 }
 
-impl Done {
+impl Generation {
     pub(super) fn show(&self, output: &mut Output) -> io::Result<()> {
         if output.is_json() {
-            return output.json(&Document::new(self));
+            return output.json(&GenerateDocument::new(self));
         }
         for tokens in &self.generated.samples {
             let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
@@ -117,16 +117,16 @@ fn per_second(tokens: usize, time: Duration) -> Option<f64> {
 
 /// A generation, as `--json` prints it.
 #[derive(Serialize)]
-struct Document<'a> {
+struct GenerateDocument<'a> {
     model: &'a str,
-    engine: &'a Runtime,
+    engine: &'a RuntimeInfo,
     samples: Vec<Sample<'a>>,
     prefill: Phase,
     decode: Decode,
     cache_write: CacheWrite,
     /// `null` where caches grow.
     caches: Option<Caches<'a>>,
-    /// What can be done about caches that grow.
+    /// What to do about caches that grow.
     advice: Option<String>,
 }
 
@@ -177,13 +177,13 @@ struct Cache<'a> {
     bytes: u64,
 }
 
-impl<'a> Document<'a> {
-    fn new(done: &'a Done) -> Self {
-        let generated = &done.generated;
-        let samples = done.prompts.iter().zip(&generated.samples);
+impl<'a> GenerateDocument<'a> {
+    fn new(generation: &'a Generation) -> Self {
+        let generated = &generation.generated;
+        let samples = generation.prompts.iter().zip(&generated.samples);
         Self {
-            model: &done.model,
-            engine: &done.runtime,
+            model: &generation.model,
+            engine: &generation.runtime,
             samples: samples.map(|(prompt, tokens)| Sample { prompt, tokens }).collect(),
             prefill: Phase::new(generated.prompt_tokens, generated.prefill),
             decode: Decode { steps: generated.steps, phase: Phase::new(generated.decoded, generated.decode) },
@@ -191,8 +191,8 @@ impl<'a> Document<'a> {
                 bytes_per_step: generated.written_per_step,
                 bytes_copied: generated.copied,
             },
-            caches: done.memory.as_ref().map(|memory| Caches::new(memory, done.capacity)),
-            advice: done.growth.map(|growth| growth.to_string()),
+            caches: generation.memory.as_ref().map(|memory| Caches::new(memory, generation.capacity)),
+            advice: generation.growth.map(|growth| growth.to_string()),
         }
     }
 }

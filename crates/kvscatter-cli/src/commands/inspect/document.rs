@@ -9,7 +9,7 @@ use super::facts::{Inspected, Sizes, total};
 use super::words::{dim, part, role};
 
 #[derive(Serialize)]
-pub(super) struct Document<'a> {
+pub(super) struct InspectDocument<'a> {
     model: &'a str,
     batch: usize,
     length: usize,
@@ -20,7 +20,7 @@ pub(super) struct Document<'a> {
     inputs: Vec<InputDocument<'a>>,
     logits: Option<&'a str>,
     hazards: Vec<HazardDocument<'a>>,
-    /// What comes of converting caches that grow; `null` if none does.
+    /// What converting the caches that grow would do; `null` if none grows.
     convert: Option<AdviceDocument>,
     /// What TensorRT refuses, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,9 +38,9 @@ struct CacheDocument<'a> {
     /// Sizes as text: symbols stay as they are, and what is not known is `?`.
     shape: Vec<String>,
     axis: usize,
-    writer: Option<Place>,
+    writer: Option<NodeDocument>,
     /// Nodes that make another tensor of the cache's size.
-    between: Vec<Place>,
+    between: Vec<NodeDocument>,
     #[serde(flatten)]
     cost: CostDocument,
 }
@@ -67,7 +67,7 @@ struct InputDocument<'a> {
 struct HazardDocument<'a> {
     kind: &'static str,
     cache: Option<&'a str>,
-    node: Option<Place>,
+    node: Option<NodeDocument>,
     message: String,
 }
 
@@ -80,18 +80,18 @@ struct AdviceDocument {
 
 #[derive(Serialize)]
 struct RefusalDocument {
-    node: Place,
+    node: NodeDocument,
     message: String,
 }
 
 #[derive(Serialize)]
-struct Place {
+struct NodeDocument {
     index: usize,
     name: String,
     operator: String,
 }
 
-impl<'a> Document<'a> {
+impl<'a> InspectDocument<'a> {
     pub(super) fn new(inspected: &'a Inspected<'_>) -> Self {
         let Inspected { model, decoder, sizes, hazards, refusals, .. } = inspected;
         let caches = &decoder.caches;
@@ -122,8 +122,8 @@ impl<'a> CacheDocument<'a> {
             element: cache.element.onnx_name(),
             shape: cache.known_shape.iter().map(dim).collect(),
             axis: cache.axis,
-            writer: cache.writer.map(|writer| Place::new(&writer.label())),
-            between: cache.between.iter().map(|node| Place::new(&node.label())).collect(),
+            writer: cache.writer.map(|writer| NodeDocument::new(&writer.label())),
+            between: cache.between.iter().map(|node| NodeDocument::new(&node.label())).collect(),
             cost: CostDocument::new(cache.cost(&sizes.at())),
         }
     }
@@ -157,7 +157,7 @@ impl<'a> HazardDocument<'a> {
         Self {
             kind: hazard.kind(),
             cache: hazard.cache(),
-            node: hazard.node().map(Place::new),
+            node: hazard.node().map(NodeDocument::new),
             message: hazard.to_string(),
         }
     }
@@ -176,11 +176,11 @@ impl AdviceDocument {
 
 impl RefusalDocument {
     fn new(refusal: &TensorRtRefusal) -> Self {
-        Self { node: Place::new(&refusal.node), message: refusal.to_string() }
+        Self { node: NodeDocument::new(&refusal.node), message: refusal.to_string() }
     }
 }
 
-impl Place {
+impl NodeDocument {
     fn new(node: &NodeLabel) -> Self {
         Self { index: node.index, name: node.name.clone(), operator: node.op_type.clone() }
     }

@@ -11,7 +11,7 @@ pub(super) struct Inspected<'a> {
     pub(super) decoder: &'a Decoder<'a>,
     pub(super) sizes: Sizes,
     pub(super) hazards: Vec<Hazard>,
-    /// What comes of converting caches that grow, if there are any.
+    /// What converting the caches that grow would do, if there are any.
     pub(super) advice: Option<Advice>,
     /// What the target refuses, if there is one.
     pub(super) refusals: Option<Vec<TensorRtRefusal>>,

@@ -47,7 +47,7 @@ pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
     dims.map(|(axis, dim)| if one_name(axis) { words::dim(dim) } else { "?".to_owned() }).collect()
 }
 
-/// Exporters name one size in several ways: only numbers tell caches apart.
+/// Exporters have several names for one size, so only numbers distinguish caches.
 fn size(dim: &Dimension<'_>) -> Option<usize> {
     match dim {
         Dimension::Known(size) => Some(*size),
@@ -80,8 +80,8 @@ fn fold(names: &[&str]) -> String {
     let all: Vec<_> = names.iter().map(|name| pieces(name)).collect();
     let Some(first) = all.first() else { return String::new() };
     let mut folded = String::new();
-    for (place, piece) in first.iter().enumerate() {
-        let mut values: Vec<_> = all.iter().filter_map(|pieces| pieces.get(place).copied()).collect();
+    for (index, piece) in first.iter().enumerate() {
+        let mut values: Vec<_> = all.iter().filter_map(|pieces| pieces.get(index).copied()).collect();
         values.sort_by_key(|value| value.parse::<u64>().ok());
         values.dedup();
         if values.iter().all(|value| value == piece) {

@@ -55,7 +55,7 @@ fn what(groups: &[Group<'_>]) -> String {
     table(&["past", "present", "caches", "holds", "written by", "type and shape", "axis"], &[2, 6], rows)
 }
 
-/// Why a style is unknown, where the table does not say it by the operator.
+/// Prints why a style is unknown, if the operator in the table does not explain it.
 fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     for group in groups {
         match group.caches.first().map(|cache| &cache.style) {
@@ -158,11 +158,11 @@ fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
 
 /// Things of one kind together, in the order of the first of each.
 fn alike<T, K: Ord>(things: &[T], kind: impl Fn(&T) -> K) -> Vec<Vec<&T>> {
-    let mut places = BTreeMap::new();
+    let mut indices = BTreeMap::new();
     let mut groups: Vec<Vec<&T>> = Vec::new();
     for thing in things {
-        let place = *places.entry(kind(thing)).or_insert(groups.len());
-        match groups.get_mut(place) {
+        let index = *indices.entry(kind(thing)).or_insert(groups.len());
+        match groups.get_mut(index) {
             Some(group) => group.push(thing),
             None => groups.push(vec![thing]),
         }
@@ -231,7 +231,7 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
              bind past and\npresent of a cache to one buffer as long as the longest text (IO binding, or \
              past_present_share_buffer in ONNX\nRuntime GenAI): it then writes the new rows alone. kvscatter generate \
              does not do so yet: it binds two buffers, takes\nprompts of one length only, and every step writes the whole \
-             cache, which is what the table says under \"written a step\"."
+             cache, as the table shows under \"written a step\"."
                 .to_owned(),
         );
     }

@@ -35,7 +35,7 @@ pub(super) fn role(role: Role) -> &'static str {
     }
 }
 
-/// The operator alone: why a style is unknown has a line of its own.
+/// The operator alone. Another line explains why a style is unknown.
 pub(super) fn style(style: &WriterStyle) -> String {
     match style {
         WriterStyle::Unknown(UnknownStyle::Operator { op_type, .. }) => format!("{op_type} (unknown)"),

@@ -10,17 +10,17 @@ use crate::compare::Tolerance;
 use crate::engines::EngineName;
 use crate::numbers::{integer, tolerance};
 
-/// Run a model once, its caches in place, and show what lies where
+/// Run a model once, with its caches in place, and show what was written where
 ///
-/// MODEL is an .onnx file; what is not given with --input is generated from the seed, indices valid by construction, and
-/// printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders, whose expected outputs are checked.
+/// MODEL is an .onnx file. Inputs that --input does not give are generated from the seed, with valid indices, and printed.
+/// TESTDIR is a folder with a model.onnx and test_data_set_* folders, whose expected outputs are checked.
 ///
-/// A model of TensorScatter nodes alone is evaluated here, and what was written where is drawn. Any other, such as a whole
-/// decoder, runs in an engine: in tract, unless --engine names one. Sizes that the model leaves open are those of its
+/// A model of TensorScatter nodes alone is evaluated here, and its writes are drawn. Any other model, such as a whole
+/// decoder, runs in an engine, in tract unless --engine names one. Sizes that the model leaves open are those of its
 /// tokens and caches.
 ///
-/// No input file is ever changed. "In place" means that present lies at past's address in memory and, where nodes are
-/// evaluated here, that exactly the planned bytes moved.
+/// No input file is ever changed. "In place" means that present has past's address in memory and, if nodes are evaluated
+/// here, that exactly the planned bytes moved.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -40,7 +40,7 @@ pub(crate) struct Run {
     #[arg(short, long = "input", value_name = "NAME=FILE")]
     pub(super) inputs: Vec<NamedFile>,
 
-    /// Where an output goes: the same formats
+    /// The file for an output, in the same formats
     #[arg(short, long = "output", value_name = "NAME=FILE")]
     pub(super) outputs: Vec<NamedFile>,
 
@@ -48,7 +48,7 @@ pub(crate) struct Run {
     #[arg(long = "dim", value_name = "NAME=N")]
     pub(super) dims: Vec<Dim>,
 
-    /// What generated inputs are made from
+    /// The seed of generated inputs
     #[arg(long, default_value_t = 0, value_parser = integer::<u64>)]
     pub(super) seed: u64,
 
@@ -56,11 +56,11 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with = "functional")]
     pub(super) in_place: bool,
 
-    /// Write every present into a buffer of its own
+    /// Write every present into a new buffer
     #[arg(long)]
     functional: bool,
 
-    /// What runs the model [default: the command itself where it can, else tract]
+    /// The engine that runs the model [default: the command itself if it can, else tract]
     #[arg(long)]
     pub(super) engine: Option<EngineName>,
 
@@ -86,7 +86,7 @@ impl Run {
         }
     }
 
-    /// What is asked for, or what is usual.
+    /// Returns the tolerance that was asked for, or else the usual one.
     pub(super) fn tolerance(&self, usual: Option<Tolerance>) -> Option<Tolerance> {
         match (self.rtol, self.atol) {
             (None, None) => usual,

@@ -1,4 +1,4 @@
-//! Inputs for a whole decoder that nobody gave values for: consistent with one another, and with those given.
+//! Generated inputs for a whole decoder, consistent with one another and with the given ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +47,8 @@ pub(super) fn missing_inputs(
     let token = |sample: usize, position: usize| {
         let before = feed.samples.get(sample).map_or(0, |sample| sample.start);
         let column = position.saturating_sub(before);
-        let place = sample.saturating_mul(sizes.width).saturating_add(column);
-        tokens.get(place).copied().unwrap_or_default()
+        let index = sample.saturating_mul(sizes.width).saturating_add(column);
+        tokens.get(index).copied().unwrap_or_default()
     };
     let slots = if sizes.grows { sizes.slots.saturating_add(sizes.width) } else { sizes.slots };
     let open = inputs.iter().filter(|input| !given.contains_key(input.name));

@@ -49,7 +49,7 @@ fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Ten
         let Some(input) = inputs.get(name.as_str()) else {
             return Err(kvscatter_onnx::OnnxError::InputUnknown { name }.into());
         };
-        // A .npy file may tell no more than the type's width, and the model knows the type.
+        // A .npy file may give only the type's width, and the model knows the type.
         let tensor = files::read(&asked.location, Some(input.element))?;
         given.insert(name, (tensor, Origin::File(asked.location.to_string())));
     }

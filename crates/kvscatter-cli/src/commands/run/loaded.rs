@@ -8,13 +8,13 @@ use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo, generate};
 use kvscatter_session::{self as session, Engine, InPlaceCache, LoadOptions, Session, Step};
 
 use super::feeds;
-use super::record::{Input, Ran};
-use crate::engines::Runtime;
+use super::record::{Input, RunResult};
+use crate::engines::RuntimeInfo;
 use crate::error::CommandError;
 
 /// A model that an engine has loaded.
 pub(super) struct Loaded<'m> {
-    pub(super) runtime: Runtime,
+    pub(super) runtime: RuntimeInfo,
     pub(super) graph: Graph<'m>,
     pub(super) inputs: Vec<ValueInfo<'m>>,
     pub(super) outputs: Vec<ValueInfo<'m>>,
@@ -42,10 +42,19 @@ impl<'m> Loaded<'m> {
         };
         let presents = shared.iter().map(|(_, present)| *present).collect();
         let session = engine.load(&model.file()?, LoadOptions::default())?;
-        Ok(Self { runtime: Runtime::of(engine), graph, inputs, outputs, model, session, shared, presents })
+        Ok(Self {
+            runtime: RuntimeInfo::of(engine),
+            graph,
+            inputs,
+            outputs,
+            model,
+            session,
+            shared,
+            presents,
+        })
     }
 
-    /// Whether an output is to be written in place.
+    /// Returns whether an output is to be written in place.
     pub(super) fn shares(&self, output: &str) -> bool {
         self.presents.contains(output)
     }
@@ -63,7 +72,7 @@ impl<'m> Loaded<'m> {
             return Ok(BTreeMap::new());
         }
         match Evaluator::new(self.model) {
-            // `TensorScatter` nodes alone: what is valid for them is known without a decoder around them.
+            // `TensorScatter` nodes alone: their valid inputs are known without the rest of a decoder.
             Ok(evaluator) => {
                 generate::missing_inputs(&evaluator, given, dims, seed).map_err(CommandError::of_sizes)
             }
@@ -71,7 +80,7 @@ impl<'m> Loaded<'m> {
         }
     }
 
-    pub(super) fn run(&mut self, inputs: &mut [Input]) -> Result<Ran, CommandError> {
+    pub(super) fn run(&mut self, inputs: &mut [Input]) -> Result<RunResult, CommandError> {
         let mut tensors = BTreeMap::new();
         for input in inputs {
             if let Some(tensor) = input.tensor.take() {
@@ -105,7 +114,7 @@ impl<'m> Loaded<'m> {
             made.insert(*present, (of_engine(cache)?, is_in_place.then(|| (*past).to_owned())));
         }
         let mut all =
-            Ran { outputs: Vec::new(), lies_in: Vec::new(), nodes: Vec::new(), pictures: Vec::new() };
+            RunResult { outputs: Vec::new(), lies_in: Vec::new(), nodes: Vec::new(), pictures: Vec::new() };
         for output in &self.outputs {
             if let Some((tensor, lies_in)) = made.remove(output.name) {
                 all.outputs.push((output.name.to_owned(), tensor));
@@ -129,7 +138,7 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
         } else if read.contains(cache.past) {
             Some("since another node reads it as well")
         } else if !cache.between.is_empty() || !cache.earlier.is_empty() || !cache.copies.is_empty() {
-            Some("since other nodes or outputs lie between it and its present")
+            Some("since there are other nodes or outputs between it and its present")
         } else {
             None
         }

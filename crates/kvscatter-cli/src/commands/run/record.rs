@@ -1,4 +1,4 @@
-//! What one run was given and what it gave.
+//! One run: its inputs and its results.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use kvscatter_onnx::eval::{NodeReport, Outcome as NodeOutcome};
 use kvscatter_onnx::test_dir::DataSet;
 
 use crate::compare::{Mismatch, Tolerance, compare};
-use crate::engines::Runtime;
+use crate::engines::RuntimeInfo;
 use crate::error::CommandError;
 use crate::values::Summary;
 
-/// What one call did.
-pub(super) struct Done {
+/// One call of the model.
+pub(super) struct RunRecord {
     /// What is run.
     pub(super) title: String,
     /// The engine that ran it, if it was one.
-    pub(super) runtime: Option<Runtime>,
+    pub(super) runtime: Option<RuntimeInfo>,
     pub(super) inputs: Vec<Input>,
-    pub(super) ran: Ran,
-    /// Whether every cache had to be in place, and which are not.
+    pub(super) result: RunResult,
+    /// Caches that had to be in place and are not.
     pub(super) not_in_place: Vec<String>,
     /// The expected outputs' verdict, if there are any.
     pub(super) check: Option<Result<(), Mismatch>>,
-    /// How far they could be apart; `None` if every bit counts.
+    /// The largest difference that counts as equal; `None` if every bit counts.
     pub(super) tolerance: Option<Tolerance>,
 }
 
@@ -33,21 +33,21 @@ pub(super) struct Input {
     pub(super) name: String,
     pub(super) summary: Summary,
     pub(super) origin: Origin,
-    /// Until it is run on.
+    /// `None` after it was given to the run.
     pub(super) tensor: Option<Tensor>,
 }
 
-/// Who made an input.
+/// Where the values of an input come from.
 pub(super) enum Origin {
     File(String),
     Seed(u64),
 }
 
-/// What a run gave.
-pub(super) struct Ran {
+/// The results of a run.
+pub(super) struct RunResult {
     /// In the graph's order.
     pub(super) outputs: Vec<(String, Tensor)>,
-    /// For each output, the input whose memory it lies in.
+    /// For each output, the input whose memory it is in.
     pub(super) lies_in: Vec<Option<String>>,
     /// What each node did, where it was evaluated here.
     pub(super) nodes: Vec<NodeReport>,
@@ -55,21 +55,21 @@ pub(super) struct Ran {
     pub(super) pictures: Vec<(usize, Picture)>,
 }
 
-impl Done {
+impl RunRecord {
     /// Compares the outputs with those that the data set expects, if it has any.
     pub(super) fn check(&mut self, set: &DataSet) -> Result<(), CommandError> {
         let expected = set.read_outputs()?;
         if !expected.is_empty() {
-            let got: Vec<_> = self.ran.outputs.iter().map(|(_, tensor)| tensor).collect();
+            let got: Vec<_> = self.result.outputs.iter().map(|(_, tensor)| tensor).collect();
             self.check = Some(compare(&got, &expected, self.tolerance).map_or(Ok(()), Err));
         }
         Ok(())
     }
 
-    /// Whether what was to be in place is, and every expected output came.
+    /// Returns whether every cache that had to be in place is, and every output is as expected.
     pub(super) fn is_right(&self) -> bool {
         let claimed = |node: &&NodeReport| matches!(node.outcome, NodeOutcome::InPlace { .. });
-        let proved = self.ran.nodes.iter().filter(claimed).all(NodeReport::is_in_place);
+        let proved = self.result.nodes.iter().filter(claimed).all(NodeReport::is_in_place);
         proved && self.not_in_place.is_empty() && !matches!(self.check, Some(Err(_)))
     }
 }

@@ -7,26 +7,26 @@ use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{NodeReport, Outcome};
 use serde::Serialize;
 
-use super::record::{Done, Input};
+use super::record::{Input, RunRecord};
 use crate::compare::{Mismatch, Tolerance};
-use crate::engines::Runtime;
+use crate::engines::RuntimeInfo;
 use crate::output::{Output, one_line, styled, table};
 use crate::values::Summary;
 
-pub(super) fn show(done: &[Done], output: &mut Output) -> io::Result<()> {
+pub(super) fn show(records: &[RunRecord], output: &mut Output) -> io::Result<()> {
     if output.is_json() {
-        return output.json(&done.iter().map(Document::new).collect::<Vec<_>>());
+        return output.json(&records.iter().map(RunDocument::new).collect::<Vec<_>>());
     }
-    for (index, done) in done.iter().enumerate() {
+    for (index, record) in records.iter().enumerate() {
         if index > 0 {
             writeln!(output)?;
         }
-        done.print(output)?;
+        record.print(output)?;
     }
     Ok(())
 }
 
-impl Done {
+impl RunRecord {
     fn print(&self, output: &mut Output) -> io::Result<()> {
         match &self.runtime {
             None => writeln!(output, "{}\n", one_line(&self.title))?,
@@ -41,13 +41,14 @@ impl Done {
         writeln!(output, "{}\n", table(&["input", "type and shape", "from"], &[], inputs))?;
 
         self.print_nodes(output)?;
-        let outputs = self.ran.outputs.iter().zip(&self.ran.lies_in).map(|((name, tensor), lies_in)| {
-            let place = match lies_in {
-                Some(input) => format!("at the address of {input}"),
-                None => "in memory of its own".to_owned(),
-            };
-            vec![name.clone(), Summary::of(tensor).to_string(), place]
-        });
+        let outputs =
+            self.result.outputs.iter().zip(&self.result.lies_in).map(|((name, tensor), lies_in)| {
+                let memory = match lies_in {
+                    Some(input) => format!("at the address of {input}"),
+                    None => "in other memory".to_owned(),
+                };
+                vec![name.clone(), Summary::of(tensor).to_string(), memory]
+            });
         writeln!(output, "{}", table(&["output", "type and shape", "where"], &[], outputs))?;
         self.print_checks(output)
     }
@@ -56,7 +57,7 @@ impl Done {
         if self.runtime.is_some() {
             return Ok(());
         }
-        let nodes = self.ran.nodes.iter().map(|node| {
+        let nodes = self.result.nodes.iter().map(|node| {
             vec![
                 node.node.index.to_string(),
                 node.node.op_type.clone(),
@@ -70,7 +71,7 @@ impl Done {
         writeln!(output, "{}\n", table(&headers, &[0, 3, 4], nodes))?;
 
         for (picture, nodes) in self.distinct_pictures() {
-            if self.ran.nodes.len() > 1 {
+            if self.result.nodes.len() > 1 {
                 writeln!(output, "{}", one_line(&nodes.join(", ")))?;
             }
             output.picture(picture)?;
@@ -103,9 +104,9 @@ impl Done {
     /// Keys, values and layers that are written at the same positions have one picture.
     fn distinct_pictures(&self) -> Vec<(&Picture, Vec<&str>)> {
         let outputs: BTreeMap<_, _> =
-            self.ran.nodes.iter().map(|node| (node.node.index, node.output.as_str())).collect();
+            self.result.nodes.iter().map(|node| (node.node.index, node.output.as_str())).collect();
         let mut distinct: Vec<(&Picture, Vec<&str>)> = Vec::new();
-        for (index, picture) in &self.ran.pictures {
+        for (index, picture) in &self.result.pictures {
             let name = outputs.get(index).copied().unwrap_or_default();
             match distinct.iter_mut().find(|(other, _)| *other == picture) {
                 Some((_, names)) => names.push(name),
@@ -116,12 +117,10 @@ impl Done {
     }
 }
 
-/// How a node's output came to be. In place is claimed only where the report proves it.
+/// Returns how a node's output was made. In place is claimed only if the report proves it.
 fn how(node: &NodeReport) -> String {
     match &node.outcome {
-        Outcome::InPlace { .. } if node.is_in_place() => {
-            "in place: present lies at past's address".to_owned()
-        }
+        Outcome::InPlace { .. } if node.is_in_place() => "in place: present has past's address".to_owned(),
         Outcome::InPlace { .. } => "NOT in place: the address or the bytes differ".to_owned(),
         Outcome::Copied { reason } => format!("copied: {reason}"),
         Outcome::Alias => "the input under another name".to_owned(),
@@ -132,10 +131,10 @@ fn how(node: &NodeReport) -> String {
 
 /// One call, as `--json` prints it.
 #[derive(Serialize)]
-struct Document<'a> {
+struct RunDocument<'a> {
     run: &'a str,
     /// `null` where nodes are evaluated here.
-    engine: Option<&'a Runtime>,
+    engine: Option<&'a RuntimeInfo>,
     inputs: Vec<InputDocument<'a>>,
     nodes: Vec<NodeDocument<'a>>,
     outputs: Vec<OutputDocument<'a>>,
@@ -174,8 +173,8 @@ struct OutputDocument<'a> {
     lies_in: Option<&'a str>,
 }
 
-impl<'a> Document<'a> {
-    fn new(done: &'a Done) -> Self {
+impl<'a> RunDocument<'a> {
+    fn new(record: &'a RunRecord) -> Self {
         let input = |input: &'a Input| InputDocument {
             name: &input.name,
             summary: &input.summary,
@@ -190,12 +189,12 @@ impl<'a> Document<'a> {
             moved_bytes: node.moved_bytes,
             how: how(node),
         };
-        let outputs = done.ran.outputs.iter().zip(&done.ran.lies_in);
+        let outputs = record.result.outputs.iter().zip(&record.result.lies_in);
         Self {
-            run: &done.title,
-            engine: done.runtime.as_ref(),
-            inputs: done.inputs.iter().map(input).collect(),
-            nodes: done.ran.nodes.iter().map(node).collect(),
+            run: &record.title,
+            engine: record.runtime.as_ref(),
+            inputs: record.inputs.iter().map(input).collect(),
+            nodes: record.result.nodes.iter().map(node).collect(),
             outputs: outputs
                 .map(|((name, tensor), lies_in)| OutputDocument {
                     name,
@@ -203,9 +202,9 @@ impl<'a> Document<'a> {
                     lies_in: lies_in.as_deref(),
                 })
                 .collect(),
-            not_in_place: &done.not_in_place,
-            matches_expected: done.check.as_ref().map(Result::is_ok),
-            mismatch: done.check.as_ref().and_then(|check| check.as_ref().err()),
+            not_in_place: &record.not_in_place,
+            matches_expected: record.check.as_ref().map(Result::is_ok),
+            mismatch: record.check.as_ref().and_then(|check| check.as_ref().err()),
         }
     }
 }

@@ -8,9 +8,9 @@ use kvscatter_onnx::{Graph, Model, Tensor, ValueInfo, generate};
 
 use super::args::Run;
 use super::loaded::Loaded;
-use super::record::{Input, Ran};
+use super::record::{Input, RunResult};
 use crate::compare::Tolerance;
-use crate::engines::{self, EngineName, Runtime};
+use crate::engines::{self, EngineName, RuntimeInfo};
 use crate::error::CommandError;
 
 /// Lanes of a picture.
@@ -18,7 +18,7 @@ const LANES: usize = 32;
 
 /// A model that can be run.
 pub(super) enum Subject<'m> {
-    /// `TensorScatter` nodes and the plumbing around them.
+    /// `TensorScatter` nodes, and nodes that only pass their tensors on.
     Evaluated(Evaluator<'m>),
     /// Anything that an engine takes.
     Loaded(Loaded<'m>),
@@ -64,14 +64,14 @@ impl<'m> Subject<'m> {
     }
 
     /// Who runs it, if it is an engine.
-    pub(super) fn runtime(&self) -> Option<Runtime> {
+    pub(super) fn runtime(&self) -> Option<RuntimeInfo> {
         match self {
             Self::Evaluated(_) => None,
             Self::Loaded(loaded) => Some(loaded.runtime.clone()),
         }
     }
 
-    /// How far outputs may be from the expected ones where nobody says so: bytes that are moved are the same bytes.
+    /// The default tolerance of outputs. Evaluated nodes only move bytes, so theirs are compared exactly.
     pub(super) fn tolerance(&self) -> Option<Tolerance> {
         match self {
             Self::Evaluated(_) => None,
@@ -94,17 +94,17 @@ impl<'m> Subject<'m> {
         }
     }
 
-    /// The outputs that an engine was to write in place, and wrote elsewhere. Where nodes are evaluated here, what cannot
-    /// be in place is an error before.
-    pub(super) fn not_in_place(&self, ran: &Ran) -> Vec<String> {
+    /// Returns the outputs that an engine should have written in place, and did not. Nodes that are evaluated here have
+    /// failed before if they cannot write in place.
+    pub(super) fn not_in_place(&self, result: &RunResult) -> Vec<String> {
         let Self::Loaded(loaded) = self else { return Vec::new() };
-        let outputs = ran.outputs.iter().zip(&ran.lies_in);
+        let outputs = result.outputs.iter().zip(&result.lies_in);
         let elsewhere = outputs.filter(|((name, _), lies_in)| loaded.shares(name) && lies_in.is_none());
         elsewhere.map(|((name, _), _)| name.clone()).collect()
     }
 
     /// Runs it on these inputs.
-    pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<Ran, CommandError> {
+    pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<RunResult, CommandError> {
         match self {
             Self::Evaluated(evaluator) => evaluate(evaluator, args.placement(), inputs),
             Self::Loaded(loaded) => loaded.run(inputs),
@@ -124,13 +124,13 @@ fn evaluate(
     evaluator: &Evaluator<'_>,
     placement: Placement,
     inputs: &mut [Input],
-) -> Result<Ran, CommandError> {
+) -> Result<RunResult, CommandError> {
     let mut feeds = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     for input in inputs {
         if let Some(tensor) = input.tensor.take() {
-            if let Some(there) = address(&tensor) {
-                addresses.insert(there, input.name.as_str());
+            if let Some(address) = address(&tensor) {
+                addresses.insert(address, input.name.as_str());
             }
             feeds.insert(input.name.as_str(), Feed::Donated(tensor));
         }
@@ -144,10 +144,10 @@ fn evaluate(
         Some((*name).to_owned())
     });
     let lies_in = lies_in.collect();
-    Ok(Ran { outputs: evaluation.outputs, lies_in, nodes: evaluation.report.nodes, pictures })
+    Ok(RunResult { outputs: evaluation.outputs, lies_in, nodes: evaluation.report.nodes, pictures })
 }
 
-/// Where the values lie in memory; `None` if there are none.
+/// Returns the address of the values; `None` if there are none.
 fn address(tensor: &Tensor) -> Option<usize> {
     (tensor.elements() > 0).then(|| tensor.address())
 }

@@ -11,18 +11,18 @@ use serde::Serialize;
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::CommandError;
 use crate::files::{self, Location};
-use crate::refused::{Kind, Refused};
+use crate::refused::{Refused, RefusedRule};
 
 /// One test directory and how to judge it.
 pub(super) struct Judge<'a> {
     pub(super) folder: &'a Path,
-    /// Where somebody else's outputs for it are; `None` runs it here.
+    /// The folder of another implementation's outputs for it; `None` runs it here.
     pub(super) actual: Option<PathBuf>,
     pub(super) tolerance: Option<Tolerance>,
 }
 
-/// What became of one data set.
-pub(super) struct Line {
+/// The verdict on one data set.
+pub(super) struct CaseVerdict {
     pub(super) case: String,
     pub(super) verdict: Verdict,
 }
@@ -75,10 +75,10 @@ impl Finding {
 }
 
 impl Judge<'_> {
-    /// One line per data set; one for the whole directory if it has no usable one.
-    pub(super) fn verdicts(&self) -> Vec<Line> {
+    /// Returns one verdict per data set, or one for the whole directory if it has no usable one.
+    pub(super) fn verdicts(&self) -> Vec<CaseVerdict> {
         let name = self.folder.display().to_string();
-        let unreadable = |error| Line { case: name.clone(), verdict: Verdict::Unreadable(error) };
+        let unreadable = |error| CaseVerdict { case: name.clone(), verdict: Verdict::Unreadable(error) };
         let (case, model, refused) = match self.load() {
             Ok(loaded) => loaded,
             Err(error) => return vec![unreadable(error)],
@@ -87,7 +87,7 @@ impl Judge<'_> {
         if sets.is_empty() {
             return vec![unreadable(CommandError::NoDataSet { dir: self.folder.to_owned() })];
         }
-        let line = |set: &DataSet| Line {
+        let line = |set: &DataSet| CaseVerdict {
             case: match sets.len() {
                 1 => name.clone(),
                 _ => set.folder.display().to_string(),
@@ -142,9 +142,9 @@ impl Refused {
         Finding::Accepted { reason: self.reason.clone() }
     }
 
-    /// What is wrong with a refusal; nothing if it is the right one.
+    /// Returns what is wrong with a refusal, or `None` if it has the right reason.
     fn finding(&self, error: kvscatter_onnx::OnnxError) -> Option<Finding> {
-        let right = Kind::of(&error) == Some(self.kind);
+        let right = RefusedRule::of(&error) == Some(self.kind);
         (!right).then(|| Finding::OtherReason { error, reason: self.reason.clone() })
     }
 }
@@ -166,7 +166,7 @@ fn evaluate(
     Ok(evaluation.map(|done| done.outputs.into_iter().map(|(_, tensor)| tensor).collect()))
 }
 
-/// Somebody else's outputs, as many as are expected.
+/// Reads another implementation's outputs, as many as are expected.
 fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<Tensor>, Finding> {
     let read = |(output, expected): (usize, &Tensor)| {
         let stem = output_stem(actual, set, output);
@@ -176,7 +176,7 @@ fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<
     expected.iter().enumerate().map(read).collect()
 }
 
-/// Where somebody else's output is, without the extension.
+/// Returns the path of another implementation's output, without the extension.
 fn output_stem(actual: &Path, set: &DataSet, output: usize) -> PathBuf {
     actual.join(set.folder.file_name().unwrap_or_default()).join(format!("output_{output}"))
 }

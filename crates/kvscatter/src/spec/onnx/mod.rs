@@ -44,6 +44,9 @@ pub struct TensorScatter {
 }
 
 impl TensorScatter {
+    /// ONNX's default of `axis`.
+    pub const DEFAULT_AXIS: i64 = -2;
+
     /// Makes the operator with ONNX's defaults: `axis` -2, `mode` linear.
     #[must_use]
     pub const fn new() -> Self {
@@ -56,7 +59,7 @@ impl TensorScatter {
             min_rows: 0,
             has_layers: false,
         };
-        Self { axis: -2, rules }
+        Self { axis: Self::DEFAULT_AXIS, rules }
     }
 
     /// Sets the sequence dimension: `1..rank`, or counted from the end, `-rank + 1..=-1`.

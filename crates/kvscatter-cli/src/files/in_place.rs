@@ -1,4 +1,4 @@
-//! A tensor where it lies in its file, to be updated there through a memory map.
+//! A tensor that is updated in its file through a memory map.
 
 use std::fs::{File, TryLockError};
 use std::io::BufReader;
@@ -10,7 +10,7 @@ use memmap2::{MmapMut, MmapOptions};
 use super::error::NotInPlace;
 use super::{FileError, Format, Location, Problem, npy, pb, reserve, safetensors, source};
 
-/// How the bytes in the file stand for elements.
+/// How the bytes in the file represent elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// As in a [`Tensor`](kvscatter_onnx::Tensor).
@@ -24,7 +24,7 @@ pub(crate) enum Stored {
 /// Opening and mapping change nothing. Bytes stored into [`reserved_mut`](Self::reserved_mut) go to the file,
 /// and no others do.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct InPlaceFile {
     name: String,
     element: ElementType,
     shape: Vec<usize>,
@@ -36,7 +36,7 @@ pub(crate) struct Place {
     file: File,
 }
 
-/// What a format's header says about its tensor.
+/// A tensor as its format's header describes it.
 struct Header {
     element: ElementType,
     shape: Vec<usize>,
@@ -45,7 +45,7 @@ struct Header {
     len: usize,
 }
 
-impl Place {
+impl InPlaceFile {
     /// Opens the file, finds the tensor and maps its bytes.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Place {
         let open = || {
             let (mut file, file_len) = open_locked(location)?;
             let header = find(&mut file, file_len, location, ty)?;
-            super::agree(header.element, ty)?;
+            Problem::check_type(header.element, ty)?;
             let map = map(&file, header.offset, header.len)?;
             Ok(Self {
                 name: location.to_string(),
@@ -109,7 +109,7 @@ fn open_locked(location: &Location) -> Result<(File, u64), Problem> {
         Err(TryLockError::WouldBlock) => return Err(Problem::Locked),
         Err(TryLockError::Error(error)) => return Err(error.into()),
     }
-    // Only now: whoever held the lock may have changed it.
+    // The length is read under the lock, because the previous owner of the lock may have changed it.
     let len = file.metadata()?.len();
     Ok((file, len))
 }
@@ -157,7 +157,7 @@ fn find(
     }
 }
 
-/// Maps `len` bytes from `offset`, which lie inside the file.
+/// Maps `len` bytes from `offset`, which are inside the file.
 #[expect(unsafe_code, reason = "a memory map is how a file is updated in place")]
 fn map(file: &File, offset: u64, len: usize) -> Result<MmapMut, Problem> {
     let mut options = MmapOptions::new();
