@@ -3,6 +3,7 @@
 //! The library parses the model's file itself, so use one that you trust with files from strangers. A model runs code of
 //! its own only through custom operators, which this engine never registers.
 
+#![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only calls to the library need any")]
 
 mod error;
@@ -95,6 +96,15 @@ impl OnnxRuntime {
             }
         };
         Ok(Self { environment, version, library })
+    }
+}
+
+impl fmt::Debug for OnnxRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnnxRuntime")
+            .field("version", &self.version)
+            .field("library", &self.library)
+            .finish_non_exhaustive()
     }
 }
 

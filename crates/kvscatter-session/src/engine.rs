@@ -63,7 +63,7 @@ pub trait Session: Send {
 ///
 /// Every input of the model must be named once, in `inputs` or in `shared`. Outputs that are not named are not asked
 /// for. That nothing is both read here and written there is what the borrows say.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Step<'a> {
     /// Inputs, which are read only.
     pub inputs: Vec<(&'a str, &'a Tensor)>,
@@ -76,6 +76,7 @@ pub struct Step<'a> {
 }
 
 /// A cache that is input and output at once.
+#[derive(Debug)]
 pub struct InPlaceCache<'a> {
     /// The input.
     pub past: &'a str,
@@ -86,6 +87,7 @@ pub struct InPlaceCache<'a> {
 }
 
 /// What a run left.
+#[derive(Debug)]
 pub struct StepOutput {
     /// The outputs asked for in [`Step::returned`], in that order, copied after the time was taken.
     pub returned: Vec<Tensor>,

@@ -1,5 +1,6 @@
 //! Greedy generation, over static and over growing caches.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -181,6 +182,15 @@ impl Generator {
             return Err(SessionError::Ragged { first, other, growth });
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generator")
+            .field("batch", &self.decoder.batch())
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A decoder with a static cache, and the batch that runs on it.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
@@ -297,6 +298,15 @@ impl KvSession {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for KvSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvSession")
+            .field("batch", &self.batch())
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`KvSession`] is a decoder, its caches and a running batch: samples can be added, extended, truncated and removed.
 //! [`Generator`] continues prompts with it. Below them, an engine loads a model and runs it on [`Tensor`]s;
 //! [`Interface`] is what the model takes, [`Feed`] what one step gives it.
+#![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
 mod batch;

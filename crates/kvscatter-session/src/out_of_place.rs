@@ -3,6 +3,7 @@
 use crate::{Feed, Logits, Runner, SessionError, Tensor};
 
 /// Samples of one length in caches that every step reads whole, and replaces by those that it wrote elsewhere.
+#[derive(Debug)]
 pub struct OutOfPlace {
     batch: usize,
     /// Slots of a static cache; a growing one has as many as its length.

@@ -1,6 +1,7 @@
 //! A loaded decoder that is run step by step: in place or out of place.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use crate::engine::{InPlaceCache, Session, Step};
 use crate::interface::Interface;
@@ -16,6 +17,7 @@ pub struct Runner {
 
 /// The scores that a step gave, as the engine returned them: rows are made numbers when they are asked for, since those
 /// of padding and of all but the last token of a prompt are not.
+#[derive(Debug)]
 pub struct Logits {
     /// Tokens of each sample that have some: all of the step's, or the last one.
     tokens: usize,
@@ -109,6 +111,12 @@ impl Runner {
         };
         let ran = self.session.run(step)?;
         logits(&self.interface, ran.returned, inputs_batch(inputs), width)
+    }
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runner").field("interface", &self.interface).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tensors that an engine reads and writes where they lie.
 
 use std::any::Any;
+use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 use kvscatter::ElementType;
@@ -183,6 +184,17 @@ impl Tensor {
             Bytes::Ours(lines) => Some(lines.as_mut_ptr().cast()),
             Bytes::Theirs(_) => None,
         }
+    }
+}
+
+impl fmt::Debug for Tensor {
+    /// Shows type, shape and address, without the values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tensor")
+            .field("element", &self.element)
+            .field("shape", &self.shape)
+            .field("address", &format_args!("{:#x}", self.address()))
+            .finish_non_exhaustive()
     }
 }
 

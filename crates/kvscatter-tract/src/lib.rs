@@ -50,6 +50,7 @@
 //! `Attention` takes float32 and float16. `MatMulNBits` dequantises its weights when a model is loaded: they take 4 bytes
 //! each in memory. It refuses `g_idx` with packed zero points or with other than 4 bits. tract folds constants when it loads a model, with no limit on their size:
 //! run models of strangers in a process whose memory is limited.
+#![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
 mod attention;

@@ -8,6 +8,7 @@ use crate::certificate::{
 };
 
 /// One kind of evidence: its claims, and what it can and cannot show.
+#[derive(Clone, Copy, Debug)]
 pub struct Kind<'c> {
     /// Its name.
     pub name: &'static str,
