@@ -293,7 +293,7 @@ impl Original {
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {
             (Some(got), Some(expected)) if got != expected => Err(session::SessionError::SizesDiffer {
-                what: "vocabulary",
+                size: session::ModelSize::Vocabulary,
                 input: interface.logits,
                 got,
                 expected,

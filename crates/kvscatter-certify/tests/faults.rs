@@ -12,7 +12,7 @@ use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, SecondOp
 use kvscatter_certify::{CertifyError, Request, certify};
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::{Model, Target, Weights, lower};
-use kvscatter_session::{self as session, Setting};
+use kvscatter_session::{self as session, SessionSetting};
 use support::testdata;
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
@@ -160,7 +160,7 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
         matches!(
             error,
             CertifyError::Session(session::SessionError::SizeFixed {
-                what: Setting::Capacity,
+                setting: SessionSetting::Capacity,
                 fixed: 64,
                 got: 65
             })

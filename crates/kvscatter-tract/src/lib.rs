@@ -17,13 +17,13 @@
 //! let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
 //! let mut session = KvSession::open(&kvscatter_tract::Tract, model, options)?; // caches are allocated here, once
 //! let (first, second) = (session.add()?, session.add()?);
-//! let mut scores = session.prefill(&[(first, &[5, 9, 200]), (second, &[101])], 512)?; // lengths may differ
+//! let mut logits = session.prefill(&[(first, &[5, 9, 200]), (second, &[101])], 512)?; // lengths may differ
 //! for _ in 0..8 {
-//!     let [one, two] = [first, second].map(|sample| scores.last(sample).map_or(0, argmax) as i64);
-//!     scores = session.step(&[(first, &[one]), (second, &[two])])?; // write_indices, masks, lengths: kept for you
+//!     let [one, two] = [first, second].map(|sample| logits.last(sample).map_or(0, argmax) as i64);
+//!     logits = session.step(&[(first, &[one]), (second, &[two])])?; // write_indices, masks, lengths: kept for you
 //! }
 //! session.truncate(first, 3)?; // as speculative decoding does; no byte moves
-//! # assert_eq!((session.length(first)?, session.length(second)?), (3, 9));
+//! # assert_eq!((session.cached_tokens(first)?, session.cached_tokens(second)?), (3, 9));
 //! # Ok::<(), kvscatter_session::SessionError>(())
 //! ```
 //!

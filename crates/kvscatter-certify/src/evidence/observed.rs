@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
-use kvscatter_session::{self as session, Feed, Logits, Runner, Tensor};
+use kvscatter_session::{self as session, Feed, LogitsTensor, Runner, Tensor};
 
 use crate::CertifyError;
 use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};
@@ -219,7 +219,7 @@ impl<'a> Observer<'a> {
         scenario: &Scenario,
         place: Place<'_>,
         feed: &Feed,
-        [in_place, out_of_place]: [&Logits; 2],
+        [in_place, out_of_place]: [&LogitsTensor; 2],
         comparison: &mut Comparison,
         scores: &mut Scores,
     ) {
