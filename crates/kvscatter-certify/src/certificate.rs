@@ -33,7 +33,7 @@ pub struct Certificate {
     /// The model that it was compared with.
     pub original: Option<Subject>,
     /// What ran it.
-    pub runtime: Runtime,
+    pub runtime: RuntimeInfo,
     /// Where it ran.
     pub machine: Machine,
     /// Its caches.
@@ -119,7 +119,7 @@ pub struct Opset {
 
 /// What ran the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Runtime {
+pub struct RuntimeInfo {
     /// Its name, such as `ONNX Runtime`.
     pub name: String,
     /// Its version.
@@ -217,8 +217,8 @@ pub struct Check {
 /// A place where a claim does not hold, as exactly as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What is wrong there.
-    pub says: String,
+    /// What is wrong, one sentence.
+    pub message: String,
     /// The scenario.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<String>,
@@ -244,7 +244,7 @@ pub struct LogitsComparison {
     /// What the caches held at first.
     pub fill: Fill,
     /// What they were compared with.
-    pub against: Against,
+    pub against: LogitsReference,
     /// How many logits were compared: those of tokens that are no padding.
     pub compared: u64,
     /// The largest absolute difference among those that are finite on both sides.
@@ -276,18 +276,18 @@ pub enum Fill {
 /// What logits are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Against {
+pub enum LogitsReference {
     /// The original model, on the same tokens.
     Original,
     /// The same model, its present in memory of its own.
     UnaliasedRun,
 }
 
-impl From<Against> for SecondOpinion {
-    fn from(against: Against) -> Self {
+impl From<LogitsReference> for SecondOpinion {
+    fn from(against: LogitsReference) -> Self {
         match against {
-            Against::Original => Self::OriginalInSameEngine,
-            Against::UnaliasedRun => Self::None,
+            LogitsReference::Original => Self::OriginalInSameEngine,
+            LogitsReference::UnaliasedRun => Self::None,
         }
     }
 }
@@ -311,7 +311,7 @@ pub struct Occupancy {
     /// The scenario's name, such as `chunked prefill`.
     pub scenario: String,
     /// What it does, one sentence.
-    pub says: String,
+    pub description: String,
     /// Slots of each sample.
     pub capacity: usize,
     /// The steps, in order.
@@ -418,7 +418,7 @@ pub struct BytesMoved {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakMemory {
     /// Which model.
-    pub of: Side,
+    pub of: ComparedModel,
     /// Samples in the batch.
     pub batch: usize,
     /// Decode steps that were run.
@@ -432,7 +432,7 @@ pub struct PeakMemory {
 /// A model of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Side {
+pub enum ComparedModel {
     /// The one that was examined.
     Model,
     /// The one that it was compared with.
@@ -557,8 +557,8 @@ impl Check {
 impl Failure {
     /// A failure of the model as a whole.
     #[must_use]
-    pub fn new(says: impl Into<String>) -> Self {
-        Self { says: says.into(), ..Self::default() }
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
     }
 }
 

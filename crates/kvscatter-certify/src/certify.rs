@@ -7,11 +7,11 @@ use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, LoadOptions, Purpose, Rows, Runner};
 
 use crate::certificate::{
-    Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime,
-    SCHEMA, Subject, Timings,
+    CacheSummary, Certificate, Check, DecoderSummary, Evidence, LogitsReference, Machine, Parameters,
+    RuntimeInfo, SCHEMA, Subject, Timings,
 };
 use crate::drive::reference::{Reference, Sequence};
-use crate::drive::scenarios::Setting;
+use crate::drive::scenarios::ScenarioSetting;
 use crate::drive::values::{Numbers, can_paint};
 use crate::evidence::logits::Tolerance;
 use crate::evidence::observed::{self, Observed, Plan, WideScales};
@@ -40,7 +40,7 @@ const BESIDE_A_SLOT: usize = 16;
 
 /// What to certify, and how. What is `None` is chosen to fit the model.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CertifyOptions {
     /// The model's file.
     pub model: PathBuf,
     /// The file of the model that it was made from, whose logits it must give.
@@ -91,22 +91,22 @@ pub struct Progress<'a> {
 /// take the model, or does not run the original.
 pub fn certify(
     engine: &dyn Engine,
-    request: &Request,
+    options: &CertifyOptions,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Certificate, CertifyError> {
     progress(Progress { doing: "reading the graph", done: 0, total: 0 });
-    let model = Model::load(&request.model)?;
+    let model = Model::load(&options.model)?;
     let file = model.file()?;
-    let graph = about(&request.model, model.graph())?;
-    let decoder = about(&request.model, Decoder::of(&graph))?;
-    let interface = about(&request.model, static_interface(&graph, &decoder))?;
-    let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
-    let setting = setting(request, &interface)?;
+    let graph = about(&options.model, model.graph())?;
+    let decoder = about(&options.model, Decoder::of(&graph))?;
+    let interface = about(&options.model, static_interface(&graph, &decoder))?;
+    let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
+    let setting = setting(options, &interface)?;
     let (subject, original_subject) = identify(&file, &model, original.as_ref())?;
-    original.as_ref().map_or(Ok(()), |original| original.check_caches(request, &setting))?;
-    let mut runner = Runner::new(engine.load(&file, request.options())?, interface);
+    original.as_ref().map_or(Ok(()), |original| original.check_caches(options, &setting))?;
+    let mut runner = Runner::new(engine.load(&file, options.load_options())?, interface);
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
-    let (sequences, against) = expected(engine, request, &setting, &mut runner, original.as_ref())?;
+    let (sequences, against) = expected(engine, options, &setting, &mut runner, original.as_ref())?;
     let scales = WideScales::of(&decoder);
     let mut scenarios = setting.scenarios();
     scenarios.extend(scales.iter().flat_map(|_| setting.alone()));
@@ -117,30 +117,30 @@ pub fn certify(
         sequences: &sequences,
         capacity: setting.capacity,
         against,
-        tolerance: request.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
-        seed: request.seed,
+        tolerance: options.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
+        seed: options.seed,
     };
     let observed = observe(&mut runner, &plan, progress)?;
     let (mut timings, mut timed) = (None, Vec::new());
-    if request.is_timed {
+    if options.is_timed {
         progress(Progress { doing: "taking times", done: 0, total: 0 });
         let model = Timed { file: &file, model: &model, interface: &runner.interface };
-        (timings, timed) = take_times(engine, request, &setting, model, original.as_ref())?;
+        (timings, timed) = take_times(engine, options, &setting, model, original.as_ref())?;
     }
     let structural = structural::examine(&graph, &decoder);
     let evidence = Evidence { structural, observed: observed.checks, timed };
     Ok(Certificate {
         schema: SCHEMA,
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        made_at: request.made_at.clone(),
-        command: request.command.clone(),
+        made_at: options.made_at.clone(),
+        command: options.command.clone(),
         verdict: evidence.verdict(),
         model: subject,
         original: original_subject,
         runtime: runtime(engine),
-        machine: request.machine.clone(),
+        machine: options.machine.clone(),
         decoder: summary(&decoder, &runner.interface, &setting),
-        parameters: parameters(request, plan.tolerance, setting),
+        parameters: parameters(options, plan.tolerance, setting),
         evidence,
         second_opinion: against.into(),
         logits: observed.logits,
@@ -149,9 +149,9 @@ pub fn certify(
     })
 }
 
-impl Request {
+impl CertifyOptions {
     /// How the engine runs whole steps.
-    fn options(&self) -> LoadOptions {
+    fn load_options(&self) -> LoadOptions {
         LoadOptions { threads: Some(self.threads) }
     }
 }
@@ -184,23 +184,23 @@ fn identify(
 /// What the logits should be: each sequence alone, on the original or else on the model itself.
 fn expected(
     engine: &dyn Engine,
-    request: &Request,
-    setting: &Setting,
+    options: &CertifyOptions,
+    setting: &ScenarioSetting,
     runner: &mut Runner,
     original: Option<&Original>,
-) -> Result<(Vec<Sequence>, Against), CertifyError> {
+) -> Result<(Vec<Sequence>, LogitsReference), CertifyError> {
     let is_by_token = setting.is_decode_only;
     match original {
         Some(Original { file, interface, .. }) => {
             // It may be static as well, with room of its own.
             let capacity = interface.capacity()?.unwrap_or(setting.capacity);
-            let mut runner = Runner::new(engine.load(file, request.options())?, interface.clone());
+            let mut runner = Runner::new(engine.load(file, options.load_options())?, interface.clone());
             let original = Reference::new(&mut runner, capacity, false, is_by_token);
-            Ok((sequences(original, setting, request.seed)?, Against::Original))
+            Ok((sequences(original, setting, options.seed)?, LogitsReference::Original))
         }
         None => {
             let alone = Reference::new(runner, setting.capacity, true, is_by_token);
-            Ok((sequences(alone, setting, request.seed)?, Against::UnaliasedRun))
+            Ok((sequences(alone, setting, options.seed)?, LogitsReference::UnaliasedRun))
         }
     }
 }
@@ -234,13 +234,13 @@ fn observe(
 /// Takes the times, as far as the runtime runs what is timed.
 fn take_times(
     engine: &dyn Engine,
-    request: &Request,
-    setting: &Setting,
+    options: &CertifyOptions,
+    setting: &ScenarioSetting,
     model: Timed<'_>,
     original: Option<&Original>,
 ) -> Result<(Option<Timings>, Vec<Check>), CertifyError> {
     let original = original.map(|Original { file, model, interface }| Timed { file, model, interface });
-    let (capacity, options) = (setting.capacity, request.options());
+    let (capacity, options) = (setting.capacity, options.load_options());
     match timed::gather(&timed::Subject { engine, model, original, capacity, options }) {
         Ok((timings, checks)) => Ok((Some(timings), checks)),
         // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
@@ -254,21 +254,21 @@ fn take_times(
     }
 }
 
-fn runtime(engine: &dyn Engine) -> Runtime {
-    Runtime {
+fn runtime(engine: &dyn Engine) -> RuntimeInfo {
+    RuntimeInfo {
         name: engine.name().to_owned(),
         version: engine.version().to_owned(),
         device: engine.device().to_owned(),
     }
 }
 
-fn parameters(request: &Request, tolerance: f64, setting: Setting) -> Parameters {
+fn parameters(options: &CertifyOptions, tolerance: f64, setting: ScenarioSetting) -> Parameters {
     Parameters {
         batch: setting.prompts.len(),
         capacity: setting.capacity,
         steps: setting.steps,
         chunk: setting.chunk.max(setting.filler),
-        seed: request.seed,
+        seed: options.seed,
         tolerance,
         prompts: setting.prompts,
     }
@@ -304,10 +304,10 @@ impl Original {
     }
 
     /// Checks that its caches fit into memory too. They may be static, with room of their own.
-    fn check_caches(&self, request: &Request, setting: &Setting) -> Result<(), CertifyError> {
+    fn check_caches(&self, options: &CertifyOptions, setting: &ScenarioSetting) -> Result<(), CertifyError> {
         let interface = &self.interface;
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
-        check_caches(request, interface, interface.batch.unwrap_or(1), capacity).map(drop)
+        check_caches(options, interface, interface.batch.unwrap_or(1), capacity).map(drop)
     }
 }
 
@@ -344,29 +344,29 @@ fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
 }
 
 /// What the model is run with: what is asked for where it fits, and what fits where nothing is asked for.
-fn setting(request: &Request, interface: &Interface) -> Result<Setting, CertifyError> {
-    let batch = match (request.prompts.as_ref().map(Vec::len), request.batch) {
+fn setting(options: &CertifyOptions, interface: &Interface) -> Result<ScenarioSetting, CertifyError> {
+    let batch = match (options.prompts.as_ref().map(Vec::len), options.batch) {
         (Some(prompts), Some(batch)) if prompts != batch => {
             return Err(CertifyError::PromptCount { prompts, batch });
         }
         (asked, also) => interface.batch_or(asked.or(also))?.unwrap_or(PROMPTS.len()),
     };
-    let capacity = interface.capacity_or(request.capacity)?.ok_or(session::SessionError::CapacityOpen)?;
+    let capacity = interface.capacity_or(options.capacity)?.ok_or(session::SessionError::CapacityOpen)?;
     if batch == 0 || capacity < 2 {
         return Err(CertifyError::TooSmall { batch, capacity });
     }
-    let memory = check_caches(request, interface, batch, capacity)?;
-    let prompts = request.prompts.clone().unwrap_or_else(|| {
+    let memory = check_caches(options, interface, batch, capacity)?;
+    let prompts = options.prompts.clone().unwrap_or_else(|| {
         let usual = PROMPTS.iter().cycle().take(batch);
         usual.map(|&prompt| prompt.min(capacity / 2)).collect()
     });
     let longest = prompts.iter().max().copied().unwrap_or_default();
-    let steps = request.steps.unwrap_or_else(|| STEPS.min(capacity.saturating_sub(longest)));
+    let steps = options.steps.unwrap_or_else(|| STEPS.min(capacity.saturating_sub(longest)));
     if prompts.contains(&0) || longest.checked_add(steps).is_none_or(|slots| slots > capacity) {
         return Err(CertifyError::PromptTooLong { longest, steps, capacity });
     }
-    let chunk = request.chunk.unwrap_or(CHUNK).max(1);
-    let setting = Setting {
+    let chunk = options.chunk.unwrap_or(CHUNK).max(1);
+    let setting = ScenarioSetting {
         steps,
         capacity,
         chunk,
@@ -403,12 +403,12 @@ impl Memory {
 /// That the caches, and what is kept beside each slot, are within the limit: before anything is made of the batch and
 /// the capacity that a file claims.
 fn check_caches(
-    request: &Request,
+    options: &CertifyOptions,
     interface: &Interface,
     batch: usize,
     capacity: usize,
 ) -> Result<Memory, CertifyError> {
-    let mut memory = Memory { needed: Some(0), limit: request.memory };
+    let mut memory = Memory { needed: Some(0), limit: options.memory };
     memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
     for cache in &interface.caches {
         let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
@@ -419,7 +419,11 @@ fn check_caches(
 }
 
 /// That each sequence's scores fit as well, twice over: what they should be, and what they are with zeros.
-fn check_scores(mut memory: Memory, interface: &Interface, setting: &Setting) -> Result<(), CertifyError> {
+fn check_scores(
+    mut memory: Memory,
+    interface: &Interface,
+    setting: &ScenarioSetting,
+) -> Result<(), CertifyError> {
     let tokens = setting
         .prompts
         .iter()
@@ -432,7 +436,7 @@ fn check_scores(mut memory: Memory, interface: &Interface, setting: &Setting) ->
 /// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.
 fn sequences(
     mut reference: Reference<'_>,
-    setting: &Setting,
+    setting: &ScenarioSetting,
     seed: u64,
 ) -> Result<Vec<Sequence>, CertifyError> {
     let vocabulary = reference.vocabulary()?;
@@ -451,7 +455,7 @@ fn sequences(
     Ok(sequences)
 }
 
-fn summary(decoder: &Decoder<'_>, interface: &Interface, setting: &Setting) -> DecoderSummary {
+fn summary(decoder: &Decoder<'_>, interface: &Interface, setting: &ScenarioSetting) -> DecoderSummary {
     let count = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     let mut bytes_per_token = 0;
     let mut caches = Vec::with_capacity(decoder.caches.len());

@@ -13,5 +13,5 @@ mod evidence;
 pub mod report;
 mod subject;
 
-pub use certify::{Progress, Request, certify};
+pub use certify::{CertifyOptions, Progress, certify};
 pub use error::CertifyError;

@@ -16,7 +16,8 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
         caches
             .iter()
             .filter_map(|cache| {
-                of(cache).map(|says| Failure { cache: Some(cache.past.to_owned()), ..Failure::new(says) })
+                of(cache)
+                    .map(|message| Failure { cache: Some(cache.past.to_owned()), ..Failure::new(message) })
             })
             .collect::<Vec<_>>()
     };

@@ -58,7 +58,7 @@ fn head(certificate: &Certificate) -> Markup {
             h1 { code { (Plain(&certificate.model.file.name)) } }
             div.verdict.(class(certificate.verdict)) role="status" {
                 p.word { (mark(certificate.verdict)) " " (words::verdict(certificate.verdict)) }
-                p { strong { (words::headline(certificate)) } " " (words::tally(&certificate.evidence)) "." }
+                p { strong { (words::headline(certificate)) } " " (words::verdict_counts(&certificate.evidence)) "." }
                 (failed(&certificate.evidence))
                 p { (Plain(&words::second_opinion(certificate))) }
                 @for claim in words::not_judged(&certificate.evidence) { p { (Plain(&claim)) } }

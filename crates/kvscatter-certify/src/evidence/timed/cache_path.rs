@@ -55,7 +55,7 @@ pub(super) fn time(
         let file = folder.join("cache_path.onnx");
         path.model.save(&file)?;
         let session = engine.load(&Model::load(&file)?.file()?, LoadOptions { threads: Some(1) })?;
-        let times = Alone { session, path: &path, port, batch }.time()?;
+        let times = SingleCachePath { session, path: &path, port, batch }.time()?;
         caches += 1;
         if times.ratio > FLAT_UP_TO {
             failures.push(failure(&times));
@@ -111,7 +111,7 @@ fn failure(times: &CachePathTimes) -> Failure {
 }
 
 /// A cache's own nodes, loaded.
-struct Alone<'a> {
+struct SingleCachePath<'a> {
     session: Box<dyn Session>,
     path: &'a CachePath,
     port: &'a CachePort,
@@ -126,7 +126,7 @@ struct Bound {
     inputs: Vec<(String, Tensor)>,
 }
 
-impl Alone<'_> {
+impl SingleCachePath<'_> {
     fn time(mut self) -> Result<CachePathTimes, CertifyError> {
         let slot = self.port.element.storage_len(&self.port.shape(self.batch, 1)).unwrap_or(1).max(1);
         let small = SMALL_BYTES.div_ceil(slot).max(CONTEXT + 1);

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::plain::Plain;
 use super::plot::{Line, Plot};
-use crate::certificate::{BytesMoved, CachePathTimes, DecodeTimes, PeakMemory, Side, Timings};
+use crate::certificate::{BytesMoved, CachePathTimes, ComparedModel, DecodeTimes, PeakMemory, Timings};
 use crate::report::words;
 
 pub(super) fn section(timings: &Timings) -> Markup {
@@ -79,12 +79,12 @@ fn peak_memory(peaks: &[PeakMemory]) -> Markup {
 fn decode(times: &DecodeTimes) -> Markup {
     let line = |side| {
         let time = |at: &crate::certificate::DecodeTime| match side {
-            Side::Model => Some((at.context, at.model_ns)),
-            Side::Original => at.original_ns.map(|time| (at.context, time)),
+            ComparedModel::Model => Some((at.context, at.model_ns)),
+            ComparedModel::Original => at.original_ns.map(|time| (at.context, time)),
         };
         Line { name: words::side(side), points: times.at.iter().filter_map(time).collect() }
     };
-    let lines = [Side::Model, Side::Original].map(line);
+    let lines = [ComparedModel::Model, ComparedModel::Original].map(line);
     let plot = Plot {
         label: "Time of one decode step against the tokens in the caches",
         across: "tokens in the caches before the step",

@@ -36,7 +36,7 @@ pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut 
         output,
         "\n{} {}.",
         styled(words::headline(certificate), color),
-        words::tally(&certificate.evidence)
+        words::verdict_counts(&certificate.evidence)
     )?;
     for check in words::failed(&certificate.evidence) {
         writeln!(
@@ -93,7 +93,8 @@ fn claim(check: &Check, output: &mut Output) -> io::Result<()> {
     writeln!(output, "      {}", one_line(&check.evidence))?;
     for failure in &check.failures {
         let place = words::place(failure);
-        let text = if place.is_empty() { failure.says.clone() } else { format!("{place}: {}", failure.says) };
+        let text =
+            if place.is_empty() { failure.message.clone() } else { format!("{place}: {}", failure.message) };
         writeln!(output, "      - {}", one_line(&text))?;
     }
     let kept = u64::try_from(check.failures.len()).unwrap_or(u64::MAX);

@@ -4,7 +4,7 @@ use crate::certificate::{Check, Failure, Verdict};
 
 /// A claim that is being examined.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct CheckBuilder {
     id: &'static str,
     claim: &'static str,
     failures: Vec<Failure>,
@@ -20,7 +20,7 @@ pub(crate) struct Place<'a> {
     pub(crate) step: usize,
 }
 
-impl Tally {
+impl CheckBuilder {
     pub(crate) fn new(id: &'static str, claim: &'static str) -> Self {
         Self { id, claim, failures: Vec::new(), failed: 0, looked: 0 }
     }
@@ -56,7 +56,7 @@ impl Tally {
 }
 
 impl Place<'_> {
-    pub(crate) fn failure(self, says: impl Into<String>) -> Failure {
-        Failure { scenario: Some(self.scenario.to_owned()), step: Some(self.step), ..Failure::new(says) }
+    pub(crate) fn failure(self, message: impl Into<String>) -> Failure {
+        Failure { scenario: Some(self.scenario.to_owned()), step: Some(self.step), ..Failure::new(message) }
     }
 }
