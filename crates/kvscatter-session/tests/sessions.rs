@@ -1,4 +1,4 @@
-//! Running batches in a fake engine: whatever samples come, go and are cut, each gets the logits that it gets alone.
+//! Running batches in a fake engine: samples are added, extended, truncated and removed, and each gets the logits that it gets alone.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 

@@ -48,7 +48,7 @@ struct Decoded {
     steps: usize,
 }
 
-/// A prompt with what has been generated, in a place of the batch. All but its last token is in the cache, once there was
+/// A prompt with the tokens generated for it, as a sample of the batch. All but its last token is in the cache, once there was
 /// a step.
 struct Running {
     prompt: usize,
