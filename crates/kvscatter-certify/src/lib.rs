@@ -12,6 +12,7 @@ mod error;
 mod evidence;
 pub mod report;
 mod subject;
+pub mod text;
 
 pub use certify::{CertifyOptions, Progress, certify};
 pub use error::CertifyError;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::json;
 
-pub(crate) use kvscatter_certify::report::words::one_line;
+pub(crate) use kvscatter_certify::text::one_line;
 
 /// Where a command says its results. Colours go to terminals only, and not where `NO_COLOR` is set.
 pub(crate) struct Output {

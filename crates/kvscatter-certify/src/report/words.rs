@@ -1,11 +1,10 @@
-//! What a certificate says in words, the same on a page and in a terminal.
-
-use kvscatter_bench::units;
+//! The sentences about a certificate that its page and the command line's text share.
 
 use crate::certificate::{
     Certificate, Check, ComparedModel, Crossover, Evidence, Fill, LogitsReference, PeakMemory, Phase,
     SecondOpinion, Timings, Verdict,
 };
+use crate::text::size;
 
 /// One kind of evidence: its claims, and what it can and cannot show.
 #[derive(Clone, Copy, Debug)]
@@ -261,50 +260,10 @@ pub fn difference(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }
 }
 
-/// A size, as `1.50 KiB`.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    units::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
-/// Text from files and arguments, which may hold line breaks, terminal commands and Unicode's invisible characters for the
-/// direction of text, made safe for one line: with those a name reads as another.
-#[must_use]
-pub fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if misleads(c) {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
-/// Whether a character commands a terminal, breaks a line or changes the direction of the text around it.
-#[must_use]
-pub fn misleads(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        )
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{one_line, verdict_counts};
+    use super::verdict_counts;
     use crate::certificate::{Check, Evidence, Failure};
-
-    #[test]
-    fn nothing_in_a_name_can_move_the_cursor_or_the_text() {
-        assert_eq!(
-            one_line("k\u{202e}yp.n\u{2066}\u{200f}\n\x1b[2J"),
-            "k\\u{202e}yp.n\\u{2066}\\u{200f}\\n\\u{1b}[2J"
-        );
-        assert_eq!(one_line("κλειδί 键"), "κλειδί 键");
-    }
 
     #[test]
     fn claims_are_counted_and_failures_come_first() {

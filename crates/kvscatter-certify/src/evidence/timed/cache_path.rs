@@ -78,8 +78,8 @@ fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[
             "{} caches one by one, at {} and {}, {} interleaved rounds: the largest ratio of the shortest times is {:.2}; \
              up to {FLAT_UP_TO:.2} counts as flat, a copied cache takes about {FACTOR} times as long.",
             times.caches,
-            crate::report::words::size(small),
-            crate::report::words::size(large),
+            crate::text::size(small),
+            crate::text::size(large),
             times.rounds,
             times.ratio,
         )

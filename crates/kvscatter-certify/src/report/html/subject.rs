@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::plain::Plain;
 use crate::certificate::{CacheSummary, Certificate, FileIdentity, Parameters, Subject};
 use crate::report::words;
+use crate::text;
 
 pub(super) fn section(certificate: &Certificate) -> Markup {
     let Certificate { model, original, machine, parameters, .. } = certificate;
@@ -116,14 +117,14 @@ fn caches(certificate: &Certificate) -> Markup {
                         td { code { (Plain(&shape)) } }
                         td { code { (Plain(&like.element)) } }
                         td { (Plain(&like.style)) }
-                        td.n { (words::size(caches.iter().map(|cache| cache.bytes).sum())) }
+                        td.n { (text::size(caches.iter().map(|cache| cache.bytes).sum())) }
                     }
                 }
             }
             tfoot { tr {
                 td.n { (decoder.caches.len()) }
-                td colspan="3" { "in all; " (words::size(decoder.bytes_per_token)) " per token and sample" }
-                td.n { (words::size(decoder.bytes)) }
+                td colspan="3" { "in all; " (text::size(decoder.bytes_per_token)) " per token and sample" }
+                td.n { (text::size(decoder.bytes)) }
             } }
         } }
         details {
