@@ -1,10 +1,12 @@
 //! From a model's file to its certificate.
 
+mod setting;
+
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
-use kvscatter_session::{self as session, Engine, Interface, LoadOptions, Purpose, Rows, Runner};
+use kvscatter_session::{self as session, Engine, Interface, LoadOptions, Rows, Runner};
 
 use crate::certificate::{
     CacheSummary, Certificate, Check, DecoderSummary, Evidence, LogitsReference, Machine, Parameters,
@@ -18,27 +20,9 @@ use crate::evidence::observed::{self, Observed, Plan, WideScales};
 use crate::evidence::structural;
 use crate::evidence::timed::{self, Timed};
 use crate::{CertifyError, subject};
+use setting::{check_caches, setting};
 
-/// Samples in a batch where nobody says how many, and the tokens of their prompts: neither the first nor the last is
-/// the shortest, so that their order matters.
-const PROMPTS: [usize; 3] = [7, 3, 5];
-
-/// Decode steps where nobody says how many.
-const STEPS: usize = 16;
-
-/// Tokens in the largest chunk where nobody says how many.
-const CHUNK: usize = 4;
-
-/// Steps in which a cache is filled to its end, about.
-const FILLING_STEPS: usize = 32;
-
-/// Copies of the caches that a run holds at once: in place, from before the step, and out of place.
-const COPIES: usize = 3;
-
-/// Bytes beside each slot of each sample: its place in a mask, and what is noted about it.
-const BESIDE_A_SLOT: usize = 16;
-
-/// What to certify, and how. What is `None` is chosen to fit the model.
+/// Options of [`certify`]. Those that are `None` get a value that fits the model.
 #[derive(Clone, Debug)]
 pub struct CertifyOptions {
     /// The model's file.
@@ -61,7 +45,7 @@ pub struct CertifyOptions {
     pub tolerance: Option<f64>,
     /// Threads of the engine; one unless said otherwise, so that sums are taken in one order.
     pub threads: usize,
-    /// The most bytes of caches and logits that are held at once.
+    /// The most bytes that caches and logits may take at once.
     pub memory: u64,
     /// Whether times are taken as well, which takes a while.
     pub is_timed: bool,
@@ -73,22 +57,22 @@ pub struct CertifyOptions {
     pub made_at: Option<String>,
 }
 
-/// How far the work is.
+/// The progress of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress<'a> {
-    /// What is being done.
+    /// The current task.
     pub doing: &'a str,
     /// Steps done.
     pub done: usize,
-    /// Steps in all; 0 as long as it is not known.
+    /// All steps; 0 if their number is not yet known.
     pub total: usize,
 }
 
-/// Examines a model's graph, runs it, and writes down what holds. A claim that does not hold is no error.
+/// Examines a model's graph, runs it, and returns a certificate. A claim that does not hold is no error.
 ///
 /// # Errors
-/// [`CertifyError`] if there is nothing to certify, if what is asked for does not fit the model, or if the engine does not
-/// take the model, or does not run the original.
+/// [`CertifyError`] if there is nothing to certify, if the options do not fit the model, or if the engine does not load the
+/// model or does not run the original.
 pub fn certify(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -156,7 +140,7 @@ impl CertifyOptions {
     }
 }
 
-/// What a decoder takes, if its caches are static and can be painted.
+/// Returns a decoder's inputs and outputs, if its caches are static and can be painted.
 fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
     check_static(decoder)?;
     let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
@@ -181,7 +165,7 @@ fn identify(
     Ok((identity, Some(of_original)))
 }
 
-/// What the logits should be: each sequence alone, on the original or else on the model itself.
+/// Computes the expected logits: those of each sequence alone, on the original or else on the model itself.
 fn expected(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -192,7 +176,7 @@ fn expected(
     let is_by_token = setting.is_decode_only;
     match original {
         Some(Original { file, interface, .. }) => {
-            // It may be static as well, with room of its own.
+            // It may be static too, with another capacity.
             let capacity = interface.capacity()?.unwrap_or(setting.capacity);
             let mut runner = Runner::new(engine.load(file, options.load_options())?, interface.clone());
             let original = Reference::new(&mut runner, capacity, false, is_by_token);
@@ -303,7 +287,7 @@ impl Original {
         }
     }
 
-    /// Checks that its caches fit into memory too. They may be static, with room of their own.
+    /// Checks that its caches fit into memory too. They may be static, with another capacity.
     fn check_caches(&self, options: &CertifyOptions, setting: &ScenarioSetting) -> Result<(), CertifyError> {
         let interface = &self.interface;
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
@@ -311,12 +295,12 @@ impl Original {
     }
 }
 
-/// Says which of the two models an error is about.
+/// Adds to an error which of the two models it is about.
 fn about<T>(path: &Path, result: Result<T, impl Into<CertifyError>>) -> Result<T, CertifyError> {
     result.map_err(|cause| CertifyError::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
 }
 
-/// That every cache keeps its size.
+/// Checks that every cache keeps its size.
 fn check_static(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     let growing = |cache: &Cache<'_>| {
         let growth = cache.style.growth()?;
@@ -335,102 +319,12 @@ fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> Certify
     }
 }
 
-/// That canaries can be painted in every cache.
+/// Checks that canaries can be painted in every cache.
 fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
     match interface.caches.iter().find(|cache| !can_paint(cache.element)) {
         None => Ok(()),
         Some(cache) => Err(CertifyError::NoCanary { input: cache.past.clone(), element: cache.element }),
     }
-}
-
-/// What the model is run with: what is asked for where it fits, and what fits where nothing is asked for.
-fn setting(options: &CertifyOptions, interface: &Interface) -> Result<ScenarioSetting, CertifyError> {
-    let batch = match (options.prompts.as_ref().map(Vec::len), options.batch) {
-        (Some(prompts), Some(batch)) if prompts != batch => {
-            return Err(CertifyError::PromptCount { prompts, batch });
-        }
-        (asked, also) => interface.batch_or(asked.or(also))?.unwrap_or(PROMPTS.len()),
-    };
-    let capacity = interface.capacity_or(options.capacity)?.ok_or(session::SessionError::CapacityOpen)?;
-    if batch == 0 || capacity < 2 {
-        return Err(CertifyError::TooSmall { batch, capacity });
-    }
-    let memory = check_caches(options, interface, batch, capacity)?;
-    let prompts = options.prompts.clone().unwrap_or_else(|| {
-        let usual = PROMPTS.iter().cycle().take(batch);
-        usual.map(|&prompt| prompt.min(capacity / 2)).collect()
-    });
-    let longest = prompts.iter().max().copied().unwrap_or_default();
-    let steps = options.steps.unwrap_or_else(|| STEPS.min(capacity.saturating_sub(longest)));
-    if prompts.contains(&0) || longest.checked_add(steps).is_none_or(|slots| slots > capacity) {
-        return Err(CertifyError::PromptTooLong { longest, steps, capacity });
-    }
-    let chunk = options.chunk.unwrap_or(CHUNK).max(1);
-    let setting = ScenarioSetting {
-        steps,
-        capacity,
-        chunk,
-        filler: capacity.div_ceil(FILLING_STEPS).max(chunk),
-        is_batch_fixed: interface.batch.is_some(),
-        can_pad_left: interface.takes(Purpose::Mask) && interface.takes(Purpose::Positions),
-        is_decode_only: interface.is_decode_only,
-        prompts,
-    };
-    check_scores(memory, interface, &setting)?;
-    Ok(setting)
-}
-
-/// Bytes that are held at once, as far as they can be counted.
-struct Memory {
-    needed: Option<usize>,
-    limit: u64,
-}
-
-impl Memory {
-    fn add(&mut self, bytes: Option<usize>) {
-        self.needed = self.needed.zip(bytes).and_then(|(needed, bytes)| needed.checked_add(bytes));
-    }
-
-    fn check(&self) -> Result<(), CertifyError> {
-        let needed = self.needed.and_then(|needed| u64::try_from(needed).ok());
-        match needed.filter(|needed| *needed <= self.limit) {
-            Some(_) => Ok(()),
-            None => Err(session::SessionError::MemoryLimit { needed, limit: self.limit }.into()),
-        }
-    }
-}
-
-/// That the caches, and what is kept beside each slot, are within the limit: before anything is made of the batch and
-/// the capacity that a file claims.
-fn check_caches(
-    options: &CertifyOptions,
-    interface: &Interface,
-    batch: usize,
-    capacity: usize,
-) -> Result<Memory, CertifyError> {
-    let mut memory = Memory { needed: Some(0), limit: options.memory };
-    memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
-    for cache in &interface.caches {
-        let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
-        memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
-    }
-    memory.check()?;
-    Ok(memory)
-}
-
-/// That each sequence's scores fit as well, twice over: what they should be, and what they are with zeros.
-fn check_scores(
-    mut memory: Memory,
-    interface: &Interface,
-    setting: &ScenarioSetting,
-) -> Result<(), CertifyError> {
-    let tokens = setting
-        .prompts
-        .iter()
-        .try_fold(setting.tail(), |tokens, prompt| tokens.checked_add(prompt.checked_add(setting.steps)?));
-    let bytes = interface.vocabulary.unwrap_or_default().checked_mul(2 * size_of::<f32>());
-    memory.add(tokens.zip(bytes).and_then(|(tokens, bytes)| tokens.checked_mul(bytes)));
-    memory.check()
 }
 
 /// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.

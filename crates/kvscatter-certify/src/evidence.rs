@@ -1,4 +1,4 @@
-//! What speaks for a certificate, by kind: what the graph says, what is seen in memory, what takes how long.
+//! The evidence for a certificate, by kind: the graph, the observed memory, the time.
 
 mod check_builder;
 pub(crate) mod logits;

@@ -163,8 +163,8 @@ fn version_of(library: &Path) -> Result<String, RuntimeError> {
         let path = format!("{}: ", library.display());
         unusable(&format!("cannot be loaded: {}", message.strip_prefix(&path).unwrap_or(&message)))
     };
-    // SAFETY: a library's initialisers may run any code; `OnnxRuntime::load` says in its documentation that the
-    // caller trusts the file.
+    // SAFETY: a library's initialisers may run any code; the documentation of `OnnxRuntime::load` requires that
+    // the caller trusts the file.
     let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;
     // SAFETY: only ONNX Runtime exports this name, as a function of this type.
     let get_base = unsafe { loaded.get::<GetApiBase>(b"OrtGetApiBase\0") }

@@ -45,7 +45,7 @@ impl Scenario {
 }
 
 impl ScenarioSetting {
-    /// The sequence, behind the last prompt's, that fills a cache.
+    /// The index of the sequence that fills a cache, after those of the prompts.
     pub(crate) fn filling(&self) -> usize {
         self.prompts.len()
     }

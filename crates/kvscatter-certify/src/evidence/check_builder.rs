@@ -1,19 +1,19 @@
-//! Counting what was looked at and what was wrong.
+//! Counts what was examined and what was wrong, for one claim.
 
 use crate::certificate::{Check, Failure, Verdict};
 
-/// A claim that is being examined.
+/// A claim that is being examined. It ends as a [`Check`].
 #[derive(Clone, Debug)]
 pub(crate) struct CheckBuilder {
     id: &'static str,
     claim: &'static str,
     failures: Vec<Failure>,
     failed: u64,
-    /// How many things were looked at.
+    /// How many things were examined.
     pub(crate) looked: u64,
 }
 
-/// Where in the runs something is seen.
+/// A step of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) scenario: &'a str,

@@ -9,7 +9,7 @@ use crate::report::words;
 
 use super::check_builder::{CheckBuilder, Place};
 
-/// How far apart logits may be: `absolute + relative × the largest of those they should be`.
+/// The difference of logits that counts as equal: `absolute + relative × the largest of those they should be`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
     absolute: f64,
@@ -48,7 +48,7 @@ impl Tolerance {
     }
 }
 
-/// The comparison of one scenario with one fill, and what it says about all.
+/// The comparison of one scenario with one fill.
 pub(crate) struct Comparison {
     document: LogitsComparison,
     /// Tokens beyond the tolerance in steps that write from slot 0, and in all others.
@@ -92,7 +92,7 @@ impl Comparison {
         self.document.worst_by_step.push(0.0);
     }
 
-    /// Compares the scores after one token.
+    /// Compares the logits after one token.
     pub(crate) fn compare(&mut self, token: Token, got: &[f32], expected: &[f32], check: &mut CheckBuilder) {
         let document = &mut self.document;
         let difference = Difference::between(got, expected);
@@ -127,7 +127,7 @@ impl Comparison {
     }
 }
 
-/// How far two lists of logits are apart.
+/// The difference of two lists of logits.
 pub(crate) struct Difference {
     /// The largest among those that are finite on both sides.
     pub(crate) worst: f64,

@@ -19,7 +19,7 @@ pub(crate) struct Memory {
     pub(crate) finite: CheckBuilder,
 }
 
-/// The caches around one step.
+/// The caches before and after one step.
 pub(crate) struct StepMemory<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) feed: &'a Feed,
@@ -29,7 +29,7 @@ pub(crate) struct StepMemory<'a> {
     pub(crate) after: &'a [Tensor],
     /// The presents of the run out of place.
     pub(crate) out_of_place: &'a [Tensor],
-    /// Where the engine says that each present lies.
+    /// The address that the engine reports for each present.
     pub(crate) present_at: &'a [usize],
     /// For each sample, which slots still hold their canaries; none where the caches were filled with zeros.
     pub(crate) canaries: &'a mut [Vec<bool>],

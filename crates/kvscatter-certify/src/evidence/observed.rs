@@ -72,8 +72,8 @@ pub(crate) fn observe(
     Ok(observer.conclude(nan))
 }
 
-/// The scores of a scenario that are compared, by step, sample and column.
-type Scores = BTreeMap<(usize, usize, usize), Vec<f32>>;
+/// The logits of a scenario that are compared, by step, sample and column.
+type LogitsByToken = BTreeMap<(usize, usize, usize), Vec<f32>>;
 
 struct Observer<'a> {
     plan: &'a Plan<'a>,
@@ -144,7 +144,7 @@ impl<'a> Observer<'a> {
         scenario: &Scenario,
         fill: Fill,
         stepped: &mut dyn FnMut(&str),
-    ) -> Result<Scores, CertifyError> {
+    ) -> Result<LogitsByToken, CertifyError> {
         let plan = self.plan;
         let batch = scenario.sequences.len();
         let is_painted = fill == Fill::Canaries;
@@ -153,7 +153,7 @@ impl<'a> Observer<'a> {
         let mut before = runner.caches(batch, plan.capacity)?;
         let mut presents = runner.caches(batch, plan.capacity)?;
         let mut comparison = Comparison::new(&scenario.name, fill, plan.against, plan.tolerance);
-        let mut scores = Scores::new();
+        let mut kept = LogitsByToken::new();
         let mut steps = Vec::new();
         let token = tokens(scenario, plan.sequences);
         for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
@@ -188,11 +188,11 @@ impl<'a> Observer<'a> {
                 canaries: &mut canaries,
             });
             steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
-            self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut comparison, &mut scores);
+            self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut comparison, &mut kept);
             stepped(&scenario.name);
         }
         self.record(scenario, fill, comparison, steps);
-        Ok(scores)
+        Ok(kept)
     }
 
     /// Keeps what a run of a scenario showed. Slots are shown once, of the run with canaries.
@@ -213,7 +213,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Compares the scores of every real token: in place with the run out of place, and with what they should be.
+    /// Compares the logits of every real token: in place with the run out of place, and with what they should be.
     fn compare(
         &mut self,
         scenario: &Scenario,
@@ -221,7 +221,7 @@ impl<'a> Observer<'a> {
         feed: &Feed,
         [in_place, out_of_place]: [&LogitsTensor; 2],
         comparison: &mut Comparison,
-        scores: &mut Scores,
+        kept: &mut LogitsByToken,
     ) {
         comparison.begin_step();
         for (sample, fed) in feed.samples.iter().enumerate() {
@@ -245,12 +245,12 @@ impl<'a> Observer<'a> {
                     let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
                     comparison.compare(token, &got, expected, &mut self.logits);
                 }
-                scores.insert((place.step, sample, column), got.into_owned());
+                kept.insert((place.step, sample, column), got.into_owned());
             }
         }
     }
 
-    fn compare_fills(&mut self, scenario: &Scenario, zeros: &Scores, canaries: &Scores) {
+    fn compare_fills(&mut self, scenario: &Scenario, zeros: &LogitsByToken, canaries: &LogitsByToken) {
         if self.plan.scales.is_some() && scenario.has_left_padding() {
             return;
         }

@@ -1,7 +1,7 @@
 //! The certificate as one HTML page: no script, no font, no picture from elsewhere, for screens of any width, light
 //! and dark, and for paper.
 //!
-//! Everything that a model says comes through [`Plain`], and `maud` escapes what it is given; the page's own policy
+//! All text from a model comes through [`Plain`], and `maud` escapes what it is given; the page's own policy
 //! forbids the browser to load or run anything, should either be forgotten.
 
 mod claims;

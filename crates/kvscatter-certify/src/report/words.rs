@@ -43,7 +43,7 @@ pub fn kinds(evidence: &Evidence) -> [EvidenceKind<'_>; 3] {
     ]
 }
 
-/// What no certificate shows, whatever its verdict.
+/// The limits of every certificate.
 pub(crate) const LIMITS: [&str; 4] = [
     "The tokens are drawn at random from the model's vocabulary. That its answers are good is not examined, only that \
      they are the same.",

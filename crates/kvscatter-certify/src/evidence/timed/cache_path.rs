@@ -14,7 +14,7 @@ use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
 const ID: &str = "cache-path-flat";
 const CLAIM: &str = "The time of each cache's own nodes does not grow with the capacity.";
 
-/// Least bytes of the smaller cache. A copy of it takes far longer than the call around it.
+/// Least bytes of the smaller cache. A copy of it takes far longer than the rest of the call.
 const SMALL_BYTES: usize = 4 << 20;
 /// The larger capacity over the smaller one.
 const FACTOR: usize = 4;
@@ -121,7 +121,7 @@ struct SingleCachePath<'a> {
 /// The tensors of a step at one capacity.
 struct Bound {
     cache: Tensor,
-    /// A growing cache's, which has memory of its own.
+    /// A growing cache's present, which is in separate memory.
     present: Option<Tensor>,
     inputs: Vec<(String, Tensor)>,
 }

@@ -22,7 +22,7 @@ const LANE: usize = 11;
 const PITCH: usize = 15;
 /// A run is at least this wide.
 const MIN_WIDTH: f64 = 2.0;
-/// Slots at least this wide are told apart by borders.
+/// Slots at least this wide have borders.
 const CELL: f64 = 6.0;
 
 /// What a slot holds after a step.
