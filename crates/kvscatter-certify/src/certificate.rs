@@ -4,12 +4,19 @@
 //! It is plain data: nothing in it is measured, hashed or dated here. Times are in nanoseconds, sizes in bytes,
 //! slots are counted from 0 along the sequence axis of a cache, and steps from 0 within a scenario.
 //!
-//! Names of tensors, nodes and files are what a stranger's model says. They are stored as they are; whoever shows
-//! them makes them harmless.
+//! Names of tensors, nodes and files come from a stranger's model and are stored unchanged. Code that shows them must
+//! escape them, as [`text::one_line`](crate::text::one_line) does.
+
+mod timings;
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+
+pub use timings::{
+    BytesMoved, CachePathTimes, CapacityTime, ComparedModel, Crossover, DecodeTime, DecodeTimes, PeakMemory,
+    Timings,
+};
 
 /// The version of this document's form. It is raised when a field changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
@@ -33,7 +40,7 @@ pub struct Certificate {
     /// The model that it was compared with.
     pub original: Option<Subject>,
     /// What ran it.
-    pub runtime: Runtime,
+    pub runtime: RuntimeInfo,
     /// Where it ran.
     pub machine: Machine,
     /// Its caches.
@@ -53,7 +60,7 @@ pub struct Certificate {
     pub timings: Option<Timings>,
 }
 
-/// How a claim, or all of them, fared.
+/// The result of one claim, or of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -63,7 +70,7 @@ pub enum Verdict {
     Failed,
     /// The model has nothing that the claim is about.
     NotApplicable,
-    /// It could not be examined here; the evidence says why.
+    /// It could not be examined here. The evidence gives the reason.
     NotMeasured,
     /// It was run, but no correct value is known that its numbers could be compared with. The evidence gives
     /// the reason.
@@ -93,7 +100,7 @@ pub struct Subject {
     pub ir_version: Option<i64>,
     /// The operator sets it imports.
     pub opsets: Vec<Opset>,
-    /// What wrote it: name and version as the file says; empty if it does not.
+    /// Name and version of the program that wrote it, from the file; empty if the file does not have them.
     pub producer: String,
 }
 
@@ -119,7 +126,7 @@ pub struct Opset {
 
 /// What ran the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Runtime {
+pub struct RuntimeInfo {
     /// Its name, such as `ONNX Runtime`.
     pub name: String,
     /// Its version.
@@ -189,15 +196,15 @@ pub struct Parameters {
 /// All claims, by the kind of evidence that they rest on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What the graph says: it holds for every input, on a runtime that runs the graph as it stands.
+    /// Claims that the graph proves. They hold for every input, on a runtime that runs the graph unchanged.
     pub structural: Vec<Check>,
-    /// What was seen in memory: it holds for the runs that were made.
+    /// Claims about memory, observed while the model ran. They hold for these runs.
     pub observed: Vec<Check>,
-    /// What took how long: it holds for this machine, give or take its noise.
+    /// Claims about time. They hold for this machine, within its noise.
     pub timed: Vec<Check>,
 }
 
-/// One claim and how it fared.
+/// One claim and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// A name that stays the same from version to version, such as `present-aliases-past`.
@@ -217,8 +224,8 @@ pub struct Check {
 /// A place where a claim does not hold, as exactly as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What is wrong there.
-    pub says: String,
+    /// What is wrong, one sentence.
+    pub message: String,
     /// The scenario.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<String>,
@@ -244,7 +251,7 @@ pub struct LogitsComparison {
     /// What the caches held at first.
     pub fill: Fill,
     /// What they were compared with.
-    pub against: Against,
+    pub against: LogitsReference,
     /// How many logits were compared: those of tokens that are no padding.
     pub compared: u64,
     /// The largest absolute difference among those that are finite on both sides.
@@ -276,18 +283,18 @@ pub enum Fill {
 /// What logits are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Against {
+pub enum LogitsReference {
     /// The original model, on the same tokens.
     Original,
-    /// The same model, its present in memory of its own.
+    /// The same model, with present and past in separate memory.
     UnaliasedRun,
 }
 
-impl From<Against> for SecondOpinion {
-    fn from(against: Against) -> Self {
+impl From<LogitsReference> for SecondOpinion {
+    fn from(against: LogitsReference) -> Self {
         match against {
-            Against::Original => Self::OriginalInSameEngine,
-            Against::UnaliasedRun => Self::None,
+            LogitsReference::Original => Self::OriginalInSameEngine,
+            LogitsReference::UnaliasedRun => Self::None,
         }
     }
 }
@@ -311,7 +318,7 @@ pub struct Occupancy {
     /// The scenario's name, such as `chunked prefill`.
     pub scenario: String,
     /// What it does, one sentence.
-    pub says: String,
+    pub description: String,
     /// Slots of each sample.
     pub capacity: usize,
     /// The steps, in order.
@@ -351,132 +358,6 @@ pub struct SampleSlots {
     /// Those that have changed in some cache although nothing names them: there must be none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clobbered: Vec<Range<usize>>,
-}
-
-/// What was timed, counted and weighed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Timings {
-    /// The time of a cache's own nodes at two capacities; absent if no cache has nodes of its own.
-    pub cache_path: Option<CachePathTimes>,
-    /// Bytes that a decode step moves in the caches. Computed from shapes, not measured.
-    pub bytes_moved: Option<BytesMoved>,
-    /// Peak memory of a run.
-    pub peak_memory: Vec<PeakMemory>,
-    /// The time of whole decode steps.
-    pub decode: Option<DecodeTimes>,
-}
-
-/// The time of the nodes between a cache's past and its present, and of nothing else, at several capacities. Each
-/// cache is timed by itself; this is the one whose time grows most.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CachePathTimes {
-    /// How many caches were timed.
-    pub caches: usize,
-    /// The one whose times these are, by its past input.
-    pub cache: String,
-    /// Samples in the batch.
-    pub batch: usize,
-    /// The slot that is written.
-    pub context: usize,
-    /// Interleaved rounds.
-    pub rounds: usize,
-    /// The time at each capacity, smallest first.
-    pub at: Vec<CapacityTime>,
-    /// The shortest time at the largest capacity over the shortest at the smallest.
-    pub ratio: f64,
-    /// The ratio up to which the time counts as flat.
-    pub flat_up_to: f64,
-}
-
-/// A time at a capacity.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CapacityTime {
-    /// Slots of each sample.
-    pub capacity: usize,
-    /// Bytes of the cache.
-    pub cache_bytes: u64,
-    /// The median time of a call, in nanoseconds.
-    pub median_ns: f64,
-    /// The shortest, in nanoseconds.
-    pub fastest_ns: f64,
-}
-
-/// Bytes that a decode step reads and writes in the caches to bring them up to date.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BytesMoved {
-    /// Samples in the batch.
-    pub batch: usize,
-    /// Slots, and for a growing cache tokens, of each sample.
-    pub capacity: usize,
-    /// In place: each new row is read once and written once.
-    pub in_place: u64,
-    /// Growing or copied: every row is read and written, the new ones included.
-    pub copied: u64,
-}
-
-/// The most memory that a process held while it ran a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeakMemory {
-    /// Which model.
-    pub of: Side,
-    /// Samples in the batch.
-    pub batch: usize,
-    /// Decode steps that were run.
-    pub steps: usize,
-    /// Tokens of each sample after them; the static caches have room for as many.
-    pub context: usize,
-    /// Resident bytes beyond those held before the first step; absent where the system does not tell.
-    pub bytes: Option<u64>,
-}
-
-/// A model of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Side {
-    /// The one that was examined.
-    Model,
-    /// The one that it was compared with.
-    Original,
-}
-
-/// Times of whole decode steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DecodeTimes {
-    /// Samples in the batch.
-    pub batch: usize,
-    /// Slots of each sample in the static caches.
-    pub capacity: usize,
-    /// Interleaved rounds.
-    pub rounds: usize,
-    /// The time at each context length, shortest first.
-    pub at: Vec<DecodeTime>,
-    /// Where the model begins to be faster than the original; absent without an original.
-    pub crossover: Option<Crossover>,
-}
-
-/// The time of one decode step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DecodeTime {
-    /// Tokens of each sample before the step.
-    pub context: usize,
-    /// The examined model's median, in nanoseconds.
-    pub model_ns: f64,
-    /// The original's median, in nanoseconds.
-    pub original_ns: Option<f64>,
-}
-
-/// Where a static cache begins to pay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Crossover {
-    /// The model is faster at every context length that was timed.
-    Always,
-    /// The original is faster at every context length that was timed.
-    Never,
-    /// The original is faster below this context length, which lies between two that were timed.
-    From(usize),
-    /// The two take turns: no length divides them beyond the noise.
-    Unclear,
 }
 
 impl Evidence {
@@ -557,8 +438,8 @@ impl Check {
 impl Failure {
     /// A failure of the model as a whole.
     #[must_use]
-    pub fn new(says: impl Into<String>) -> Self {
-        Self { says: says.into(), ..Self::default() }
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
     }
 }
 

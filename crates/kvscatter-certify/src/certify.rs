@@ -1,46 +1,30 @@
 //! From a model's file to its certificate.
 
+mod setting;
+
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
-use kvscatter_session::{self as session, Engine, Interface, LoadOptions, Purpose, Rows, Runner};
+use kvscatter_session::{self as session, Engine, Interface, LoadOptions, Rows, Runner};
 
 use crate::certificate::{
-    Against, CacheSummary, Certificate, Check, DecoderSummary, Evidence, Machine, Parameters, Runtime,
-    SCHEMA, Subject, Timings,
+    CacheSummary, Certificate, Check, DecoderSummary, Evidence, LogitsReference, Machine, Parameters,
+    RuntimeInfo, SCHEMA, Subject, Timings,
 };
 use crate::drive::reference::{Reference, Sequence};
-use crate::drive::scenarios::Setting;
+use crate::drive::scenarios::ScenarioSetting;
 use crate::drive::values::{Numbers, can_paint};
 use crate::evidence::logits::Tolerance;
 use crate::evidence::observed::{self, Observed, Plan, WideScales};
 use crate::evidence::structural;
 use crate::evidence::timed::{self, Timed};
 use crate::{CertifyError, subject};
+use setting::{check_caches, setting};
 
-/// Samples in a batch where nobody says how many, and the tokens of their prompts: neither the first nor the last is
-/// the shortest, so that their order matters.
-const PROMPTS: [usize; 3] = [7, 3, 5];
-
-/// Decode steps where nobody says how many.
-const STEPS: usize = 16;
-
-/// Tokens in the largest chunk where nobody says how many.
-const CHUNK: usize = 4;
-
-/// Steps in which a cache is filled to its end, about.
-const FILLING_STEPS: usize = 32;
-
-/// Copies of the caches that a run holds at once: in place, from before the step, and out of place.
-const COPIES: usize = 3;
-
-/// Bytes beside each slot of each sample: its place in a mask, and what is noted about it.
-const BESIDE_A_SLOT: usize = 16;
-
-/// What to certify, and how. What is `None` is chosen to fit the model.
+/// Options of [`certify`]. Those that are `None` get a value that fits the model.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CertifyOptions {
     /// The model's file.
     pub model: PathBuf,
     /// The file of the model that it was made from, whose logits it must give.
@@ -61,7 +45,7 @@ pub struct Request {
     pub tolerance: Option<f64>,
     /// Threads of the engine; one unless said otherwise, so that sums are taken in one order.
     pub threads: usize,
-    /// The most bytes of caches and logits that are held at once.
+    /// The most bytes that caches and logits may take at once.
     pub memory: u64,
     /// Whether times are taken as well, which takes a while.
     pub is_timed: bool,
@@ -73,40 +57,40 @@ pub struct Request {
     pub made_at: Option<String>,
 }
 
-/// How far the work is.
+/// The progress of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress<'a> {
-    /// What is being done.
+    /// The current task.
     pub doing: &'a str,
     /// Steps done.
     pub done: usize,
-    /// Steps in all; 0 as long as it is not known.
+    /// All steps; 0 if their number is not yet known.
     pub total: usize,
 }
 
-/// Examines a model's graph, runs it, and writes down what holds. A claim that does not hold is no error.
+/// Examines a model's graph, runs it, and returns a certificate. A claim that does not hold is no error.
 ///
 /// # Errors
-/// [`CertifyError`] if there is nothing to certify, if what is asked for does not fit the model, or if the engine does not
-/// take the model, or does not run the original.
+/// [`CertifyError`] if there is nothing to certify, if the options do not fit the model, or if the engine does not load the
+/// model or does not run the original.
 pub fn certify(
     engine: &dyn Engine,
-    request: &Request,
+    options: &CertifyOptions,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Certificate, CertifyError> {
     progress(Progress { doing: "reading the graph", done: 0, total: 0 });
-    let model = Model::load(&request.model)?;
+    let model = Model::load(&options.model)?;
     let file = model.file()?;
-    let graph = about(&request.model, model.graph())?;
-    let decoder = about(&request.model, Decoder::of(&graph))?;
-    let interface = about(&request.model, static_interface(&graph, &decoder))?;
-    let original = request.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
-    let setting = setting(request, &interface)?;
+    let graph = about(&options.model, model.graph())?;
+    let decoder = about(&options.model, Decoder::of(&graph))?;
+    let interface = about(&options.model, static_interface(&graph, &decoder))?;
+    let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
+    let setting = setting(options, &interface)?;
     let (subject, original_subject) = identify(&file, &model, original.as_ref())?;
-    original.as_ref().map_or(Ok(()), |original| original.check_caches(request, &setting))?;
-    let mut runner = Runner::new(engine.load(&file, request.options())?, interface);
+    original.as_ref().map_or(Ok(()), |original| original.check_caches(options, &setting))?;
+    let mut runner = Runner::new(engine.load(&file, options.load_options())?, interface);
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
-    let (sequences, against) = expected(engine, request, &setting, &mut runner, original.as_ref())?;
+    let (sequences, against) = expected(engine, options, &setting, &mut runner, original.as_ref())?;
     let scales = WideScales::of(&decoder);
     let mut scenarios = setting.scenarios();
     scenarios.extend(scales.iter().flat_map(|_| setting.alone()));
@@ -117,30 +101,30 @@ pub fn certify(
         sequences: &sequences,
         capacity: setting.capacity,
         against,
-        tolerance: request.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
-        seed: request.seed,
+        tolerance: options.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
+        seed: options.seed,
     };
     let observed = observe(&mut runner, &plan, progress)?;
     let (mut timings, mut timed) = (None, Vec::new());
-    if request.is_timed {
+    if options.is_timed {
         progress(Progress { doing: "taking times", done: 0, total: 0 });
         let model = Timed { file: &file, model: &model, interface: &runner.interface };
-        (timings, timed) = take_times(engine, request, &setting, model, original.as_ref())?;
+        (timings, timed) = take_times(engine, options, &setting, model, original.as_ref())?;
     }
     let structural = structural::examine(&graph, &decoder);
     let evidence = Evidence { structural, observed: observed.checks, timed };
     Ok(Certificate {
         schema: SCHEMA,
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        made_at: request.made_at.clone(),
-        command: request.command.clone(),
+        made_at: options.made_at.clone(),
+        command: options.command.clone(),
         verdict: evidence.verdict(),
         model: subject,
         original: original_subject,
         runtime: runtime(engine),
-        machine: request.machine.clone(),
+        machine: options.machine.clone(),
         decoder: summary(&decoder, &runner.interface, &setting),
-        parameters: parameters(request, plan.tolerance, setting),
+        parameters: parameters(options, plan.tolerance, setting),
         evidence,
         second_opinion: against.into(),
         logits: observed.logits,
@@ -149,14 +133,14 @@ pub fn certify(
     })
 }
 
-impl Request {
+impl CertifyOptions {
     /// How the engine runs whole steps.
-    fn options(&self) -> LoadOptions {
+    fn load_options(&self) -> LoadOptions {
         LoadOptions { threads: Some(self.threads) }
     }
 }
 
-/// What a decoder takes, if its caches are static and can be painted.
+/// Returns a decoder's inputs and outputs, if its caches are static and can be painted.
 fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
     check_static(decoder)?;
     let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
@@ -181,26 +165,26 @@ fn identify(
     Ok((identity, Some(of_original)))
 }
 
-/// What the logits should be: each sequence alone, on the original or else on the model itself.
+/// Computes the expected logits: those of each sequence alone, on the original or else on the model itself.
 fn expected(
     engine: &dyn Engine,
-    request: &Request,
-    setting: &Setting,
+    options: &CertifyOptions,
+    setting: &ScenarioSetting,
     runner: &mut Runner,
     original: Option<&Original>,
-) -> Result<(Vec<Sequence>, Against), CertifyError> {
+) -> Result<(Vec<Sequence>, LogitsReference), CertifyError> {
     let is_by_token = setting.is_decode_only;
     match original {
         Some(Original { file, interface, .. }) => {
-            // It may be static as well, with room of its own.
+            // It may be static too, with another capacity.
             let capacity = interface.capacity()?.unwrap_or(setting.capacity);
-            let mut runner = Runner::new(engine.load(file, request.options())?, interface.clone());
+            let mut runner = Runner::new(engine.load(file, options.load_options())?, interface.clone());
             let original = Reference::new(&mut runner, capacity, false, is_by_token);
-            Ok((sequences(original, setting, request.seed)?, Against::Original))
+            Ok((sequences(original, setting, options.seed)?, LogitsReference::Original))
         }
         None => {
             let alone = Reference::new(runner, setting.capacity, true, is_by_token);
-            Ok((sequences(alone, setting, request.seed)?, Against::UnaliasedRun))
+            Ok((sequences(alone, setting, options.seed)?, LogitsReference::UnaliasedRun))
         }
     }
 }
@@ -234,13 +218,13 @@ fn observe(
 /// Takes the times, as far as the runtime runs what is timed.
 fn take_times(
     engine: &dyn Engine,
-    request: &Request,
-    setting: &Setting,
+    options: &CertifyOptions,
+    setting: &ScenarioSetting,
     model: Timed<'_>,
     original: Option<&Original>,
 ) -> Result<(Option<Timings>, Vec<Check>), CertifyError> {
     let original = original.map(|Original { file, model, interface }| Timed { file, model, interface });
-    let (capacity, options) = (setting.capacity, request.options());
+    let (capacity, options) = (setting.capacity, options.load_options());
     match timed::gather(&timed::Subject { engine, model, original, capacity, options }) {
         Ok((timings, checks)) => Ok((Some(timings), checks)),
         // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
@@ -254,21 +238,21 @@ fn take_times(
     }
 }
 
-fn runtime(engine: &dyn Engine) -> Runtime {
-    Runtime {
+fn runtime(engine: &dyn Engine) -> RuntimeInfo {
+    RuntimeInfo {
         name: engine.name().to_owned(),
         version: engine.version().to_owned(),
         device: engine.device().to_owned(),
     }
 }
 
-fn parameters(request: &Request, tolerance: f64, setting: Setting) -> Parameters {
+fn parameters(options: &CertifyOptions, tolerance: f64, setting: ScenarioSetting) -> Parameters {
     Parameters {
         batch: setting.prompts.len(),
         capacity: setting.capacity,
         steps: setting.steps,
         chunk: setting.chunk.max(setting.filler),
-        seed: request.seed,
+        seed: options.seed,
         tolerance,
         prompts: setting.prompts,
     }
@@ -293,7 +277,7 @@ impl Original {
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {
             (Some(got), Some(expected)) if got != expected => Err(session::SessionError::SizesDiffer {
-                what: "vocabulary",
+                size: session::ModelSize::Vocabulary,
                 input: interface.logits,
                 got,
                 expected,
@@ -303,20 +287,20 @@ impl Original {
         }
     }
 
-    /// Checks that its caches fit into memory too. They may be static, with room of their own.
-    fn check_caches(&self, request: &Request, setting: &Setting) -> Result<(), CertifyError> {
+    /// Checks that its caches fit into memory too. They may be static, with another capacity.
+    fn check_caches(&self, options: &CertifyOptions, setting: &ScenarioSetting) -> Result<(), CertifyError> {
         let interface = &self.interface;
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
-        check_caches(request, interface, interface.batch.unwrap_or(1), capacity).map(drop)
+        check_caches(options, interface, interface.batch.unwrap_or(1), capacity).map(drop)
     }
 }
 
-/// Says which of the two models an error is about.
+/// Adds to an error which of the two models it is about.
 fn about<T>(path: &Path, result: Result<T, impl Into<CertifyError>>) -> Result<T, CertifyError> {
     result.map_err(|cause| CertifyError::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
 }
 
-/// That every cache keeps its size.
+/// Checks that every cache keeps its size.
 fn check_static(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     let growing = |cache: &Cache<'_>| {
         let growth = cache.style.growth()?;
@@ -335,7 +319,7 @@ fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> Certify
     }
 }
 
-/// That canaries can be painted in every cache.
+/// Checks that canaries can be painted in every cache.
 fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
     match interface.caches.iter().find(|cache| !can_paint(cache.element)) {
         None => Ok(()),
@@ -343,96 +327,10 @@ fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
     }
 }
 
-/// What the model is run with: what is asked for where it fits, and what fits where nothing is asked for.
-fn setting(request: &Request, interface: &Interface) -> Result<Setting, CertifyError> {
-    let batch = match (request.prompts.as_ref().map(Vec::len), request.batch) {
-        (Some(prompts), Some(batch)) if prompts != batch => {
-            return Err(CertifyError::PromptCount { prompts, batch });
-        }
-        (asked, also) => interface.batch_or(asked.or(also))?.unwrap_or(PROMPTS.len()),
-    };
-    let capacity = interface.capacity_or(request.capacity)?.ok_or(session::SessionError::CapacityOpen)?;
-    if batch == 0 || capacity < 2 {
-        return Err(CertifyError::TooSmall { batch, capacity });
-    }
-    let memory = check_caches(request, interface, batch, capacity)?;
-    let prompts = request.prompts.clone().unwrap_or_else(|| {
-        let usual = PROMPTS.iter().cycle().take(batch);
-        usual.map(|&prompt| prompt.min(capacity / 2)).collect()
-    });
-    let longest = prompts.iter().max().copied().unwrap_or_default();
-    let steps = request.steps.unwrap_or_else(|| STEPS.min(capacity.saturating_sub(longest)));
-    if prompts.contains(&0) || longest.checked_add(steps).is_none_or(|slots| slots > capacity) {
-        return Err(CertifyError::PromptTooLong { longest, steps, capacity });
-    }
-    let chunk = request.chunk.unwrap_or(CHUNK).max(1);
-    let setting = Setting {
-        steps,
-        capacity,
-        chunk,
-        filler: capacity.div_ceil(FILLING_STEPS).max(chunk),
-        is_batch_fixed: interface.batch.is_some(),
-        can_pad_left: interface.takes(Purpose::Mask) && interface.takes(Purpose::Positions),
-        is_decode_only: interface.is_decode_only,
-        prompts,
-    };
-    check_scores(memory, interface, &setting)?;
-    Ok(setting)
-}
-
-/// Bytes that are held at once, as far as they can be counted.
-struct Memory {
-    needed: Option<usize>,
-    limit: u64,
-}
-
-impl Memory {
-    fn add(&mut self, bytes: Option<usize>) {
-        self.needed = self.needed.zip(bytes).and_then(|(needed, bytes)| needed.checked_add(bytes));
-    }
-
-    fn check(&self) -> Result<(), CertifyError> {
-        let needed = self.needed.and_then(|needed| u64::try_from(needed).ok());
-        match needed.filter(|needed| *needed <= self.limit) {
-            Some(_) => Ok(()),
-            None => Err(session::SessionError::MemoryLimit { needed, limit: self.limit }.into()),
-        }
-    }
-}
-
-/// That the caches, and what is kept beside each slot, are within the limit: before anything is made of the batch and
-/// the capacity that a file claims.
-fn check_caches(
-    request: &Request,
-    interface: &Interface,
-    batch: usize,
-    capacity: usize,
-) -> Result<Memory, CertifyError> {
-    let mut memory = Memory { needed: Some(0), limit: request.memory };
-    memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
-    for cache in &interface.caches {
-        let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
-        memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
-    }
-    memory.check()?;
-    Ok(memory)
-}
-
-/// That each sequence's scores fit as well, twice over: what they should be, and what they are with zeros.
-fn check_scores(mut memory: Memory, interface: &Interface, setting: &Setting) -> Result<(), CertifyError> {
-    let tokens = setting
-        .prompts
-        .iter()
-        .try_fold(setting.tail(), |tokens, prompt| tokens.checked_add(prompt.checked_add(setting.steps)?));
-    let bytes = interface.vocabulary.unwrap_or_default().checked_mul(2 * size_of::<f32>());
-    memory.add(tokens.zip(bytes).and_then(|(tokens, bytes)| tokens.checked_mul(bytes)));
-    memory.check()
-}
-
 /// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.
 fn sequences(
     mut reference: Reference<'_>,
-    setting: &Setting,
+    setting: &ScenarioSetting,
     seed: u64,
 ) -> Result<Vec<Sequence>, CertifyError> {
     let vocabulary = reference.vocabulary()?;
@@ -451,7 +349,7 @@ fn sequences(
     Ok(sequences)
 }
 
-fn summary(decoder: &Decoder<'_>, interface: &Interface, setting: &Setting) -> DecoderSummary {
+fn summary(decoder: &Decoder<'_>, interface: &Interface, setting: &ScenarioSetting) -> DecoderSummary {
     let count = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     let mut bytes_per_token = 0;
     let mut caches = Vec::with_capacity(decoder.caches.len());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 use kvscatter_onnx::decoder::Growth;
 
-/// Why a model cannot be certified at all. A claim that does not hold is no error: the certificate says so.
+/// Why a model cannot be certified at all. A claim that does not hold is no error. The certificate reports it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]

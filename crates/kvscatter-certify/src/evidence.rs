@@ -1,8 +1,8 @@
-//! What speaks for a certificate, by kind: what the graph says, what is seen in memory, what takes how long.
+//! The evidence for a certificate, by kind: the graph, the observed memory, the time.
 
+mod check_builder;
 pub(crate) mod logits;
 mod memory;
 pub(crate) mod observed;
 pub(crate) mod structural;
-mod tally;
 pub(crate) mod timed;

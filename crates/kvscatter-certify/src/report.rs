@@ -1,7 +1,7 @@
-//! A certificate as a page: [`html`] is one file that a browser shows and prints, with nothing outside it.
+//! Renders a certificate as a page: [`html`] returns one file, which a browser can show and print without other files.
 //!
-//! As JSON a certificate is itself, and the command line prints it as text. What all of them say in the same words is
-//! in [`words`].
+//! As JSON a certificate is serialised as it is. The command line prints it as text. Sentences that the page and the
+//! text share are in [`words`].
 
 mod html;
 #[cfg(test)]

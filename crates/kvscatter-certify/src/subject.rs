@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::CertifyError;
 use crate::certificate::{FileIdentity, Opset, Subject};
 
-/// Hashes a model's file and those of its external data, and notes what it says about itself.
+/// Hashes a model's file and those of its external data, and reads its format, operator sets and producer.
 ///
 /// # Errors
 /// [`CertifyError::Io`] and [`CertifyError::Onnx`] if one of the files cannot be read.
@@ -60,7 +60,7 @@ fn producer(said: &str, proto: &ModelProto) -> String {
     }
 }
 
-/// Whether two models are the same files, whatever their names.
+/// Returns whether two models are the same files, under any names.
 pub(crate) fn is_same(one: &Subject, other: &Subject) -> bool {
     let hashes = |subject: &Subject| {
         let mut data: Vec<_> = subject.external_data.iter().map(|data| data.sha256.clone()).collect();

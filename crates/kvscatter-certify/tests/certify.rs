@@ -4,11 +4,11 @@
 mod support;
 
 use kvscatter_certify::certificate::{Certificate, SecondOpinion, Verdict};
-use kvscatter_certify::{Request, certify};
+use kvscatter_certify::{CertifyOptions, certify};
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, Weights};
 use kvscatter_onnxruntime::OnnxRuntime;
-use support::{request, testdata};
+use support::{options, testdata};
 
 fn say(certificate: &Certificate) -> String {
     let lines = certificate.evidence.checks().map(|check| {
@@ -27,8 +27,8 @@ fn a_static_export_is_certified_with_and_without_its_original() {
         Some("optimum-llama/model.onnx"),
         Some("genai-llama-gqa/model.onnx"),
     ] {
-        let request = request("mobius-llama-static/model.onnx", original);
-        let certificate = certify(&engine, &request, &mut |_| {}).unwrap();
+        let options = options("mobius-llama-static/model.onnx", original);
+        let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
         println!("{original:?}\n{}", say(&certificate));
         assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
     }
@@ -48,8 +48,8 @@ fn an_int8_decoder_is_compared_where_steps_are_the_same() {
     for (original, opinion) in
         [(None, SecondOpinion::None), (Some(original), SecondOpinion::OriginalInSameEngine)]
     {
-        let request = Request { model: model.clone(), original, ..request("", None) };
-        let certificate = certify(&engine, &request, &mut |_| {}).unwrap();
+        let options = CertifyOptions { model: model.clone(), original, ..options("", None) };
+        let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
         assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
         assert_eq!(certificate.second_opinion, opinion);
         let alone: Vec<_> = certificate.logits.iter().map(|logits| logits.scenario.as_str()).collect();

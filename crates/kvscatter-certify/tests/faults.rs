@@ -8,22 +8,22 @@ mod support;
 use std::collections::BTreeSet;
 
 use fake::{Fake, Fault};
-use kvscatter_certify::certificate::{Against, Certificate, Check, Fill, SecondOpinion, Verdict};
-use kvscatter_certify::{CertifyError, Request, certify};
+use kvscatter_certify::certificate::{Certificate, Check, Fill, LogitsReference, SecondOpinion, Verdict};
+use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::{Model, Target, Weights, lower};
-use kvscatter_session::{self as session, Setting};
+use kvscatter_session::{self as session, SessionSetting};
 use support::testdata;
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
 const GROWING: &str = "optimum-llama/model.onnx";
 
-fn request(original: Option<&str>) -> Request {
-    Request { steps: Some(6), seed: 7, ..support::request(STATIC, original) }
+fn options(original: Option<&str>) -> CertifyOptions {
+    CertifyOptions { steps: Some(6), seed: 7, ..support::options(STATIC, original) }
 }
 
 fn certified(fault: Fault, original: Option<&str>) -> Certificate {
-    certify(&Fake(fault), &request(original), &mut |_| {}).unwrap()
+    certify(&Fake(fault), &options(original), &mut |_| {}).unwrap()
 }
 
 fn failed(certificate: &Certificate) -> BTreeSet<&str> {
@@ -38,8 +38,8 @@ fn check<'c>(certificate: &'c Certificate, id: &str) -> &'c Check {
 #[test]
 fn a_right_decoder_passes_next_to_its_original_and_without() {
     for (original, against, opinion) in [
-        (None, Against::UnaliasedRun, SecondOpinion::None),
-        (Some(GROWING), Against::Original, SecondOpinion::OriginalInSameEngine),
+        (None, LogitsReference::UnaliasedRun, SecondOpinion::None),
+        (Some(GROWING), LogitsReference::Original, SecondOpinion::OriginalInSameEngine),
     ] {
         let certificate = certified(Fault::None, original);
         assert_eq!(certificate.second_opinion, opinion);
@@ -116,8 +116,8 @@ fn a_failure_names_step_cache_sample_and_slot() {
     assert!(pictures.clone().any(|slots| slots.clobbered.first() == Some(&(0..1))));
 
     let certificate = certified(Fault::IndexOffByOne, None);
-    let says = &self::check(&certificate, "rows-lie-where-named").failures.first().unwrap().says;
-    assert_eq!(says, "rows were written from slot 1 on, the write index is 0");
+    let message = &self::check(&certificate, "rows-lie-where-named").failures.first().unwrap().message;
+    assert_eq!(message, "rows were written from slot 1 on, the write index is 0");
 }
 
 #[test]
@@ -136,16 +136,16 @@ fn the_same_seed_gives_the_same_certificate() {
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_runs() {
-    let of = |change: &dyn Fn(&mut Request)| {
-        let mut request = request(None);
-        change(&mut request);
-        certify(&Fake(Fault::None), &request, &mut |_| {}).unwrap_err()
+    let of = |change: &dyn Fn(&mut CertifyOptions)| {
+        let mut options = options(None);
+        change(&mut options);
+        certify(&Fake(Fault::None), &options, &mut |_| {}).unwrap_err()
     };
-    let error = of(&|request| request.prompts = Some(vec![100, 7]));
+    let error = of(&|options| options.prompts = Some(vec![100, 7]));
     assert!(matches!(error, CertifyError::PromptTooLong { longest: 100, capacity: 64, .. }), "{error}");
-    let error = of(&|request| request.steps = Some(60));
+    let error = of(&|options| options.steps = Some(60));
     assert!(matches!(error, CertifyError::PromptTooLong { steps: 60, .. }), "{error}");
-    let error = of(&|request| request.memory = 1 << 10);
+    let error = of(&|options| options.memory = 1 << 10);
     assert!(
         matches!(
             error,
@@ -153,26 +153,26 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
         ),
         "{error}"
     );
-    let error = of(&|request| request.batch = Some(usize::MAX / 2));
+    let error = of(&|options| options.batch = Some(usize::MAX / 2));
     assert!(matches!(error, CertifyError::Session(session::SessionError::MemoryLimit { .. })), "{error}");
-    let error = of(&|request| request.capacity = Some(65));
+    let error = of(&|options| options.capacity = Some(65));
     assert!(
         matches!(
             error,
             CertifyError::Session(session::SessionError::SizeFixed {
-                what: Setting::Capacity,
+                setting: SessionSetting::Capacity,
                 fixed: 64,
                 got: 65
             })
         ),
         "{error}"
     );
-    let error = of(&|request| (request.prompts, request.batch) = (Some(vec![1]), Some(2)));
+    let error = of(&|options| (options.prompts, options.batch) = (Some(vec![1]), Some(2)));
     assert!(matches!(error, CertifyError::PromptCount { prompts: 1, batch: 2 }), "{error}");
-    let error = certify(&Fake(Fault::None), &request(Some(STATIC)), &mut |_| {}).unwrap_err();
+    let error = certify(&Fake(Fault::None), &options(Some(STATIC)), &mut |_| {}).unwrap_err();
     assert!(matches!(error, CertifyError::OriginalIsModel { .. }), "{error}");
     for (model, expected) in [(GROWING, Growth::Joined), ("genai-llama-gqa/model.onnx", Growth::ByOperator)] {
-        let error = of(&|request| request.model = testdata(model));
+        let error = of(&|options| options.model = testdata(model));
         let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
         assert!(matches!(&**cause, CertifyError::NotStatic { growth, .. } if *growth == expected), "{error}");
     }
@@ -185,7 +185,7 @@ fn a_lowered_model_is_refused_for_what_writes_its_caches() {
     let lowered = folder.path().join("lowered.onnx");
     let model = Model::load(&testdata(STATIC)).unwrap();
     lower(&model, Target::ScatterNd).unwrap().model.save_with_weights(&lowered, Weights::Copy).unwrap();
-    let error = certify(&Fake(Fault::None), &Request { model: lowered, ..request(None) }, &mut |_| {});
+    let error = certify(&Fake(Fault::None), &CertifyOptions { model: lowered, ..options(None) }, &mut |_| {});
     let says = error.unwrap_err().to_string();
     let says = says.split_once("lowered.onnx: ").unwrap().1;
     assert_eq!(says, "cache \"key_cache.0\" is not written in a way that can be run: ScatterND writes it");

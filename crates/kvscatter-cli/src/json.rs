@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use kvscatter_certify::report::words::misleads;
+use kvscatter_certify::text::misleads;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 

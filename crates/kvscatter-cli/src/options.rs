@@ -2,13 +2,13 @@
 
 use kvscatter_certify::CertifyError;
 use kvscatter_onnxruntime::RuntimeError;
-use kvscatter_session::{SessionError, Setting};
+use kvscatter_session::{SessionError, SessionSetting};
 
 /// Returns the option to name after a session's error, such as ` (--memory)`. Empty if no option is about it.
 pub(crate) fn of_session(error: &SessionError) -> &'static str {
     match error.about() {
-        Some(Setting::Memory) => " (--memory)",
-        Some(Setting::Capacity) => " (--capacity)",
+        Some(SessionSetting::Memory) => " (--memory)",
+        Some(SessionSetting::Capacity) => " (--capacity)",
         // Where a session is opened, the batch is the number of prompts.
         _ => "",
     }
@@ -17,7 +17,9 @@ pub(crate) fn of_session(error: &SessionError) -> &'static str {
 /// As [`of_session`], for an error of a certificate.
 pub(crate) fn of_certify(error: &CertifyError) -> &'static str {
     match error {
-        CertifyError::Session(error) if error.about() == Some(Setting::Batch) => " (--prompt, --batch)",
+        CertifyError::Session(error) if error.about() == Some(SessionSetting::Batch) => {
+            " (--prompt, --batch)"
+        }
         CertifyError::Session(error) => of_session(error),
         CertifyError::PromptCount { .. } => " (--prompt, --batch)",
         CertifyError::PromptTooLong { .. } => " (--prompt, --steps)",

@@ -114,7 +114,7 @@ def test_a_planted_fault_is_found_and_named(static, tmp_path, fault, check, says
     certificate = certify(spoilt(static, fault, tmp_path), exit_code=1)
     assert certificate["verdict"] == "failed"
     found = {each["id"]: each for checks in failed(certificate).values() for each in checks}
-    assert says in found[check]["failures"][0]["says"]
+    assert says in found[check]["failures"][0]["message"]
     if fault is faults.slot_clobbered:
         assert {failure["slot"] for failure in found[check]["failures"]} == {0}
     if fault is faults.negated_twice:

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum RuntimeError {
-    /// It is in none of the places searched.
+    /// It is on none of the paths searched.
     #[error("no ONNX Runtime found; tried {}; its library, or a folder with it, can be given", tried.join(", "))]
     Missing { tried: Vec<String> },
     /// The named file or folder does not contain it.

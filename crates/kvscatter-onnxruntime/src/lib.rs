@@ -3,6 +3,7 @@
 //! The library parses the model's file itself, so use one that you trust with files from strangers. A model runs code of
 //! its own only through custom operators, which this engine never registers.
 
+#![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only calls to the library need any")]
 
 mod error;
@@ -89,6 +90,15 @@ impl OnnxRuntime {
     }
 }
 
+impl fmt::Debug for OnnxRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnnxRuntime")
+            .field("version", &self.version)
+            .field("library", &self.library)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Engine for OnnxRuntime {
     fn name(&self) -> &'static str {
         "ONNX Runtime"
@@ -130,8 +140,8 @@ fn version_of(library: &Path) -> Result<String, RuntimeError> {
         let path = format!("{}: ", library.display());
         unusable(&format!("cannot be loaded: {}", message.strip_prefix(&path).unwrap_or(&message)))
     };
-    // SAFETY: a library's initialisers may run any code; `OnnxRuntime::load` says in its documentation that the
-    // caller trusts the file.
+    // SAFETY: a library's initialisers may run any code; the documentation of `OnnxRuntime::load` requires that
+    // the caller trusts the file.
     let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;
     // SAFETY: only ONNX Runtime exports this name, as a function of this type.
     let get_base = unsafe { loaded.get::<GetApiBase>(b"OrtGetApiBase\0") }

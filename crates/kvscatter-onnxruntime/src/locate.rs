@@ -23,7 +23,7 @@ const PRINT_PACKAGE_FOLDER: &str = "import sys; \
 /// `python3` of the path).
 ///
 /// # Errors
-/// [`RuntimeError::Unusable`] if the named path has no library; [`RuntimeError::Missing`], with the places searched, if no path is
+/// [`RuntimeError::Unusable`] if the named path has no library; [`RuntimeError::Missing`], with the paths searched, if no path is
 /// named and Python has none.
 pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
     if let Some(path) = named {

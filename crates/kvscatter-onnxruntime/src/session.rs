@@ -73,22 +73,30 @@ impl Session for OrtSession {
     }
 }
 
-/// Binds every tensor of a step. The binding has pointers into them, so drop it before them.
+/// Binds every tensor of a step. The binding has pointers into them: [`OrtSession::run`] drops it before them.
 fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> {
     let mut binding = session.create_binding()?;
     for (name, tensor) in &step.inputs {
         // ONNX Runtime does not write tensors that are bound only as inputs.
         let data = tensor.as_ptr().ok_or_else(foreign_memory)?.cast_mut();
-        binding.bind_input(*name, &borrow(session, tensor, data)?)?;
+        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before `step`.
+        let value = unsafe { borrow(session, tensor, data) }?;
+        binding.bind_input(*name, &value)?;
     }
     for shared in &mut step.shared {
         let data = shared.cache.as_mut_ptr().ok_or_else(foreign_memory)?;
-        binding.bind_input(shared.past, &borrow(session, shared.cache, data)?)?;
-        binding.bind_output(shared.present, borrow(session, shared.cache, data)?)?;
+        // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped before `step`.
+        let past = unsafe { borrow(session, shared.cache, data) }?;
+        binding.bind_input(shared.past, &past)?;
+        // SAFETY: as for the past.
+        let present = unsafe { borrow(session, shared.cache, data) }?;
+        binding.bind_output(shared.present, present)?;
     }
     for (name, tensor) in &mut step.outputs {
         let data = tensor.as_mut_ptr().ok_or_else(foreign_memory)?;
-        binding.bind_output(*name, borrow(session, tensor, data)?)?;
+        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before `step`.
+        let value = unsafe { borrow(session, tensor, data) }?;
+        binding.bind_output(*name, value)?;
     }
     for name in &step.returned {
         binding.bind_output_to_device(*name, &MemoryInfo::default())?;
@@ -100,8 +108,13 @@ fn foreign_memory() -> ort::Error {
     ort::Error::new("a tensor lies in another engine's memory")
 }
 
-/// Makes a value of ONNX Runtime that borrows the memory of `tensor`, which is at `data`.
-fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, ort::Error> {
+/// Makes a value of ONNX Runtime in the memory of `tensor`, which is at `data`.
+///
+/// # Safety
+/// `data` points to the `tensor.len()` bytes of `tensor`. They live, and no other code uses them, until the value and
+/// every binding that it goes into are dropped. ONNX Runtime may write them only if the value is bound as an output, for
+/// which `data` must come from [`Tensor::as_mut_ptr`].
+unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, ort::Error> {
     let shape: Vec<i64> = tensor
         .shape()
         .iter()
@@ -111,9 +124,8 @@ fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<Dy
         .ok_or_else(|| ort::Error::new(format!("tensors of {} are not handed over", tensor.element())))?;
     let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
-    // SAFETY: `data` points to the `tensor.len()` bytes of `tensor`, which live as long as the binding that the value
-    // goes into (see `run`). `shape` has `shape.len()` elements, and ONNX Runtime copies it and checks it against the
-    // bytes. `value` takes the result.
+    // SAFETY: `data` points to `tensor.len()` bytes that outlive the value, which the caller promises. `shape` has
+    // `shape.len()` elements, and ONNX Runtime copies it and checks it against the bytes. `value` takes the result.
     let status = unsafe {
         (ort::api().CreateTensorWithDataAsOrtValue)(
             memory.ptr(),

@@ -1,4 +1,4 @@
-//! Running batches in a real ONNX Runtime: sequences are added, truncated and removed, and each gets the same scores as
+//! Running batches in a real ONNX Runtime: sequences are added, truncated and removed, and each gets the same logits as
 //! alone.
 //! Ignored by default: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, Weights};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Generator, Greedy, KvSession, SessionOptions};
+use kvscatter_session::{Generator, GreedyOptions, KvSession, SessionOptions};
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
@@ -54,8 +54,8 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     session.remove(fresh).unwrap();
     let bad = session.add().unwrap();
     assert_eq!(score(&mut session, bad, 1), expected[0]);
-    let scores = session.step(&[(bad, &[13, 5])]).unwrap();
-    assert!(scores.last(bad).unwrap().iter().all(|score| score.is_nan()));
+    let logits = session.step(&[(bad, &[13, 5])]).unwrap();
+    assert!(logits.last(bad).unwrap().iter().all(|score| score.is_nan()));
     session.truncate(bad, 1).unwrap();
     assert_eq!(score(&mut session, bad, 2), expected[1], "cut");
     session.step(&[(bad, &[13, 13])]).unwrap();
@@ -76,9 +76,9 @@ fn padding_brings_no_token_of_its_own() {
     let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5, 6])]).unwrap();
     session.remove(long).unwrap();
     let alone = session.add().unwrap();
-    let scores = session.step(&[(alone, &[5, 6])]).unwrap();
+    let logits = session.step(&[(alone, &[5, 6])]).unwrap();
     for token in 0..2 {
-        let (got, expected) = (ragged.after(short, token).unwrap(), scores.after(alone, token).unwrap());
+        let (got, expected) = (ragged.after(short, token).unwrap(), logits.after(alone, token).unwrap());
         let worst =
             got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
         assert!(got.iter().all(|score| score.is_finite()) && worst <= 1e-4, "token {token}: off by {worst}");
@@ -104,7 +104,7 @@ fn poisoned(token: usize) -> tempfile::TempDir {
 fn exports_of_one_decoder_generate_the_same_tokens() {
     let engine = OnnxRuntime::load(None).unwrap();
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = Greedy { tokens: 20, eos: Vec::new(), chunk: 2 };
+    let greedy = GreedyOptions { tokens: 20, eos: Vec::new(), chunk: 2 };
     let [first, others @ ..] =
         ["mobius-llama-static", "mobius-llama-dynamic", "optimum-llama", "genai-llama-gqa"].map(|name| {
             let options = SessionOptions::default();

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use kvscatter_session::{Generated, Generator, Greedy, Progress, SessionOptions};
+use kvscatter_session::{Generated, Generator, GreedyOptions, Progress, SessionOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -65,7 +65,7 @@ pub(crate) fn generate<'py>(
     let list = |values: Indices| values.values().unwrap_or_default().to_vec();
     let prompts = prompts.try_iter()?.map(|prompt| Ok(list(Indices::of(Some(&prompt?), "prompts")?)));
     let prompts = prompts.collect::<PyResult<Vec<Vec<i64>>>>()?;
-    let greedy = Greedy { tokens, eos: list(Indices::of(eos, "eos")?), chunk };
+    let greedy = GreedyOptions { tokens, eos: list(Indices::of(eos, "eos")?), chunk };
     let engine = runtime::load(py, onnxruntime)?;
     let options = SessionOptions { batch: None, capacity, threads, memory };
     let mut raised = None;

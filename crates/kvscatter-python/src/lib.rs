@@ -19,6 +19,7 @@ mod indices;
 mod integer;
 mod kv_cache_operation;
 mod kv_cache_update;
+mod logits;
 mod model;
 mod options;
 mod plan;
@@ -29,7 +30,6 @@ mod reference;
 mod refusal;
 mod runtime;
 mod scatter;
-mod scores;
 mod session;
 mod session_error;
 mod side;
@@ -52,6 +52,8 @@ mod _native {
     #[pymodule_export]
     use crate::kv_cache_update::kv_cache_update_;
     #[pymodule_export]
+    use crate::logits::{PyLogits, PySample};
+    #[pymodule_export]
     use crate::model::OnnxModel;
     #[pymodule_export]
     use crate::options::integer_within;
@@ -65,8 +67,6 @@ mod _native {
     use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
     #[pymodule_export]
     use crate::scatter::{tensor_scatter, tensor_scatter_, write_many};
-    #[pymodule_export]
-    use crate::scores::{PySample, PyScores};
     #[pymodule_export]
     use crate::session::PyKvSession;
     #[pymodule_export]

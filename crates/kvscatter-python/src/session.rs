@@ -9,14 +9,14 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyMapping, PyTuple, PyType};
 
 use crate::indices::Indices;
-use crate::scores::{PySample, PyScores};
+use crate::logits::{PyLogits, PySample};
 use crate::session_error::{closed, raise};
 use crate::{options, runtime};
 
 /// A decoder with a static cache, and a batch of samples that come, grow, are cut and go, in ONNX Runtime.
 ///
-/// The caches are allocated once and written in place. Each sample has a place in the batch and a length;
-/// `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` are made of the lengths. Samples may have different
+/// The caches are allocated once and written in place. The session counts the cached tokens of each
+/// sample; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from these counts. Samples may have different
 /// lengths, and a step may give each another number of tokens.
 ///
 /// Calls let other threads run Python while the model runs, and wait for each other. As a context manager, or by
@@ -24,7 +24,7 @@ use crate::{options, runtime};
 ///
 /// Args:
 ///     path: The model: an ONNX file whose caches are static, as `kvscatter convert` makes them.
-///     batch: Places of the batch; the model's if it is fixed, else 1 if not given.
+///     batch: How many samples there is room for; the model's if it is fixed, else 1 if not given.
 ///     capacity: Tokens that a sample can have; to be given where the model leaves it open.
 ///     threads: Threads of one operator; ONNX Runtime's choice if not given.
 ///     memory: The most bytes that the caches may take: a file may claim anything.
@@ -68,7 +68,7 @@ impl PyKvSession {
         Ok(Self { batch, capacity, open: Mutex::new(Some(session)) })
     }
 
-    /// Places of the batch.
+    /// How many samples there is room for.
     #[getter]
     fn batch(&self) -> usize {
         self.batch
@@ -86,7 +86,7 @@ impl PyKvSession {
         self.with(py, |session| Ok(session.vocabulary()))
     }
 
-    /// The samples of the batch, by place.
+    /// The samples of the batch, by batch index.
     #[getter]
     fn samples(&self, py: Python<'_>) -> PyResult<Vec<PySample>> {
         self.with(py, |session| Ok(session.samples().map(PySample).collect()))
@@ -110,15 +110,15 @@ impl PyKvSession {
         py.detach(|| self.open.lock().unwrap_or_else(PoisonError::into_inner).is_none())
     }
 
-    /// Takes a free place of the batch: an empty sample.
+    /// Adds an empty sample at the first free batch index.
     ///
     /// Raises:
-    ///     OptionError: Every place is taken.
+    ///     OptionError: The batch is full.
     fn add(&self, py: Python<'_>) -> PyResult<PySample> {
         self.with(py, |session| session.add().map(PySample))
     }
 
-    /// Gives a sample's place back. The others stay where they are.
+    /// Removes a sample, which frees its batch index. The other samples keep theirs.
     ///
     /// Raises:
     ///     OptionError: The sample is not in this batch.
@@ -145,35 +145,35 @@ impl PyKvSession {
     ///
     /// Raises:
     ///     OptionError: The sample is not in this batch.
-    fn length(&self, py: Python<'_>, sample: &PySample) -> PyResult<usize> {
-        self.with(py, |session| session.length(sample.0))
+    fn cached_tokens(&self, py: Python<'_>, sample: &PySample) -> PyResult<usize> {
+        self.with(py, |session| session.cached_tokens(sample.0))
     }
 
     /// Gives samples their next tokens, as many for each as it likes; samples that are not named stay as they are.
     ///
-    /// One run of the model; more where the padding of a sample would not fit behind it, or where the model scores the last
-    /// token only.
+    /// One run of the model; more where the padding of a sample would not fit behind it, or where the model gives logits
+    /// of the last token only.
     ///
     /// Args:
     ///     tokens: A dict from samples to their tokens: a sequence of integers, or an integer array of one dimension.
     ///
     /// Returns:
-    ///     `Scores`: the scores after every token.
+    ///     `Logits`: the logits after every token.
     ///
     /// Raises:
     ///     PositionError: Before anything is run, for a sample that would outgrow its capacity, and for a token that the
     ///         model does not have.
     ///     OptionError: Before anything is run, for a sample that is not in this batch, for one without tokens, for no
     ///         sample.
-    ///     SessionError: ONNX Runtime failed; lengths are as they were, rows behind them may have been written.
-    fn step(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<PyScores> {
+    ///     SessionError: ONNX Runtime failed; the counts of cached tokens are as they were, rows beyond them may have been written.
+    fn step(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<PyLogits> {
         let token_lists = tokens_of(tokens)?;
         let token_lists = borrowed(&token_lists);
-        self.with(py, |session| session.step(&token_lists).map(PyScores))
+        self.with(py, |session| session.step(&token_lists).map(PyLogits))
     }
 
-    /// As `step`, in runs of at most `chunk` tokens of each sample, and with the scores after the last tokens alone: what
-    /// long prompts need, whose scores all together would be large.
+    /// As `step`, in runs of at most `chunk` tokens of each sample, and with the logits after the last tokens alone: what
+    /// long prompts need, whose logits all together would be large.
     ///
     /// Raises:
     ///     PositionError, OptionError, SessionError: As `step`; `OptionError` for a chunk of 0.
@@ -183,10 +183,10 @@ impl PyKvSession {
         py: Python<'_>,
         tokens: &Bound<'_, PyMapping>,
         #[pyo3(from_py_with = options::chunk)] chunk: usize,
-    ) -> PyResult<PyScores> {
+    ) -> PyResult<PyLogits> {
         let token_lists = tokens_of(tokens)?;
         let token_lists = borrowed(&token_lists);
-        self.with(py, |session| session.prefill(&token_lists, chunk).map(PyScores))
+        self.with(py, |session| session.prefill(&token_lists, chunk).map(PyLogits))
     }
 
     /// What the caches take: a `MemoryReport`.

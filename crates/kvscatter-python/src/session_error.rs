@@ -1,7 +1,7 @@
 //! The errors of sessions as exceptions, in the classes of [`error`](crate::error).
 
 use kvscatter_onnxruntime::RuntimeError;
-use kvscatter_session::{SessionError, Setting};
+use kvscatter_session::{SessionError, SessionSetting};
 use pyo3::prelude::*;
 
 use crate::error::{Class, Field, raise as raise_of};
@@ -35,8 +35,8 @@ pub(crate) fn closed(py: Python<'_>) -> PyErr {
 /// What is put behind an error's words: the keyword that is about it. Empty where none is.
 fn keyword(error: &SessionError) -> &'static str {
     match error.about() {
-        Some(Setting::Memory) => " (memory=)",
-        Some(Setting::Capacity) => " (capacity=)",
+        Some(SessionSetting::Memory) => " (memory=)",
+        Some(SessionSetting::Capacity) => " (capacity=)",
         // A batch may be the number of prompts as well, which has no keyword.
         _ => "",
     }
@@ -48,9 +48,9 @@ type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 fn describe(error: &SessionError) -> Described {
     match error {
         SessionError::NoSuchSample { sample } | SessionError::SampleTwice { sample } => {
-            option("sample", vec![("index", sample.index().into())])
+            option("sample", vec![("index", sample.batch_index().into())])
         }
-        SessionError::NoTokens { sample } => option("tokens", vec![("index", sample.index().into())]),
+        SessionError::NoTokens { sample } => option("tokens", vec![("index", sample.batch_index().into())]),
         SessionError::NoSamples => option("tokens", vec![]),
         SessionError::NoPrompts => option("prompts", vec![]),
         SessionError::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
@@ -60,8 +60,8 @@ fn describe(error: &SessionError) -> Described {
         SessionError::NoChunk => option("chunk", vec![]),
         SessionError::CapacityOpen | SessionError::CapacityUseless => option("capacity", vec![]),
         SessionError::BatchFull { batch } => option("batch", vec![("expected", (*batch).into())]),
-        SessionError::SizeFixed { what, fixed, got } => {
-            option(what.name(), vec![("got", (*got).into()), ("expected", (*fixed).into())])
+        SessionError::SizeFixed { setting, fixed, got } => {
+            option(setting.name(), vec![("got", (*got).into()), ("expected", (*fixed).into())])
         }
         SessionError::Empty { batch: 0, .. } => option("batch", vec![("got", 0_usize.into())]),
         SessionError::Empty { .. } => option("capacity", vec![("got", 0_usize.into())]),
@@ -69,18 +69,18 @@ fn describe(error: &SessionError) -> Described {
             let needed = needed.map(|needed| ("needed", digits(needed)));
             option("memory", needed.into_iter().chain([("limit", digits(*limit))]).collect())
         }
-        SessionError::CapacityExceeded { sample, length, tokens, capacity } => position(
+        SessionError::CapacityExceeded { sample, cached, tokens, capacity } => position(
             "tokens",
             vec![
-                ("index", sample.index().into()),
-                ("value", (*length).into()),
+                ("index", sample.batch_index().into()),
+                ("value", (*cached).into()),
                 ("rows", (*tokens).into()),
                 ("capacity", (*capacity).into()),
             ],
         ),
-        SessionError::TruncateBeyond { sample, to, length } => position(
+        SessionError::TruncateBeyond { sample, to, cached } => position(
             "length",
-            vec![("index", sample.index().into()), ("value", (*to).into()), ("max", (*length).into())],
+            vec![("index", sample.batch_index().into()), ("value", (*to).into()), ("max", (*cached).into())],
         ),
         SessionError::TokenUnknown { index, token, .. } => {
             position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])

@@ -416,7 +416,7 @@ def test_every_field_that_is_given_is_declared() -> None:
     patterns = {
         "refusal.rs": r'\.(?:name|number|size)\("(\w+)"',
         "model.rs": r'set_item\("(\w+)"',
-        "session_error.rs": r'\("(\w+)", (?:\(\*|\w+\.place|digits|0_usize)',
+        "session_error.rs": r'\("(\w+)", (?:\(\*|\w+\.batch_index|digits|0_usize)',
     }
     source = CRATES / "kvscatter-python/src"
     given = {

@@ -109,7 +109,7 @@ ELSEWHERE = {
     "_native.CudaStatus.check.words": "needs a write on a device: tests/cuda/test_refused.py",
     "_native.KvSession.truncate.length": "needs a sample: below",
     "_native.KvSession.prefill.chunk": "needs a sample: below",
-    "_native.Scores.after.token": "needs scores: below",
+    "_native.Logits.after.token": "needs logits: below",
 }
 FOR_THE_PACKAGE = tuple(
     f"_native.{name}" for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within")
@@ -143,12 +143,12 @@ def test_integer_arguments_about_a_sample() -> None:
         about: dict[str, Callable[[Any], object]] = {
             "_native.KvSession.truncate.length": lambda value: session.truncate(sample, value),
             "_native.KvSession.prefill.chunk": lambda value: session.prefill({sample: [1]}, chunk=value),
-            "_native.Scores.after.token": lambda value: scores.after(sample, value),
+            "_native.Logits.after.token": lambda value: scores.after(sample, value),
         }
         for name, call in about.items():
             check(name, call)
             refused("integer_range", name.rpartition(".")[2], lambda call=call: call(-1))
-        assert session.length(sample) == 2
+        assert session.cached_tokens(sample) == 2
         with pytest.raises(IndexError):
             scores.after(sample, -1)
 
@@ -158,7 +158,7 @@ def test_numbers_of_numpy_are_integers() -> None:
         sample = session.add()
         session.prefill({sample: [1, 2, 3]}, chunk=np.int64(2))
         session.truncate(sample, np.uint8(1))
-        assert (session.batch, session.length(sample)) == (2, 1)
+        assert (session.batch, session.cached_tokens(sample)) == (2, 1)
 
 
 def test_threads_are_as_many_as_a_machine_can_start() -> None:

@@ -38,7 +38,7 @@ class Alone:
         self.length = 0
 
     def feed(self, tokens: list[int]) -> NDArray[np.float32]:
-        """The scores after each token."""
+        """The logits after each token."""
         scores = []
         for token in tokens:
             given = {
@@ -79,7 +79,7 @@ def test_ragged_steps_score_as_each_sample_alone(session: KvSession) -> None:
     first, second = session.add(), session.add()
     want_first, want_second = alone([*A, 1, 2, 3]), alone([*B, 9])
     scores = session.step({first: A, second: np.array(B)})
-    assert (session.length(first), session.length(second)) == (len(A), len(B))
+    assert (session.cached_tokens(first), session.cached_tokens(second)) == (len(A), len(B))
     for index in range(len(A)):
         close(scores.after(first, index), want_first[index])
     for index in range(len(B)):
@@ -95,7 +95,7 @@ def test_a_sample_that_is_not_named_stays_as_it_is(session: KvSession) -> None:
     session.step({first: A, second: B})
     for token in range(CAPACITY - len(A)):
         session.step({first: [token]})
-    assert (session.length(first), session.length(second)) == (CAPACITY, len(B))
+    assert (session.cached_tokens(first), session.cached_tokens(second)) == (CAPACITY, len(B))
     close(session.step({second: [9]}).last(second), alone([*B, 9])[-1])
 
 
@@ -104,14 +104,14 @@ def test_samples_come_and_go(session: KvSession) -> None:
     session.step({first: A, second: B})
     session.remove(first)
     third = session.add()
-    assert (third.place, first.place) == (0, 0)
+    assert (third.batch_index, first.batch_index) == (0, 0)
     assert third != first
     assert session.samples == [third, second]
     scores = session.step({third: B, second: [9]})
     close(scores.last(third), alone(B)[-1])
     close(scores.last(second), alone([*B, 9])[-1])
     with pytest.raises(errors.OptionError):
-        session.length(first)
+        session.cached_tokens(first)
 
 
 def test_truncated_tokens_are_forgotten(session: KvSession) -> None:
@@ -131,7 +131,7 @@ def test_a_prompt_in_chunks_scores_its_last_token(session: KvSession, chunk: int
     scores = session.prefill({first: prompt, second: B}, chunk=chunk)
     close(scores.last(first), alone(prompt)[-1])
     close(scores.last(second), alone(B)[-1])
-    with pytest.raises(IndexError, match="no scores after token 0"):
+    with pytest.raises(IndexError, match="no logits after token 0"):
         scores.after(first, 0)
 
 
@@ -201,7 +201,7 @@ Step = Callable[[KvSession, kvscatter.Sample], object]
 REFUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Step]] = [
     ("batch_full", errors.OptionError, "batch", {"expected": 3}, lambda it, a: [it.add() for _ in range(3)]),
     ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.remove(gone(it))),
-    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.length(gone(it))),
+    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.cached_tokens(gone(it))),
     ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.step({gone(it): [1]})),
     ("no_tokens", errors.OptionError, "tokens", {"index": 0}, lambda it, a: it.step({a: []})),
     ("no_samples", errors.OptionError, "tokens", {}, lambda it, a: it.step({})),
@@ -261,12 +261,12 @@ def test_a_refused_call_changes_nothing(
         call(session, sample)
     error = caught.value
     assert (type(error), error.kind, error.argument, error.fields) == (of, kind, argument, fields)
-    assert session.length(sample) == len(A)
+    assert session.cached_tokens(sample) == len(A)
     close(session.step({sample: [1]}).last(sample), alone([*A, 1])[-1])
 
 
 def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
-    for call in [lambda: session.step({0: [1]}), lambda: session.step([1]), lambda: session.length(0)]:  # type: ignore[dict-item,arg-type]
+    for call in [lambda: session.step({0: [1]}), lambda: session.step([1]), lambda: session.cached_tokens(0)]:  # type: ignore[dict-item,arg-type]
         with pytest.raises(TypeError):
             call()  # type: ignore[no-untyped-call]
 

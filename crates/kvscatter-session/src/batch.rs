@@ -1,101 +1,105 @@
-//! Who is in a running batch, and how long each is.
+//! The samples of a running batch, and how many tokens of each are cached.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Sample, SessionError};
 
-/// The places of a batch.
+/// Which sample has which batch index.
 pub(crate) struct Batch {
     capacity: usize,
-    places: Vec<Option<Taken>>,
+    /// One for each batch index; `None` where it is free.
+    entries: Vec<Option<Entry>>,
 }
 
 #[derive(Clone, Copy)]
-struct Taken {
+struct Entry {
     serial: u64,
-    length: usize,
+    cached_tokens: usize,
 }
 
-/// Serial numbers are never used twice, so that a sample of one session is never taken for another's.
+/// The next serial number. None is used twice, so a session recognises samples that are not its own.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Batch {
     pub(crate) fn new(batch: usize, capacity: usize) -> Self {
-        Self { capacity, places: vec![None; batch] }
+        Self { capacity, entries: vec![None; batch] }
     }
 
     pub(crate) fn batch(&self) -> usize {
-        self.places.len()
+        self.entries.len()
     }
 
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Takes the first free place.
+    /// Adds a sample at the first free batch index.
     pub(crate) fn add(&mut self) -> Result<Sample, SessionError> {
         let batch = self.batch();
-        let (place, free) = self
-            .places
+        let (batch_index, free) = self
+            .entries
             .iter_mut()
             .enumerate()
-            .find(|(_, taken)| taken.is_none())
+            .find(|(_, entry)| entry.is_none())
             .ok_or(SessionError::BatchFull { batch })?;
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
-        *free = Some(Taken { serial, length: 0 });
-        Ok(Sample { place, serial })
+        *free = Some(Entry { serial, cached_tokens: 0 });
+        Ok(Sample { batch_index, serial })
     }
 
     pub(crate) fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
-        self.taken(sample)?;
-        if let Some(place) = self.places.get_mut(sample.place) {
-            *place = None;
+        self.entry(sample)?;
+        if let Some(entry) = self.entries.get_mut(sample.batch_index) {
+            *entry = None;
         }
         Ok(())
     }
 
-    pub(crate) fn length(&self, sample: Sample) -> Result<usize, SessionError> {
-        self.taken(sample).map(|taken| taken.length)
+    pub(crate) fn cached_tokens(&self, sample: Sample) -> Result<usize, SessionError> {
+        self.entry(sample).map(|entry| entry.cached_tokens)
     }
 
     pub(crate) fn truncate(&mut self, sample: Sample, to: usize) -> Result<(), SessionError> {
-        let length = self.length(sample)?;
-        if to > length {
-            return Err(SessionError::TruncateBeyond { sample, to, length });
+        let cached = self.cached_tokens(sample)?;
+        if to > cached {
+            return Err(SessionError::TruncateBeyond { sample, to, cached });
         }
-        self.set_length(sample, to);
+        self.set_cached_tokens(sample, to);
         Ok(())
     }
 
-    /// That a sample is here and has room for this many tokens more.
+    /// Checks that a sample is in this batch and has room for this many tokens more.
     pub(crate) fn check_room(&self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
-        let (length, capacity) = (self.length(sample)?, self.capacity);
-        if length.checked_add(tokens).is_none_or(|after| after > capacity) {
-            return Err(SessionError::CapacityExceeded { sample, length, tokens, capacity });
+        let (cached, capacity) = (self.cached_tokens(sample)?, self.capacity);
+        if cached.checked_add(tokens).is_none_or(|after| after > capacity) {
+            return Err(SessionError::CapacityExceeded { sample, cached, tokens, capacity });
         }
         Ok(())
     }
 
-    /// The length of every place; 0 for those that are free.
-    pub(crate) fn lengths(&self) -> Vec<usize> {
-        self.places.iter().map(|taken| taken.map_or(0, |taken| taken.length)).collect()
+    /// Returns the cached tokens by batch index; 0 for those that are free.
+    pub(crate) fn all_cached_tokens(&self) -> Vec<usize> {
+        self.entries.iter().map(|entry| entry.map_or(0, |entry| entry.cached_tokens)).collect()
     }
 
-    /// After [`check_room`](Self::check_room), or shorter than before.
-    pub(crate) fn set_length(&mut self, sample: Sample, length: usize) {
-        if let Some(Some(taken)) = self.places.get_mut(sample.place) {
-            taken.length = length;
+    /// Sets how many tokens of a sample are cached: fewer than before, or as many as [`check_room`](Self::check_room)
+    /// allowed.
+    pub(crate) fn set_cached_tokens(&mut self, sample: Sample, cached_tokens: usize) {
+        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {
+            entry.cached_tokens = cached_tokens;
         }
     }
 
-    pub(crate) fn samples(&self) -> impl Iterator<Item = Sample> {
-        let places = self.places.iter().enumerate();
-        places.filter_map(|(place, taken)| taken.map(|taken| Sample { place, serial: taken.serial }))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Sample> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(batch_index, entry)| {
+            entry.map(|entry| Sample { batch_index, serial: entry.serial })
+        })
     }
 
-    fn taken(&self, sample: Sample) -> Result<Taken, SessionError> {
-        let taken = self.places.get(sample.place).copied().flatten();
-        taken.filter(|taken| taken.serial == sample.serial).ok_or(SessionError::NoSuchSample { sample })
+    fn entry(&self, sample: Sample) -> Result<Entry, SessionError> {
+        let entry = self.entries.get(sample.batch_index).copied().flatten();
+        entry.filter(|entry| entry.serial == sample.serial).ok_or(SessionError::NoSuchSample { sample })
     }
 }
 
@@ -105,42 +109,42 @@ mod tests {
     use crate::SessionError;
 
     #[test]
-    fn a_place_that_is_taken_again_is_another_sample() {
-        let mut places = Batch::new(2, 4);
-        let (first, second) = (places.add().unwrap(), places.add().unwrap());
-        assert!(matches!(places.add(), Err(SessionError::BatchFull { batch: 2 })));
-        places.remove(first).unwrap();
-        assert!(matches!(places.length(first), Err(SessionError::NoSuchSample { .. })));
-        assert!(matches!(places.remove(first), Err(SessionError::NoSuchSample { .. })));
-        let third = places.add().unwrap();
-        assert_eq!((third.index(), first.index()), (0, 0));
-        assert!(matches!(places.truncate(first, 0), Err(SessionError::NoSuchSample { .. })));
-        assert_eq!(places.samples().collect::<Vec<_>>(), [third, second]);
+    fn a_batch_index_that_is_used_again_is_another_sample() {
+        let mut batch = Batch::new(2, 4);
+        let (first, second) = (batch.add().unwrap(), batch.add().unwrap());
+        assert!(matches!(batch.add(), Err(SessionError::BatchFull { batch: 2 })));
+        batch.remove(first).unwrap();
+        assert!(matches!(batch.cached_tokens(first), Err(SessionError::NoSuchSample { .. })));
+        assert!(matches!(batch.remove(first), Err(SessionError::NoSuchSample { .. })));
+        let third = batch.add().unwrap();
+        assert_eq!((third.batch_index(), first.batch_index()), (0, 0));
+        assert!(matches!(batch.truncate(first, 0), Err(SessionError::NoSuchSample { .. })));
+        assert_eq!(batch.iter().collect::<Vec<_>>(), [third, second]);
     }
 
     #[test]
-    fn a_sample_of_another_session_is_a_stranger() {
+    fn a_sample_of_another_session_is_an_error() {
         let (mut here, mut there) = (Batch::new(1, 4), Batch::new(1, 4));
         let (sample, other) = (here.add().unwrap(), there.add().unwrap());
-        assert!(matches!(here.length(other), Err(SessionError::NoSuchSample { .. })));
-        assert_eq!(here.length(sample).unwrap(), 0);
+        assert!(matches!(here.cached_tokens(other), Err(SessionError::NoSuchSample { .. })));
+        assert_eq!(here.cached_tokens(sample).unwrap(), 0);
     }
 
     #[test]
-    fn a_length_is_cut_and_never_stretched() {
-        let mut places = Batch::new(1, 4);
-        let sample = places.add().unwrap();
-        places.check_room(sample, 4).unwrap();
-        places.set_length(sample, 3);
+    fn a_sample_is_made_shorter_and_never_longer() {
+        let mut batch = Batch::new(1, 4);
+        let sample = batch.add().unwrap();
+        batch.check_room(sample, 4).unwrap();
+        batch.set_cached_tokens(sample, 3);
         for tokens in [2, usize::MAX] {
-            let refused = places.check_room(sample, tokens);
-            assert!(matches!(refused, Err(SessionError::CapacityExceeded { length: 3, capacity: 4, .. })));
+            let refused = batch.check_room(sample, tokens);
+            assert!(matches!(refused, Err(SessionError::CapacityExceeded { cached: 3, capacity: 4, .. })));
         }
         assert!(matches!(
-            places.truncate(sample, 4),
-            Err(SessionError::TruncateBeyond { to: 4, length: 3, .. })
+            batch.truncate(sample, 4),
+            Err(SessionError::TruncateBeyond { to: 4, cached: 3, .. })
         ));
-        places.truncate(sample, 1).unwrap();
-        assert_eq!(places.lengths(), [1]);
+        batch.truncate(sample, 1).unwrap();
+        assert_eq!(batch.all_cached_tokens(), [1]);
     }
 }

@@ -1,15 +1,15 @@
-//! The caches of a session, and the rows of a place in all of them.
+//! The caches of a session, and a sample's rows in all of them.
 
 use std::ops::Range;
 
 use crate::memory_report::bytes;
-use crate::{Feed, Logits, Rows, Runner, SessionError, Tensor};
+use crate::{Feed, LogitsTensor, Rows, Runner, SessionError, Tensor};
 
 /// The caches of a batch, `[batch, …, capacity, …]`.
 pub(crate) struct Caches {
     pub(crate) tensors: Vec<Tensor>,
     rows: Vec<Rows>,
-    /// How many slots of each place, from the first, have been written since they were zeros.
+    /// By batch index: how many slots, from the first, have been written since they were zeros.
     written: Vec<usize>,
 }
 
@@ -20,30 +20,30 @@ pub(crate) struct CacheTraffic {
 }
 
 impl Caches {
-    /// Caches of zeros.
+    /// Allocates caches of zeros.
     pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, SessionError> {
         let tensors = runner.caches(batch, capacity)?;
         let rows = runner.interface.caches.iter().map(|cache| Rows::of(cache, capacity)).collect();
         Ok(Self { tensors, rows, written: vec![0; batch] })
     }
 
-    /// Runs a step, whose tensors `inputs` are.
+    /// Runs a step with the tensors `inputs`.
     ///
-    /// What was written after the length of a sample that gets tokens is zeroed first, also what another sample wrote: the sample
-    /// that had the place before, tokens that were cut off, padding. Nothing sees those rows, but attention may multiply
-    /// them by zero, and 0 × NaN is NaN.
+    /// For each sample that gets tokens, rows after its cached tokens are set to zero first. They hold padding, tokens
+    /// that were truncated, or rows of a sample that had the batch index before. Attention does not see them, but may
+    /// multiply them by zero, and 0 × NaN is NaN.
     pub(crate) fn run(
         &mut self,
         runner: &mut Runner,
         feed: &Feed,
         inputs: &[(String, Tensor)],
-    ) -> Result<(Logits, CacheTraffic), SessionError> {
-        for (place, sample) in feed.samples.iter().enumerate() {
+    ) -> Result<(LogitsTensor, CacheTraffic), SessionError> {
+        for (batch_index, sample) in feed.samples.iter().enumerate() {
             if !sample.tokens.is_empty() {
-                self.zero_from(place, sample.start);
+                self.zero_from(batch_index, sample.start);
             }
         }
-        // Before the run: one that fails may have written.
+        // Noted before the run, because a run that fails may have written.
         for (written, sample) in self.written.iter_mut().zip(&feed.samples) {
             *written = (*written).max(sample.start + feed.width);
         }
@@ -58,41 +58,44 @@ impl Caches {
         Ok((logits, wrote))
     }
 
-    /// The rows of places in these slots, to be [put back](Self::restore_rows).
-    pub(crate) fn keep(&self, slots: &[(usize, Range<usize>)]) -> Vec<u8> {
-        let mut kept = Vec::new();
+    /// Copies the rows of these slots, by batch index, for [`restore_rows`](Self::restore_rows).
+    pub(crate) fn save_rows(&self, slots: &[(usize, Range<usize>)]) -> Vec<u8> {
+        let mut saved = Vec::new();
         for (cache, rows) in self.tensors.iter().zip(&self.rows) {
-            for run in slots.iter().flat_map(|(place, slots)| rows.runs(*place, slots.clone())) {
+            for run in slots.iter().flat_map(|(index, slots)| rows.runs(*index, slots.clone())) {
                 match cache.bytes().get(run.clone()) {
-                    Some(row) => kept.extend_from_slice(row),
-                    // A cache that the engine lost: there is nothing to keep, and the others' rows stay in order.
-                    None => kept.resize(kept.len() + run.len(), 0),
+                    Some(row) => saved.extend_from_slice(row),
+                    // The engine lost this cache. Zeros keep the other caches' rows in order.
+                    None => saved.resize(saved.len() + run.len(), 0),
                 }
             }
         }
-        kept
+        saved
     }
 
-    pub(crate) fn restore_rows(&mut self, slots: &[(usize, Range<usize>)], mut kept: &[u8]) {
+    /// Writes back what [`save_rows`](Self::save_rows) copied.
+    pub(crate) fn restore_rows(&mut self, slots: &[(usize, Range<usize>)], mut saved: &[u8]) {
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in slots.iter().flat_map(|(place, slots)| rows.runs(*place, slots.clone())) {
-                let Some((first, rest)) = kept.split_at_checked(run.len()) else { return };
+            for run in slots.iter().flat_map(|(index, slots)| rows.runs(*index, slots.clone())) {
+                let Some((first, rest)) = saved.split_at_checked(run.len()) else { return };
                 if let Some(target) = cache.bytes_mut().get_mut(run) {
                     target.copy_from_slice(first);
                 }
-                kept = rest;
+                saved = rest;
             }
         }
     }
 
-    /// Zeroes what was written in a place from this slot on.
-    fn zero_from(&mut self, place: usize, from: usize) {
-        let Some(written) = self.written.get_mut(place).filter(|written| **written > from) else { return };
+    /// Sets the written rows of a batch index to zero, from this slot on.
+    fn zero_from(&mut self, batch_index: usize, from: usize) {
+        let Some(written) = self.written.get_mut(batch_index).filter(|written| **written > from) else {
+            return;
+        };
         let slots = from..std::mem::replace(written, from);
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in rows.runs(place, slots.clone()) {
-                if let Some(forgotten) = cache.bytes_mut().get_mut(run) {
-                    forgotten.fill(0);
+            for run in rows.runs(batch_index, slots.clone()) {
+                if let Some(stale) = cache.bytes_mut().get_mut(run) {
+                    stale.fill(0);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What generation runs: a static-cache decoder with a place for each prompt, or one whose caches grow.
+//! The decoders that generation runs: with a static cache and a sample for each prompt, or with caches that grow.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ impl Decoder {
             let growing = Growing::of_interface(engine, &file, interface, prompts, options)?;
             return Ok(Self::Growing(Box::new(growing)));
         }
-        // A fixed batch may be larger: its other places stay free.
+        // A fixed batch may be larger. Its other indices stay free.
         let batch = match interface.batch {
             Some(batch) if batch >= prompts => None,
             _ => Some(prompts),
@@ -74,7 +74,7 @@ impl Decoder {
         }
     }
 
-    /// How many prompts there is room for.
+    /// Returns how many prompts there is room for.
     pub(crate) fn batch(&self) -> usize {
         match self {
             Self::Static(of) => of.session.batch(),
@@ -82,7 +82,7 @@ impl Decoder {
         }
     }
 
-    /// Takes a place for each prompt.
+    /// Adds a sample for each prompt.
     pub(crate) fn start(&mut self, prompts: usize) -> Result<(), SessionError> {
         if let Self::Static(of) = self {
             of.samples = (0..prompts).map(|_| of.session.add().map(Some)).collect::<Result<_, _>>()?;
@@ -90,7 +90,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Gives back the places of samples that have ended.
+    /// Removes the samples that have ended.
     pub(crate) fn end_all_but(&mut self, is_active: &[bool]) -> Result<(), SessionError> {
         let Self::Static(of) = self else { return Ok(()) };
         for (sample, _) in of.samples.iter_mut().zip(is_active).filter(|(_, is_active)| !**is_active) {
@@ -99,7 +99,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Feeds each prompt that goes on, and chooses what follows.
+    /// Feeds each prompt that goes on, and chooses its next token.
     pub(crate) fn step(
         &mut self,
         feeds: &[Option<&[i64]>],
@@ -117,7 +117,7 @@ impl Decoder {
         }
     }
 
-    /// The bytes that the last step wrote into the caches.
+    /// Returns the bytes that the last step wrote into the caches.
     pub(crate) fn written(&self) -> u64 {
         match self {
             Self::Static(of) => of.session.bytes_written(),
@@ -125,7 +125,7 @@ impl Decoder {
         }
     }
 
-    /// The bytes of static caches that the engine copied in all steps.
+    /// Returns the bytes of static caches that the engine copied in all steps.
     pub(crate) fn copied(&self) -> u64 {
         match self {
             Self::Static(of) => of.copied,
@@ -139,17 +139,17 @@ impl Static {
         let samples = self.samples.iter().zip(feeds);
         let given: Vec<(Sample, &[i64])> =
             samples.filter_map(|(sample, feed)| (*sample).zip(*feed)).collect();
-        let scores = self.session.prefill(&given, chunk)?;
+        let logits = self.session.prefill(&given, chunk)?;
         self.copied += self.session.bytes_copied();
         let choose = |(prompt, sample): (usize, &Option<Sample>)| {
-            sample.map(|sample| choose(prompt, scores.last(sample))).transpose()
+            sample.map(|sample| choose(prompt, logits.last(sample))).transpose()
         };
         self.samples.iter().enumerate().map(choose).collect()
     }
 }
 
-fn choose(prompt: usize, scores: Option<&[f32]>) -> Result<i64, SessionError> {
-    let scores = scores.filter(|scores| scores.iter().any(|score| !score.is_nan()));
-    let best = argmax(scores.ok_or(SessionError::NotANumber { prompt })?);
+fn choose(prompt: usize, logits: Option<&[f32]>) -> Result<i64, SessionError> {
+    let logits = logits.filter(|logits| logits.iter().any(|logit| !logit.is_nan()));
+    let best = argmax(logits.ok_or(SessionError::NotANumber { prompt })?);
     Ok(i64::try_from(best).unwrap_or(i64::MAX))
 }

@@ -1,7 +1,7 @@
-//! What runs a model: an engine loads it, a session runs it on memory of ours.
+//! The interface to a program that runs models: an [`Engine`] loads a model, a [`Session`] runs it on [`Tensor`]s.
 //!
-//! Everything that is claimed about memory is seen from here: the caller holds every tensor, hands a cache over either
-//! as one that past and present share or as two, and looks at it after the run.
+//! The caller owns every tensor. It passes a cache either as one tensor that past and present share, or as two, and can
+//! read it after the run. So a caller can check every claim about memory.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ pub trait Engine {
     /// Its version, such as `1.31.1`.
     fn version(&self) -> &str;
 
-    /// What it computes on, such as `CPU`.
+    /// The device that it computes on, such as `CPU`.
     fn device(&self) -> &str;
 
     /// Loads a model with its external data. Every location of that data was checked before.
     ///
     /// # Errors
-    /// [`SessionError::Load`] with the engine's own words.
+    /// [`SessionError::Load`] with the engine's message.
     fn load(&self, model: &ModelFile, options: LoadOptions) -> Result<Box<dyn Session>, SessionError>;
 }
 
-/// How a session runs.
+/// Options of [`Engine::load`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LoadOptions {
     /// Threads of one operator; the engine's choice if `None`.
@@ -36,14 +36,14 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// The most threads that a caller should ask for: starting more can stall the machine, and engines count them in 32
+    /// The most threads that a caller should ask for. Starting more can stall the machine, and engines count them in 32
     /// bits.
     pub const MAX_THREADS: usize = 1024;
 }
 
 /// A loaded model.
 pub trait Session: Send {
-    /// A tensor of zeros in memory that this engine can write a present to in place.
+    /// Allocates a tensor of zeros in memory that this engine can write a present to in place.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -54,28 +54,29 @@ pub trait Session: Send {
     /// Runs the model once.
     ///
     /// # Errors
-    /// [`SessionError::Run`] with the engine's own words. The caches are there as before, but rows of theirs may have been
-    /// written; [`SessionError::CacheLost`] where that cannot be.
+    /// [`SessionError::Run`] with the engine's message. The caches are still there, but rows may have been written.
+    /// [`SessionError::CacheLost`] if the engine cannot return a cache.
     fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError>;
 }
 
-/// One run: which tensor is which input and output.
+/// The tensors of one run, by the names of inputs and outputs.
 ///
-/// Every input of the model must be named once, in `inputs` or in `shared`. Outputs that are not named are not asked
-/// for. That nothing is both read here and written there is what the borrows say.
-#[derive(Default)]
+/// Every input of the model must be named once, in `inputs` or in `shared`. Outputs that are not named are not computed
+/// for the caller. The borrows ensure that no tensor is read as one input and written as another output.
+#[derive(Debug, Default)]
 pub struct Step<'a> {
-    /// Inputs, which are read only.
+    /// Inputs that are only read.
     pub inputs: Vec<(&'a str, &'a Tensor)>,
-    /// Caches whose present is written over their past.
+    /// Caches whose present overwrites their past.
     pub shared: Vec<InPlaceCache<'a>>,
-    /// Outputs that are written to memory of the caller. The shapes must be exact.
+    /// Outputs that are written to the caller's tensors. The shapes must be exact.
     pub outputs: Vec<(&'a str, &'a mut Tensor)>,
-    /// Outputs whose shape only the engine knows: they come back in [`StepOutput::returned`].
+    /// Outputs whose shape only the engine knows. They are returned in [`StepOutput::returned`].
     pub returned: Vec<&'a str>,
 }
 
 /// A cache that is input and output at once.
+#[derive(Debug)]
 pub struct InPlaceCache<'a> {
     /// The input.
     pub past: &'a str,
@@ -85,12 +86,13 @@ pub struct InPlaceCache<'a> {
     pub cache: &'a mut Tensor,
 }
 
-/// What a run left.
+/// The results of a run.
+#[derive(Debug)]
 pub struct StepOutput {
-    /// The outputs asked for in [`Step::returned`], in that order, copied after the time was taken.
+    /// The outputs of [`Step::returned`], in that order, copied after the time was taken.
     pub returned: Vec<Tensor>,
     /// The address that the engine reports for each present of [`Step::shared`], in that order.
     pub present_at: Vec<usize>,
-    /// The time of the run alone, without preparing it and copying what is returned.
+    /// The time of the run, without its preparation and without copying the returned outputs.
     pub elapsed: Duration,
 }

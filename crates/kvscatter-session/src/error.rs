@@ -1,5 +1,6 @@
-//! Why a decoder cannot be run, or not so.
+//! Errors of loading and running decoders.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
@@ -7,163 +8,378 @@ use kvscatter_onnx::decoder::Growth;
 
 use crate::Sample;
 
-/// Why a decoder cannot be run, or not so.
+/// Why a decoder cannot be loaded or run.
 ///
-/// A session's errors come before anything is written, except what only a run shows: [`Run`](Self::Run) and
-/// [`CacheLost`](Self::CacheLost); [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
-/// [`LogitsElement`](Self::LogitsElement) of a step; [`TokenUnknown`](Self::TokenUnknown) where the first run tells how
-/// many tokens there are; [`TensorTooLarge`](Self::TensorTooLarge) where memory for a later run of the step is not to be
-/// had. After those the lengths are as they were, and rows after them may have been written; after
-/// [`CacheLost`](Self::CacheLost) the session has to be opened again.
+/// Most errors of a session are returned before anything is written. These are returned by a run, after which rows beyond
+/// the samples' cached tokens may have been written:
+///
+/// - [`Run`](Self::Run) and [`CacheLost`](Self::CacheLost);
+/// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and [`LogitsElement`](Self::LogitsElement) of a step;
+/// - [`TokenUnknown`](Self::TokenUnknown), if only the first run shows the size of the vocabulary;
+/// - [`TensorTooLarge`](Self::TensorTooLarge), if there is no memory for a later run of the step.
+///
+/// The counts of cached tokens are as before in all cases. After [`CacheLost`](Self::CacheLost) the session must be opened
+/// again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum SessionError {
-    /// The model's file or graph.
+    /// The model's file or graph has an error.
     #[error(transparent)]
     Onnx(#[from] kvscatter_onnx::OnnxError),
 
     // Memory.
-    /// No buffer holds such a tensor, or the system has no memory for it.
+    /// No buffer can hold such a tensor, or the system has no memory for it.
     #[error("no memory for a tensor of {element} of shape {shape:?}")]
-    TensorTooLarge { element: ElementType, shape: Vec<usize> },
-    /// The values do not fill the shape.
+    TensorTooLarge {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// The number of values differs from the number that the shape takes.
     #[error("shape {shape:?} takes {expected} values, got {got}")]
-    ValueCount { shape: Vec<usize>, expected: usize, got: usize },
-    /// An engine's own memory is not what the tensor should be.
+    ValueCount {
+        /// The shape.
+        shape: Vec<usize>,
+        /// How many values it takes.
+        expected: usize,
+        /// How many values there are.
+        got: usize,
+    },
+    /// An engine's memory differs in size from the tensor that it is for.
     #[error("a tensor of {element} of shape {shape:?} takes {expected} bytes, got {got}")]
-    ByteCount { element: ElementType, shape: Vec<usize>, expected: usize, got: usize },
-    /// An integer has to be fed in a type that does not hold it.
+    ByteCount {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        shape: Vec<usize>,
+        /// How many bytes the tensor takes.
+        expected: usize,
+        /// How many bytes the memory has.
+        got: usize,
+    },
+    /// The type of an input cannot represent an integer that it must be fed with.
     #[error("{value} does not fit an input of {element}")]
-    InputType { element: ElementType, value: i64 },
-    /// The files claim more than is allowed.
+    InputType {
+        /// The type of the input.
+        element: ElementType,
+        /// The integer.
+        value: i64,
+    },
+    /// The caches take more memory than is allowed.
     #[error("{} bytes of memory are needed, the limit is {limit} bytes", counted(*needed))]
-    MemoryLimit { needed: Option<u64>, limit: u64 },
+    MemoryLimit {
+        /// The bytes that are needed; `None` if their number does not fit 64 bits.
+        needed: Option<u64>,
+        /// The bytes that are allowed.
+        limit: u64,
+    },
 
-    // What the model is.
-    /// Its present is longer than its past.
+    // The model.
+    /// A cache grows: its present is longer than its past.
     #[error("cache {input:?} grows with every step, and only static caches are run in place: {growth}")]
-    NotStatic { input: String, growth: Growth },
-    /// What writes it, if anything does, is not known to write in place.
+    NotStatic {
+        /// The cache's past.
+        input: String,
+        /// How it grows, which its message ends with.
+        growth: Growth,
+    },
+    /// No node writes a cache in a way that is known to work in place.
     #[error("cache {input:?} is not written in a way that can be run: {why}")]
-    NotScattered { input: String, why: String },
-    /// Past and present are one buffer: what else reads it may meet old rows or new ones.
+    NotScattered {
+        /// The cache's past.
+        input: String,
+        /// The reason.
+        why: String,
+    },
+    /// Another node reads a cache's past. Past and present are one buffer, so the node may read old rows or new ones.
     #[error(
         "cache {input:?} is read by {reader} beside what writes it: in place, that may meet old rows or new ones"
     )]
-    PastRead { input: String, reader: String },
-    /// Rows of such elements may share a byte.
+    PastRead {
+        /// The cache's past.
+        input: String,
+        /// The other node.
+        reader: String,
+    },
+    /// A cache has elements of less than a byte, so two rows may share one.
     #[error("cache {input:?} is of {element}: its rows need not be whole bytes, and are not run")]
-    CacheElement { input: String, element: ElementType },
+    CacheElement {
+        /// The cache's past.
+        input: String,
+        /// Its element type.
+        element: ElementType,
+    },
     /// No input gives the slots that a step writes.
     #[error("the model takes no write_indices: where each sample is written cannot be said")]
     NoWriteIndices,
-    /// No output looks like scores of the next token.
+    /// No output looks like logits of the next token.
     #[error("the model has no output of logits: of rank 3 and a floating-point type, beside its caches")]
     NoLogits,
-    /// Nothing is known that feeds it.
+    /// The graph does not show what an input is to be fed with.
     #[error(
         "input {input:?} cannot be fed: the graph does not show whether it is tokens, positions, a mask or lengths"
     )]
-    InputUnknown { input: String },
-    /// It is fed with another rank.
+    InputUnknown {
+        /// The input.
+        input: String,
+    },
+    /// An input has another rank than the values that it is fed with.
     #[error("input {input:?} has rank {rank}, it can be fed with rank {}", ranks(expected))]
-    InputRank { input: String, rank: usize, expected: Vec<usize> },
-    /// The model takes a fixed number of tokens.
+    InputRank {
+        /// The input.
+        input: String,
+        /// Its rank.
+        rank: usize,
+        /// The ranks that it can be fed with.
+        expected: Vec<usize>,
+    },
+    /// The model takes a fixed number of tokens, which is not 1.
     #[error("the model takes exactly {size} tokens a step; one, or an open number of them, can be run")]
-    TokensFixed { size: usize },
-    /// A dimension that nothing tells.
+    TokensFixed {
+        /// The number of tokens.
+        size: usize,
+    },
+    /// A dimension of a cache is open that is neither batch nor sequence.
     #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be")]
-    SizeOpen { input: String, axis: usize },
-    /// Two places say different things.
-    #[error("{what} is {expected}, but {input:?} has {got}")]
-    SizesDiffer { what: &'static str, input: String, got: usize, expected: usize },
-    /// The capacity is neither declared nor given.
+    SizeOpen {
+        /// The cache's past.
+        input: String,
+        /// The dimension.
+        axis: usize,
+    },
+    /// Two tensors declare different numbers for one size.
+    #[error("{size} is {expected}, but {input:?} has {got}")]
+    SizesDiffer {
+        /// The size.
+        size: ModelSize,
+        /// The tensor that differs from those before it.
+        input: String,
+        /// The number that it declares.
+        got: usize,
+        /// The number that the others declare.
+        expected: usize,
+    },
+    /// The model leaves the capacity open, and none is given.
     #[error("the caches have an open capacity: one must be given")]
     CapacityOpen,
-    /// Another one is asked for than the model has.
-    #[error("the model's {} is fixed to {fixed}, got {got}", what.name())]
-    SizeFixed { what: Setting, fixed: usize, got: usize },
-    /// A size that no session can have.
+    /// The model fixes a size, and another one is asked for.
+    #[error("the model's {} is fixed to {fixed}, got {got}", setting.name())]
+    SizeFixed {
+        /// The setting that asks for the size.
+        setting: SessionSetting,
+        /// The size that the model has.
+        fixed: usize,
+        /// The size that is asked for.
+        got: usize,
+    },
+    /// The batch or the capacity is 0.
     #[error("a batch of {batch} and a capacity of {capacity}: both must be at least 1")]
-    Empty { batch: usize, capacity: usize },
-    /// The logits are not what a decoder gives.
+    Empty {
+        /// The batch.
+        batch: usize,
+        /// The capacity.
+        capacity: usize,
+    },
+    /// The logits do not have a decoder's shape.
     #[error(
         "output {output:?} is of shape {shape:?}, for {batch} samples of {width} tokens it must be [{batch}, {width} or 1, vocabulary]"
     )]
-    LogitsShape { output: String, shape: Vec<usize>, batch: usize, width: usize },
-    /// They are no numbers that can be compared.
+    LogitsShape {
+        /// The output.
+        output: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Samples of the run.
+        batch: usize,
+        /// Tokens of each sample in the run, padding included.
+        width: usize,
+    },
+    /// The logits are of a type that cannot be converted to float32.
     #[error("output {output:?} is of {element}, which is not compared")]
-    LogitsElement { output: String, element: ElementType },
+    LogitsElement {
+        /// The output.
+        output: String,
+        /// Its element type.
+        element: ElementType,
+    },
 
-    // What is asked of a running batch.
-    /// Every place is taken.
-    #[error("the batch has {batch} places, and all are taken")]
-    BatchFull { batch: usize },
-    /// It was removed, or is another session's.
+    // The calls of a running batch.
+    /// The batch has no free index.
+    #[error("the batch of {batch} is full")]
+    BatchFull {
+        /// The size of the batch.
+        batch: usize,
+    },
+    /// The sample was removed, or belongs to another session.
     #[error("{sample} is not in this batch: it was removed, or never added here")]
-    NoSuchSample { sample: Sample },
-    /// It is named more than once in one step.
+    NoSuchSample {
+        /// The sample.
+        sample: Sample,
+    },
+    /// A step has a sample more than once.
     #[error("{sample} is given tokens twice in one step")]
-    SampleTwice { sample: Sample },
-    /// There is nothing to run.
+    SampleTwice {
+        /// The sample.
+        sample: Sample,
+    },
+    /// A step has a sample with an empty list of tokens.
     #[error("{sample} is given no tokens: at least 1 is needed")]
-    NoTokens { sample: Sample },
-    /// No sample is named.
+    NoTokens {
+        /// The sample.
+        sample: Sample,
+    },
+    /// A step has no sample.
     #[error("no sample is given tokens")]
     NoSamples,
-    /// A chunk of nothing never ends.
+    /// The chunks of a prefill have 0 tokens.
     #[error("a chunk of 0 tokens: at least 1 is needed")]
     NoChunk,
-    /// It would outgrow its capacity.
-    #[error("{sample}: {length} + {tokens} tokens exceed the cache's capacity of {capacity}")]
-    CapacityExceeded { sample: Sample, length: usize, tokens: usize, capacity: usize },
-    /// The model has no such token.
+    /// A sample has no room for its new tokens.
+    #[error("{sample}: {cached} + {tokens} tokens exceed the cache's capacity of {capacity}")]
+    CapacityExceeded {
+        /// The sample.
+        sample: Sample,
+        /// Its cached tokens.
+        cached: usize,
+        /// Its new tokens.
+        tokens: usize,
+        /// The capacity.
+        capacity: usize,
+    },
+    /// A token is not in the vocabulary.
     #[error("{sample}: token {index} is {token}, which the model does not have{}", known(*vocabulary))]
-    TokenUnknown { sample: Sample, index: usize, token: i64, vocabulary: Option<usize> },
-    /// There is less to keep.
-    #[error("{sample} cannot be truncated to {to}: its length is {length}")]
-    TruncateBeyond { sample: Sample, to: usize, length: usize },
-    /// A growing cache has one length for all samples.
+    TokenUnknown {
+        /// The sample.
+        sample: Sample,
+        /// The index of the token among the sample's new ones.
+        index: usize,
+        /// The token.
+        token: i64,
+        /// The size of the vocabulary, if it is known.
+        vocabulary: Option<usize>,
+    },
+    /// A sample is to keep more tokens than are cached.
+    #[error("{sample} cannot be truncated to {to}: {cached} tokens are cached")]
+    TruncateBeyond {
+        /// The sample.
+        sample: Sample,
+        /// How many tokens it is to keep.
+        to: usize,
+        /// How many are cached.
+        cached: usize,
+    },
+    /// The prompts differ in length, and the caches grow, which takes one length for all samples.
     #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
-    Ragged { first: usize, other: usize, growth: Growth },
-    /// There is nothing to continue.
+    Ragged {
+        /// Tokens of the first prompt.
+        first: usize,
+        /// Tokens of the first one that differs.
+        other: usize,
+        /// How the caches grow, which its message ends with.
+        growth: Growth,
+    },
+    /// A prompt has no tokens.
     #[error("prompt {prompt} is empty: at least one token is needed")]
-    PromptEmpty { prompt: usize },
-    /// There is nothing to generate from.
+    PromptEmpty {
+        /// The index of the prompt.
+        prompt: usize,
+    },
+    /// There is no prompt.
     #[error("no prompt is given")]
     NoPrompts,
-    /// Logits that no number is the largest of.
-    #[error("prompt {prompt}: the scores after its last token are missing or not numbers")]
-    NotANumber { prompt: usize },
-    /// The model has no such token.
+    /// The logits after a prompt are missing, or all of them are NaN, so none is the largest.
+    #[error("prompt {prompt}: the logits after its last token are missing or not numbers")]
+    NotANumber {
+        /// The index of the prompt.
+        prompt: usize,
+    },
+    /// A token of a prompt is not in the vocabulary.
     #[error("prompt {prompt}: token {index} is {token}, which the model does not have{}", known(*vocabulary))]
-    PromptTokenUnknown { prompt: usize, index: usize, token: i64, vocabulary: Option<usize> },
-    /// It would outgrow its capacity.
+    PromptTokenUnknown {
+        /// The index of the prompt.
+        prompt: usize,
+        /// The index of the token in it.
+        index: usize,
+        /// The token.
+        token: i64,
+        /// The size of the vocabulary, if it is known.
+        vocabulary: Option<usize>,
+    },
+    /// A prompt and the tokens to be generated exceed the capacity.
     #[error(
         "prompt {prompt}: tokens, {tokens} of its own and {generated} to be generated, the last of which is not fed, exceed the cache's capacity of {capacity}"
     )]
-    PromptTooLong { prompt: usize, tokens: usize, generated: usize, capacity: usize },
-    /// It has none.
+    PromptTooLong {
+        /// The index of the prompt.
+        prompt: usize,
+        /// Its tokens.
+        tokens: usize,
+        /// The tokens to be generated.
+        generated: usize,
+        /// The capacity.
+        capacity: usize,
+    },
+    /// A capacity is given for caches that grow.
     #[error("the caches grow with every step: they have no capacity that could be given")]
     CapacityUseless,
 
-    // An engine's verdicts on models.
-    /// It does not take the model.
+    // The engine.
+    /// The engine cannot load the model.
     #[error("{}: {engine} cannot load it: {message}", path.display())]
-    Load { path: PathBuf, engine: String, message: String },
-    /// It does not run the model. Rows beyond the samples' lengths may have been written; their lengths are as before.
+    Load {
+        /// The model's file.
+        path: PathBuf,
+        /// Name and version of the engine.
+        engine: String,
+        /// The engine's message.
+        message: String,
+    },
+    /// The engine cannot run the model.
     #[error("{engine} cannot run the model: {message}")]
-    Run { engine: String, message: String },
-    /// It lost a cache in a failed run.
+    Run {
+        /// Name and version of the engine.
+        engine: String,
+        /// The engine's message.
+        message: String,
+    },
+    /// The engine lost a cache in a run that failed.
     #[error("{engine} lost cache {cache:?} in a run that failed: the session must be opened again")]
-    CacheLost { engine: String, cache: String },
+    CacheLost {
+        /// Name and version of the engine.
+        engine: String,
+        /// The cache's past.
+        cache: String,
+    },
 }
 
-/// What a caller chooses. Each surface has its own name for it: an option, a keyword.
+/// A size that several tensors of a model declare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Setting {
+pub enum ModelSize {
+    /// Samples.
+    Batch,
+    /// Slots of each cache.
+    Capacity,
+    /// Tokens that the model has: the last dimension of the logits.
+    Vocabulary,
+}
+
+impl fmt::Display for ModelSize {
+    /// `batch`, `capacity` or `vocabulary`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Batch => "batch",
+            Self::Capacity => "capacity",
+            Self::Vocabulary => "vocabulary",
+        })
+    }
+}
+
+/// A setting of a session. Each surface has its own name for it, such as an option or a keyword.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionSetting {
     /// Samples.
     Batch,
     /// Slots of each cache.
@@ -172,8 +388,8 @@ pub enum Setting {
     Memory,
 }
 
-impl Setting {
-    /// `batch`, `capacity` or `memory`.
+impl SessionSetting {
+    /// Returns `batch`, `capacity` or `memory`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -185,19 +401,19 @@ impl Setting {
 }
 
 impl SessionError {
-    /// The setting that another choice of would help, if there is one.
+    /// Returns the setting that can be changed to avoid the error, if there is one.
     #[must_use]
-    pub fn about(&self) -> Option<Setting> {
+    pub fn about(&self) -> Option<SessionSetting> {
         match self {
-            Self::MemoryLimit { .. } => Some(Setting::Memory),
-            Self::CapacityOpen | Self::CapacityUseless => Some(Setting::Capacity),
-            Self::SizeFixed { what, .. } => Some(*what),
+            Self::MemoryLimit { .. } => Some(SessionSetting::Memory),
+            Self::CapacityOpen | Self::CapacityUseless => Some(SessionSetting::Capacity),
+            Self::SizeFixed { setting, .. } => Some(*setting),
             _ => None,
         }
     }
 }
 
-/// A number of bytes, if it is one.
+/// A number of bytes, or words for one that does not fit 64 bits.
 fn counted(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "uncountably many".to_owned(), |bytes| bytes.to_string())
 }
@@ -207,7 +423,7 @@ fn ranks(ranks: &[usize]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// `: it has 0 to 255`, where that is known.
+/// `: it has 0 to 255`, if the size of the vocabulary is known.
 fn known(vocabulary: Option<usize>) -> String {
     vocabulary
         .map_or_else(String::new, |vocabulary| format!(": it has 0 to {}", vocabulary.saturating_sub(1)))

@@ -1,4 +1,4 @@
-//! What one step feeds to a decoder, and the tensors that say so.
+//! The tokens of one step, and the input tensors that follow from them.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::{SessionError, Tensor};
 pub struct Feed {
     /// Tokens of each sample, padding included.
     pub width: usize,
-    /// One for each place of the batch.
+    /// By batch index.
     pub samples: Vec<SampleFeed>,
 }
 
-/// What one sample gets: `padding` tokens, then those of its sequence, then padding up to the width.
+/// The tokens of one sample in a step: `padding` tokens, then those of its sequence, then padding up to the width.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleFeed {
     /// The first slot that is written.
@@ -23,7 +23,7 @@ pub struct SampleFeed {
     pub padding: usize,
     /// Which tokens of the sequence.
     pub tokens: Range<usize>,
-    /// The slot of the sequence's first token: beyond 0 where the sample is padded on the left.
+    /// The slot of the sequence's first token: more than 0 if the sample is padded on the left.
     pub first_slot: usize,
 }
 
@@ -39,8 +39,8 @@ impl Feed {
         Self { width, samples: samples.collect() }
     }
 
-    /// The tensors of every input but the caches. `token` gives the token of a sample at a place in
-    /// its sequence; `slots` is what a mask covers: the capacity, or for a growing cache its length after the step.
+    /// Makes the tensors of every input but the caches. `token(sample, position)` is a token of a sample's sequence. A
+    /// mask covers `slots` slots: the capacity, or for a growing cache the tokens after the step.
     ///
     /// # Errors
     /// [`SessionError::InputType`] for a value that its input's type does not hold, [`SessionError::TensorTooLarge`].
@@ -76,9 +76,9 @@ impl Feed {
         feeds.collect()
     }
 
-    /// The tokens of every sample. Padding repeats the sample's last one: attention may multiply rows that it does not
-    /// see by zero, and so no value may be in them that the sample did not bring itself, such as NaN in the embedding of
-    /// another token. A sample without tokens has no scores that this could reach: 0 will do.
+    /// The tokens of every sample. Padding repeats the sample's last token. Attention may multiply rows that it does not
+    /// see by zero, so a row of padding must not hold a value that no token of the sample has, such as NaN in the
+    /// embedding of another token. A sample without tokens has no logits, so its padding is token 0.
     fn tokens(&self, token: impl Fn(usize, usize) -> i64) -> Vec<i64> {
         self.columns(|index, sample, column| {
             let last = || sample.tokens.clone().next_back();
@@ -86,8 +86,7 @@ impl Feed {
         })
     }
 
-    /// The positions of every sample; those of padding are 0, which every table of positions has and every sample begins
-    /// with.
+    /// The positions of every sample. Those of padding are 0, because every table of positions has a 0.
     fn positions(&self) -> Vec<i64> {
         self.columns(|_, sample, column| sample.position(column).map_or(0, int))
     }
@@ -114,13 +113,13 @@ impl Feed {
 }
 
 impl SampleFeed {
-    /// The place in the sequence of the token in a column; `None` for padding.
+    /// Returns the position in the sequence of a column's token; `None` for padding.
     pub fn position(&self, column: usize) -> Option<usize> {
         let position = self.tokens.start.checked_add(column.checked_sub(self.padding)?)?;
         self.tokens.contains(&position).then_some(position)
     }
 
-    /// The slots that hold tokens after the step.
+    /// Returns the slots that hold tokens after the step.
     pub fn valid(&self) -> Range<usize> {
         self.first_slot..self.first_slot + self.tokens.end
     }

@@ -1,5 +1,6 @@
 //! Greedy generation, over static and over growing caches.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,48 +11,48 @@ use crate::decoder::Decoder;
 use crate::kv_session::check_tokens;
 use crate::{Engine, MemoryReport, SessionError, SessionOptions};
 
-/// How tokens are chosen, and when that ends: always the most likely one.
+/// Options of greedy generation, which always chooses the most likely token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Greedy {
+pub struct GreedyOptions {
     /// The most tokens that are generated for each prompt.
     pub tokens: usize,
     /// Tokens after which a sample ends.
     pub eos: Vec<i64>,
-    /// The most tokens of one sample in a run of the prompt's.
+    /// The most tokens of one prompt in a run of the model.
     pub chunk: usize,
 }
 
-/// How far a generation is.
+/// The progress of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Tokens of each sample generated so far, of [`Greedy::tokens`].
+    /// Tokens of each sample generated so far, of [`GreedyOptions::tokens`].
     pub tokens: usize,
     /// Samples that have not ended.
     pub samples: usize,
 }
 
-/// What was generated, and at what cost.
+/// The generated tokens and their cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generated {
     /// The tokens after each prompt, in the order of the prompts.
     pub samples: Vec<Vec<i64>>,
     /// Tokens of all prompts.
     pub prompt_tokens: usize,
-    /// The time of the prompts.
+    /// The time for the prompts.
     pub prefill: Duration,
     /// Steps after the prompts.
     pub steps: usize,
-    /// Tokens that these steps gave, of all samples.
+    /// Tokens that these steps generated, of all samples.
     pub decoded: usize,
-    /// Their time, choosing tokens included.
+    /// The time for these steps, including the choice of tokens.
     pub decode: Duration,
-    /// Bytes that the last step wrote into the caches. Those of a growing cache: all of it.
+    /// Bytes that the last step wrote into the caches. A growing cache is written whole.
     pub written_per_step: u64,
     /// Bytes of static caches that the engine copied, in all steps, instead of writing them in place.
     pub copied: u64,
 }
 
-/// A loaded decoder that generates.
+/// A loaded decoder that continues prompts.
 pub struct Generator {
     decoder: Decoder,
 }
@@ -74,25 +75,25 @@ impl Generator {
         Ok(Self { decoder: Decoder::open(engine, model.as_ref(), prompts, options)? })
     }
 
-    /// What the caches take; `None` for caches that grow.
+    /// Returns the memory that the caches take; `None` for caches that grow.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryReport> {
         self.decoder.memory()
     }
 
-    /// How the caches become longer with every step; `None` for static caches.
+    /// Returns how the caches grow; `None` for static caches.
     #[must_use]
     pub fn growth(&self) -> Option<Growth> {
         self.decoder.growth()
     }
 
-    /// How many tokens a sample can have; `None` for caches that grow.
+    /// Returns how many tokens of a sample can be cached; `None` for caches that grow.
     #[must_use]
     pub fn capacity(&self) -> Option<usize> {
         self.decoder.capacity()
     }
 
-    /// How many tokens the model knows, if it declares it.
+    /// Returns the size of the vocabulary, if the model declares it.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
         self.decoder.vocabulary()
@@ -100,18 +101,18 @@ impl Generator {
 
     /// Continues prompts of token ids, together in one batch.
     ///
-    /// `progress` is told of every token as soon as there is one more of each sample that goes on. When it breaks, the
-    /// generation ends with what there is.
+    /// `progress` is called whenever each sample that goes on has one more token. If it breaks, the generation ends with
+    /// the tokens so far.
     ///
     /// # Errors
     /// Before anything is run, [`SessionError::PromptEmpty`], [`SessionError::PromptTokenUnknown`], [`SessionError::PromptTooLong`] where the
-    /// last token would not fit, [`SessionError::BatchFull`] for more prompts than places, [`SessionError::Ragged`] for prompts of
+    /// last token would not fit, [`SessionError::BatchFull`] for more prompts than the batch has room for, [`SessionError::Ragged`] for prompts of
     /// different lengths where caches grow; then [`SessionError::Run`], [`SessionError::MemoryLimit`] for caches that have grown too
-    /// large, and [`SessionError::NotANumber`] for scores that are none.
+    /// large, and [`SessionError::NotANumber`] for logits that are missing or all NaN.
     pub fn generate(
         mut self,
         prompts: &[Vec<i64>],
-        greedy: &Greedy,
+        greedy: &GreedyOptions,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Generated, SessionError> {
         self.check(prompts, greedy)?;
@@ -145,7 +146,7 @@ impl Generator {
         Ok(batch.generated)
     }
 
-    fn check(&self, prompts: &[Vec<i64>], greedy: &Greedy) -> Result<(), SessionError> {
+    fn check(&self, prompts: &[Vec<i64>], greedy: &GreedyOptions) -> Result<(), SessionError> {
         if prompts.is_empty() {
             return Err(SessionError::NoPrompts);
         }
@@ -184,15 +185,24 @@ impl Generator {
     }
 }
 
-/// What has been generated, and who goes on.
+impl fmt::Debug for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generator")
+            .field("batch", &self.decoder.batch())
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What has been generated, and which samples go on.
 struct Batch<'g> {
-    greedy: &'g Greedy,
+    greedy: &'g GreedyOptions,
     is_active: Vec<bool>,
     generated: Generated,
 }
 
 impl<'g> Batch<'g> {
-    fn new(prompts: usize, greedy: &'g Greedy) -> Self {
+    fn new(prompts: usize, greedy: &'g GreedyOptions) -> Self {
         let generated = Generated {
             samples: vec![Vec::new(); prompts],
             prompt_tokens: 0,

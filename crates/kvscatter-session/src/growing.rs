@@ -4,11 +4,11 @@ use kvscatter_onnx::ModelFile;
 
 use crate::memory_report::bytes;
 use crate::{
-    Engine, Interface, LoadOptions, Logits, MemoryReport, OutOfPlace, Runner, SessionError, SessionOptions,
-    Setting,
+    Engine, Interface, LoadOptions, LogitsTensor, MemoryReport, OutOfPlace, Runner, SessionError,
+    SessionOptions, SessionSetting,
 };
 
-/// A decoder that gives every cache back one step longer (`Concat`, `Attention`'s past, `GroupQueryAttention`).
+/// A decoder that returns every cache with the new rows appended (`Concat`, `Attention`'s past, `GroupQueryAttention`).
 ///
 /// All samples have one length, and every step copies all caches: this is what a static cache is compared with.
 pub(crate) struct Growing {
@@ -19,7 +19,7 @@ pub(crate) struct Growing {
 }
 
 impl Growing {
-    /// Loads a model for this many samples, or as many as it insists on.
+    /// Loads a model for this many samples, or for its batch if that is fixed.
     pub(crate) fn of_interface(
         engine: &dyn Engine,
         model: &ModelFile,
@@ -30,7 +30,11 @@ impl Growing {
         interface.settle(None)?;
         let batch = match interface.batch {
             Some(batch) if batch < samples => {
-                return Err(SessionError::SizeFixed { what: Setting::Batch, fixed: batch, got: samples });
+                return Err(SessionError::SizeFixed {
+                    setting: SessionSetting::Batch,
+                    fixed: batch,
+                    got: samples,
+                });
             }
             batch => batch.unwrap_or(samples),
         };
@@ -55,12 +59,16 @@ impl Growing {
     }
 
     /// Gives samples their next tokens, as many for each, in runs of at most `chunk`; the logits are the last run's.
-    /// Places that get none are given token 0, since all have one length.
-    pub(crate) fn feed(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Logits, SessionError> {
+    /// Samples that get none are given token 0, since all have one length.
+    pub(crate) fn feed(
+        &mut self,
+        feeds: &[Option<&[i64]>],
+        chunk: usize,
+    ) -> Result<LogitsTensor, SessionError> {
         let longest = feeds.iter().flatten().map(|feed| feed.len()).max().unwrap_or_default();
         let chunk = if self.interface().is_decode_only { 1 } else { chunk.clamp(1, longest.max(1)) };
         let mut logits = None;
-        let start = self.samples.length();
+        let start = self.samples.cached_tokens();
         for first in (0..longest).step_by(chunk) {
             let width = chunk.min(longest - first);
             MemoryReport::check(self.interface(), self.batch(), start + first + width, self.memory)?;

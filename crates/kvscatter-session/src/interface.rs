@@ -1,4 +1,4 @@
-//! What a decoder takes and gives: every input with its purpose, every size open or known.
+//! A decoder's inputs and outputs: what each input is fed with, and which sizes are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, Role};
 use kvscatter_onnx::{Dimension, Graph, Node, ValueInfo};
 
-use crate::{SessionError, Setting};
+use crate::{ModelSize, SessionError, SessionSetting};
 
 /// A decoder's inputs and outputs.
 #[derive(Clone, Debug)]
@@ -15,17 +15,17 @@ pub struct Interface {
     pub caches: Vec<CachePort>,
     /// Every other input, in the order of the model's.
     pub feeds: Vec<FeedPort>,
-    /// The output with the scores, `[batch, tokens or 1, vocabulary]`.
+    /// The output with the logits, `[batch, tokens or 1, vocabulary]`.
     pub logits: String,
     /// Their type.
     pub logits_element: ElementType,
     /// The last dimension of the logits, if it is declared.
     pub vocabulary: Option<usize>,
-    /// Whether the scores of the last token of each sample are all that the model gives.
-    pub scores_last: bool,
-    /// How many samples a batch has, if the model leaves no choice.
+    /// Whether the model gives logits of each sample's last token only.
+    pub last_logits_only: bool,
+    /// The size of the batch, if the model fixes it.
     pub batch: Option<usize>,
-    /// Whether the model takes one token of each sample at a time and no more.
+    /// Whether the model takes exactly one token of each sample in a run.
     pub is_decode_only: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct CachePort {
     pub axis: usize,
     /// The number of its layer: keys and values are counted separately.
     pub layer: usize,
-    /// Past's dimensions, those included that weights and attributes tell; `None` for what is open.
+    /// Past's dimensions, including those that follow from weights and attributes; `None` for open ones.
     pub dims: Vec<Option<usize>>,
     /// How present becomes longer than past, by the new rows; `None` for a static cache.
     pub growth: Option<Growth>,
@@ -57,11 +57,15 @@ pub struct FeedPort {
     pub element: ElementType,
     /// How many dimensions it has.
     pub rank: usize,
-    /// What it is for.
+    /// What it is fed with.
     pub purpose: Purpose,
 }
 
 /// What an input is fed with.
+///
+/// It is the [`Role`] that the graph shows for the input. It has no `Past` and no `Other`, since neither can be fed, so a
+/// `Purpose` is the proof that an input can be. An input without a role may have a purpose: the write indices or lengths
+/// that are computed from it alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// `[batch, tokens]`.
@@ -81,10 +85,10 @@ pub enum Purpose {
 }
 
 impl Interface {
-    /// What a decoder takes and gives.
+    /// Reads a decoder's inputs and outputs.
     ///
     /// # Errors
-    /// [`SessionError::NoLogits`]; [`SessionError::InputUnknown`] for an input that nothing here can feed; [`SessionError::TokensFixed`]
+    /// [`SessionError::NoLogits`]; [`SessionError::InputUnknown`] for an input that cannot be fed; [`SessionError::TokensFixed`]
     /// if it takes a fixed number of tokens other than 1; [`SessionError::SizesDiffer`] if inputs fix different batches.
     pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
@@ -104,7 +108,7 @@ impl Interface {
             let Some(size) = size else { continue };
             if let Some(batch) = batch.filter(|batch| *batch != size) {
                 return Err(SessionError::SizesDiffer {
-                    what: "batch",
+                    size: ModelSize::Batch,
                     input: name.to_owned(),
                     got: size,
                     expected: batch,
@@ -124,7 +128,7 @@ impl Interface {
             feeds,
             logits: logits.name.to_owned(),
             logits_element: logits.element,
-            scores_last: logits
+            last_logits_only: logits
                 .shape
                 .as_ref()
                 .and_then(|shape| shape.get(1))
@@ -135,33 +139,33 @@ impl Interface {
         })
     }
 
-    /// How the caches become longer; `None` if all are static.
+    /// Returns how the caches grow; `None` if all are static.
     pub fn growth(&self) -> Option<Growth> {
         self.caches.iter().find_map(|cache| cache.growth)
     }
 
-    /// Whether some input is fed with this.
+    /// Returns whether an input is fed with this.
     pub fn takes(&self, purpose: Purpose) -> bool {
         self.feeds.iter().any(|feed| feed.purpose == purpose)
     }
 
-    /// The batch that the model fixes or else is asked for.
+    /// Returns the batch that the model fixes, else the one asked for.
     ///
     /// # Errors
     /// [`SessionError::SizeFixed`] if it is asked for another one.
     pub fn batch_or(&self, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
-        fixed(Setting::Batch, self.batch, asked)
+        fixed(SessionSetting::Batch, self.batch, asked)
     }
 
-    /// The capacity that the model fixes or else is asked for.
+    /// Returns the capacity that the model fixes, else the one asked for.
     ///
     /// # Errors
     /// [`SessionError::SizeFixed`] if it is asked for another one; [`SessionError::SizesDiffer`] as [`capacity`](Self::capacity).
     pub fn capacity_or(&self, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
-        fixed(Setting::Capacity, self.capacity()?, asked)
+        fixed(SessionSetting::Capacity, self.capacity()?, asked)
     }
 
-    /// The capacity that all caches declare; `None` where none does.
+    /// Returns the capacity that all caches declare; `None` if none does.
     ///
     /// # Errors
     /// [`SessionError::SizesDiffer`] if they declare different ones.
@@ -171,7 +175,7 @@ impl Interface {
             let Some(got) = cache.dims.get(cache.axis).copied().flatten() else { continue };
             if let Some(expected) = capacity.filter(|capacity| *capacity != got) {
                 return Err(SessionError::SizesDiffer {
-                    what: "capacity",
+                    size: ModelSize::Capacity,
                     input: cache.past.clone(),
                     got,
                     expected,
@@ -182,10 +186,10 @@ impl Interface {
         Ok(capacity)
     }
 
-    /// Fills in sizes that this decoder leaves open and `other`, which computes the same, declares: those of a row.
+    /// Fills in open sizes of a row from `other`, a decoder that computes the same and declares them.
     ///
     /// # Errors
-    /// [`SessionError::SizeOpen`] for what stays open.
+    /// [`SessionError::SizeOpen`] for a size that stays open.
     pub fn settle(&mut self, other: Option<&Self>) -> Result<(), SessionError> {
         for (index, cache) in self.caches.iter_mut().enumerate() {
             let row = other.and_then(|other| other.caches.get(index)).and_then(CachePort::row);
@@ -208,11 +212,11 @@ impl CachePort {
         }
     }
 
-    /// The shape at a batch and a length. Every other dimension is known after [`Interface::settle`].
-    pub fn shape(&self, batch: usize, length: usize) -> Vec<usize> {
+    /// Returns the shape with this batch and capacity. Every other dimension is known after [`Interface::settle`].
+    pub fn shape(&self, batch: usize, capacity: usize) -> Vec<usize> {
         let dim = |(index, dim): (usize, &Option<usize>)| match index {
             0 => batch,
-            index if index == self.axis => length,
+            index if index == self.axis => capacity,
             _ => dim.unwrap_or_default(),
         };
         self.dims.iter().enumerate().map(dim).collect()
@@ -222,7 +226,7 @@ impl CachePort {
         self.dims.iter().copied().enumerate().filter(|(index, _)| *index != 0 && *index != self.axis)
     }
 
-    /// Elements that one token of one sample takes; `None` if a dimension is open.
+    /// Returns the elements of one token of one sample; `None` if a dimension is open.
     fn row(&self) -> Option<usize> {
         self.inner().try_fold(1_usize, |row, (_, dim)| row.checked_mul(dim?))
     }
@@ -281,8 +285,8 @@ impl FeedPort {
     }
 }
 
-/// Inputs without a role of which alone the indices of the writes, or the lengths of attention, are computed: they are
-/// fed as if they were those, and whether they are is what the runs show.
+/// Returns the inputs without a role from which alone the write indices, or the lengths of attention, are computed. They
+/// are fed as if they were those, and wrong results show if they are not.
 fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, Role> {
     let mut makers = BTreeMap::new();
     for node in graph.nodes() {
@@ -312,7 +316,7 @@ fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, R
     roles
 }
 
-/// What values are computed of: those that no node makes.
+/// Returns the values that no node makes and that these values are computed from.
 fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BTreeSet<&'m str> {
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     let mut sources = BTreeSet::new();
@@ -331,10 +335,14 @@ fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BT
     sources
 }
 
-/// A size that the model fixes or leaves to the caller.
-fn fixed(what: Setting, fixed: Option<usize>, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
+/// Returns the size that the model fixes, else the one asked for.
+fn fixed(
+    setting: SessionSetting,
+    fixed: Option<usize>,
+    asked: Option<usize>,
+) -> Result<Option<usize>, SessionError> {
     match (fixed, asked) {
-        (Some(fixed), Some(got)) if got != fixed => Err(SessionError::SizeFixed { what, fixed, got }),
+        (Some(fixed), Some(got)) if got != fixed => Err(SessionError::SizeFixed { setting, fixed, got }),
         (fixed, asked) => Ok(fixed.or(asked)),
     }
 }

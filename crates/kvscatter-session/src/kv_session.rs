@@ -1,6 +1,7 @@
 //! A decoder with a static cache, and the batch that runs on it.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
@@ -11,20 +12,20 @@ use crate::caches::Caches;
 use crate::rounds::{Limits, Round, rounds};
 use crate::tensor::check_value;
 use crate::{
-    CachePort, Engine, Interface, LoadOptions, Logits, MemoryReport, Purpose, Runner, Sample, Scores,
+    CachePort, Engine, Interface, LoadOptions, Logits, LogitsTensor, MemoryReport, Purpose, Runner, Sample,
     SessionError, Tensor,
 };
 
-/// How a session is opened.
+/// Options of [`KvSession::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// The samples that there is room for: the model's batch if it is fixed, else 1 if not given.
+    /// How many samples there is room for. If `None`, the model's batch if it is fixed, else 1.
     pub batch: Option<usize>,
-    /// Slots of each cache; to be given where the model leaves it open.
+    /// Slots of each cache. It must be given if the model leaves it open.
     pub capacity: Option<usize>,
     /// Threads of one operator; the engine's choice if `None`.
     pub threads: Option<usize>,
-    /// The most bytes that the caches may take: a model's file says how large they are, and may claim anything.
+    /// The most bytes that the caches may take. Their size comes from the model's file, which may claim anything.
     pub memory: u64,
 }
 
@@ -37,21 +38,21 @@ impl Default for SessionOptions {
 
 /// A static-cache decoder and a running batch: samples can be added, extended, truncated and removed.
 ///
-/// The caches, `[batch, …, capacity, …]`, are allocated once and written in place. Each sample has a place in the batch
-/// and a length; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from the lengths, by the rule that
-/// sample `b`'s next token goes to slot `length[b]` and sees slots `0..=length[b]`.
+/// The caches, `[batch, …, capacity, …]`, are allocated once and written in place. The session counts the cached tokens
+/// of each sample. `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from these counts: the next token
+/// of sample `b` goes to slot `cached_tokens[b]` and sees slots `0..=cached_tokens[b]`.
 ///
-/// After an error the lengths are as they were, and nothing has been written unless [`SessionError`] says so.
+/// After an error the counts are as they were. [`SessionError`] lists the errors after which rows may have been written.
 pub struct KvSession {
     runner: Runner,
-    places: Batch,
+    samples: Batch,
     caches: Caches,
     written: u64,
     copied: u64,
 }
 
 impl KvSession {
-    /// Loads a model, and allocates its caches.
+    /// Loads a model and allocates its caches.
     ///
     /// # Errors
     /// [`SessionError::Load`] with the engine's message; [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] and their like for a
@@ -85,123 +86,123 @@ impl KvSession {
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
         let caches = Caches::new(&runner, batch, capacity)?;
-        Ok(Self { runner, places: Batch::new(batch, capacity), caches, written: 0, copied: 0 })
+        Ok(Self { runner, samples: Batch::new(batch, capacity), caches, written: 0, copied: 0 })
     }
 
-    /// How many places the batch has.
+    /// Returns the size of the batch: how many samples there is room for.
     #[must_use]
     pub fn batch(&self) -> usize {
-        self.places.batch()
+        self.samples.batch()
     }
 
-    /// How many tokens a sample can have.
+    /// Returns how many tokens of a sample can be cached.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.places.capacity()
+        self.samples.capacity()
     }
 
-    /// How many tokens the model knows; `None` until the first step if it does not declare it.
+    /// Returns the size of the vocabulary. If the model does not declare it, it is `None` until the first step.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
         self.runner.interface.vocabulary
     }
 
-    /// What the model takes and gives.
+    /// Returns the model's inputs and outputs.
     #[must_use]
     pub fn interface(&self) -> &Interface {
         &self.runner.interface
     }
 
-    /// Takes a free place: an empty sample.
+    /// Adds an empty sample at the first free batch index.
     ///
-    /// Rows that were written there before are set to zero when the sample is first run. Nothing sees them, but attention
-    /// may multiply what it does not see by zero, and since 0 × NaN is NaN, one sample's NaN or infinity would reach the
-    /// next one's scores. That takes as long as there are such rows, and does not depend on the capacity.
+    /// Rows that another sample wrote at this index are set to zero when the new sample first runs. Attention does not
+    /// see them, but may multiply them by zero, and since 0 × NaN is NaN, one sample's NaN or infinity would reach the
+    /// next one's logits. The time for this depends on the number of those rows, not on the capacity.
     ///
     /// # Errors
     /// [`SessionError::BatchFull`].
     pub fn add(&mut self) -> Result<Sample, SessionError> {
-        self.places.add()
+        self.samples.add()
     }
 
-    /// Gives a sample's place back. The others stay where they are.
+    /// Removes a sample, which frees its batch index. The other samples keep theirs.
     ///
     /// # Errors
     /// [`SessionError::NoSuchSample`].
     pub fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
-        self.places.remove(sample)
+        self.samples.remove(sample)
     }
 
-    /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No
-    /// byte moves: the rows are after the length, and become zeros when the sample runs again, as [`add`](Self::add)
-    /// says.
+    /// Keeps the first `tokens` cached tokens of a sample and drops the others, as speculative decoding does with drafted
+    /// tokens that were not accepted. No byte moves. The rows of dropped tokens become zeros when the sample runs again,
+    /// for the reason given at [`add`](Self::add).
     ///
     /// # Errors
-    /// [`SessionError::NoSuchSample`]; [`SessionError::TruncateBeyond`] if it is not that long.
-    pub fn truncate(&mut self, sample: Sample, length: usize) -> Result<(), SessionError> {
-        self.places.truncate(sample, length)
+    /// [`SessionError::NoSuchSample`]; [`SessionError::TruncateBeyond`] if fewer tokens are cached.
+    pub fn truncate(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
+        self.samples.truncate(sample, tokens)
     }
 
-    /// How many tokens of a sample are in the cache.
+    /// Returns how many tokens of a sample are in the cache.
     ///
     /// # Errors
     /// [`SessionError::NoSuchSample`].
-    pub fn length(&self, sample: Sample) -> Result<usize, SessionError> {
-        self.places.length(sample)
+    pub fn cached_tokens(&self, sample: Sample) -> Result<usize, SessionError> {
+        self.samples.cached_tokens(sample)
     }
 
-    /// The samples of the batch, by place.
+    /// Returns the samples of the batch, by batch index.
     pub fn samples(&self) -> impl Iterator<Item = Sample> {
-        self.places.samples()
+        self.samples.iter()
     }
 
-    /// Gives samples their next tokens: one for decoding, several for a prompt or for tokens to be verified, as many for
-    /// each as it likes. Samples that are not named stay as they are.
+    /// Feeds samples their next tokens: one for decoding, several for a prompt or for tokens to be verified. The samples
+    /// may get different numbers of tokens. Samples that are not in the list stay as they are.
     ///
-    /// One run of the model, of all places, as wide as the longest list; more where the padding of a sample would not fit
-    /// behind it, or where the model scores the last token only.
+    /// The model runs once, for the whole batch, as wide as the longest list. It runs more often if the padding of a
+    /// sample does not fit into its cache, or if the model gives logits of the last token only.
     ///
     /// # Errors
     /// Before anything is run, [`SessionError::NoSamples`], [`SessionError::NoSuchSample`], [`SessionError::SampleTwice`],
     /// [`SessionError::NoTokens`], [`SessionError::TokenUnknown`], [`SessionError::InputType`] for a token that its input's type does not
-    /// hold, and [`SessionError::CapacityExceeded`]; [`SessionError::Run`] with the engine's message, and the others that [`SessionError`] says
-    /// only a run shows.
-    pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Scores, SessionError> {
+    /// hold, and [`SessionError::CapacityExceeded`]. Then [`SessionError::Run`] with the engine's message, and the other
+    /// errors of a run that [`SessionError`] lists.
+    pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Logits, SessionError> {
         self.run(tokens, usize::MAX, false)
     }
 
-    /// As [`step`](Self::step), in runs of at most `chunk` tokens of each sample, and with the scores after the last
-    /// tokens alone: what long prompts need, whose scores all together would be large.
+    /// Does the same as [`step`](Self::step), in runs of at most `chunk` tokens of each sample, and keeps only the logits
+    /// after each sample's last token. Use it for long prompts, since the logits of all their tokens are large.
     ///
     /// # Errors
     /// As [`step`](Self::step); [`SessionError::NoChunk`] for a chunk of 0.
-    pub fn prefill(&mut self, tokens: &[(Sample, &[i64])], chunk: usize) -> Result<Scores, SessionError> {
+    pub fn prefill(&mut self, tokens: &[(Sample, &[i64])], chunk: usize) -> Result<Logits, SessionError> {
         if chunk == 0 {
             return Err(SessionError::NoChunk);
         }
         self.run(tokens, chunk, true)
     }
 
-    /// What the caches take.
+    /// Returns the memory that the caches take.
     #[must_use]
     pub fn memory(&self) -> MemoryReport {
         MemoryReport::of(&self.runner.interface, self.batch(), self.capacity())
     }
 
-    /// The bytes that the model wrote into the caches in the last step, padding included. Rows that were set to zero
-    /// before do not count.
+    /// Returns the bytes that the model wrote into the caches in the last step, padding included. Rows that were set to
+    /// zero before the step do not count.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
         self.written
     }
 
-    /// The bytes of caches that the engine copied in the last step instead of writing them in place.
+    /// Returns the bytes of caches that the engine copied in the last step instead of writing them in place.
     #[must_use]
     pub fn bytes_copied(&self) -> u64 {
         self.copied
     }
 
-    /// A cache, as it is after the last step: the `index`th of [`Interface::caches`].
+    /// Returns the `index`th cache of [`Interface::caches`], as the last step left it.
     #[must_use]
     pub fn cache(&self, index: usize) -> Option<&Tensor> {
         self.caches.tensors.get(index)
@@ -212,12 +213,12 @@ impl KvSession {
         tokens: &[(Sample, &[i64])],
         chunk: usize,
         only_last: bool,
-    ) -> Result<Scores, SessionError> {
+    ) -> Result<Logits, SessionError> {
         self.check(tokens)?;
-        let before = self.places.lengths();
+        let before = self.samples.all_cached_tokens();
         let mut given: Vec<&[i64]> = vec![&[]; self.batch()];
         for (sample, tokens) in tokens {
-            if let Some(given) = given.get_mut(sample.place) {
+            if let Some(given) = given.get_mut(sample.batch_index) {
                 *given = tokens;
             }
         }
@@ -226,63 +227,72 @@ impl KvSession {
         let limits = Limits {
             capacity: self.capacity(),
             width: if interface.is_decode_only { 1 } else { chunk },
-            is_exact: interface.scores_last,
+            is_exact: interface.last_logits_only,
         };
-        let mut scores = Scores::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
+        let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
         (self.written, self.copied) = (0, 0);
         for round in rounds(&before, &counts, limits) {
-            let token = |place: usize, position: usize| {
-                let before = before.get(place).copied().unwrap_or_default();
-                given.get(place).and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
+            let token = |batch_index: usize, position: usize| {
+                let before = before.get(batch_index).copied().unwrap_or_default();
+                given
+                    .get(batch_index)
+                    .and_then(|tokens| tokens.get(position - before))
+                    .copied()
+                    .unwrap_or_default()
             };
             let inputs = round.feed.tensors(&self.runner.interface, token, limits.capacity)?;
             let logits = self.run_round(&round, &inputs)?;
             if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
                 self.check_known(tokens)?;
             }
-            if logits.scores_last() && !self.runner.interface.scores_last {
-                // It does not declare that it scores the last column only: samples that were padded have no score. Their
-                // lengths are as before, and so all of it is run again.
-                self.runner.interface.scores_last = true;
+            if logits.are_last_only() && !self.runner.interface.last_logits_only {
+                // The model does not declare that it gives logits of the last column only, so samples that were padded have
+                // none. The counts of cached tokens are as before, so the whole step can be run again.
+                self.runner.interface.last_logits_only = true;
                 return self.run(tokens, chunk, only_last);
             }
-            scores.take(&round.feed, &before, &logits, only_last);
+            kept.take(&round.feed, &before, &logits, only_last);
         }
         for (sample, tokens) in tokens {
-            self.places.set_length(*sample, self.places.length(*sample)? + tokens.len());
+            let cached = self.samples.cached_tokens(*sample)?;
+            self.samples.set_cached_tokens(*sample, cached + tokens.len());
         }
-        Ok(scores)
+        Ok(kept)
     }
 
-    fn run_round(&mut self, round: &Round, inputs: &[(String, Tensor)]) -> Result<Logits, SessionError> {
-        let kept = self.caches.keep(&round.kept);
+    fn run_round(
+        &mut self,
+        round: &Round,
+        inputs: &[(String, Tensor)],
+    ) -> Result<LogitsTensor, SessionError> {
+        let saved = self.caches.save_rows(&round.overwritten);
         let ran = self.caches.run(&mut self.runner, &round.feed, inputs);
-        self.caches.restore_rows(&round.kept, &kept);
+        self.caches.restore_rows(&round.overwritten, &saved);
         let (logits, wrote) = ran?;
         self.written += wrote.written;
         self.copied += wrote.copied;
         Ok(logits)
     }
 
-    /// Everything that can be wrong with a step, before it is run.
+    /// Checks everything about a step that can be checked before it runs.
     fn check(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
         if given.is_empty() {
             return Err(SessionError::NoSamples);
         }
         let mut seen = vec![false; self.batch()];
         for &(sample, tokens) in given {
-            self.places.check_room(sample, tokens.len())?;
+            self.samples.check_room(sample, tokens.len())?;
             if tokens.is_empty() {
                 return Err(SessionError::NoTokens { sample });
             }
-            if seen.get_mut(sample.place).is_some_and(|seen| std::mem::replace(seen, true)) {
+            if seen.get_mut(sample.batch_index).is_some_and(|seen| std::mem::replace(seen, true)) {
                 return Err(SessionError::SampleTwice { sample });
             }
         }
         self.check_known(given)
     }
 
-    /// That the model has all tokens, as far as it is known how many it has, and can be fed with them.
+    /// Checks that the tokens are in the vocabulary, if its size is known, and that the inputs' types hold them.
     fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
         let vocabulary = self.vocabulary();
         for &(sample, tokens) in given {
@@ -300,13 +310,22 @@ impl KvSession {
     }
 }
 
-/// The checked file of a decoder, and what it takes. The model itself can be large, and is dropped here.
+impl fmt::Debug for KvSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvSession")
+            .field("batch", &self.batch())
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the checked file of a decoder and its inputs and outputs. The model can be large, so it is dropped here.
 pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> {
     let model = Model::load(path)?;
     Ok((model.file()?, interface(&model)?))
 }
 
-/// What a decoder takes.
+/// Returns a decoder's inputs and outputs, if its caches can be run in place.
 fn interface(model: &Model) -> Result<Interface, SessionError> {
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
@@ -317,8 +336,8 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     Interface::of(&graph, &decoder)
 }
 
-/// That nothing reads a static cache's past but what writes it. An engine that is given one buffer as past and present
-/// is not told that they are one, and may write it before or after the reader.
+/// Checks that only the node that writes a static cache reads its past. An engine does not know that past and present
+/// are one buffer, and may write it before or after another reader.
 fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     let caches = decoder.caches.iter().filter(|cache| cache.is_static());
     let of_fixed_size: BTreeSet<_> = caches.map(|cache| cache.past).collect();
@@ -349,7 +368,8 @@ fn check_static(interface: &Interface) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Checks that the types of inputs hold every value that they will be fed with; [`KvSession::check_known`] sees to tokens.
+/// Checks that the types of inputs hold every value that they will be fed with, except tokens, which
+/// [`KvSession::check_known`] checks.
 fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {
@@ -366,7 +386,7 @@ fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionErro
     })
 }
 
-/// That the model has all of the tokens.
+/// Checks that the tokens are in the vocabulary.
 pub(crate) fn check_tokens(
     tokens: &[i64],
     vocabulary: Option<usize>,

@@ -1,13 +1,13 @@
-//! What caches take.
+//! The memory that caches take.
 
 use kvscatter::ElementType;
 
 use crate::{Interface, SessionError};
 
-/// Bytes beside the caches that a place in a batch takes: its length, and what a step is fed with for it.
-const PLACE: u64 = 128;
+/// Bytes beside the caches that a sample takes: its state, and its part of a step's inputs.
+const SAMPLE_BYTES: u64 = 128;
 
-/// What a session's caches take, in bytes.
+/// The memory that a session's caches take, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryReport {
     /// Every cache, in the order of the model's inputs.
@@ -20,7 +20,7 @@ pub struct MemoryReport {
     pub total: u64,
 }
 
-/// What a cache takes.
+/// The memory that one cache takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheMemory {
     /// The input.
@@ -36,7 +36,7 @@ pub struct CacheMemory {
 }
 
 impl MemoryReport {
-    /// Of caches with this batch and capacity, which have been allocated or [checked](Self::check).
+    /// Reports on caches with this batch and capacity, which have been allocated or [checked](Self::check).
     pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
         let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, total: 0 };
         for port in &interface.caches {
@@ -61,7 +61,7 @@ impl MemoryReport {
         report
     }
 
-    /// That caches of this length, and what is kept for each place of the batch beside them, are within a limit.
+    /// Checks that caches of this capacity, and the bytes for each sample beside them, are within a limit.
     pub(crate) fn check(
         interface: &Interface,
         batch: usize,
@@ -73,9 +73,9 @@ impl MemoryReport {
             let len = port.element.storage_len(&port.shape(batch, capacity));
             needed = needed.zip(len).and_then(|(needed, len)| needed.checked_add(bytes(len)));
         }
-        // A model may claim a batch of any size, with caches of nothing.
-        let places = bytes(batch).checked_mul(PLACE);
-        let needed = needed.zip(places).map(|(needed, places)| needed.max(places));
+        // A model may claim a batch of any size, with caches of zero bytes.
+        let samples = bytes(batch).checked_mul(SAMPLE_BYTES);
+        let needed = needed.zip(samples).map(|(needed, samples)| needed.max(samples));
         match needed.filter(|needed| *needed <= limit) {
             Some(_) => Ok(()),
             None => Err(SessionError::MemoryLimit { needed, limit }),
@@ -83,7 +83,7 @@ impl MemoryReport {
     }
 }
 
-/// A count of bytes, in the type that limits have.
+/// Converts a count of bytes to the type of limits.
 pub(crate) fn bytes(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

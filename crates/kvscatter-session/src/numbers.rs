@@ -1,11 +1,12 @@
-//! Scores as numbers, and the best of them.
+//! Logits as numbers, and the largest of them.
 
 use std::borrow::Cow;
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
-/// Logits as numbers, where they lie if they are such numbers; `None` for a type that has none.
+/// Returns logits as float32. They are borrowed if the bytes are aligned float32 values, else converted. `None` for a
+/// type that is not floating point with at least 16 bits.
 #[must_use]
 pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
     if element == ElementType::Float32
@@ -30,13 +31,13 @@ pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
     })
 }
 
-/// The entry with the highest score, the first of equal ones; 0 if none is a number.
+/// Returns the index of the largest logit, the first of equal ones; 0 if all are NaN or there is none.
 #[must_use]
-pub fn argmax(scores: &[f32]) -> usize {
+pub fn argmax(logits: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
-    for (entry, &score) in scores.iter().enumerate() {
-        if score > best.1 {
-            best = (entry, score);
+    for (entry, &logit) in logits.iter().enumerate() {
+        if logit > best.1 {
+            best = (entry, logit);
         }
     }
     best.0
@@ -73,10 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_highest_scores_wins_and_nan_never_does() {
-        for (scores, best) in [(&[0.0, 2.0, 2.0][..], 1), (&[f32::NAN, -1.0], 1), (&[f32::NAN], 0), (&[], 0)]
+    fn the_first_of_the_largest_logits_wins_and_nan_never_does() {
+        for (logits, best) in [(&[0.0, 2.0, 2.0][..], 1), (&[f32::NAN, -1.0], 1), (&[f32::NAN], 0), (&[], 0)]
         {
-            assert_eq!(argmax(scores), best, "{scores:?}");
+            assert_eq!(argmax(logits), best, "{logits:?}");
         }
     }
 }

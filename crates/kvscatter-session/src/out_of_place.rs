@@ -1,64 +1,65 @@
 //! A decoder run step by step with past and present in separate memory: the baseline for writing in place.
 
-use crate::{Feed, Logits, Runner, SessionError, Tensor};
+use crate::{Feed, LogitsTensor, Runner, SessionError, Tensor};
 
-/// Samples of one length in caches that every step reads whole, and replaces by those that it wrote elsewhere.
+/// Samples of one length. Every step reads whole caches and writes new ones elsewhere, which replace them.
+#[derive(Debug)]
 pub struct OutOfPlace {
     batch: usize,
-    /// Slots of a static cache; a growing one has as many as its length.
+    /// Slots of a static cache; `None` for a growing one, which has a slot for each cached token.
     capacity: Option<usize>,
     pasts: Vec<Tensor>,
-    length: usize,
+    cached_tokens: usize,
 }
 
 impl OutOfPlace {
-    /// Empty samples, with the capacity of caches that are static, and `None` for those that grow.
+    /// Makes empty samples. `capacity` is that of static caches, and `None` for caches that grow.
     ///
     /// # Errors
     /// [`SessionError::TensorTooLarge`].
     pub fn new(runner: &Runner, batch: usize, capacity: Option<usize>) -> Result<Self, SessionError> {
         let pasts = runner.caches(batch, capacity.unwrap_or_default())?;
-        Ok(Self { batch, capacity, pasts, length: 0 })
+        Ok(Self { batch, capacity, pasts, cached_tokens: 0 })
     }
 
-    /// How many samples there are.
+    /// Returns how many samples there are.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// How many tokens each has.
+    /// Returns how many tokens of each sample are in the caches.
     #[must_use]
-    pub fn length(&self) -> usize {
-        self.length
+    pub fn cached_tokens(&self) -> usize {
+        self.cached_tokens
     }
 
-    /// How many bytes the caches take.
+    /// Returns how many bytes the caches take.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pasts.iter().map(Tensor::len).sum()
     }
 
-    /// Gives every sample its next `width` tokens, for which static caches must have room: it is not checked, and an
-    /// engine that is given too many says so in words of its own. `token` gives that of a sample at a place in its
-    /// sequence.
+    /// Gives every sample its next `width` tokens. `token(sample, position)` is a token of a sample's sequence.
+    ///
+    /// Static caches must have room for them. This is not checked: for too many tokens the engine returns its own error.
     ///
     /// # Errors
-    /// [`SessionError::Run`], after which everything is as before; [`SessionError::TensorTooLarge`], and what [`Feed::tensors`] and
-    /// [`Runner::out_of_place`] say.
+    /// [`SessionError::Run`], after which everything is as before; [`SessionError::TensorTooLarge`]; those of
+    /// [`Feed::tensors`] and [`Runner::out_of_place`].
     pub fn step(
         &mut self,
         runner: &mut Runner,
         width: usize,
         token: impl Fn(usize, usize) -> i64,
-    ) -> Result<Logits, SessionError> {
-        let after = self.length + width;
+    ) -> Result<LogitsTensor, SessionError> {
+        let after = self.cached_tokens + width;
         let slots = self.capacity.unwrap_or(after);
-        let feed = Feed::next(&vec![self.length; self.batch], width);
+        let feed = Feed::next(&vec![self.cached_tokens; self.batch], width);
         let inputs = feed.tensors(&runner.interface, token, slots)?;
         let mut presents = runner.caches(self.batch, slots)?;
         let logits = runner.out_of_place(&inputs, &self.pasts, &mut presents, width)?;
-        (self.pasts, self.length) = (presents, after);
+        (self.pasts, self.cached_tokens) = (presents, after);
         Ok(logits)
     }
 }

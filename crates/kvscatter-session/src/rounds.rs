@@ -1,7 +1,7 @@
-//! How tokens of different counts become runs of a model, all of whose samples have one width.
+//! Divides a step into runs of the model. Samples get different numbers of tokens, but a run has one width for all.
 //!
-//! A model writes `width` rows for every sample, padding included. Rows of padding lie after a sample's length, where
-//! nothing sees them; what they must not do is to reach beyond the capacity or over rows that are in use.
+//! A model writes `width` rows for every sample, padding included. Rows of padding lie after a sample's cached tokens,
+//! where attention does not see them. They must not lie beyond the capacity or in slots that hold cached tokens.
 
 use std::ops::Range;
 
@@ -11,41 +11,42 @@ use crate::{Feed, SampleFeed};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
     pub(crate) feed: Feed,
-    /// Slots in use that the padding of a place writes over, by place: they are kept aside and put back.
-    pub(crate) kept: Vec<(usize, Range<usize>)>,
+    /// Slots with cached tokens that padding overwrites, by batch index. Their rows are saved before the run and
+    /// restored after it.
+    pub(crate) overwritten: Vec<(usize, Range<usize>)>,
 }
 
-/// What a round may be.
+/// The limits of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) capacity: usize,
     /// The most tokens of one sample in a round, at least 1.
     pub(crate) width: usize,
-    /// Whether no sample that gets tokens may be padded: the model scores the last column only.
+    /// Whether no sample that gets tokens may be padded: the model gives logits of the last column only.
     pub(crate) is_exact: bool,
 }
 
-/// The runs that give every place its tokens. `lengths` is how many rows of each are in use, `counts` how many tokens
-/// each gets; a place that gets any has room for them.
+/// Returns the runs that give every sample its tokens. Both lists are by batch index: `cached` counts the tokens in the
+/// cache, `counts` the new ones. A sample that gets tokens has room for them.
 ///
-/// A round is as wide as its longest part, unless a sample with tokens has less room: then it is as wide as that, which
-/// is room for all of that sample's tokens at least, and the others go on in the next. A full place without tokens is
-/// written over at its end, and put back.
-pub(crate) fn rounds(lengths: &[usize], counts: &[usize], limits: Limits) -> Vec<Round> {
-    let (mut lengths, mut left) = (lengths.to_vec(), counts.to_vec());
+/// A round is as wide as the longest list of tokens that are left. If a sample with tokens has less room, the round is
+/// as wide as that room, and longer lists continue in the next round. A full sample without tokens is overwritten at its
+/// end, and its rows are restored.
+pub(crate) fn rounds(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<Round> {
+    let (mut cached, mut left) = (cached.to_vec(), counts.to_vec());
     let mut rounds = Vec::new();
-    while let Some(width) = width(&lengths, &left, limits) {
-        let mut round = Round { feed: Feed { width, samples: Vec::new() }, kept: Vec::new() };
-        for (place, (length, left)) in lengths.iter_mut().zip(&mut left).enumerate() {
+    while let Some(width) = width(&cached, &left, limits) {
+        let mut round = Round { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
+        for (batch_index, (cached, left)) in cached.iter_mut().zip(&mut left).enumerate() {
             let count = (*left).min(width);
-            // Only without tokens can it reach beyond the capacity.
-            let start = (*length).min(limits.capacity - width);
-            if start < *length {
-                round.kept.push((place, start..*length));
+            // A sample with tokens has room for the width. Only one without tokens may have less.
+            let start = (*cached).min(limits.capacity - width);
+            if start < *cached {
+                round.overwritten.push((batch_index, start..*cached));
             }
-            let tokens = *length..*length + count;
+            let tokens = *cached..*cached + count;
             round.feed.samples.push(SampleFeed { start, padding: 0, tokens, first_slot: 0 });
-            *length += count;
+            *cached += count;
             *left -= count;
         }
         rounds.push(round);
@@ -54,11 +55,11 @@ pub(crate) fn rounds(lengths: &[usize], counts: &[usize], limits: Limits) -> Vec
 }
 
 /// The width of the next round; `None` if no sample has tokens left.
-fn width(lengths: &[usize], left: &[usize], limits: Limits) -> Option<usize> {
-    let active = || lengths.iter().zip(left).filter(|(_, left)| **left > 0);
+fn width(cached: &[usize], left: &[usize], limits: Limits) -> Option<usize> {
+    let active = || cached.iter().zip(left).filter(|(_, left)| **left > 0);
     let wanted = active().map(|(_, left)| *left);
     let wanted = if limits.is_exact { wanted.min() } else { wanted.max() }?;
-    let room = active().map(|(length, _)| limits.capacity - length).min()?;
+    let room = active().map(|(cached, _)| limits.capacity - cached).min()?;
     Some(wanted.min(room).min(limits.width))
 }
 
@@ -68,14 +69,14 @@ mod tests {
 
     const WIDE: Limits = Limits { capacity: 8, width: usize::MAX, is_exact: false };
 
-    /// Width, start and tokens of each place, and how many rows are kept.
+    /// Width, start and tokens of each sample, and how many rows are overwritten.
     type Shown = (usize, Vec<(usize, usize)>, usize);
 
     fn shown(rounds: &[Round]) -> Vec<Shown> {
         let show = |round: &Round| {
             let samples = round.feed.samples.iter();
             let samples = samples.map(|sample| (sample.start, sample.tokens.len())).collect();
-            (round.feed.width, samples, round.kept.iter().map(|(_, slots)| slots.len()).sum())
+            (round.feed.width, samples, round.overwritten.iter().map(|(_, slots)| slots.len()).sum())
         };
         rounds.iter().map(show).collect()
     }
@@ -87,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_without_room_for_the_padding_makes_the_round_narrower() {
+    fn a_sample_without_room_for_the_padding_makes_the_round_narrower() {
         let rounds = rounds(&[7, 0], &[1, 5], WIDE);
         assert_eq!(shown(&rounds), [(1, vec![(7, 1), (0, 1)], 0), (4, vec![(4, 0), (1, 4)], 4)]);
-        assert_eq!(rounds[1].kept, [(0, 4..8)]);
+        assert_eq!(rounds[1].overwritten, [(0, 4..8)]);
     }
 
     #[test]
-    fn only_the_last_column_is_scored_so_that_nobody_is_padded() {
+    fn no_sample_is_padded_where_logits_are_of_the_last_column() {
         let rounds = rounds(&[0, 0], &[2, 5], Limits { is_exact: true, ..WIDE });
         assert_eq!(shown(&rounds), [(2, vec![(0, 2), (0, 2)], 0), (3, vec![(2, 0), (2, 3)], 0)]);
     }
@@ -104,12 +105,12 @@ mod tests {
         let capacity = 4;
         for width in 1..=5 {
             for is_exact in [false, true] {
-                for lengths in all(capacity) {
+                for cached in all(capacity) {
                     for counts in all(capacity) {
-                        if lengths.iter().zip(&counts).any(|(length, count)| length + count > capacity) {
+                        if cached.iter().zip(&counts).any(|(cached, count)| cached + count > capacity) {
                             continue;
                         }
-                        check(&lengths, &counts, Limits { capacity, width, is_exact });
+                        check(&cached, &counts, Limits { capacity, width, is_exact });
                     }
                 }
             }
@@ -121,31 +122,31 @@ mod tests {
         (0..base.pow(3)).map(move |n| [n % base, n / base % base, n / base / base])
     }
 
-    /// Plays the rounds on a model of the cache that knows which token each slot holds.
-    fn check(lengths: &[usize; 3], counts: &[usize; 3], limits: Limits) {
+    /// Applies the rounds to lists of which token each slot holds.
+    fn check(cached: &[usize; 3], counts: &[usize; 3], limits: Limits) {
         let mut slots = [(); 3].map(|()| vec![None; limits.capacity]);
-        for (place, slots) in slots.iter_mut().enumerate() {
-            (0..lengths[place]).for_each(|slot| slots[slot] = Some(slot));
+        for (index, slots) in slots.iter_mut().enumerate() {
+            (0..cached[index]).for_each(|slot| slots[slot] = Some(slot));
         }
-        for round in rounds(lengths, counts, limits) {
+        for round in rounds(cached, counts, limits) {
             assert!(round.feed.width <= limits.width);
             let before = slots.clone();
-            for (place, sample) in round.feed.samples.iter().enumerate() {
+            for (index, sample) in round.feed.samples.iter().enumerate() {
                 if !sample.tokens.is_empty() {
                     assert!(!limits.is_exact || sample.tokens.len() == round.feed.width);
                     assert_eq!(sample.start, sample.tokens.start);
                 }
                 for column in 0..round.feed.width {
-                    slots[place][sample.start + column] = sample.position(column);
+                    slots[index][sample.start + column] = sample.position(column);
                 }
             }
-            for (place, kept) in round.kept {
-                slots[place][kept.clone()].copy_from_slice(&before[place][kept]);
+            for (index, rows) in round.overwritten {
+                slots[index][rows.clone()].copy_from_slice(&before[index][rows]);
             }
         }
-        for (place, slots) in slots.iter().enumerate() {
-            let end = lengths[place] + counts[place];
-            assert!((0..end).all(|slot| slots[slot] == Some(slot)), "{lengths:?} {counts:?} {limits:?}");
+        for (index, slots) in slots.iter().enumerate() {
+            let end = cached[index] + counts[index];
+            assert!((0..end).all(|slot| slots[slot] == Some(slot)), "{cached:?} {counts:?} {limits:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::CachePort;
 
-/// Where the rows of a dense cache lie: `batch × outer × capacity` runs of bytes.
+/// The layout of a dense cache's rows: `batch × outer × capacity` runs of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     outer: usize,
@@ -14,7 +14,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The rows of a cache of this capacity. Every dimension but batch and sequence must be known.
+    /// Computes the layout of a cache with this capacity. Every dimension but batch and sequence must be known.
     #[must_use]
     pub fn of(cache: &CachePort, capacity: usize) -> Self {
         let product =
@@ -25,19 +25,19 @@ impl Rows {
         Self { outer, capacity, run: inner * width }
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row(self) -> usize {
         self.outer * self.run
     }
 
-    /// The slots among `slots` whose rows of `sample` differ, in order.
+    /// Returns the slots among `slots` whose rows of `sample` differ, in order.
     #[must_use]
     pub fn differing(self, sample: usize, slots: Range<usize>, a: &[u8], b: &[u8]) -> Vec<usize> {
         let mut differ = vec![false; slots.len()];
         for outer in 0..self.outer {
             let all = self.run_at(sample, outer, slots.clone());
-            // Most are alike: one comparison for the lot.
+            // Most rows are equal, so all are compared at once first.
             if a.get(all.clone()) == b.get(all) {
                 continue;
             }
@@ -49,7 +49,7 @@ impl Rows {
         slots.zip(differ).filter(|(_, differs)| *differs).map(|(slot, _)| slot).collect()
     }
 
-    /// The bytes of a sample's rows in these slots, run by run.
+    /// Returns the bytes of a sample's rows in these slots, run by run.
     pub fn runs(self, sample: usize, slots: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         (0..self.outer).map(move |outer| self.run_at(sample, outer, slots.clone()))
     }

@@ -1,6 +1,7 @@
-//! A loaded decoder that is run step by step: in place or out of place.
+//! A loaded decoder, and the single steps that it runs in place or out of place.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use crate::engine::{InPlaceCache, Session, Step};
 use crate::interface::Interface;
@@ -10,16 +11,17 @@ use crate::{SessionError, Tensor};
 /// A loaded decoder.
 pub struct Runner {
     session: Box<dyn Session>,
-    /// What it takes and gives.
+    /// Its inputs and outputs.
     pub interface: Interface,
 }
 
-/// The scores that a step gave, as the engine returned them: rows are made numbers when they are asked for, since those
-/// of padding and of all but the last token of a prompt are not.
-pub struct Logits {
-    /// Tokens of each sample that have some: all of the step's, or the last one.
+/// The logits of a step, as the engine returned them. Rows are converted to float32 when they are read, since most
+/// callers do not read those of padding, nor those of a prompt before its last token.
+#[derive(Debug)]
+pub struct LogitsTensor {
+    /// Tokens of each sample that have logits: all of the step's, or the last one.
     tokens: usize,
-    /// Scores of each token.
+    /// Logits of each token.
     pub vocabulary: usize,
     /// Tokens of each sample in the step.
     width: usize,
@@ -27,13 +29,13 @@ pub struct Logits {
     tensor: Tensor,
 }
 
-impl Logits {
-    /// Whether only the last of several tokens is scored.
-    pub(crate) fn scores_last(&self) -> bool {
+impl LogitsTensor {
+    /// Returns whether only the last of several tokens has logits.
+    pub(crate) fn are_last_only(&self) -> bool {
         self.tokens < self.width
     }
 
-    /// The scores after a token of a sample; `None` where the model gives none.
+    /// Returns the logits after a token of a sample. `None` if the model gives none there.
     pub fn after(&self, sample: usize, token: usize) -> Option<Cow<'_, [f32]>> {
         let token = token.checked_sub(self.width.checked_sub(self.tokens)?)?;
         let row = sample.checked_mul(self.tokens)?.checked_add(token).filter(|_| token < self.tokens)?;
@@ -42,20 +44,23 @@ impl Logits {
         numbers::to_f32(self.tensor.element(), self.tensor.bytes().get(first..first.checked_add(len)?)?)
     }
 
-    /// The scores after the last token of a sample.
+    /// Returns the logits after the last token of a sample.
     pub(crate) fn last(&self, sample: usize) -> Option<Cow<'_, [f32]>> {
         self.after(sample, self.width.checked_sub(1)?)
     }
 }
 
 impl Runner {
-    /// A model that an engine has loaded, and what it takes.
+    /// Takes a model that an engine has loaded, and its inputs and outputs.
     #[must_use]
     pub fn new(session: Box<dyn Session>, interface: Interface) -> Self {
         Self { session, interface }
     }
 
-    /// Caches of zeros.
+    /// Allocates caches of zeros.
+    ///
+    /// # Errors
+    /// As [`Session::zeros`].
     pub fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, SessionError> {
         self.interface
             .caches
@@ -70,7 +75,7 @@ impl Runner {
         inputs: &[(String, Tensor)],
         caches: &mut [Tensor],
         width: usize,
-    ) -> Result<(Logits, Vec<usize>), SessionError> {
+    ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
         let ports = &self.interface.caches;
         let step = Step {
             inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
@@ -86,14 +91,14 @@ impl Runner {
         Ok((logits(&self.interface, ran.returned, inputs_batch(inputs), width)?, ran.present_at))
     }
 
-    /// One step that leaves the pasts as they are and writes the presents elsewhere.
+    /// Runs one step that leaves the pasts as they are and writes the presents elsewhere.
     pub fn out_of_place(
         &mut self,
         inputs: &[(String, Tensor)],
         pasts: &[Tensor],
         presents: &mut [Tensor],
         width: usize,
-    ) -> Result<Logits, SessionError> {
+    ) -> Result<LogitsTensor, SessionError> {
         let ports = &self.interface.caches;
         let mut all: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         all.extend(ports.iter().zip(pasts).map(|(port, past)| (port.past.as_str(), past)));
@@ -112,7 +117,13 @@ impl Runner {
     }
 }
 
-/// The first dimension of what is fed.
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runner").field("interface", &self.interface).finish_non_exhaustive()
+    }
+}
+
+/// Returns the first dimension of the inputs.
 fn inputs_batch(inputs: &[(String, Tensor)]) -> usize {
     inputs.iter().find_map(|(_, tensor)| tensor.shape().first().copied()).unwrap_or_default()
 }
@@ -122,7 +133,7 @@ fn logits(
     returned: Vec<Tensor>,
     batch: usize,
     width: usize,
-) -> Result<Logits, SessionError> {
+) -> Result<LogitsTensor, SessionError> {
     let name = || interface.logits.clone();
     let tensor = returned.into_iter().next().ok_or(SessionError::NoLogits)?;
     let shape = tensor.shape().to_vec();
@@ -135,27 +146,28 @@ fn logits(
     if numbers::to_f32(tensor.element(), &[]).is_none() {
         return Err(SessionError::LogitsElement { output: name(), element: tensor.element() });
     }
-    Ok(Logits { tokens, vocabulary, width, tensor })
+    Ok(LogitsTensor { tokens, vocabulary, width, tensor })
 }
 
 #[cfg(test)]
 mod tests {
     use kvscatter::ElementType;
 
-    use super::Logits;
+    use super::LogitsTensor;
     use crate::Tensor;
 
-    /// Scores of 2 samples, 10 × sample + token, after these many of 3 tokens.
-    fn logits(tokens: usize) -> Logits {
-        let scores: Vec<i64> =
+    /// Logits of 2 samples, 10 × sample + token, after these many of 3 tokens.
+    fn logits(tokens: usize) -> LogitsTensor {
+        let logits: Vec<i64> =
             [0, 10].into_iter().flat_map(|sample| (3 - tokens..3).map(move |t| sample + t as i64)).collect();
-        let tensor = Tensor::integers(ElementType::Float32, &[2, tokens, 1], &scores).unwrap();
-        Logits { tokens, vocabulary: 1, width: 3, tensor }
+        let tensor = Tensor::integers(ElementType::Float32, &[2, tokens, 1], &logits).unwrap();
+        LogitsTensor { tokens, vocabulary: 1, width: 3, tensor }
     }
 
     #[test]
-    fn scores_are_those_of_a_sample_s_own_tokens() {
-        let after = |logits: &Logits, sample, token| logits.after(sample, token).map(|scores| scores[0]);
+    fn logits_are_those_of_a_sample_s_own_tokens() {
+        let after =
+            |logits: &LogitsTensor, sample, token| logits.after(sample, token).map(|logits| logits[0]);
         let all = logits(3);
         assert_eq!([(0, 0), (0, 2), (1, 1)].map(|(s, t)| after(&all, s, t)), [0.0, 2.0, 11.0].map(Some));
         let last = logits(1);

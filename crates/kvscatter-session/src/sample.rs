@@ -1,27 +1,28 @@
-//! The name of a sample in a running batch.
+//! A handle to a sample of a running batch.
 
 use std::fmt;
 
-/// A sample of a running batch: a place in it, for as long as the sample is there.
+/// A handle to a sample of a running batch. A sample is one sequence of the batch.
 ///
-/// A place that is taken again is another sample, so that the name of one that was removed never means its successor.
+/// It is valid until the sample is removed. A sample that is added later at the same batch index has another handle, so
+/// an old handle never means a new sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sample {
-    pub(crate) place: usize,
-    /// Different for every sample that a process has.
+    pub(crate) batch_index: usize,
+    /// Different for every sample of a process.
     pub(crate) serial: u64,
 }
 
 impl Sample {
-    /// Its index in the batch dimension of every tensor.
+    /// Returns the sample's index in the batch dimension of every tensor.
     #[must_use]
-    pub fn index(self) -> usize {
-        self.place
+    pub fn batch_index(self) -> usize {
+        self.batch_index
     }
 }
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sample {}", self.place)
+        write!(f, "sample {}", self.batch_index)
     }
 }

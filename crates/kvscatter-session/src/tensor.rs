@@ -1,13 +1,14 @@
-//! Tensors that an engine reads and writes where they lie.
+//! Tensors that an engine reads and writes in place.
 
 use std::any::Any;
+use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 use kvscatter::ElementType;
 
 use crate::SessionError;
 
-/// As much as ONNX Runtime aligns its own tensors to.
+/// 64 bytes: the alignment of ONNX Runtime's own tensors.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; Line::BYTES]);
@@ -16,10 +17,10 @@ impl Line {
     const BYTES: usize = 64;
 }
 
-/// A dense tensor, in memory of ours or of an engine's.
+/// A dense tensor, in its own memory or in an engine's.
 ///
-/// Ours stays where it is for as long as it lives and is aligned to 64 bytes. Elements are little-endian and 4-bit
-/// types packed, as ONNX stores them.
+/// Its own memory does not move and is aligned to 64 bytes. Elements are little-endian and 4-bit types packed, as ONNX
+/// stores them.
 pub struct Tensor {
     element: ElementType,
     shape: Vec<usize>,
@@ -28,21 +29,21 @@ pub struct Tensor {
 }
 
 enum Bytes {
-    Ours(Vec<Line>),
-    Theirs(Box<dyn Memory>),
+    Own(Vec<Line>),
+    Engine(Box<dyn Memory>),
 }
 
-/// Memory that an engine allocates itself, and takes into a run and back.
+/// Memory that an engine allocates. It moves into a run and back.
 pub trait Memory: Any + Send {
-    /// The values' bytes.
+    /// Returns the values' bytes.
     fn bytes(&self) -> &[u8];
 
-    /// The values' bytes, to be changed.
+    /// Returns the values' bytes, to be changed.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 impl Tensor {
-    /// A tensor of zeros.
+    /// Allocates a tensor of zeros.
     ///
     /// # Errors
     /// [`SessionError::TensorTooLarge`] for strings, for a shape larger than any buffer and for one that the system has no
@@ -56,14 +57,14 @@ impl Tensor {
         let mut lines = Vec::new();
         lines.try_reserve_exact(len.div_ceil(Line::BYTES)).map_err(|_| too_large())?;
         lines.resize(len.div_ceil(Line::BYTES), Line::zeroed());
-        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Ours(lines), len })
+        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Own(lines), len })
     }
 
-    /// A tensor in an engine's own memory.
+    /// Makes a tensor in an engine's memory.
     ///
     /// # Errors
     /// [`SessionError::TensorTooLarge`] for strings and for a shape larger than any buffer, [`SessionError::ByteCount`] if the memory
-    /// is not exactly what the shape takes.
+    /// does not have exactly the bytes that the shape takes.
     pub fn of_memory(
         element: ElementType,
         shape: &[usize],
@@ -76,21 +77,21 @@ impl Tensor {
         if got != expected {
             return Err(SessionError::ByteCount { element, shape: shape.to_vec(), expected, got });
         }
-        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Theirs(memory), len: expected })
+        Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Engine(memory), len: expected })
     }
 
-    /// The engine's own memory, if this is what it is.
+    /// Returns the engine's memory; `None` if the tensor has its own, or memory of another type.
     pub fn memory_mut<M: Memory>(&mut self) -> Option<&mut M> {
         match &mut self.bytes {
-            Bytes::Ours(_) => None,
-            Bytes::Theirs(memory) => {
+            Bytes::Own(_) => None,
+            Bytes::Engine(memory) => {
                 let memory: &mut dyn Any = memory.as_mut();
                 memory.downcast_mut()
             }
         }
     }
 
-    /// An int64 tensor of these values.
+    /// Makes an int64 tensor of these values.
     ///
     /// # Errors
     /// As [`zeros`](Self::zeros), and [`SessionError::ValueCount`] if they do not fill the shape.
@@ -98,12 +99,12 @@ impl Tensor {
         Self::integers(ElementType::Int64, shape, values)
     }
 
-    /// A tensor of these integers in the type that an input has.
+    /// Makes a tensor of these integers in the element type of an input.
     ///
     /// # Errors
     /// As [`zeros`](Self::zeros); [`SessionError::ValueCount`] if they do not fill the shape; [`SessionError::InputType`] for a
-    /// value that the type does not hold, and for types that no decoder takes masks or positions in: all but int64,
-    /// int32, bool and float.
+    /// value that the type does not hold, and for every type but int64, int32, bool and float, since no decoder takes
+    /// masks or positions in another.
     pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         let mut tensor = Self::zeros(element, shape)?;
         let expected = shape.iter().product();
@@ -119,79 +120,90 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn element(&self) -> ElementType {
         self.element
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The values' bytes.
+    /// Returns the values' bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let bytes = match &self.bytes {
-            Bytes::Ours(lines) => bytemuck::must_cast_slice::<Line, u8>(lines),
-            Bytes::Theirs(memory) => memory.bytes(),
+            Bytes::Own(lines) => bytemuck::must_cast_slice::<Line, u8>(lines),
+            Bytes::Engine(memory) => memory.bytes(),
         };
         bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// The values' bytes, to be changed.
+    /// Returns the values' bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = match &mut self.bytes {
-            Bytes::Ours(lines) => bytemuck::must_cast_slice_mut::<Line, u8>(lines),
-            Bytes::Theirs(memory) => memory.bytes_mut(),
+            Bytes::Own(lines) => bytemuck::must_cast_slice_mut::<Line, u8>(lines),
+            Bytes::Engine(memory) => memory.bytes_mut(),
         };
         bytes.get_mut(..self.len).unwrap_or_default()
     }
 
-    /// How many bytes the values take.
+    /// Returns how many bytes the values take.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "of bytes: a tensor is no collection of them")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Where the first byte lies.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn address(&self) -> usize {
         match &self.bytes {
-            Bytes::Ours(lines) => lines.as_ptr().addr(),
-            Bytes::Theirs(memory) => memory.bytes().as_ptr().addr(),
+            Bytes::Own(lines) => lines.as_ptr().addr(),
+            Bytes::Engine(memory) => memory.bytes().as_ptr().addr(),
         }
     }
 
-    /// The bytes, through a pointer that may be read but not written through. `None` for an engine's own memory, which
-    /// need not stay where it is, nor as long as it is.
+    /// Returns a pointer to the bytes that may be read but not written through. `None` for an engine's memory, which may
+    /// move and change its size.
     #[must_use]
     pub fn as_ptr(&self) -> Option<*const u8> {
         match &self.bytes {
-            Bytes::Ours(lines) => Some(lines.as_ptr().cast()),
-            Bytes::Theirs(_) => None,
+            Bytes::Own(lines) => Some(lines.as_ptr().cast()),
+            Bytes::Engine(_) => None,
         }
     }
 
-    /// The bytes, through a pointer that may be written through for as long as nothing else touches them. `None` for an
-    /// engine's own memory, which need not stay where it is, nor as long as it is.
+    /// Returns a pointer to the bytes that may be written through for as long as nothing else uses them. `None` for an
+    /// engine's memory, which may move and change its size.
     pub fn as_mut_ptr(&mut self) -> Option<*mut u8> {
         match &mut self.bytes {
-            Bytes::Ours(lines) => Some(lines.as_mut_ptr().cast()),
-            Bytes::Theirs(_) => None,
+            Bytes::Own(lines) => Some(lines.as_mut_ptr().cast()),
+            Bytes::Engine(_) => None,
         }
     }
 }
 
-/// That an input of this type can be fed with an integer.
+impl fmt::Debug for Tensor {
+    /// Shows type, shape and address, without the values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tensor")
+            .field("element", &self.element)
+            .field("shape", &self.shape)
+            .field("address", &format_args!("{:#x}", self.address()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Checks that an input of this type can be fed with an integer.
 pub(crate) fn check_value(element: ElementType, value: i64) -> Result<(), SessionError> {
     encode(element, value).map(|_| ()).ok_or(SessionError::InputType { element, value })
 }
 
-/// An integer in the bytes of a type; `None` if the type does not hold it.
+/// Encodes an integer in a type; `None` if the type does not hold it.
 fn encode(element: ElementType, value: i64) -> Option<Vec<u8>> {
     Some(match element {
         ElementType::Int64 => value.to_le_bytes().to_vec(),

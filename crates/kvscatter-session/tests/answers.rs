@@ -12,8 +12,8 @@ use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_onnx::{Model, ModelFile, Weights};
 use kvscatter_session::{
-    Engine, Generator, Greedy, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions, Step,
-    StepOutput, Tensor,
+    Engine, Generator, GreedyOptions, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions,
+    Step, StepOutput, Tensor,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -100,7 +100,7 @@ fn logits_of_another_shape_or_type_are_an_error() {
         let error = session.step(&[(sample, &[1, 2, 3])]).unwrap_err();
         let SessionError::LogitsShape { output, shape, batch, width } = &error else { panic!("{error}") };
         assert_eq!((output.as_str(), shape.as_slice(), *batch, *width), ("logits", expected, 2, 3));
-        assert_eq!(session.length(sample).unwrap(), 0);
+        assert_eq!(session.cached_tokens(sample).unwrap(), 0);
     }
     let integers =
         |_: &mut Step<'_>, batch, width| Ok(vec![Tensor::zeros(ElementType::Int64, &[batch, width, 256])?]);
@@ -132,7 +132,7 @@ fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
             matches!(&error, SessionError::CacheLost { cache, .. } if cache == "value_cache.0"),
             "{error}"
         );
-        assert_eq!((session.length(full).unwrap(), session.length(other).unwrap()), (64, 0));
+        assert_eq!((session.cached_tokens(full).unwrap(), session.cached_tokens(other).unwrap()), (64, 0));
     }
     session.truncate(full, 3).unwrap();
     session.remove(other).unwrap();
@@ -203,7 +203,7 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
     assert_eq!(session.vocabulary(), None);
     let error = session.prefill(&[(sample, &[1, 300])], 1).unwrap_err();
     assert!(matches!(error, SessionError::TokenUnknown { index: 1, vocabulary: Some(256), .. }), "{error}");
-    assert_eq!((session.vocabulary(), session.length(sample).unwrap()), (Some(256), 0));
+    assert_eq!((session.vocabulary(), session.cached_tokens(sample).unwrap()), (Some(256), 0));
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn scores_that_are_no_numbers_choose_no_token() {
     for name in [STATIC, GROWING] {
         let generate = |prompts: &[Vec<i64>]| {
             let generator = Generator::open(&engine, model(name), 2, SessionOptions::default()).unwrap();
-            let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
+            let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 8 };
             generator.generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
         };
         let refused = generate(&[vec![1, 2], vec![3, 4]]);
@@ -261,7 +261,7 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
         let file = folder.path().join("model.onnx");
         decode_only(name).save_with_weights(&file, Weights::Copy).unwrap();
         let generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
-        let greedy = Greedy { tokens: 3, eos: Vec::new(), chunk: 8 };
+        let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 8 };
         let generated = generator
             .generate(&[vec![1, 2, 3], vec![4, 5, 6]], &greedy, &mut |_| ControlFlow::Continue(()))
             .unwrap();

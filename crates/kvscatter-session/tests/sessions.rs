@@ -1,4 +1,4 @@
-//! Running batches in a fake engine: whatever samples come, go and are cut, each gets the scores that it gets alone.
+//! Running batches in a fake engine: samples are added, extended, truncated and removed, and each gets the logits that it gets alone.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
 use kvscatter_session::{
-    Generator, Greedy, KvSession, Progress, Sample, SessionError, SessionOptions, Setting, argmax,
+    Generator, GreedyOptions, KvSession, Progress, Sample, SessionError, SessionOptions, SessionSetting,
+    argmax,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -38,12 +39,12 @@ fn unheard(_: Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The scores after each of these tokens, in a session of their own.
+/// The logits after each of these tokens, in a session of their own.
 fn alone(tokens: &[i64]) -> Vec<Vec<f32>> {
     let mut session = session(1);
     let sample = session.add().unwrap();
-    let scores = session.step(&[(sample, tokens)]).unwrap();
-    (0..tokens.len()).map(|token| scores.after(sample, token).unwrap().to_vec()).collect()
+    let logits = session.step(&[(sample, tokens)]).unwrap();
+    (0..tokens.len()).map(|token| logits.after(sample, token).unwrap().to_vec()).collect()
 }
 
 #[test]
@@ -65,15 +66,15 @@ fn full_samples_keep_their_rows_while_others_go_on() {
         assert!(rows(&session, index, full) == *before, "cache {index}");
     }
     session.truncate(full, 63).unwrap();
-    let scores = session.step(&[(full, &tokens[63..])]).unwrap();
-    assert_eq!(scores.last(full).unwrap(), alone(&tokens)[63]);
+    let logits = session.step(&[(full, &tokens[63..])]).unwrap();
+    assert_eq!(logits.last(full).unwrap(), alone(&tokens)[63]);
 }
 
 /// The bytes of a sample in a cache of `[batch, capacity, row]`.
 fn rows(session: &KvSession, index: usize, sample: Sample) -> Vec<u8> {
     let bytes = session.cache(index).unwrap().bytes();
     let of_sample = bytes.len() / session.batch();
-    bytes[sample.index() * of_sample..][..of_sample].to_vec()
+    bytes[sample.batch_index() * of_sample..][..of_sample].to_vec()
 }
 
 #[test]
@@ -104,7 +105,7 @@ fn errors_come_before_anything_is_written() {
     for (index, before) in before.iter().enumerate() {
         assert!(session.cache(index).unwrap().bytes() == before, "cache {index}");
     }
-    assert_eq!([session.length(first).unwrap(), session.length(second).unwrap()], [60, 3]);
+    assert_eq!([session.cached_tokens(first).unwrap(), session.cached_tokens(second).unwrap()], [60, 3]);
 }
 
 /// What a step is given.
@@ -122,7 +123,7 @@ fn an_engine_that_fails_leaves_the_lengths() {
     let tokens: Vec<i64> = (0..64).collect();
     session.step(&[(sample, &tokens[..62])]).unwrap();
     assert!(matches!(session.step(&[(sample, &tokens[62..])]), Err(SessionError::Run { .. })));
-    assert_eq!(session.length(sample).unwrap(), 62);
+    assert_eq!(session.cached_tokens(sample).unwrap(), 62);
 }
 
 /// The engine multiplies rows that nothing sees by zero.
@@ -140,7 +141,7 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     session.remove(short).unwrap();
     session.step(&[(long, &[9, 10])]).unwrap();
     let next = session.add().unwrap();
-    assert_eq!(next.index(), short.index());
+    assert_eq!(next.batch_index(), short.batch_index());
     assert_eq!(session.step(&[(next, &[3])]).unwrap().last(next).unwrap(), alone(&[3])[0]);
     let all = [1, 2, 3, 4, 7, 8, 9, 10, 11];
     assert_eq!(session.step(&[(long, &[11])]).unwrap().last(long).unwrap(), alone(&all)[8]);
@@ -171,7 +172,7 @@ fn what_a_model_does_not_have_is_refused() {
     let other = SessionOptions { capacity: Some(65), ..options };
     assert!(matches!(
         open(other),
-        Err(SessionError::SizeFixed { what: Setting::Capacity, fixed: 64, got: 65 })
+        Err(SessionError::SizeFixed { setting: SessionSetting::Capacity, fixed: 64, got: 65 })
     ));
     assert!(matches!(open(SessionOptions { batch: Some(0), ..options }), Err(SessionError::Empty { .. })));
     for batch in [1 << 20, usize::MAX] {
@@ -183,12 +184,12 @@ fn what_a_model_does_not_have_is_refused() {
 #[test]
 fn static_and_growing_caches_generate_what_scores_say() {
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 2 };
+    let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 2 };
     let generate = |name, chunk| {
         let generator =
             Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
         let mut seen = Vec::new();
-        let greedy = Greedy { chunk, ..greedy.clone() };
+        let greedy = GreedyOptions { chunk, ..greedy.clone() };
         let generated = generator.generate(&prompts, &greedy, &mut |progress| {
             seen.push(progress.tokens);
             ControlFlow::Continue(())
@@ -218,7 +219,7 @@ fn static_and_growing_caches_generate_what_scores_say() {
 fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
     let open = |name| Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
+    let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };
     let whole = open(STATIC).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
     let eos = whole[0][3];
     let cut = |tokens: &[i64]| {
@@ -226,7 +227,7 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
         tokens[..end].to_vec()
     };
     for name in [STATIC, GROWING] {
-        let greedy = Greedy { eos: vec![eos], ..greedy.clone() };
+        let greedy = GreedyOptions { eos: vec![eos], ..greedy.clone() };
         let ended = open(name).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
         assert_eq!(ended, [cut(&whole[0]), cut(&whole[1])], "{name}");
     }
@@ -237,7 +238,7 @@ fn a_generation_that_is_stopped_ends_with_what_there_is() {
     let generate = |stop: usize| {
         let generator =
             Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
-        let greedy = Greedy { tokens: 9, eos: Vec::new(), chunk: 8 };
+        let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };
         let mut told = |progress: Progress| match progress.tokens == stop {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
@@ -258,7 +259,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
         |name, prompts| Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default());
     assert!(matches!(open(STATIC, 0).map(|_| ()), Err(SessionError::NoPrompts)));
     let says = |name, prompts: &[Vec<i64>], tokens| {
-        let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
+        let greedy = GreedyOptions { tokens, eos: Vec::new(), chunk: 8 };
         let generator = open(name, 2).unwrap();
         generator.generate(prompts, &greedy, &mut unheard).map(|_| ()).unwrap_err().to_string()
     };
@@ -275,8 +276,8 @@ fn prompts_that_cannot_be_continued_are_refused() {
         says(GROWING, &[vec![1], vec![1, 2]], 1),
         "prompts of 1 and 2 tokens: a cache that grows takes one length; kvscatter inspect shows whether it can be made static"
     );
-    assert_eq!(says(STATIC, &vec![vec![1]; 3], 1), "the batch has 2 places, and all are taken");
-    let greedy = Greedy { tokens: 5, eos: Vec::new(), chunk: 8 };
+    assert_eq!(says(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
+    let greedy = GreedyOptions { tokens: 5, eos: Vec::new(), chunk: 8 };
     assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
 }
 
@@ -286,7 +287,7 @@ fn caches_that_grow_stay_within_the_limit() {
     let options = SessionOptions { memory: 5 * row, ..SessionOptions::default() };
     let generate = |tokens| {
         let generator = Generator::open(&Fake(Fault::None), model(GROWING), 1, options).unwrap();
-        let greedy = Greedy { tokens, eos: Vec::new(), chunk: 8 };
+        let greedy = GreedyOptions { tokens, eos: Vec::new(), chunk: 8 };
         generator.generate(&[vec![1, 2, 3]], &greedy, &mut unheard).map(|_| ())
     };
     generate(3).unwrap();

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A draft is what followed the last two tokens where they stood before ("prompt lookup"), so that no second model is
-//! needed. One step verifies all of it: the model's scores after every drafted token say how far it would have said the
+//! needed. One step verifies all of it: the model's logits after every drafted token say how far it would have said the
 //! same, and the rest is cut off again, which moves no byte of the cache. The tokens are those of decoding one by one;
 //! what changes is the number of steps, which this program prints.
 
@@ -15,7 +15,7 @@ use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use kvscatter_session::{KvSession, Sample, Scores, SessionOptions, argmax};
+use kvscatter_session::{KvSession, Logits, Sample, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 
 /// Places of the batch, tokens generated for each prompt, and tokens drafted at most.
@@ -48,7 +48,7 @@ struct Decoded {
     steps: usize,
 }
 
-/// A prompt with what has been generated, in a place of the batch. All but its last token is in the cache, once there was
+/// A prompt with the tokens generated for it, as a sample of the batch. All but its last token is in the cache, once there was
 /// a step.
 struct Running {
     prompt: usize,
@@ -92,15 +92,15 @@ fn step(
 ) -> Result<(), kvscatter_session::SessionError> {
     let mut fed = Vec::new();
     for it in running.iter() {
-        let new = it.text.get(session.length(it.sample)?..).unwrap_or_default();
+        let new = it.text.get(session.cached_tokens(it.sample)?..).unwrap_or_default();
         // The token after the draft must not be more than is asked for.
         let draft = draft(&it.text, drafted.min(it.end - it.text.len() - 1));
         fed.push((it.sample, [new, draft].concat(), draft.to_vec()));
     }
     let tokens: Vec<_> = fed.iter().map(|(sample, tokens, _)| (*sample, tokens.as_slice())).collect();
-    let scores = session.step(&tokens)?;
+    let logits = session.step(&tokens)?;
     for (it, (sample, tokens, draft)) in running.iter_mut().zip(fed) {
-        let said = accepted(&scores, sample, tokens.len() - draft.len() - 1, &draft);
+        let said = accepted(&logits, sample, tokens.len() - draft.len() - 1, &draft);
         // The last token said was not fed: what is in the cache and was not said is forgotten.
         it.text.extend(said);
         session.truncate(sample, it.text.len() - 1)?;
@@ -110,10 +110,10 @@ fn step(
 
 /// What the model says after the token with index `first`: as much of the draft as it would have said, and one token of
 /// its own.
-fn accepted(scores: &Scores, sample: Sample, first: usize, draft: &[i64]) -> Vec<i64> {
+fn accepted(logits: &Logits, sample: Sample, first: usize, draft: &[i64]) -> Vec<i64> {
     let mut said = Vec::new();
-    while let Some(scores) = scores.after(sample, first + said.len()) {
-        let token = i64::try_from(argmax(scores)).unwrap_or(i64::MAX);
+    while let Some(logits) = logits.after(sample, first + said.len()) {
+        let token = i64::try_from(argmax(logits)).unwrap_or(i64::MAX);
         let is_drafted = draft.get(said.len()) == Some(&token);
         said.push(token);
         if !is_drafted {

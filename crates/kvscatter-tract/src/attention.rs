@@ -49,8 +49,8 @@ impl Expansion for Attention {
         for same in [key, value, y] {
             solver.equals(&query.rank, &same.rank)?;
         }
-        for place in self.outputs.presents().chain(self.outputs.scores.map(|(place, _)| place)) {
-            if let Some(output) = outputs.get(place) {
+        for index in self.outputs.presents().chain(self.outputs.scores.map(|(index, _)| index)) {
+            if let Some(output) = outputs.get(index) {
                 solver.equals(&output.rank, 4)?;
             }
         }
@@ -70,7 +70,7 @@ impl Expansion for Attention {
 
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
         let mut inputs: TVec<OutletId> = inputs.into();
-        if let Some(lengths) = self.inputs.nonpad_kv_seqlen.and_then(|place| inputs.get_mut(place)) {
+        if let Some(lengths) = self.inputs.nonpad_kv_seqlen.and_then(|index| inputs.get_mut(index)) {
             *lengths = as_int64(&format!("{prefix}.nonpad_kv_seqlen"), model, *lengths)?;
         }
         model.wire_node(prefix, self.clone(), &inputs)

@@ -3,8 +3,7 @@
 use tract_onnx::pb::NodeProto;
 use tract_onnx::pb::attribute_proto::AttributeType;
 
-use crate::NodeError;
-use crate::error::is_onnx;
+use crate::error::{NodeError, is_onnx};
 
 /// A node of the expected domain whose attributes are all known.
 pub(crate) struct Attributes<'a> {
@@ -67,8 +66,8 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Where an optional input or output lies among those that are there; `None` if it is absent.
-pub(crate) fn place(names: &[String], index: usize) -> Option<usize> {
+/// Returns the index of an optional input or output among those that the node has; `None` if it is absent.
+pub(crate) fn given_index(names: &[String], index: usize) -> Option<usize> {
     names.get(index).filter(|name| !name.is_empty())?;
     Some(names.iter().take(index).filter(|name| !name.is_empty()).count())
 }

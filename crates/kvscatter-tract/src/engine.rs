@@ -14,7 +14,7 @@ use messages::{VERSION, label};
 
 /// tract, on the processor that runs this.
 ///
-/// One thread computes, unless [`LoadOptions::threads`] asks for more: those share tract's matrix products, and nothing else.
+/// One thread computes, unless [`LoadOptions::threads`] asks for more. Those share only tract's matrix products.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;
 

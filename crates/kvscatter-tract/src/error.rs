@@ -4,16 +4,16 @@ use std::fmt::Display;
 
 use tract_onnx::pb::NodeProto;
 
-/// Which node stands in the way, and why. It is the source of the error that tract returns.
+/// A node that cannot be built or run, and the reason. It is the source of the error that tract returns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node:?} ({op}): {why}")]
-pub struct NodeError {
+pub(crate) struct NodeError {
     /// The node's name, or its first output's where it has none.
-    pub node: String,
+    pub(crate) node: String,
     /// The operator, with its domain where that is not ONNX's own.
-    pub op: String,
+    pub(crate) op: String,
     /// What is wrong, in one line.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 impl NodeError {
@@ -22,7 +22,7 @@ impl NodeError {
     }
 }
 
-/// What people find a node by.
+/// Returns the node's name, or its first output's if it has none.
 pub(crate) fn label(node: &NodeProto) -> String {
     let names = [&node.name].into_iter().chain(&node.output);
     names.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_default()

@@ -1,11 +1,13 @@
-//! The pure-Rust engine [tract](https://github.com/sonos/tract) with a KV cache that is written where it lies.
+//! The pure-Rust engine [tract](https://github.com/sonos/tract), with a KV cache that is written in place.
 //!
-//! * [`register`] gives tract's ONNX reader `TensorScatter-24`, run by [`kvscatter`] and in place wherever the plan hands
-//!   the cache over exclusively ([`copies`] counts where it did not), and an `Attention` of its own (operator sets 23 to
-//!   25) that knows `nonpad_kv_seqlen` and reads no more of a cache than is valid. It also replaces
-//!   `MatMulNBits`, because tract 0.23.9 returns wrong products for it.
-//! * [`Tract`] is tract as an [`Engine`](kvscatter_session::Engine): caches are moved into a run and come back, after one
-//!   that failed as well.
+//! * [`register`] adds operators to tract's ONNX reader. `TensorScatter-24` is run by [`kvscatter`], in place if the plan
+//!   passes the cache exclusively ([`cache_copy_counts`] counts where it does not). `Attention` (operator sets 23 to 25)
+//!   takes `nonpad_kv_seqlen` and reads only the valid rows of a cache. `MatMulNBits` is replaced because tract 0.23.9
+//!   returns wrong products for it.
+//! * [`Tract`] is tract as an [`Engine`](kvscatter_session::Engine). Caches move into a run and are returned after it, also
+//!   if it fails.
+//!
+//! [`register`] takes a type of `tract-onnx`, which is pinned to one version. Use it as [`kvscatter_tract::tract_onnx`](tract_onnx).
 //!
 //! A whole decoder, with a running batch:
 //!
@@ -17,20 +19,20 @@
 //! let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
 //! let mut session = KvSession::open(&kvscatter_tract::Tract, model, options)?; // caches are allocated here, once
 //! let (first, second) = (session.add()?, session.add()?);
-//! let mut scores = session.prefill(&[(first, &[5, 9, 200]), (second, &[101])], 512)?; // lengths may differ
+//! let mut logits = session.prefill(&[(first, &[5, 9, 200]), (second, &[101])], 512)?; // lengths may differ
 //! for _ in 0..8 {
-//!     let [one, two] = [first, second].map(|sample| scores.last(sample).map_or(0, argmax) as i64);
-//!     scores = session.step(&[(first, &[one]), (second, &[two])])?; // write_indices, masks, lengths: kept for you
+//!     let [one, two] = [first, second].map(|sample| logits.last(sample).map_or(0, argmax) as i64);
+//!     logits = session.step(&[(first, &[one]), (second, &[two])])?; // write_indices, masks, lengths: kept for you
 //! }
 //! session.truncate(first, 3)?; // as speculative decoding does; no byte moves
-//! # assert_eq!((session.length(first)?, session.length(second)?), (3, 9));
+//! # assert_eq!((session.cached_tokens(first)?, session.cached_tokens(second)?), (3, 9));
 //! # Ok::<(), kvscatter_session::SessionError>(())
 //! ```
 //!
-//! In a plan of one's own:
+//! Your own plan:
 //!
 //! ```
-//! use tract_onnx::prelude::*;
+//! use kvscatter_tract::tract_onnx::{self, prelude::*};
 //!
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx-node/test_tensorscatter/model.onnx");
 //! let mut onnx = tract_onnx::onnx();
@@ -42,14 +44,16 @@
 //! let at = cache.as_bytes().as_ptr();
 //! let present = state.run(tvec!(cache.into(), update.into(), tensor1(&[1_i64, 2]).into()))?;
 //! assert_eq!(present[0].as_bytes().as_ptr(), at); // not copied
-//! assert_eq!(kvscatter_tract::copies(&state), []);
+//! assert_eq!(kvscatter_tract::cache_copy_counts(&state), []);
 //! # TractResult::Ok(())
 //! ```
 //!
-//! Limits. tract knows 13 of the 24 element types: no bfloat16, complex, 8-bit or 4-bit floats, nor 4-bit integers.
+//! Limits. tract has 13 of the 24 element types: no bfloat16, complex, 8-bit or 4-bit floats, nor 4-bit integers.
 //! `Attention` takes float32 and float16. `MatMulNBits` dequantises its weights when a model is loaded: they take 4 bytes
-//! each in memory. It refuses `g_idx` with packed zero points or with other than 4 bits. tract folds constants when it loads a model, with no limit on their size:
-//! run models of strangers in a process whose memory is limited.
+//! each in memory. It refuses `g_idx` with packed zero points or with other than 4 bits. tract folds
+//! constants when it loads a model, with no limit on their size, so run models of strangers in a process whose memory is
+//! limited.
+#![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
 mod attention;
@@ -63,8 +67,8 @@ mod scatter;
 use tract_onnx::Onnx;
 
 pub use engine::Tract;
-pub use error::NodeError;
-pub use scatter::copies;
+pub use scatter::cache_copy_counts;
+pub use tract_onnx;
 
 /// Adds `TensorScatter` to what tract reads, and replaces its `Attention` and its `MatMulNBits`.
 pub fn register(onnx: &mut Onnx) {

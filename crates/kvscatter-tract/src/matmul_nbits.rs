@@ -16,7 +16,7 @@ use tract_onnx::tract_core::ops::math::add;
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::logic::wire_with_rank_broadcast;
 
-use crate::attributes::{Attributes, place};
+use crate::attributes::{Attributes, given_index};
 use crate::element;
 use crate::error::{NodeError, label};
 
@@ -100,24 +100,24 @@ impl MatMulNBits {
         if prepacked != 0 {
             return Err(refused(format!("weight_prepacked must be 0, got {prepacked}")));
         }
-        let groups = place(&node.input, 4);
+        let groups = given_index(&node.input, 4);
         if groups.is_some() && bits != 4 {
             return Err(refused(format!("g_idx is supported for 4 bits, got {bits}")));
         }
         let count = node.input.len();
-        if (0..3).any(|index| place(&node.input, index).is_none()) || count > 6 {
+        if (0..3).any(|index| given_index(&node.input, index).is_none()) || count > 6 {
             return Err(refused(format!("takes 3 to 6 inputs, got {count}")));
         }
-        if place(&node.output, 0).is_none() || node.output.len() != 1 {
+        if given_index(&node.output, 0).is_none() || node.output.len() != 1 {
             return Err(refused(format!("has 1 output, got {}", node.output.len())));
         }
         Ok(Self {
             node: label(node),
             format,
             inputs: node.input.iter().filter(|name| !name.is_empty()).count(),
-            zero_points: place(&node.input, 3),
+            zero_points: given_index(&node.input, 3),
             groups,
-            bias: place(&node.input, 5),
+            bias: given_index(&node.input, 5),
         })
     }
 
@@ -303,7 +303,7 @@ impl Format {
         let (bits, mask) = (self.bits, u8::MAX >> (8 - self.bits));
         let codes = move |byte: &u8| {
             let byte = *byte;
-            (0..8 / bits).map(move |place| f32::from((byte >> (place * bits)) & mask))
+            (0..8 / bits).map(move |index| f32::from((byte >> (index * bits)) & mask))
         };
         bytes.iter().flat_map(codes)
     }

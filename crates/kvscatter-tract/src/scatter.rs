@@ -8,7 +8,7 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_core::ops::cast::cast;
 use tract_onnx::tract_hir::internal::*;
 
-use crate::attributes::{Attributes, place};
+use crate::attributes::{Attributes, given_index};
 use crate::element;
 use crate::error::{NodeError, label};
 
@@ -28,22 +28,22 @@ pub(crate) fn build(
         write = write.mode(mode);
     }
     let inputs = node.input.len();
-    if place(&node.input, 0).is_none() || place(&node.input, 1).is_none() || inputs > 3 {
+    if given_index(&node.input, 0).is_none() || given_index(&node.input, 1).is_none() || inputs > 3 {
         return Err(NodeError::of(node, format!("takes 2 or 3 inputs, got {inputs}")).into());
     }
-    if place(&node.output, 0).is_none() || node.output.len() != 1 {
+    if given_index(&node.output, 0).is_none() || node.output.len() != 1 {
         return Err(NodeError::of(node, format!("has 1 output, got {}", node.output.len())).into());
     }
-    let takes_indices = place(&node.input, 2).is_some();
+    let takes_indices = given_index(&node.input, 2).is_some();
     Ok((expand(Scatter { node: label(node), write, takes_indices }), vec![]))
 }
 
-/// How often each node of this state has copied its cache, because somebody else still held it: by the nodes' names,
-/// those that never did left out.
+/// Returns how often each node of this state has copied its cache, by the nodes' names. A node copies if its cache is
+/// shared with another value. Nodes that never copied are left out.
 ///
-/// A state counts for as long as it lives; a plan that is run without one makes and drops a state with every call.
+/// A state counts for as long as it lives. A plan that is run without a state makes and drops one in every call.
 #[must_use]
-pub fn copies(state: &TypedSimpleState) -> Vec<(String, u64)> {
+pub fn cache_copy_counts(state: &TypedSimpleState) -> Vec<(String, u64)> {
     let nodes = state.model().nodes().iter().zip(&state.op_states);
     nodes
         .filter_map(|(node, op_state)| {
@@ -111,7 +111,7 @@ impl Expansion for Scatter {
         check_input_arity(inputs, 2 + usize::from(self.takes_indices))?;
         check_output_arity(outputs, 1)?;
         let ([cache, ..], [present]) = (inputs, outputs) else { bail!("inputs are missing") };
-        // What else must agree is checked by the core once shapes are known, in its words.
+        // The core checks the other rules once shapes are known.
         solver.equals(&cache.datum_type, &present.datum_type)?;
         solver.equals(&cache.shape, &present.shape)?;
         Ok(())
@@ -126,7 +126,7 @@ impl Expansion for Scatter {
     }
 }
 
-/// Numbers that tract computes from shapes are of a type of its own, which was int64 in the file.
+/// Casts numbers that tract computes from shapes to int64, which they are in the file. tract has another type for them.
 pub(crate) fn as_int64(name: &str, model: &mut TypedModel, value: OutletId) -> TractResult<OutletId> {
     if model.outlet_fact(value)?.datum_type != TDim::datum_type() {
         return Ok(value);
@@ -162,7 +162,7 @@ impl EvalOp for Scatter {
     }
 }
 
-/// What a node keeps from one run to the next.
+/// The state of a node between runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScatterState {
     last: Option<Shapes>,
@@ -180,7 +180,7 @@ struct Shapes {
 }
 
 impl ScatterState {
-    /// The cache that the last run was given and refused to write.
+    /// Takes the cache that the last run refused to write.
     pub(crate) fn take_refused(&mut self) -> Option<Tensor> {
         self.refused.take()
     }

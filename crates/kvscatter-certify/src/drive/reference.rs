@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use kvscatter_session::{OutOfPlace, Runner, SessionError, argmax};
 
-/// A sequence of tokens and the scores that it should give.
+/// A sequence of tokens and its expected logits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sequence {
     pub(crate) tokens: Vec<i64>,
-    /// The scores after each token; `None` where they are not known.
+    /// The logits after each token; `None` if they are not known.
     pub(crate) logits: Vec<Option<Vec<f32>>>,
 }
 
@@ -32,8 +32,8 @@ impl<'r> Reference<'r> {
         Self { runner, capacity: (!grows).then_some(capacity), is_model, is_by_token }
     }
 
-    /// Scores for a prompt, fed at once, and for the `steps` most likely tokens that follow it, fed one by one. A step
-    /// that the engine refuses ends the scores, not the sequence, where the model is its own reference.
+    /// Computes logits for a prompt, fed at once, and for the `steps` most likely tokens that follow it, fed one by one. A step
+    /// that the engine refuses ends the logits, not the sequence, if the model is its own reference.
     pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, SessionError> {
         let mut sequence = Sequence::default();
         let done = self.feed_greedy(&mut sequence, prompt, steps);
@@ -42,7 +42,7 @@ impl<'r> Reference<'r> {
         self.end(sequence, &all, done)
     }
 
-    /// Scores for tokens that are fed in chunks; only those after the last `keep` tokens are kept.
+    /// Computes logits for tokens that are fed in chunks; only those after the last `keep` tokens are kept.
     pub(crate) fn forced(
         &mut self,
         tokens: &[i64],

@@ -9,7 +9,7 @@ use crate::certificate::Phase;
 pub(crate) struct Scenario {
     pub(crate) name: String,
     /// What it does, one sentence.
-    pub(crate) says: String,
+    pub(crate) description: String,
     /// Which sequence each sample of the batch is.
     pub(crate) sequences: Vec<usize>,
     /// Whether every step feeds what the reference was fed: the same tokens, with the same neighbours and no padding.
@@ -19,7 +19,7 @@ pub(crate) struct Scenario {
 
 /// What scenarios are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Setting {
+pub(crate) struct ScenarioSetting {
     /// Tokens of each sample's prompt.
     pub(crate) prompts: Vec<usize>,
     /// Tokens after the prompt.
@@ -44,8 +44,8 @@ impl Scenario {
     }
 }
 
-impl Setting {
-    /// The sequence, behind the last prompt's, that fills a cache.
+impl ScenarioSetting {
+    /// The index of the sequence that fills a cache, after those of the prompts.
     pub(crate) fn filling(&self) -> usize {
         self.prompts.len()
     }
@@ -85,7 +85,7 @@ impl Setting {
             }
             Scenario {
                 name: format!("sample {sample} alone"),
-                says: format!("{prompt} tokens of one sequence at once, then one by one"),
+                description: format!("{prompt} tokens of one sequence at once, then one by one"),
                 sequences: vec![sample; batch],
                 is_as_reference: true,
                 steps,
@@ -146,7 +146,7 @@ impl Setting {
         }
         Scenario {
             name: "prefill".to_owned(),
-            says: format!("{prompt} tokens of every sample at once, then one by one"),
+            description: format!("{prompt} tokens of every sample at once, then one by one"),
             sequences: self.as_given(),
             is_as_reference: false,
             steps,
@@ -155,14 +155,14 @@ impl Setting {
 
     fn chunked(&self) -> Scenario {
         let written = vec![0; self.prompts.len()];
-        let (name, says) = if self.is_decode_only {
+        let (name, description) = if self.is_decode_only {
             ("decode", "every sample token by token, all at the same slot".to_owned())
         } else {
             ("chunked prefill", format!("every sample in chunks of 1 to {} tokens", self.chunk.max(1)))
         };
         Scenario {
             name: name.to_owned(),
-            says,
+            description,
             sequences: self.as_given(),
             is_as_reference: false,
             steps: self.chunks(written, self.common(), &self.widths()),
@@ -203,7 +203,7 @@ impl Setting {
         let then = if widths == [1] { "one by one" } else { "in chunks" };
         Scenario {
             name: name.to_owned(),
-            says: format!(
+            description: format!(
                 "prompts of {} tokens, padded on the right, then every sample {then} at its own slot, over its padding",
                 lengths.join(", ")
             ),
@@ -233,7 +233,7 @@ impl Setting {
         }
         Scenario {
             name: "ragged decode".to_owned(),
-            says: "every sample token by token at its own slot; short ones write their first token again until it is \
+            description: "every sample token by token at its own slot; short ones write their first token again until it is \
                    their turn"
                 .to_owned(),
             sequences: self.as_given(),
@@ -263,7 +263,7 @@ impl Setting {
         steps.extend((1..=self.steps).map(|step| (Phase::Decode, feed(step))));
         Scenario {
             name: "left-padded".to_owned(),
-            says: "prompts padded on the left, masked, then every sample at the same slot".to_owned(),
+            description: "prompts padded on the left, masked, then every sample at the same slot".to_owned(),
             sequences: self.as_given(),
             is_as_reference: false,
             steps,
@@ -278,7 +278,7 @@ impl Setting {
         steps.extend(self.chunks(vec![body; batch], self.tail(), &[1]));
         Scenario {
             name: "to the last slot".to_owned(),
-            says: format!("{} tokens, which fill the cache", self.capacity),
+            description: format!("{} tokens, which fill the cache", self.capacity),
             sequences: vec![self.filling(); batch],
             is_as_reference: true,
             steps,

@@ -28,7 +28,7 @@ impl Numbers {
     }
 }
 
-/// How an 8-bit float says ±1 and NaN: the bits of 1, and of a NaN. Its halves are found by subtracting the
+/// The bits of 1, 1/2 and a NaN of an 8-bit float. Its halves are found by subtracting the
 /// mantissa's width from the exponent.
 struct Float8 {
     one: u8,

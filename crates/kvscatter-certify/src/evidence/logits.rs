@@ -3,13 +3,13 @@
 use kvscatter::ElementType;
 use kvscatter_session::argmax;
 
-use crate::certificate::{Against, Failure, Fill, LogitPlace, LogitsComparison};
+use crate::certificate::{Failure, Fill, LogitPlace, LogitsComparison, LogitsReference};
 use crate::drive::reference::Sequence;
 use crate::report::words;
 
-use super::tally::{Place, Tally};
+use super::check_builder::{CheckBuilder, Place};
 
-/// How far apart logits may be: `absolute + relative × the largest of those they should be`.
+/// The difference of logits that counts as equal: `absolute + relative × the largest of those they should be`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
     absolute: f64,
@@ -48,7 +48,7 @@ impl Tolerance {
     }
 }
 
-/// The comparison of one scenario with one fill, and what it says about all.
+/// The comparison of one scenario with one fill.
 pub(crate) struct Comparison {
     document: LogitsComparison,
     /// Tokens beyond the tolerance in steps that write from slot 0, and in all others.
@@ -67,7 +67,7 @@ pub(crate) struct Token {
 }
 
 impl Comparison {
-    pub(crate) fn new(scenario: &str, fill: Fill, against: Against, tolerance: f64) -> Self {
+    pub(crate) fn new(scenario: &str, fill: Fill, against: LogitsReference, tolerance: f64) -> Self {
         Self {
             document: LogitsComparison {
                 scenario: scenario.to_owned(),
@@ -92,8 +92,8 @@ impl Comparison {
         self.document.worst_by_step.push(0.0);
     }
 
-    /// Compares the scores after one token.
-    pub(crate) fn compare(&mut self, token: Token, got: &[f32], expected: &[f32], tally: &mut Tally) {
+    /// Compares the logits after one token.
+    pub(crate) fn compare(&mut self, token: Token, got: &[f32], expected: &[f32], check: &mut CheckBuilder) {
         let document = &mut self.document;
         let difference = Difference::between(got, expected);
         document.compared += u64::try_from(got.len()).unwrap_or(u64::MAX);
@@ -112,13 +112,13 @@ impl Comparison {
                 entry: difference.entry,
             });
         }
-        tally.look(got.len());
+        check.look(got.len());
         self.mid_cache += u64::from(token.is_mid_cache);
-        if let Some(says) = difference.beyond(document.tolerance) {
+        if let Some(message) = difference.beyond(document.tolerance) {
             *if token.is_mid_cache { &mut self.wrong_mid_cache } else { &mut self.wrong_at_start } += 1;
             let place = Place { scenario: &document.scenario, step: token.step };
-            let says = format!("{says} (caches of {})", words::fill(document.fill));
-            tally.fail(Failure { sample: Some(token.sample), ..place.failure(says) });
+            let message = format!("{message} (caches of {})", words::fill(document.fill));
+            check.fail(Failure { sample: Some(token.sample), ..place.failure(message) });
         }
     }
 
@@ -127,7 +127,7 @@ impl Comparison {
     }
 }
 
-/// How far two lists of logits are apart.
+/// The difference of two lists of logits.
 pub(crate) struct Difference {
     /// The largest among those that are finite on both sides.
     pub(crate) worst: f64,

@@ -7,20 +7,20 @@ use kvscatter_session::{CachePort, Feed, Rows, SampleFeed, Tensor};
 use crate::certificate::{Failure, SampleSlots};
 use crate::drive::values;
 
-use super::tally::{Place, Tally};
+use super::check_builder::{CheckBuilder, Place};
 
 /// What is claimed of the caches' memory.
 pub(crate) struct Memory {
-    pub(crate) aliased: Tally,
-    pub(crate) only_named: Tally,
-    pub(crate) written: Tally,
-    pub(crate) placed: Tally,
-    pub(crate) as_out_of_place: Tally,
-    pub(crate) finite: Tally,
+    pub(crate) aliased: CheckBuilder,
+    pub(crate) only_named: CheckBuilder,
+    pub(crate) written: CheckBuilder,
+    pub(crate) placed: CheckBuilder,
+    pub(crate) as_out_of_place: CheckBuilder,
+    pub(crate) finite: CheckBuilder,
 }
 
-/// The caches around one step.
-pub(crate) struct Moment<'a> {
+/// The caches before and after one step.
+pub(crate) struct StepMemory<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) feed: &'a Feed,
     pub(crate) ports: &'a [CachePort],
@@ -29,7 +29,7 @@ pub(crate) struct Moment<'a> {
     pub(crate) after: &'a [Tensor],
     /// The presents of the run out of place.
     pub(crate) out_of_place: &'a [Tensor],
-    /// Where the engine says that each present lies.
+    /// The address that the engine reports for each present.
     pub(crate) present_at: &'a [usize],
     /// For each sample, which slots still hold their canaries; none where the caches were filled with zeros.
     pub(crate) canaries: &'a mut [Vec<bool>],
@@ -38,32 +38,35 @@ pub(crate) struct Moment<'a> {
 impl Memory {
     pub(crate) fn new() -> Self {
         Self {
-            aliased: Tally::new(
+            aliased: CheckBuilder::new(
                 "present-aliases-past",
                 "Every present lies at the address of its past after the run.",
             ),
-            only_named: Tally::new(
+            only_named: CheckBuilder::new(
                 "only-named-rows-change",
                 "No byte of a cache changes outside the rows that the write indices name.",
             ),
-            written: Tally::new(
+            written: CheckBuilder::new(
                 "named-rows-are-written",
                 "Every row that the write indices name is written.",
             ),
-            placed: Tally::new(
+            placed: CheckBuilder::new(
                 "rows-lie-where-named",
                 "The first new row lies in the slot that its write index names, the others behind it.",
             ),
-            as_out_of_place: Tally::new(
+            as_out_of_place: CheckBuilder::new(
                 "rows-equal-unaliased-run",
                 "The caches hold, bit for bit, what a run with present apart from past writes.",
             ),
-            finite: Tally::new("caches-stay-finite", "No row that is written holds NaN or an infinity."),
+            finite: CheckBuilder::new(
+                "caches-stay-finite",
+                "No row that is written holds NaN or an infinity.",
+            ),
         }
     }
 
     /// Looks at all caches. What each sample's slots came to is returned.
-    pub(crate) fn look(&mut self, moment: &mut Moment<'_>) -> Vec<SampleSlots> {
+    pub(crate) fn look(&mut self, moment: &mut StepMemory<'_>) -> Vec<SampleSlots> {
         let mut slots: Vec<SampleSlots> =
             moment.feed.samples.iter().map(|sample| named(sample, moment.feed.width)).collect();
         let mut clobbered: Vec<Vec<bool>> = vec![vec![false; moment.capacity]; slots.len()];
@@ -76,7 +79,7 @@ impl Memory {
             let at = moment.present_at.get(index).copied();
             self.address(moment.place, port, after, at);
             for (sample, feed) in moment.feed.samples.iter().enumerate() {
-                let look = Look {
+                let check = SampleCheck {
                     place: moment.place,
                     port,
                     rows: Rows::of(port, moment.capacity),
@@ -85,7 +88,7 @@ impl Memory {
                     named: feed.start..feed.start + moment.feed.width,
                 };
                 let canaries = moment.canaries.get(sample).map(Vec::as_slice).unwrap_or_default();
-                let strays = self.sample(&look, [before, after, out_of_place], canaries);
+                let strays = self.sample(&check, [before, after, out_of_place], canaries);
                 for slot in strays {
                     clobbered
                         .get_mut(sample)
@@ -118,16 +121,16 @@ impl Memory {
     }
 
     /// Looks at one sample of one cache; returns the slots that changed and are not named.
-    fn sample(&mut self, look: &Look<'_>, caches: [&Tensor; 3], canaries: &[bool]) -> Vec<usize> {
+    fn sample(&mut self, check: &SampleCheck<'_>, caches: [&Tensor; 3], canaries: &[bool]) -> Vec<usize> {
         let [before, after, out_of_place] = caches.map(Tensor::bytes);
-        let rows = look.rows;
-        let named = look.named.clone();
-        let changed = |slots| rows.differing(look.sample, slots, before, after);
+        let rows = check.rows;
+        let named = check.named.clone();
+        let changed = |slots| rows.differing(check.sample, slots, before, after);
         let mut strays = changed(0..named.start);
-        strays.extend(changed(named.end..look.capacity));
-        self.only_named.look((look.capacity - named.len()) * rows.row());
+        strays.extend(changed(named.end..check.capacity));
+        self.only_named.look((check.capacity - named.len()) * rows.row());
         for &slot in &strays {
-            self.only_named.fail(look.failure(slot, "changed, and no write index names it"));
+            self.only_named.fail(check.failure(slot, "changed, and no write index names it"));
         }
 
         let is_fresh = |slot: usize| canaries.get(slot).copied().unwrap_or_default();
@@ -136,7 +139,7 @@ impl Memory {
         let missed: Vec<usize> = fresh.iter().copied().filter(|slot| !hit.contains(slot)).collect();
         self.written.look(fresh.len());
         for &slot in &missed {
-            self.written.fail(look.failure(slot, "still holds its canary, though a write index names it"));
+            self.written.fail(check.failure(slot, "still holds its canary, though a write index names it"));
         }
 
         // Where every named row was fresh, the rows that changed are those that were written.
@@ -148,25 +151,25 @@ impl Memory {
                 && run.len() == named.len()
                 && *run != named
             {
-                let says = format!(
+                let message = format!(
                     "rows were written from slot {} on, the write index is {}",
                     run.start, named.start
                 );
-                self.placed.fail(look.failure(run.start, &says));
+                self.placed.fail(check.failure(run.start, &message));
             }
         }
 
-        self.as_out_of_place.look(look.capacity);
-        for slot in rows.differing(look.sample, 0..look.capacity, after, out_of_place) {
-            self.as_out_of_place.fail(look.failure(slot, "differs from the run apart"));
+        self.as_out_of_place.look(check.capacity);
+        for slot in rows.differing(check.sample, 0..check.capacity, after, out_of_place) {
+            self.as_out_of_place.fail(check.failure(slot, "differs from the run apart"));
         }
 
         self.finite.look(named.len());
         for slot in named {
-            let element = look.port.element;
+            let element = check.port.element;
             let is_finite = |run| after.get(run).is_some_and(|bytes| values::are_finite(element, bytes));
-            if !rows.runs(look.sample, slot..slot + 1).all(is_finite) {
-                self.finite.fail(look.failure(slot, "was written with NaN or an infinity"));
+            if !rows.runs(check.sample, slot..slot + 1).all(is_finite) {
+                self.finite.fail(check.failure(slot, "was written with NaN or an infinity"));
             }
         }
         strays
@@ -174,7 +177,7 @@ impl Memory {
 }
 
 /// One sample of one cache in one step.
-struct Look<'a> {
+struct SampleCheck<'a> {
     place: Place<'a>,
     port: &'a CachePort,
     rows: Rows,
@@ -183,13 +186,13 @@ struct Look<'a> {
     named: Range<usize>,
 }
 
-impl Look<'_> {
-    fn failure(&self, slot: usize, says: &str) -> Failure {
+impl SampleCheck<'_> {
+    fn failure(&self, slot: usize, message: &str) -> Failure {
         Failure {
             cache: Some(self.port.past.clone()),
             sample: Some(self.sample),
             slot: Some(slot),
-            ..self.place.failure(says)
+            ..self.place.failure(message)
         }
     }
 }

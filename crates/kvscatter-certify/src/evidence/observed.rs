@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
-use kvscatter_session::{self as session, Feed, Logits, Runner, Tensor};
+use kvscatter_session::{self as session, Feed, LogitsTensor, Runner, Tensor};
 
 use crate::CertifyError;
-use crate::certificate::{Against, Check, Failure, Fill, LogitsComparison, Occupancy, OccupancyStep};
+use crate::certificate::{Check, Failure, Fill, LogitsComparison, LogitsReference, Occupancy, OccupancyStep};
 use crate::drive::reference::Sequence;
 use crate::drive::scenarios::Scenario;
 use crate::drive::values::{self, Numbers};
 
+use super::check_builder::{CheckBuilder, Place};
 use super::logits::{Comparison, Difference, Token};
-use super::memory::{Memory, Moment};
-use super::tally::{Place, Tally};
+use super::memory::{Memory, StepMemory};
 use crate::report::words;
 
 /// What is run and what it is compared with.
@@ -21,7 +21,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) scenarios: &'a [Scenario],
     pub(crate) sequences: &'a [Sequence],
     pub(crate) capacity: usize,
-    pub(crate) against: Against,
+    pub(crate) against: LogitsReference,
     /// The nodes that make a sample's numbers depend on the rest of a step.
     pub(crate) scales: Option<&'a WideScales>,
     /// The largest difference between logits that counts as equal.
@@ -72,17 +72,17 @@ pub(crate) fn observe(
     Ok(observer.conclude(nan))
 }
 
-/// The scores of a scenario that are compared, by step, sample and column.
-type Scores = BTreeMap<(usize, usize, usize), Vec<f32>>;
+/// The logits of a scenario that are compared, by step, sample and column.
+type LogitsByToken = BTreeMap<(usize, usize, usize), Vec<f32>>;
 
 struct Observer<'a> {
     plan: &'a Plan<'a>,
     memory: Memory,
-    runs: Tally,
-    logits: Tally,
-    as_out_of_place: Tally,
-    fills: Tally,
-    positions: Tally,
+    runs: CheckBuilder,
+    logits: CheckBuilder,
+    as_out_of_place: CheckBuilder,
+    fills: CheckBuilder,
+    positions: CheckBuilder,
     comparisons: Vec<LogitsComparison>,
     occupancy: Vec<Occupancy>,
     wrong_at_start: u64,
@@ -93,16 +93,16 @@ struct Observer<'a> {
 impl<'a> Observer<'a> {
     fn new(plan: &'a Plan<'a>) -> Self {
         let against = match (plan.against, plan.scales) {
-            (Against::Original, None) => {
+            (LogitsReference::Original, None) => {
                 "Logits of real tokens equal the original's at every step, within the tolerance."
             }
-            (Against::Original, Some(_)) => {
+            (LogitsReference::Original, Some(_)) => {
                 "Logits of each sequence alone, fed as the original was, equal the original's, within the tolerance."
             }
-            (Against::UnaliasedRun, None) => {
+            (LogitsReference::UnaliasedRun, None) => {
                 "Logits of real tokens equal those of each sequence alone, run apart, within the tolerance."
             }
-            (Against::UnaliasedRun, Some(_)) => {
+            (LogitsReference::UnaliasedRun, Some(_)) => {
                 "Logits of each sequence alone equal those of a run that is not in place, within the tolerance."
             }
         };
@@ -119,17 +119,17 @@ impl<'a> Observer<'a> {
         Self {
             plan,
             memory: Memory::new(),
-            runs: Tally::new("every-step-runs", "The runtime takes every step of every scenario."),
-            logits: Tally::new("logits-equal", against),
-            as_out_of_place: Tally::new(
+            runs: CheckBuilder::new("every-step-runs", "The runtime takes every step of every scenario."),
+            logits: CheckBuilder::new("logits-equal", against),
+            as_out_of_place: CheckBuilder::new(
                 "logits-equal-unaliased-run",
                 "Logits are, bit for bit, those of the same step with present apart from past.",
             ),
-            fills: Tally::new(
+            fills: CheckBuilder::new(
                 "initial-values-do-not-matter",
                 "Logits are the same whether the caches start with zeros or with canaries.",
             ),
-            positions: Tally::new("position-conventions", positions),
+            positions: CheckBuilder::new("position-conventions", positions),
             comparisons: Vec::new(),
             occupancy: Vec::new(),
             wrong_at_start: 0,
@@ -144,7 +144,7 @@ impl<'a> Observer<'a> {
         scenario: &Scenario,
         fill: Fill,
         stepped: &mut dyn FnMut(&str),
-    ) -> Result<Scores, CertifyError> {
+    ) -> Result<LogitsByToken, CertifyError> {
         let plan = self.plan;
         let batch = scenario.sequences.len();
         let is_painted = fill == Fill::Canaries;
@@ -153,7 +153,7 @@ impl<'a> Observer<'a> {
         let mut before = runner.caches(batch, plan.capacity)?;
         let mut presents = runner.caches(batch, plan.capacity)?;
         let mut comparison = Comparison::new(&scenario.name, fill, plan.against, plan.tolerance);
-        let mut scores = Scores::new();
+        let mut kept = LogitsByToken::new();
         let mut steps = Vec::new();
         let token = tokens(scenario, plan.sequences);
         for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
@@ -176,7 +176,7 @@ impl<'a> Observer<'a> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let samples = self.memory.look(&mut Moment {
+            let samples = self.memory.look(&mut StepMemory {
                 place,
                 feed,
                 ports: &runner.interface.caches,
@@ -188,11 +188,11 @@ impl<'a> Observer<'a> {
                 canaries: &mut canaries,
             });
             steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
-            self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut comparison, &mut scores);
+            self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut comparison, &mut kept);
             stepped(&scenario.name);
         }
         self.record(scenario, fill, comparison, steps);
-        Ok(scores)
+        Ok(kept)
     }
 
     /// Keeps what a run of a scenario showed. Slots are shown once, of the run with canaries.
@@ -206,22 +206,22 @@ impl<'a> Observer<'a> {
         if fill == Fill::Canaries {
             self.occupancy.push(Occupancy {
                 scenario: scenario.name.clone(),
-                says: scenario.says.clone(),
+                description: scenario.description.clone(),
                 capacity: self.plan.capacity,
                 steps,
             });
         }
     }
 
-    /// Compares the scores of every real token: in place with the run out of place, and with what they should be.
+    /// Compares the logits of every real token: in place with the run out of place, and with what they should be.
     fn compare(
         &mut self,
         scenario: &Scenario,
         place: Place<'_>,
         feed: &Feed,
-        [in_place, out_of_place]: [&Logits; 2],
+        [in_place, out_of_place]: [&LogitsTensor; 2],
         comparison: &mut Comparison,
-        scores: &mut Scores,
+        kept: &mut LogitsByToken,
     ) {
         comparison.begin_step();
         for (sample, fed) in feed.samples.iter().enumerate() {
@@ -234,8 +234,8 @@ impl<'a> Observer<'a> {
                     let same = got.iter().zip(&*out_of_place).all(|(a, b)| a.to_bits() == b.to_bits());
                     if !same {
                         let worst = Difference::between(&got, &out_of_place).worst;
-                        let says = format!("logits differ from the run apart by up to {worst:.3e}");
-                        self.as_out_of_place.fail(Failure { sample: Some(sample), ..place.failure(says) });
+                        let message = format!("logits differ from the run apart by up to {worst:.3e}");
+                        self.as_out_of_place.fail(Failure { sample: Some(sample), ..place.failure(message) });
                     }
                 }
                 let expected =
@@ -245,23 +245,24 @@ impl<'a> Observer<'a> {
                     let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
                     comparison.compare(token, &got, expected, &mut self.logits);
                 }
-                scores.insert((place.step, sample, column), got.into_owned());
+                kept.insert((place.step, sample, column), got.into_owned());
             }
         }
     }
 
-    fn compare_fills(&mut self, scenario: &Scenario, zeros: &Scores, canaries: &Scores) {
+    fn compare_fills(&mut self, scenario: &Scenario, zeros: &LogitsByToken, canaries: &LogitsByToken) {
         if self.plan.scales.is_some() && scenario.has_left_padding() {
             return;
         }
         for (&(step, sample, column), with_canaries) in canaries {
             let Some(with_zeros) = zeros.get(&(step, sample, column)) else { continue };
             self.fills.look(with_zeros.len());
-            if let Some(says) = Difference::between(with_canaries, with_zeros).beyond(self.plan.tolerance) {
+            if let Some(message) = Difference::between(with_canaries, with_zeros).beyond(self.plan.tolerance)
+            {
                 let place = Place { scenario: &scenario.name, step };
                 self.fills.fail(Failure {
                     sample: Some(sample),
-                    ..place.failure(format!("with canaries instead of zeros, {says}"))
+                    ..place.failure(format!("with canaries instead of zeros, {message}"))
                 });
             }
         }
@@ -320,11 +321,12 @@ impl<'a> Observer<'a> {
         if self.wrong_at_start == 0 {
             for (scenario, fill, wrong) in &self.wrong_mid_cache {
                 if *wrong > 0 {
-                    let says = format!(
+                    let message = format!(
                         "{wrong} tokens behind slot 0 are wrong while all from slot 0 on are right (caches of {})",
                         words::fill(*fill)
                     );
-                    self.positions.fail(Failure { scenario: Some(scenario.clone()), ..Failure::new(says) });
+                    self.positions
+                        .fail(Failure { scenario: Some(scenario.clone()), ..Failure::new(message) });
                 }
             }
         }

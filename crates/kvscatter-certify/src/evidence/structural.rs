@@ -1,4 +1,4 @@
-//! What the graph says: it holds for every input, on a runtime that runs the graph as it stands.
+//! Claims that the graph proves. They hold for every input, on a runtime that runs the graph unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,8 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
         caches
             .iter()
             .filter_map(|cache| {
-                of(cache).map(|says| Failure { cache: Some(cache.past.to_owned()), ..Failure::new(says) })
+                of(cache)
+                    .map(|message| Failure { cache: Some(cache.past.to_owned()), ..Failure::new(message) })
             })
             .collect::<Vec<_>>()
     };
@@ -113,7 +114,7 @@ fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
 }
 
 fn second_reader(readers: &BTreeMap<&str, Vec<Node<'_>>>, cache: &Cache<'_>) -> Option<String> {
-    // The first node on the way to the write reads past rightly; whatever else does is too late or too early.
+    // The first node on the way to the write reads past rightly; every other reader is too late or too early.
     let mut readers = readers.get(cache.past)?.iter();
     let first = readers.next()?;
     let second = readers.next().or_else(|| {

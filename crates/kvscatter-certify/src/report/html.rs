@@ -1,7 +1,7 @@
 //! The certificate as one HTML page: no script, no font, no picture from elsewhere, for screens of any width, light
 //! and dark, and for paper.
 //!
-//! Everything that a model says comes through [`Plain`], and `maud` escapes what it is given; the page's own policy
+//! All text from a model comes through [`Plain`], and `maud` escapes what it is given; the page's own policy
 //! forbids the browser to load or run anything, should either be forgotten.
 
 mod claims;
@@ -58,7 +58,7 @@ fn head(certificate: &Certificate) -> Markup {
             h1 { code { (Plain(&certificate.model.file.name)) } }
             div.verdict.(class(certificate.verdict)) role="status" {
                 p.word { (mark(certificate.verdict)) " " (words::verdict(certificate.verdict)) }
-                p { strong { (words::headline(certificate)) } " " (words::tally(&certificate.evidence)) "." }
+                p { strong { (words::headline(certificate)) } " " (words::verdict_counts(&certificate.evidence)) "." }
                 (failed(&certificate.evidence))
                 p { (Plain(&words::second_opinion(certificate))) }
                 @for claim in words::not_judged(&certificate.evidence) { p { (Plain(&claim)) } }
@@ -252,7 +252,7 @@ mod tests {
             let page = html(certificate);
             assert!(parse(&page).errors.borrow().is_empty());
             assert!(!names(&page).iter().any(|name| name == "script" || name == "img"), "{page}");
-            assert!(!page.contains(|c| c != '\n' && words::misleads(c)), "{page}");
+            assert!(!page.contains(|c| c != '\n' && crate::text::misleads(c)), "{page}");
             assert!(names(&page).len() <= plain.len() + 8, "{page}");
         }
         let shown = hostile.iter().filter(|certificate| html(certificate).contains("&lt;script&gt;")).count();

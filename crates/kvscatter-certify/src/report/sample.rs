@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::certificate::{
-    Against, BytesMoved, CachePathTimes, CacheSummary, CapacityTime, Certificate, Check, Crossover,
+    BytesMoved, CachePathTimes, CacheSummary, CapacityTime, Certificate, Check, ComparedModel, Crossover,
     DecodeTime, DecodeTimes, DecoderSummary, Evidence, Failure, FileIdentity, Fill, LogitPlace,
-    LogitsComparison, Machine, Occupancy, OccupancyStep, Opset, Parameters, PeakMemory, Phase, Runtime,
-    SCHEMA, SampleSlots, SecondOpinion, Side, Subject, Timings, Verdict,
+    LogitsComparison, LogitsReference, Machine, Occupancy, OccupancyStep, Opset, Parameters, PeakMemory,
+    Phase, RuntimeInfo, SCHEMA, SampleSlots, SecondOpinion, Subject, Timings, Verdict,
 };
 
 const CAPACITY: usize = 64;
@@ -22,7 +22,7 @@ pub(crate) fn passed() -> Certificate {
         verdict: evidence.verdict(),
         model: subject("static.onnx", 24),
         original: Some(subject("model.onnx", 18)),
-        runtime: Runtime {
+        runtime: RuntimeInfo {
             name: "ONNX Runtime".to_owned(),
             version: "1.31.1".to_owned(),
             device: "CPU".to_owned(),
@@ -154,7 +154,7 @@ fn logits() -> Vec<LogitsComparison> {
     let compared = |scenario: &str, fill, worst| LogitsComparison {
         scenario: scenario.to_owned(),
         fill,
-        against: Against::Original,
+        against: LogitsReference::Original,
         compared: 10_752,
         worst,
         worst_at: Some(LogitPlace { step: 3, sample: 1, token: 0, entry: 211 }),
@@ -192,7 +192,8 @@ fn ragged() -> Occupancy {
     steps.extend((0..12).map(decode));
     Occupancy {
         scenario: "ragged decode".to_owned(),
-        says: "Prompts of 9, 4 and 14 tokens, padded on the right, then one token at a time.".to_owned(),
+        description: "Prompts of 9, 4 and 14 tokens, padded on the right, then one token at a time."
+            .to_owned(),
         capacity: CAPACITY,
         steps,
     }
@@ -212,7 +213,7 @@ fn chunked() -> Occupancy {
     steps.extend((14..18).map(|start| step(Phase::Decode, start, 1)));
     Occupancy {
         scenario: "chunked prefill".to_owned(),
-        says: "Prompts padded on the left, in chunks of up to 5 tokens.".to_owned(),
+        description: "Prompts padded on the left, in chunks of up to 5 tokens.".to_owned(),
         capacity: CAPACITY,
         steps,
     }
@@ -240,7 +241,7 @@ fn timings() -> Timings {
             flat_up_to: 1.5,
         }),
         bytes_moved: Some(BytesMoved { batch: 3, capacity: CAPACITY, in_place: 3072, copied: 196_608 }),
-        peak_memory: vec![peak(Side::Model, Some(34 << 20)), peak(Side::Original, None)],
+        peak_memory: vec![peak(ComparedModel::Model, Some(34 << 20)), peak(ComparedModel::Original, None)],
         decode: Some(DecodeTimes {
             batch: 1,
             capacity: 4096,

@@ -1,49 +1,49 @@
-//! What a certificate says in words, the same on a page and in a terminal.
-
-use kvscatter_bench::units;
+//! The sentences about a certificate that its page and the command line's text share.
 
 use crate::certificate::{
-    Against, Certificate, Check, Crossover, Evidence, Fill, PeakMemory, Phase, SecondOpinion, Side, Timings,
-    Verdict,
+    Certificate, Check, ComparedModel, Crossover, Evidence, Fill, LogitsReference, PeakMemory, Phase,
+    SecondOpinion, Timings, Verdict,
 };
+use crate::text::size;
 
 /// One kind of evidence: its claims, and what it can and cannot show.
-pub struct Kind<'c> {
+#[derive(Clone, Copy, Debug)]
+pub struct EvidenceKind<'c> {
     /// Its name.
     pub name: &'static str,
     /// What it rests on, what it shows and what it does not.
-    pub says: &'static str,
+    pub description: &'static str,
     /// The claims.
     pub checks: &'c [Check],
 }
 
 /// The three kinds of evidence, in the order in which they are given.
 #[must_use]
-pub fn kinds(evidence: &Evidence) -> [Kind<'_>; 3] {
+pub fn kinds(evidence: &Evidence) -> [EvidenceKind<'_>; 3] {
     [
-        Kind {
+        EvidenceKind {
             name: "Structural",
-            says: "What the graph says. It holds for every input, on a runtime that runs the graph as it stands. It \
+            description: "What the graph says. It holds for every input, on a runtime that runs the graph as it stands. It \
                    does not show what a runtime does with the graph.",
             checks: &evidence.structural,
         },
-        Kind {
+        EvidenceKind {
             name: "Observed",
-            says: "What was seen in memory while the model ran. It holds for these runs: other prompts, positions \
+            description: "What was seen in memory while the model ran. It holds for these runs: other prompts, positions \
                    and runtimes were not tried. A cache that is copied out and back within a step looks the same, \
                    which is why the graph is examined and the time taken as well.",
             checks: &evidence.observed,
         },
-        Kind {
+        EvidenceKind {
             name: "Timed",
-            says: "How long it took. It holds for this machine, give or take its noise. A time that does not grow \
+            description: "How long it took. It holds for this machine, give or take its noise. A time that does not grow \
                    with the capacity leaves no room for a copy of the cache; it says nothing about what is computed.",
             checks: &evidence.timed,
         },
     ]
 }
 
-/// What no certificate shows, whatever its verdict.
+/// The limits of every certificate.
 pub(crate) const LIMITS: [&str; 4] = [
     "The tokens are drawn at random from the model's vocabulary. That its answers are good is not examined, only that \
      they are the same.",
@@ -104,7 +104,7 @@ pub fn not_judged(evidence: &Evidence) -> impl Iterator<Item = String> {
 
 /// How many claims fared how: `9 claims passed, 1 was not measured`.
 #[must_use]
-pub fn tally(evidence: &Evidence) -> String {
+pub fn verdict_counts(evidence: &Evidence) -> String {
     let of = |verdict| evidence.checks().filter(|check| check.verdict == verdict).count();
     let mut parts = Vec::new();
     for (verdict, one, more) in [
@@ -155,10 +155,10 @@ pub fn fill(fill: Fill) -> &'static str {
 
 /// What logits were compared with.
 #[must_use]
-pub fn against(against: Against) -> &'static str {
+pub fn against(against: LogitsReference) -> &'static str {
     match against {
-        Against::Original => "the original",
-        Against::UnaliasedRun => "an unaliased run",
+        LogitsReference::Original => "the original",
+        LogitsReference::UnaliasedRun => "an unaliased run",
     }
 }
 
@@ -174,10 +174,10 @@ pub(crate) fn phase(phase: Phase) -> &'static str {
 
 /// Which model of the two.
 #[must_use]
-pub(crate) fn side(side: Side) -> &'static str {
+pub(crate) fn side(side: ComparedModel) -> &'static str {
     match side {
-        Side::Model => "this model",
-        Side::Original => "the original",
+        ComparedModel::Model => "this model",
+        ComparedModel::Original => "the original",
     }
 }
 
@@ -230,8 +230,8 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
         ]);
     }
     let peak = |of| peak_memory.iter().find(|peak| peak.of == of && peak.bytes.is_some());
-    if let Some(PeakMemory { batch, context, bytes: Some(bytes), .. }) = peak(Side::Model) {
-        let original = peak(Side::Original).and_then(|peak| peak.bytes);
+    if let Some(PeakMemory { batch, context, bytes: Some(bytes), .. }) = peak(ComparedModel::Model) {
+        let original = peak(ComparedModel::Original).and_then(|peak| peak.bytes);
         let original = original.map(|bytes| format!("{} with the original, ", size(bytes)));
         figures.push([
             "peak memory of decoding".to_owned(),
@@ -260,60 +260,20 @@ pub fn difference(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }
 }
 
-/// A size, as `1.50 KiB`.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    units::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
-/// Text from files and arguments, which may hold line breaks, terminal commands and Unicode's invisible characters for the
-/// direction of text, made safe for one line: with those a name reads as another.
-#[must_use]
-pub fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if misleads(c) {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
-/// Whether a character commands a terminal, breaks a line or changes the direction of the text around it.
-#[must_use]
-pub fn misleads(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        )
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{one_line, tally};
+    use super::verdict_counts;
     use crate::certificate::{Check, Evidence, Failure};
-
-    #[test]
-    fn nothing_in_a_name_can_move_the_cursor_or_the_text() {
-        assert_eq!(
-            one_line("k\u{202e}yp.n\u{2066}\u{200f}\n\x1b[2J"),
-            "k\\u{202e}yp.n\\u{2066}\\u{200f}\\n\\u{1b}[2J"
-        );
-        assert_eq!(one_line("κλειδί 键"), "κλειδί 键");
-    }
 
     #[test]
     fn claims_are_counted_and_failures_come_first() {
         let passed = || Check::passed("id", "claim", "evidence");
         let failed = Check::unless("id", "claim", "evidence", [Failure::new("wrong")]);
         let mut evidence = Evidence { structural: vec![passed()], ..Evidence::default() };
-        assert_eq!(tally(&Evidence::default()), "no claim was examined");
-        assert_eq!(tally(&evidence), "1 claim passed");
+        assert_eq!(verdict_counts(&Evidence::default()), "no claim was examined");
+        assert_eq!(verdict_counts(&evidence), "1 claim passed");
         evidence.observed = vec![passed(), failed];
         evidence.timed = vec![Check::not_measured("id", "claim", "why")];
-        assert_eq!(tally(&evidence), "1 claim failed, 2 passed, 1 was not measured");
+        assert_eq!(verdict_counts(&evidence), "1 claim failed, 2 passed, 1 was not measured");
     }
 }

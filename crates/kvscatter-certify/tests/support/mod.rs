@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_certify::Request;
+use kvscatter_certify::CertifyOptions;
 use kvscatter_certify::certificate::Machine;
 
 /// A file of the repository's testdata.
@@ -11,8 +11,8 @@ pub(crate) fn testdata(name: &str) -> PathBuf {
 }
 
 /// To certify a model of the testdata, untimed, with what `certify` chooses itself.
-pub(crate) fn request(model: &str, original: Option<&str>) -> Request {
-    Request {
+pub(crate) fn options(model: &str, original: Option<&str>) -> CertifyOptions {
+    CertifyOptions {
         model: testdata(model),
         original: original.map(testdata),
         batch: None,

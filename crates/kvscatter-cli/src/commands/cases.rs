@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvscatter::ElementType;
-use kvscatter_certify::report::words::size;
+use kvscatter_certify::text::size;
 use kvscatter_onnx::file::Unfinished;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_onnx::{Data, Tensor};

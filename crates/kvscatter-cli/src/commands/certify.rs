@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
-use kvscatter_certify::{Progress, Request, certify, report};
+use kvscatter_certify::{CertifyOptions, Progress, certify, report};
 use kvscatter_onnx::file::Kind;
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
 
@@ -114,7 +114,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
     }
     let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
     let bar = ProgressBar::no_length();
-    let certificate = certify(&*engine, &args.request(), &mut |progress| show_progress(&bar, progress));
+    let certificate = certify(&*engine, &args.options(), &mut |progress| show_progress(&bar, progress));
     bar.finish_and_clear();
     let certificate = certificate?;
     let written = args
@@ -143,9 +143,9 @@ fn outcome(certificate: &Certificate) -> Outcome {
 }
 
 impl Certify {
-    fn request(&self) -> Request {
+    fn options(&self) -> CertifyOptions {
         let machine = kvscatter_bench::Machine::read();
-        Request {
+        CertifyOptions {
             model: self.model.clone(),
             original: self.original.clone(),
             batch: self.batch.map(NonZeroUsize::get),

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_certify::report::words::size;
+use kvscatter_certify::text::size;
 use kvscatter_onnx::convert::{self, Converted};
 use kvscatter_onnx::{DataFile, Model};
 use serde::Serialize;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
-use kvscatter_session::{Generator, Greedy, SessionOptions};
+use kvscatter_session::{Generator, GreedyOptions, SessionOptions};
 
 use crate::engines::{self, EngineName, RuntimeInfo};
 use crate::error::CommandError;
@@ -91,7 +91,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     let generator = Generator::open(&*engine, &args.model, prompts.len(), options)?;
     check_eos(&args.eos, generator.vocabulary())?;
     let (memory, capacity, growth) = (generator.memory(), generator.capacity(), generator.growth());
-    let greedy = Greedy { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
+    let greedy = GreedyOptions { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
     let generated = generator.generate(&prompts, &greedy, &mut |progress| {
         bar.set_position(u64::try_from(progress.tokens).unwrap_or(u64::MAX));
         ControlFlow::Continue(())

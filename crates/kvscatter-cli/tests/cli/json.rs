@@ -7,7 +7,7 @@ use crate::support::{Folder, npy_f32};
 const HOSTILE: &str = "\u{202e}\u{9b}2J";
 
 fn misleads(c: char) -> bool {
-    c != '\n' && kvscatter_certify::report::words::misleads(c)
+    c != '\n' && kvscatter_certify::text::misleads(c)
 }
 
 /// Replaces a name in a model by one that is as long and hostile.

@@ -3,10 +3,10 @@
 from kvscatter import cuda, errors, positions
 from kvscatter._native import (
     KvSession,
+    Logits,
     Plan,
     Prepared,
     Sample,
-    Scores,
     __version__,
     generate,
     kv_cache_operation_,
@@ -41,6 +41,7 @@ __all__ = [
     "Error",
     "Generated",
     "KvSession",
+    "Logits",
     "Loop",
     "MemoryReport",
     "OptionError",
@@ -48,7 +49,6 @@ __all__ = [
     "PositionError",
     "Prepared",
     "Sample",
-    "Scores",
     "Segment",
     "SessionError",
     "ShapeError",

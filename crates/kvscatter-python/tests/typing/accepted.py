@@ -95,7 +95,7 @@ def run(session: kvscatter.KvSession) -> None:
         assert_type(opened, kvscatter.KvSession)
     sample = session.add()
     scores = session.step({sample: [1, np.int64(2)], session.add(): np.array([3])})
-    assert_type(scores, kvscatter.Scores)
+    assert_type(scores, kvscatter.Logits)
     assert_type(session.prefill({sample: (1, 2)}, chunk=1).last(sample), NDArray[np.float32])
     assert_type(scores.after(sample, 0), NDArray[np.float32])
     assert_type(session.memory().caches[0].shape, tuple[int, ...])

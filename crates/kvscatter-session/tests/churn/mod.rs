@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use kvscatter_oracle::cases::Random;
-use kvscatter_session::{Engine, KvSession, Sample, Scores, SessionOptions};
+use kvscatter_session::{Engine, KvSession, Logits, Sample, SessionOptions};
 
 /// Tokens that every model of the test data has.
 const VOCABULARY: usize = 200;
 
 /// 40 random steps of a batch of up to 4: samples are added, removed, cut, and given up to all the tokens that they have
-/// room for. Scores may differ by `tolerance` from those of a session of their own.
+/// room for. Logits may differ by `tolerance` from those of a session of their own.
 pub(crate) fn churn(engine: &dyn Engine, model: &Path, capacity: Option<usize>, seed: u64, tolerance: f32) {
     let mut random = Random::new(seed, 0);
     let places = 1 + random.below(4);
@@ -40,7 +40,7 @@ pub(crate) fn churn(engine: &dyn Engine, model: &Path, capacity: Option<usize>, 
             kind => batch.step(&mut random, kind == 3),
         }
         for (sample, tokens) in &batch.samples {
-            assert_eq!(batch.session.length(*sample).unwrap(), tokens.len());
+            assert_eq!(batch.session.cached_tokens(*sample).unwrap(), tokens.len());
         }
     }
 }
@@ -70,13 +70,13 @@ impl Batch {
         let lists: Vec<(Sample, &[i64])> =
             given.iter().map(|(sample, tokens)| (*sample, tokens.as_slice())).collect();
         let chunk = 1 + random.below(5);
-        let scores = if in_chunks { self.session.prefill(&lists, chunk) } else { self.session.step(&lists) };
-        let scores = scores.unwrap();
+        let logits = if in_chunks { self.session.prefill(&lists, chunk) } else { self.session.step(&lists) };
+        let logits = logits.unwrap();
         assert!(self.session.bytes_written() > 0);
         assert_eq!(self.session.bytes_copied(), 0);
         for (sample, tokens) in &mut self.samples {
             let Some((_, new)) = given.iter().find(|(given, _)| given == sample) else {
-                assert_eq!(scores.last(*sample), None);
+                assert_eq!(logits.last(*sample), None);
                 continue;
             };
             tokens.extend(new);
@@ -85,14 +85,14 @@ impl Batch {
             self.alone.remove(one).unwrap();
             let before = tokens.len() - new.len();
             for token in if in_chunks { new.len() - 1 } else { 0 }..new.len() {
-                compare(&scores, (*sample, token), &expected, (one, before + token), self.tolerance);
+                compare(&logits, (*sample, token), &expected, (one, before + token), self.tolerance);
             }
-            assert_eq!(scores.after(*sample, new.len()), None);
+            assert_eq!(logits.after(*sample, new.len()), None);
         }
     }
 }
 
-fn compare(got: &Scores, at: (Sample, usize), expected: &Scores, of: (Sample, usize), tolerance: f32) {
+fn compare(got: &Logits, at: (Sample, usize), expected: &Logits, of: (Sample, usize), tolerance: f32) {
     let (got, expected) = (got.after(at.0, at.1).unwrap(), expected.after(of.0, of.1).unwrap());
     let worst = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
     assert!(worst <= tolerance, "{}, token {}: off by {worst}", at.0, at.1);

@@ -17,7 +17,7 @@ const BLOCK: usize = 16;
 /// Partial sums of a dot product: enough for the widest registers.
 const LANES: usize = 16;
 
-/// A tensor of rows, `[batch, heads, length, size]` in this order or with heads behind the length.
+/// A tensor of rows, `[batch, heads, length, size]` in this order or with heads after the length.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a, T> {
     values: &'a [T],
@@ -151,15 +151,15 @@ impl<T: Float> Call<'_, T> {
         let length = self.lengths.and_then(|lengths| lengths.get(sample)).copied();
         let total = to_i64(self.sizes.total());
         let offset = length.map_or(to_i64(self.sizes.past), |length| length - to_i64(self.sizes.queries));
-        let place = offset + to_i64(index);
+        let position = offset + to_i64(index);
         let mut end = length.unwrap_or(total).min(total);
         if self.window.is_causal {
-            end = end.min(place + 1);
+            end = end.min(position + 1);
         }
         if let Some(right) = self.window.right {
-            end = end.min(place.saturating_add(to_i64(right)).saturating_add(1));
+            end = end.min(position.saturating_add(to_i64(right)).saturating_add(1));
         }
-        let start = self.window.left.map_or(0, |left| place.saturating_sub(to_i64(left)));
+        let start = self.window.left.map_or(0, |left| position.saturating_sub(to_i64(left)));
         let end = usize::try_from(end).unwrap_or(0);
         usize::try_from(start).unwrap_or(0).min(end)..end
     }
@@ -210,7 +210,7 @@ impl<T: Float> Call<'_, T> {
                 }
                 let raw = dot(&room.queries[at * size..][..size], row);
                 let capped = self.cap(raw);
-                // A key that is not seen stays so, whatever its score: infinity and its negative make no number.
+                // A key that is not seen stays so for every score. Infinity plus its negative would be NaN.
                 let biased = if bias == f32::NEG_INFINITY { bias } else { capped + bias };
                 room.scores[of_key(at)] = biased;
                 if let Some((which, scores)) = &mut results.scores {

@@ -32,7 +32,7 @@ struct Operands<'a, T> {
 
 impl<'a, T: Float + Datum> Operands<'a, T> {
     fn of(op: &Attention, inputs: &'a [TValue]) -> Result<Self, String> {
-        let at = |place: usize| inputs.get(place).map(|value| &**value).ok_or("an input is missing");
+        let at = |index: usize| inputs.get(index).map(|value| &**value).ok_or("an input is missing");
         let (query, key, value) = (at(0)?, at(1)?, at(2)?);
         let past = op.inputs.past.map(|(key, value)| Ok::<_, &str>([at(key)?, at(value)?])).transpose()?;
         let of_past = past.map(|past| past.map(Tensor::shape));
@@ -40,8 +40,8 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
         let expected = [sizes.batch, sizes.query_heads, sizes.queries, sizes.total()];
         let mask = match op.inputs.mask {
             None => None,
-            Some(place) => {
-                let mask = at(place)?;
+            Some(index) => {
+                let mask = at(index)?;
                 let values = if mask.datum_type() == DatumType::Bool {
                     Values::Seen(slice(mask)?)
                 } else {
@@ -56,7 +56,7 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
         };
         let lengths = match op.inputs.nonpad_kv_seqlen {
             None => None,
-            Some(place) => Some(lengths(at(place)?, &sizes)?),
+            Some(index) => Some(lengths(at(index)?, &sizes)?),
         };
         Ok(Self { sizes, query: slice(query)?, key: slice(key)?, value: slice(value)?, past, mask, lengths })
     }
@@ -75,11 +75,11 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
             Ok::<_, String>(Rows::new(slice(present)?, heads, self.sizes.total(), size, false))
         };
         let mut results = self.attend(op, rows(&key, head_size)?, rows(&value, value_size)?)?;
-        if let Some(place) = op.outputs.present_key {
-            results.insert(place, key.into());
+        if let Some(index) = op.outputs.present_key {
+            results.insert(index, key.into());
         }
-        if let Some(place) = op.outputs.present_value {
-            results.insert(place, value.into());
+        if let Some(index) = op.outputs.present_value {
+            results.insert(index, value.into());
         }
         Ok(results)
     }
@@ -115,7 +115,7 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
         Ok([Some(output), scores].into_iter().flatten().map(Tensor::into_tvalue).collect())
     }
 
-    /// The past and what is new behind it, `[batch, heads, length, size]`.
+    /// The past with the new rows after it, `[batch, heads, length, size]`.
     fn join(&self, past: &[T], new: &[T], size: usize) -> Result<Tensor, String> {
         let Sizes { batch, heads, keys, past: length, is_rank_3, .. } = self.sizes;
         let mut present = zeros::<T>(&self.sizes.present(size))?;

@@ -2,7 +2,7 @@
 
 use tract_onnx::pb::NodeProto;
 
-use crate::attributes::{Attributes, place};
+use crate::attributes::{Attributes, given_index};
 use crate::error::{NodeError, label};
 
 /// The operator.
@@ -23,7 +23,7 @@ pub(super) struct Attention {
 /// Floats are compared by `==`, which is what two nodes being the same asks for.
 impl Eq for Attention {}
 
-/// How far from its own place a query sees.
+/// How far from its own position a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) is_causal: bool,
@@ -121,7 +121,7 @@ impl Attention {
 
 impl Inputs {
     pub(super) fn of(node: &NodeProto) -> Result<Self, NodeError> {
-        let at = |index| place(&node.input, index);
+        let at = |index| given_index(&node.input, index);
         if (0..3).any(|index| at(index).is_none()) || node.input.len() > 7 {
             return Err(NodeError::of(node, format!("takes 3 to 7 inputs, got {}", node.input.len())));
         }
@@ -141,7 +141,7 @@ impl Inputs {
 
 impl Outputs {
     pub(super) fn of(node: &NodeProto, mode: i64) -> Result<Self, NodeError> {
-        let at = |index| place(&node.output, index);
+        let at = |index| given_index(&node.output, index);
         if at(0).is_none() || node.output.len() > 4 {
             return Err(NodeError::of(node, format!("has 1 to 4 outputs, got {}", node.output.len())));
         }
@@ -156,7 +156,7 @@ impl Outputs {
             count: node.output.iter().filter(|name| !name.is_empty()).count(),
             present_key: at(1),
             present_value: at(2),
-            scores: at(3).map(|place| (place, scores)),
+            scores: at(3).map(|index| (index, scores)),
         })
     }
 

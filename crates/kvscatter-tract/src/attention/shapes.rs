@@ -86,7 +86,7 @@ impl Sizes {
     }
 }
 
-/// `[batch, heads, length, size]`, where the heads of rank 3 are told by an attribute; 0 where rank 3 is not allowed.
+/// `[batch, heads, length, size]`, where an attribute gives the heads of rank 3; 0 where rank 3 is not allowed.
 fn split(name: &str, shape: &[usize], heads: usize) -> Result<[usize; 4], String> {
     match *shape {
         [batch, heads, length, size] => Ok([batch, heads, length, size]),
@@ -151,11 +151,11 @@ fn check_types(op: &Attention, inputs: &[&TypedFact]) -> Result<(), String> {
     if !matches!(datum, DatumType::F32 | DatumType::F16) {
         return Err(format!("Q is {datum:?}, only float32 and float16 are known"));
     }
-    for (place, fact) in inputs.iter().enumerate() {
+    for (index, fact) in inputs.iter().enumerate() {
         let got = fact.datum_type;
-        let (expected, words) = if Some(place) == op.inputs.nonpad_kv_seqlen {
+        let (expected, words) = if Some(index) == op.inputs.nonpad_kv_seqlen {
             (got == DatumType::I64, "nonpad_kv_seqlen must be int64")
-        } else if Some(place) == op.inputs.mask {
+        } else if Some(index) == op.inputs.mask {
             (got == datum || got == DatumType::Bool, "attn_mask must be bool or of Q's type")
         } else {
             (got == datum, "keys and values must be of Q's type")

@@ -21,7 +21,7 @@ impl TractMemory {
         Tensor::of_memory(element, &shape, Box::new(Self(theirs)))
     }
 
-    /// Takes the tensor out. Until [`put`](Self::put) its place holds nothing of use.
+    /// Takes the tensor out and leaves an empty one until [`put`](Self::put).
     pub(super) fn take(&mut self) -> Theirs {
         mem::take(&mut self.0)
     }
@@ -48,7 +48,7 @@ pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Ses
     let datum = element::theirs(element).filter(|datum| datum.is_number() || *datum == DatumType::Bool);
     let datum = datum.ok_or_else(too_large)?;
     let len = element.storage_len(shape).ok_or_else(too_large)?;
-    // tract panics where there is no memory: what is asked for here first is free again when tract asks.
+    // tract panics if there is no memory, so the same size is first reserved and freed here.
     Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_large())?;
     TractMemory::wrap(Theirs::zero_dt(datum, shape).map_err(|_| too_large())?)
 }

@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use tract_onnx::prelude::{TractError, TractResult};
 
-use crate::NodeError;
+use crate::error::NodeError;
 
 /// The release that this crate is pinned to.
 pub(super) const VERSION: &str = "0.23.9";
@@ -16,12 +16,11 @@ const LONGEST: usize = 400;
 
 /// Calls tract.
 ///
-/// It returns errors for what it was written to expect of a model. Models come from strangers, and where one is not as
-/// expected it may panic instead: that ends here, as an error. What the closure borrows is looked at afterwards only
-/// in ways that hold for a run which stopped half-way.
+/// Models come from strangers, and tract may panic on one that it does not expect. Such a panic becomes an error here.
+/// Callers use what the closure borrows afterwards only in ways that are valid for a run that stopped half-way.
 ///
 /// # Errors
-/// What tract says, in one line that begins with the node that stands in the way, where it names one.
+/// tract's message in one line. It begins with the node that failed, if tract names one.
 pub(super) fn catch_panics<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
     quieten();
     let outside = IS_CATCHING.replace(true);
@@ -42,7 +41,7 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps panics that become errors from being printed as well: whatever hook there is hears of all others.
+/// Keeps panics that become errors from being printed. All others go to the hook that was installed before.
 fn quieten() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -77,11 +76,11 @@ fn node(message: &str) -> Option<String> {
         let (name, operator) = built.rsplit_once(' ')?;
         return Some(format!("{name:?} {operator}"));
     }
-    let (_, behind) = message.split_once('#')?;
-    let (number, behind) = behind.split_once(" \"")?;
+    let (_, rest) = message.split_once('#')?;
+    let (number, rest) = rest.split_once(" \"")?;
     number.parse::<usize>().ok()?;
-    let (name, behind) = behind.split_once('"')?;
-    let operator = behind.split_whitespace().next().unwrap_or_default().trim_end_matches(',');
+    let (name, rest) = rest.split_once('"')?;
+    let operator = rest.split_whitespace().next().unwrap_or_default().trim_end_matches(',');
     Some(if operator.is_empty() { format!("{name:?}") } else { format!("{name:?} ({operator})") })
 }
 

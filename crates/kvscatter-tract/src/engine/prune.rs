@@ -6,8 +6,7 @@ use tract_onnx::Onnx;
 use tract_onnx::pb::tensor_proto::DataType as TensorType;
 use tract_onnx::pb::{GraphProto, NodeProto};
 
-use crate::NodeError;
-use crate::error::is_onnx;
+use crate::error::{NodeError, is_onnx};
 
 /// Operators of which all outputs but the first may be left out, as their specifications say. tract refuses some of
 /// those outputs, and exporters name them whether anyone reads them or not.
@@ -90,7 +89,7 @@ pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
 
 fn check_operators(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     for node in &graph.node {
-        // tract's register has no domains; in the two that it knows, no name means two things but Attention's.
+        // tract's register has no domains. Of the names in both domains, only Attention has two meanings.
         let is_of_known_domain = is_onnx(node) || node.domain == "com.microsoft";
         if !is_of_known_domain || !onnx.op_register.0.contains_key(&node.op_type) {
             return Err(NodeError::of(node, "tract does not have this operator"));

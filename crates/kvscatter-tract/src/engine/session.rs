@@ -23,10 +23,10 @@ pub(super) struct TractSession {
 struct Cache {
     input: usize,
     output: usize,
-    /// Where its first byte lay.
+    /// The address of its first byte before the run.
     address: usize,
-    /// Holds on to it where the present may be of another shape, so that it can be given back. It is not written in
-    /// place then.
+    /// A second reference, if the present may have another shape, so that the cache can be returned. It is then not
+    /// written in place.
     kept: Option<TValue>,
 }
 

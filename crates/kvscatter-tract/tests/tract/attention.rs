@@ -2,9 +2,13 @@
 
 use half::f16;
 use kvscatter_oracle::cases::Random;
+use tract_onnx::pb::{AttributeProto, NodeProto, ValueInfoProto};
 use tract_onnx::prelude::*;
 
 use crate::support::{float, integer, model, node, plan, value, words};
+
+/// The inputs of a node with their values.
+type Given = TVec<(ValueInfoProto, Tensor)>;
 
 /// One call, in rank 4 whatever the model's inputs are.
 #[derive(Clone, Debug)]
@@ -179,6 +183,27 @@ impl Case {
 
     /// Runs it in tract: `Y` as the reference has it, and the scores.
     fn run(&self, inputs: &Inputs, datum: DatumType) -> TractResult<(Vec<f32>, Vec<f32>)> {
+        let (attention, given) = self.node(inputs, datum)?;
+        let outputs =
+            ["y", "scores"].into_iter().filter(|name| attention.output.iter().any(|has| has == name));
+        let outputs =
+            outputs.map(|name| value(name, if datum == DatumType::F16 { 10 } else { 1 }, &[])).collect();
+        let (infos, tensors): (Vec<_>, Vec<_>) = given.into_iter().unzip();
+        let tensors = tensors.into_iter().map(|tensor| {
+            let is_number = tensor.datum_type() == DatumType::F32;
+            Ok(if is_number { tensor.cast_to_dt(datum)?.into_owned() } else { tensor }.into())
+        });
+        let results =
+            plan(&model(vec![attention], infos, outputs))?.run(tensors.collect::<TractResult<_>>()?)?;
+        let numbers = |tensor: &TValue| -> TractResult<Vec<f32>> {
+            Ok(tensor.cast_to::<f32>()?.try_as_plain_ram()?.as_slice::<f32>()?.to_vec())
+        };
+        let output = self.heads_outside(&numbers(&results[0])?, self.heads[0], self.queries, self.sizes[1]);
+        Ok((output, results.get(1).map(numbers).transpose()?.unwrap_or_default()))
+    }
+
+    /// Its node, and the node's inputs with their values.
+    fn node(&self, inputs: &Inputs, datum: DatumType) -> TractResult<(NodeProto, Given)> {
         let ([heads, key_heads], [size, value_size]) = (self.heads, self.sizes);
         let code = if datum == DatumType::F16 { 10 } else { 1 };
         let mut attention = node("Attention", "attend", &["q", "k", "v", "", "", "", ""], &["y", "", "", ""]);
@@ -219,35 +244,24 @@ impl Case {
             attention.input[6] = "lengths".to_owned();
             given.push((value("lengths", 7, &["b"]), tensor1(lengths)));
         }
-        let mut outputs = vec!["y"];
         if let Some(mode) = self.mode {
             attention.output[3] = "scores".to_owned();
             attention.attribute.push(integer("qk_matmul_output_mode", mode));
-            outputs.push("scores");
         }
-        let attributes = &mut attention.attribute;
+        self.add_attributes(&mut attention.attribute);
+        Ok((attention, given))
+    }
+
+    fn add_attributes(&self, attributes: &mut Vec<AttributeProto>) {
         if self.is_rank_3 {
-            attributes.push(integer("q_num_heads", heads as i64));
-            attributes.push(integer("kv_num_heads", key_heads as i64));
+            attributes.push(integer("q_num_heads", self.heads[0] as i64));
+            attributes.push(integer("kv_num_heads", self.heads[1] as i64));
         }
         attributes.push(integer("is_causal", i64::from(self.is_causal)));
         attributes.push(integer("left_window_size", self.window[0]));
         attributes.push(integer("right_window_size", self.window[1]));
         attributes.push(float("softcap", self.softcap));
         attributes.extend(self.scale.map(|scale| float("scale", scale)));
-        let (infos, tensors): (Vec<_>, Vec<_>) = given.into_iter().unzip();
-        let outputs = outputs.into_iter().map(|name| value(name, code, &[])).collect();
-        let tensors = tensors.into_iter().map(|tensor| {
-            let is_number = tensor.datum_type() == DatumType::F32;
-            Ok(if is_number { tensor.cast_to_dt(datum)?.into_owned() } else { tensor }.into())
-        });
-        let results =
-            plan(&model(vec![attention], infos, outputs))?.run(tensors.collect::<TractResult<_>>()?)?;
-        let numbers = |tensor: &TValue| -> TractResult<Vec<f32>> {
-            Ok(tensor.cast_to::<f32>()?.try_as_plain_ram()?.as_slice::<f32>()?.to_vec())
-        };
-        let output = self.heads_outside(&numbers(&results[0])?, heads, self.queries, value_size);
-        Ok((output, results.get(1).map(numbers).transpose()?.unwrap_or_default()))
     }
 
     fn dims(&self, names: [&'static str; 2], which: usize) -> &'static [&'static str] {

@@ -25,7 +25,7 @@ fn floats(name: &str, dims: &[usize]) -> TensorProto {
     }
 }
 
-/// A decoder, whose scores are computed from `y` by these nodes, which give `scored`.
+/// A decoder, whose logits are computed from `y` by these nodes, which give `scored`.
 fn decoder(head: Vec<NodeProto>) -> ModelProto {
     let mut nodes = vec![node("Gather", "embed", &["embeddings", "input_ids"], &["x"])];
     for part in ["key", "value"] {
@@ -86,18 +86,18 @@ fn a_model_that_scores_the_last_token_without_saying_so_scores_every_sample() {
         model
     };
     let all = || decoder(vec![node("Identity", "all", &["y"], &["scored"])]);
-    let scores = |model: &ModelProto| {
+    let logits = |model: &ModelProto| {
         let mut session = open(model).unwrap();
         let (first, second) = (session.add().unwrap(), session.add().unwrap());
         let mut all = Vec::new();
         for (one, two) in [(&[1, 2][..], &[3, 4, 5, 6][..]), (&[7, 1, 2], &[3])] {
-            let scores = session.step(&[(first, one), (second, two)]).unwrap();
-            all.extend([first, second].map(|sample| scores.last(sample).unwrap().to_vec()));
+            let logits = session.step(&[(first, one), (second, two)]).unwrap();
+            all.extend([first, second].map(|sample| logits.last(sample).unwrap().to_vec()));
         }
-        assert_eq!([first, second].map(|sample| session.length(sample).unwrap()), [5, 5]);
+        assert_eq!([first, second].map(|sample| session.cached_tokens(sample).unwrap()), [5, 5]);
         all
     };
-    assert_eq!(scores(&last()), scores(&all()));
+    assert_eq!(logits(&last()), logits(&all()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Static-cache decoders in tract and in ONNX Runtime: the same scores, prompt and steps alike.
+//! Static-cache decoders in tract and in ONNX Runtime: the same logits, prompt and steps alike.
 //!
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-tract -- --ignored`.
 
@@ -25,19 +25,19 @@ fn decoder(name: &str, folder: &Path) -> PathBuf {
     path
 }
 
-/// Two prompts of different lengths in one batch, then steps of the most likely tokens: the scores after each.
-fn scores(engine: &dyn Engine, model: &Path) -> Vec<Vec<f32>> {
+/// Two prompts of different lengths in one batch, then steps of the most likely tokens: the logits after each.
+fn logits(engine: &dyn Engine, model: &Path) -> Vec<Vec<f32>> {
     let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
     let mut session = KvSession::open(engine, model, options).unwrap();
     let samples: [Sample; 2] = [session.add().unwrap(), session.add().unwrap()];
     let prompts: [&[i64]; 2] = [&[5, 9, 17, 3, 11], &[7, 2]];
-    let mut scores = session.prefill(&[(samples[0], prompts[0]), (samples[1], prompts[1])], 3).unwrap();
+    let mut logits = session.prefill(&[(samples[0], prompts[0]), (samples[1], prompts[1])], 3).unwrap();
     let mut all = vec![];
     for _ in 0..8 {
-        let last = samples.map(|sample| scores.last(sample).unwrap().to_vec());
-        let next = [&last[0], &last[1]].map(|scores| [i64::try_from(argmax(scores)).unwrap()]);
+        let last = samples.map(|sample| logits.last(sample).unwrap().to_vec());
+        let next = [&last[0], &last[1]].map(|logits| [i64::try_from(argmax(logits)).unwrap()]);
         all.extend(last);
-        scores = session.step(&[(samples[0], &next[0]), (samples[1], &next[1])]).unwrap();
+        logits = session.step(&[(samples[0], &next[0]), (samples[1], &next[1])]).unwrap();
     }
     all
 }
@@ -46,7 +46,7 @@ fn compare(name: &str, tolerance: f32) {
     let runtime = OnnxRuntime::load(None).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let model = decoder(name, &folder.path().join("model"));
-    let [ours, theirs] = [&Tract as &dyn Engine, &runtime].map(|engine| scores(engine, &model));
+    let [ours, theirs] = [&Tract as &dyn Engine, &runtime].map(|engine| logits(engine, &model));
     let mut worst = 0.0_f32;
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(argmax(ours), argmax(theirs), "{name}");
@@ -54,7 +54,7 @@ fn compare(name: &str, tolerance: f32) {
         let off = ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs() / most.max(1.0));
         worst = off.fold(worst, f32::max);
     }
-    println!("{name}: scores differ by {worst:e} of the largest");
+    println!("{name}: logits differ by {worst:e} of the largest");
     assert!(worst <= tolerance, "{name}: {worst}");
 }
 

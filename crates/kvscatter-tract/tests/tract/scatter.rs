@@ -1,7 +1,7 @@
 //! `TensorScatter` in tract against the oracle, and what it does to the cache's memory.
 
 use kvscatter_oracle::cases::{self, Call, Case, Values};
-use kvscatter_tract::copies;
+use kvscatter_tract::cache_copy_counts;
 use tract_onnx::prelude::*;
 
 use crate::support::{integer, model, node, plan, text, value, words};
@@ -124,7 +124,7 @@ fn the_cache_stays_where_it_is_step_after_step() {
         cache = present.into_iter().next().unwrap().into_tensor();
     }
     assert!(cache.try_as_plain_ram().unwrap().as_slice::<f32>().unwrap().iter().all(|value| *value == 7.0));
-    assert_eq!(copies(&state), []);
+    assert_eq!(cache_copy_counts(&state), []);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_second_reader_of_the_cache_makes_it_a_copy_and_that_is_told() {
         let results = state.run(given(Tensor::zero::<f32>(&[1, 8, 2]).unwrap(), &[3])).unwrap();
         // The past was zeros when they were added.
         assert_eq!(results[0].as_bytes(), results[1].as_bytes());
-        assert_eq!(copies(&state), [("write".to_owned(), step)]);
+        assert_eq!(cache_copy_counts(&state), [("write".to_owned(), step)]);
     }
 }
 
@@ -147,7 +147,7 @@ fn the_callers_own_hold_on_the_cache_makes_it_a_copy() {
     let present = state.run(std::mem::take(&mut given)).unwrap();
     assert_ne!(present[0].as_bytes().as_ptr(), held.as_bytes().as_ptr());
     assert!(held.as_bytes().iter().all(|byte| *byte == 0));
-    assert_eq!(copies(&state), [("write".to_owned(), 1)]);
+    assert_eq!(cache_copy_counts(&state), [("write".to_owned(), 1)]);
 }
 
 #[test]

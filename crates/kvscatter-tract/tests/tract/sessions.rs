@@ -1,4 +1,4 @@
-//! Running batches in tract: whatever samples come, go and are cut, each gets the scores that it gets alone.
+//! Running batches in tract: samples are added, extended, truncated and removed, and each gets the logits that it gets alone.
 
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, Weights};

@@ -14,7 +14,7 @@ use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
 const ID: &str = "cache-path-flat";
 const CLAIM: &str = "The time of each cache's own nodes does not grow with the capacity.";
 
-/// Least bytes of the smaller cache. A copy of it takes far longer than the call around it.
+/// Least bytes of the smaller cache. A copy of it takes far longer than the rest of the call.
 const SMALL_BYTES: usize = 4 << 20;
 /// The larger capacity over the smaller one.
 const FACTOR: usize = 4;
@@ -55,7 +55,7 @@ pub(super) fn time(
         let file = folder.join("cache_path.onnx");
         path.model.save(&file)?;
         let session = engine.load(&Model::load(&file)?.file()?, LoadOptions { threads: Some(1) })?;
-        let times = Alone { session, path: &path, port, batch }.time()?;
+        let times = SingleCachePath { session, path: &path, port, batch }.time()?;
         caches += 1;
         if times.ratio > FLAT_UP_TO {
             failures.push(failure(&times));
@@ -78,8 +78,8 @@ fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[
             "{} caches one by one, at {} and {}, {} interleaved rounds: the largest ratio of the shortest times is {:.2}; \
              up to {FLAT_UP_TO:.2} counts as flat, a copied cache takes about {FACTOR} times as long.",
             times.caches,
-            crate::report::words::size(small),
-            crate::report::words::size(large),
+            crate::text::size(small),
+            crate::text::size(large),
             times.rounds,
             times.ratio,
         )
@@ -111,7 +111,7 @@ fn failure(times: &CachePathTimes) -> Failure {
 }
 
 /// A cache's own nodes, loaded.
-struct Alone<'a> {
+struct SingleCachePath<'a> {
     session: Box<dyn Session>,
     path: &'a CachePath,
     port: &'a CachePort,
@@ -121,12 +121,12 @@ struct Alone<'a> {
 /// The tensors of a step at one capacity.
 struct Bound {
     cache: Tensor,
-    /// A growing cache's, which has memory of its own.
+    /// A growing cache's present, which is in separate memory.
     present: Option<Tensor>,
     inputs: Vec<(String, Tensor)>,
 }
 
-impl Alone<'_> {
+impl SingleCachePath<'_> {
     fn time(mut self) -> Result<CachePathTimes, CertifyError> {
         let slot = self.port.element.storage_len(&self.port.shape(self.batch, 1)).unwrap_or(1).max(1);
         let small = SMALL_BYTES.div_ceil(slot).max(CONTEXT + 1);

@@ -6,7 +6,7 @@ use kvscatter_session::{Engine, Feed, InPlaceCache, LoadOptions, Session, Step};
 
 use super::subject::{Subject, Timed};
 use crate::CertifyError;
-use crate::certificate::{PeakMemory, Side};
+use crate::certificate::{ComparedModel, PeakMemory};
 
 /// Decode steps that are run at the end of the capacity.
 const STEPS: usize = 8;
@@ -34,7 +34,7 @@ pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, CertifyErr
         interface.batch.unwrap_or_else(|| CACHE_BYTES.div_ceil(storage(1).max(1)).clamp(1, MOST_BATCH));
     let load = Load { batch, capacity: subject.capacity, steps: STEPS.min(subject.capacity) };
     let mut peaks = Vec::new();
-    let sides = [(Side::Model, Some(subject.model)), (Side::Original, subject.original)];
+    let sides = [(ComparedModel::Model, Some(subject.model)), (ComparedModel::Original, subject.original)];
     for (of, timed) in sides {
         let Some(timed) = timed else { continue };
         let bytes = peak(subject.engine, timed, subject.options, load)?;

@@ -13,7 +13,7 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
             h2 { "Claims" }
             @for kind in words::kinds(evidence) {
                 h3 { (kind.name) }
-                p.note { (kind.says) }
+                p.note { (kind.description) }
                 @if kind.checks.is_empty() { p { "Nothing of this kind was examined." } }
                 ul.claims { @for check in kind.checks { (claim(check)) } }
             }
@@ -33,7 +33,7 @@ fn claim(check: &Check) -> Markup {
                 ul {
                     @for failure in &check.failures {
                         li {
-                            (Plain(&failure.says))
+                            (Plain(&failure.message))
                             @let place = words::place(failure);
                             @if !place.is_empty() { " " span.note { "(" (Plain(&place)) ")" } }
                         }

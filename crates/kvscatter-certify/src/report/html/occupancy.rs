@@ -22,7 +22,7 @@ const LANE: usize = 11;
 const PITCH: usize = 15;
 /// A run is at least this wide.
 const MIN_WIDTH: f64 = 2.0;
-/// Slots at least this wide are told apart by borders.
+/// Slots at least this wide have borders.
 const CELL: f64 = 6.0;
 
 /// What a slot holds after a step.
@@ -91,13 +91,13 @@ fn patterns() -> Markup {
 fn legend() -> Markup {
     html! {
         ul.legend {
-            @for (mark, says) in LEGEND {
+            @for (mark, meaning) in LEGEND {
                 li {
                     svg width="24" height=(LANE) aria-hidden="true" {
                         rect.(mark.class()) width="24" height=(LANE) {}
                         rect.frame width="24" height=(LANE) {}
                     }
-                    " " (says)
+                    " " (meaning)
                 }
             }
         }
@@ -108,7 +108,7 @@ fn figure(scenario: &Occupancy) -> Markup {
     let samples = scenario.steps.iter().map(|step| step.samples.len()).max().unwrap_or_default();
     html! {
         figure {
-            figcaption { h3 { (Plain(&scenario.scenario)) } p { (Plain(&scenario.says)) } }
+            figcaption { h3 { (Plain(&scenario.scenario)) } p { (Plain(&scenario.description)) } }
             @for sample in 0..samples.min(MOST_SAMPLES) { (picture(scenario, sample)) }
             @if samples > MOST_SAMPLES { p.note { (samples - MOST_SAMPLES) " more samples" } }
         }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn drawn(steps: Vec<OccupancyStep>) -> Vec<String> {
-        let scenario = Occupancy { scenario: String::new(), says: String::new(), capacity: 8, steps };
+        let scenario = Occupancy { scenario: String::new(), description: String::new(), capacity: 8, steps };
         let glyph = |mark: &Mark| match mark {
             Mark::Untouched => '.',
             Mark::Token => 'o',

@@ -2,7 +2,7 @@
 
 use maud::{Escaper, Render};
 
-use crate::report::words::one_line;
+use crate::text::one_line;
 
 /// Text from files: shown as it is, but for what would move or turn the text around it.
 #[derive(Clone, Copy)]

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::plain::Plain;
 use crate::certificate::{CacheSummary, Certificate, FileIdentity, Parameters, Subject};
 use crate::report::words;
+use crate::text;
 
 pub(super) fn section(certificate: &Certificate) -> Markup {
     let Certificate { model, original, machine, parameters, .. } = certificate;
@@ -77,16 +78,16 @@ fn file(title: &str, file: &FileIdentity) -> Markup {
 }
 
 /// Caches that differ in nothing but their names.
-struct Alike<'c> {
+struct CacheGroup<'c> {
     shape: String,
     like: &'c CacheSummary,
     caches: Vec<&'c CacheSummary>,
 }
 
-fn alike(caches: &[CacheSummary]) -> Vec<Alike<'_>> {
-    let mut groups: Vec<Alike<'_>> = Vec::new();
+fn cache_groups(caches: &[CacheSummary]) -> Vec<CacheGroup<'_>> {
+    let mut groups: Vec<CacheGroup<'_>> = Vec::new();
     for cache in caches {
-        let same = |group: &&mut Alike<'_>| {
+        let same = |group: &&mut CacheGroup<'_>| {
             let like = group.like;
             (&like.shape, &like.element, &like.style) == (&cache.shape, &cache.element, &cache.style)
         };
@@ -94,7 +95,7 @@ fn alike(caches: &[CacheSummary]) -> Vec<Alike<'_>> {
             Some(group) => group.caches.push(cache),
             None => {
                 let shape = format!("[{}]", cache.shape.join(", "));
-                groups.push(Alike { shape, like: cache, caches: vec![cache] });
+                groups.push(CacheGroup { shape, like: cache, caches: vec![cache] });
             }
         }
     }
@@ -110,20 +111,20 @@ fn caches(certificate: &Certificate) -> Markup {
                 th.n { "caches" } th { "shape" } th { "element" } th { "written by" } th.n { "bytes" }
             } }
             tbody {
-                @for Alike { shape, like, caches } in alike(&decoder.caches) {
+                @for CacheGroup { shape, like, caches } in cache_groups(&decoder.caches) {
                     tr {
                         td.n { (caches.len()) }
                         td { code { (Plain(&shape)) } }
                         td { code { (Plain(&like.element)) } }
                         td { (Plain(&like.style)) }
-                        td.n { (words::size(caches.iter().map(|cache| cache.bytes).sum())) }
+                        td.n { (text::size(caches.iter().map(|cache| cache.bytes).sum())) }
                     }
                 }
             }
             tfoot { tr {
                 td.n { (decoder.caches.len()) }
-                td colspan="3" { "in all; " (words::size(decoder.bytes_per_token)) " per token and sample" }
-                td.n { (words::size(decoder.bytes)) }
+                td colspan="3" { "in all; " (text::size(decoder.bytes_per_token)) " per token and sample" }
+                td.n { (text::size(decoder.bytes)) }
             } }
         } }
         details {

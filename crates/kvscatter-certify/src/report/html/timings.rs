@@ -5,8 +5,9 @@ use maud::{Markup, html};
 
 use super::plain::Plain;
 use super::plot::{Line, Plot};
-use crate::certificate::{BytesMoved, CachePathTimes, DecodeTimes, PeakMemory, Side, Timings};
+use crate::certificate::{BytesMoved, CachePathTimes, ComparedModel, DecodeTimes, PeakMemory, Timings};
 use crate::report::words;
+use crate::text;
 
 pub(super) fn section(timings: &Timings) -> Markup {
     html! {
@@ -36,7 +37,7 @@ fn cache_path(times: &CachePathTimes) -> Markup {
             thead { tr { th.n { "capacity" } th.n { "cache" } th.n { "fastest" } th.n { "median" } th {} } }
             tbody { @for at in &times.at { tr {
                 td.n { (at.capacity) }
-                td.n { (words::size(at.cache_bytes)) }
+                td.n { (text::size(at.cache_bytes)) }
                 td.n { (units::time(at.fastest_ns)) }
                 td.n { (units::time(at.median_ns)) }
                 td.bar { span style=(format!("width: {:.1}%", 100.0 * at.median_ns / longest)) {} }
@@ -50,9 +51,9 @@ fn bytes_moved(bytes: BytesMoved) -> Markup {
         h3 { "Bytes moved per step" }
         p {
             "Computed from the shapes, not measured: to bring all caches up to date, a decode step of batch "
-            (bytes.batch) " moves " b { (words::size(bytes.in_place)) }
+            (bytes.batch) " moves " b { (text::size(bytes.in_place)) }
             " in place, each new row read once and written once. Where the caches are copied, at " (bytes.capacity)
-            " slots, it moves " b { (words::size(bytes.copied)) } "."
+            " slots, it moves " b { (text::size(bytes.copied)) } "."
         }
     }
 }
@@ -70,7 +71,7 @@ fn peak_memory(peaks: &[PeakMemory]) -> Markup {
                 td.n { (peak.batch) }
                 td.n { (peak.steps) }
                 td.n { (peak.context) }
-                td.n { @if let Some(bytes) = peak.bytes { (words::size(bytes)) } @else { "not measured" } }
+                td.n { @if let Some(bytes) = peak.bytes { (text::size(bytes)) } @else { "not measured" } }
             } } }
         } }
     }
@@ -79,12 +80,12 @@ fn peak_memory(peaks: &[PeakMemory]) -> Markup {
 fn decode(times: &DecodeTimes) -> Markup {
     let line = |side| {
         let time = |at: &crate::certificate::DecodeTime| match side {
-            Side::Model => Some((at.context, at.model_ns)),
-            Side::Original => at.original_ns.map(|time| (at.context, time)),
+            ComparedModel::Model => Some((at.context, at.model_ns)),
+            ComparedModel::Original => at.original_ns.map(|time| (at.context, time)),
         };
         Line { name: words::side(side), points: times.at.iter().filter_map(time).collect() }
     };
-    let lines = [Side::Model, Side::Original].map(line);
+    let lines = [ComparedModel::Model, ComparedModel::Original].map(line);
     let plot = Plot {
         label: "Time of one decode step against the tokens in the caches",
         across: "tokens in the caches before the step",

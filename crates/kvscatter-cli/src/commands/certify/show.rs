@@ -6,6 +6,7 @@ use std::path::Path;
 use anstyle::AnsiColor;
 use kvscatter_certify::certificate::{Certificate, Check, Subject, Verdict};
 use kvscatter_certify::report::words;
+use kvscatter_certify::text;
 
 use crate::output::{Output, count, one_line, styled, table};
 
@@ -36,7 +37,7 @@ pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut 
         output,
         "\n{} {}.",
         styled(words::headline(certificate), color),
-        words::tally(&certificate.evidence)
+        words::verdict_counts(&certificate.evidence)
     )?;
     for check in words::failed(&certificate.evidence) {
         writeln!(
@@ -70,7 +71,7 @@ fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
         "{} of {} slots, {} in all; prompts of {} tokens, {}, seed {}",
         count(decoder.caches.len(), "cache"),
         parameters.capacity,
-        words::size(decoder.bytes),
+        text::size(decoder.bytes),
         prompts.join(", "),
         count(parameters.steps, "step"),
         parameters.seed
@@ -93,7 +94,8 @@ fn claim(check: &Check, output: &mut Output) -> io::Result<()> {
     writeln!(output, "      {}", one_line(&check.evidence))?;
     for failure in &check.failures {
         let place = words::place(failure);
-        let text = if place.is_empty() { failure.says.clone() } else { format!("{place}: {}", failure.says) };
+        let text =
+            if place.is_empty() { failure.message.clone() } else { format!("{place}: {}", failure.message) };
         writeln!(output, "      - {}", one_line(&text))?;
     }
     let kept = u64::try_from(check.failures.len()).unwrap_or(u64::MAX);

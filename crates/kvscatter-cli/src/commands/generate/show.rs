@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use kvscatter_bench::units;
-use kvscatter_certify::report::words::size;
+use kvscatter_certify::text::size;
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_session::{CacheMemory, Generated, MemoryReport};
 use serde::Serialize;

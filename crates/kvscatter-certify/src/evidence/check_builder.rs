@@ -1,26 +1,26 @@
-//! Counting what was looked at and what was wrong.
+//! Counts what was examined and what was wrong, for one claim.
 
 use crate::certificate::{Check, Failure, Verdict};
 
-/// A claim that is being examined.
+/// A claim that is being examined. It ends as a [`Check`].
 #[derive(Clone, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct CheckBuilder {
     id: &'static str,
     claim: &'static str,
     failures: Vec<Failure>,
     failed: u64,
-    /// How many things were looked at.
+    /// How many things were examined.
     pub(crate) looked: u64,
 }
 
-/// Where in the runs something is seen.
+/// A step of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) scenario: &'a str,
     pub(crate) step: usize,
 }
 
-impl Tally {
+impl CheckBuilder {
     pub(crate) fn new(id: &'static str, claim: &'static str) -> Self {
         Self { id, claim, failures: Vec::new(), failed: 0, looked: 0 }
     }
@@ -56,7 +56,7 @@ impl Tally {
 }
 
 impl Place<'_> {
-    pub(crate) fn failure(self, says: impl Into<String>) -> Failure {
-        Failure { scenario: Some(self.scenario.to_owned()), step: Some(self.step), ..Failure::new(says) }
+    pub(crate) fn failure(self, message: impl Into<String>) -> Failure {
+        Failure { scenario: Some(self.scenario.to_owned()), step: Some(self.step), ..Failure::new(message) }
     }
 }

@@ -1,6 +1,6 @@
-//! What a step of a session gives: numbers that NumPy looks at where they lie.
+//! What a step of a session gives: numbers that NumPy reads in place.
 
-use kvscatter_session::{Sample, Scores};
+use kvscatter_session::{Logits, Sample};
 use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyKeyError};
@@ -10,7 +10,7 @@ use crate::options;
 
 /// A sample of a running batch: what `KvSession.add` returns.
 ///
-/// It is the sample's for as long as it is there: a place that is taken again is another sample.
+/// It is the sample's for as long as it is there: a sample that is added later at the same index is another one.
 #[pyclass(frozen, eq, hash, name = "Sample", module = "kvscatter")]
 #[derive(PartialEq, Hash)]
 pub(crate) struct PySample(pub(crate) Sample);
@@ -19,23 +19,23 @@ pub(crate) struct PySample(pub(crate) Sample);
 impl PySample {
     /// Its index in the batch.
     #[getter]
-    fn place(&self) -> usize {
-        self.0.index()
+    fn batch_index(&self) -> usize {
+        self.0.batch_index()
     }
 
     fn __repr__(&self) -> String {
-        format!("<kvscatter.Sample: place {}>", self.0.index())
+        format!("<kvscatter.Sample: batch index {}>", self.0.batch_index())
     }
 }
 
-/// The scores after the tokens of a step: `vocabulary` float32 numbers after each.
+/// The logits after the tokens of a step: `vocabulary` float32 numbers after each.
 ///
 /// Arrays are views of its memory, which may not be written, and which they keep alive.
-#[pyclass(frozen, name = "Scores", module = "kvscatter")]
-pub(crate) struct PyScores(pub(crate) Scores);
+#[pyclass(frozen, name = "Logits", module = "kvscatter")]
+pub(crate) struct PyLogits(pub(crate) Logits);
 
 #[pymethods]
-impl PyScores {
+impl PyLogits {
     /// How many numbers there are after a token.
     #[getter]
     fn vocabulary(&self) -> usize {
@@ -48,11 +48,11 @@ impl PyScores {
         self.0.samples().map(PySample).collect()
     }
 
-    /// The scores after the sample's token with this index among those of the step: `[vocabulary]`, float32. Indices below
+    /// The logits after the sample's token with this index among those of the step: `[vocabulary]`, float32. Indices below
     /// 0 do not count from the end.
     ///
     /// Raises:
-    ///     IndexError: The index is negative, or the sample got no such token, or no scores are kept after it: those of `prefill`, and of models that score
+    ///     IndexError: The index is negative, or the sample got no such token, or no logits are kept after it: those of `prefill`, and of models that score
     ///         the last token only, are those after the last.
     ///     KeyError: The sample got no tokens.
     fn after<'py>(
@@ -61,11 +61,11 @@ impl PyScores {
         #[pyo3(from_py_with = options::token)] token: usize,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
         slf.get().check(sample)?;
-        let none = || PyIndexError::new_err(format!("{}: no scores after token {token}", sample.0));
+        let none = || PyIndexError::new_err(format!("{}: no logits after token {token}", sample.0));
         slf.get().0.after(sample.0, token).map(|values| view(slf, values)).ok_or_else(none)
     }
 
-    /// The scores after the sample's last token: `[vocabulary]`, float32.
+    /// The logits after the sample's last token: `[vocabulary]`, float32.
     ///
     /// Raises:
     ///     KeyError: The sample got no tokens.
@@ -76,13 +76,13 @@ impl PyScores {
 
     fn __repr__(&self) -> String {
         let samples = self.0.samples().count();
-        format!("<kvscatter.Scores: {samples} samples, vocabulary {}>", self.0.vocabulary())
+        format!("<kvscatter.Logits: {samples} samples, vocabulary {}>", self.0.vocabulary())
     }
 }
 
-impl PyScores {
+impl PyLogits {
     fn check(&self, sample: &PySample) -> PyResult<()> {
-        if self.0.samples().any(|scored| scored == sample.0) {
+        if self.0.samples().any(|of| of == sample.0) {
             return Ok(());
         }
         Err(PyKeyError::new_err(format!("{} got no tokens", sample.0)))
@@ -90,9 +90,9 @@ impl PyScores {
 }
 
 /// An array where the values lie.
-fn view<'py>(owner: &Bound<'py, PyScores>, values: &[f32]) -> Bound<'py, PyArray1<f32>> {
+fn view<'py>(owner: &Bound<'py, PyLogits>, values: &[f32]) -> Bound<'py, PyArray1<f32>> {
     let values = ArrayView1::from(values);
-    // SAFETY: the values belong to `owner`, which the array keeps alive. `PyScores` is frozen and nothing in it ever
+    // SAFETY: the values belong to `owner`, which the array keeps alive. `PyLogits` is frozen and nothing in it ever
     // changes, so the values stay where they are.
     let array = unsafe { PyArray1::borrow_from_array(&values, owner.clone().into_any()) };
     // The array is new: nobody else can have borrowed it.

@@ -1,0 +1,118 @@
+//! The sizes that a model is certified with: the options that it allows, defaults for the others, all within a limit.
+
+use kvscatter_session::{self as session, Interface, Purpose};
+
+use crate::drive::scenarios::ScenarioSetting;
+use crate::{CertifyError, CertifyOptions};
+
+/// The default prompts, one for each sample of the default batch. Neither the first nor the last is the shortest, so that
+/// their order matters.
+const PROMPTS: [usize; 3] = [7, 3, 5];
+
+/// The default number of decode steps.
+const STEPS: usize = 16;
+
+/// The default number of tokens in the largest chunk.
+const CHUNK: usize = 4;
+
+/// About how many steps fill a cache to its end.
+const FILLING_STEPS: usize = 32;
+
+/// Copies of the caches that a run keeps at once: in place, from before the step, and out of place.
+const COPIES: usize = 3;
+
+/// Bytes beside each slot of each sample: its element of a mask, and its state.
+const BESIDE_A_SLOT: usize = 16;
+
+/// Returns the setting that the scenarios run with: the options that the model allows, and defaults that fit it.
+pub(super) fn setting(
+    options: &CertifyOptions,
+    interface: &Interface,
+) -> Result<ScenarioSetting, CertifyError> {
+    let batch = match (options.prompts.as_ref().map(Vec::len), options.batch) {
+        (Some(prompts), Some(batch)) if prompts != batch => {
+            return Err(CertifyError::PromptCount { prompts, batch });
+        }
+        (asked, also) => interface.batch_or(asked.or(also))?.unwrap_or(PROMPTS.len()),
+    };
+    let capacity = interface.capacity_or(options.capacity)?.ok_or(session::SessionError::CapacityOpen)?;
+    if batch == 0 || capacity < 2 {
+        return Err(CertifyError::TooSmall { batch, capacity });
+    }
+    let memory = check_caches(options, interface, batch, capacity)?;
+    let prompts = options.prompts.clone().unwrap_or_else(|| {
+        let usual = PROMPTS.iter().cycle().take(batch);
+        usual.map(|&prompt| prompt.min(capacity / 2)).collect()
+    });
+    let longest = prompts.iter().max().copied().unwrap_or_default();
+    let steps = options.steps.unwrap_or_else(|| STEPS.min(capacity.saturating_sub(longest)));
+    if prompts.contains(&0) || longest.checked_add(steps).is_none_or(|slots| slots > capacity) {
+        return Err(CertifyError::PromptTooLong { longest, steps, capacity });
+    }
+    let chunk = options.chunk.unwrap_or(CHUNK).max(1);
+    let setting = ScenarioSetting {
+        steps,
+        capacity,
+        chunk,
+        filler: capacity.div_ceil(FILLING_STEPS).max(chunk),
+        is_batch_fixed: interface.batch.is_some(),
+        can_pad_left: interface.takes(Purpose::Mask) && interface.takes(Purpose::Positions),
+        is_decode_only: interface.is_decode_only,
+        prompts,
+    };
+    check_logits(memory, interface, &setting)?;
+    Ok(setting)
+}
+
+/// Bytes that are needed at once, and their limit.
+pub(super) struct Memory {
+    needed: Option<usize>,
+    limit: u64,
+}
+
+impl Memory {
+    fn add(&mut self, bytes: Option<usize>) {
+        self.needed = self.needed.zip(bytes).and_then(|(needed, bytes)| needed.checked_add(bytes));
+    }
+
+    fn check(&self) -> Result<(), CertifyError> {
+        let needed = self.needed.and_then(|needed| u64::try_from(needed).ok());
+        match needed.filter(|needed| *needed <= self.limit) {
+            Some(_) => Ok(()),
+            None => Err(session::SessionError::MemoryLimit { needed, limit: self.limit }.into()),
+        }
+    }
+}
+
+/// Checks that the caches, and the bytes beside each slot, are within the limit. This comes before any allocation, since
+/// batch and capacity are numbers that a file claims.
+pub(super) fn check_caches(
+    options: &CertifyOptions,
+    interface: &Interface,
+    batch: usize,
+    capacity: usize,
+) -> Result<Memory, CertifyError> {
+    let mut memory = Memory { needed: Some(0), limit: options.memory };
+    memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
+    for cache in &interface.caches {
+        let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
+        memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
+    }
+    memory.check()?;
+    Ok(memory)
+}
+
+/// Checks that each sequence's logits fit as well, twice: the expected ones, and those with zeros in the caches.
+fn check_logits(
+    mut memory: Memory,
+    interface: &Interface,
+    setting: &ScenarioSetting,
+) -> Result<(), CertifyError> {
+    let tokens = setting
+        .prompts
+        .iter()
+        .try_fold(setting.tail(), |tokens, prompt| tokens.checked_add(prompt.checked_add(setting.steps)?));
+    let bytes = interface.vocabulary.unwrap_or_default().checked_mul(2 * size_of::<f32>());
+    memory.add(tokens.zip(bytes).and_then(|(tokens, bytes)| tokens.checked_mul(bytes)));
+    memory.check()
+}

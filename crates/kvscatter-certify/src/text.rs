@@ -1,0 +1,50 @@
+//! Sizes, and names that come from strangers' files, as a certificate and the command line show them.
+
+use kvscatter_bench::units;
+
+/// Formats a number of bytes, such as `1.50 KiB`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    units::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Escapes the characters of a text that [mislead](misleads) its reader, so that it can be shown in one line.
+///
+/// Names in files and arguments may contain line breaks, terminal commands and Unicode's invisible characters for the
+/// direction of text, with which one name looks like another.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if misleads(c) {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// Returns whether a character controls a terminal, breaks a line or changes the direction of the text near it.
+#[must_use]
+pub fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn nothing_in_a_name_can_move_the_cursor_or_the_text() {
+        assert_eq!(
+            one_line("k\u{202e}yp.n\u{2066}\u{200f}\n\x1b[2J"),
+            "k\\u{202e}yp.n\\u{2066}\\u{200f}\\n\\u{1b}[2J"
+        );
+        assert_eq!(one_line("κλειδί 键"), "κλειδί 键");
+    }
+}
