@@ -52,7 +52,7 @@ use candle_core::cuda::cudarc::driver::CudaStream;
 use candle_core::layout::LayoutRelation;
 use candle_core::{DType, Device, DeviceLocation, Layout, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{Cuda, Indices, Status, Stream};
+use kvscatter_cuda::{Cuda, DeviceCallIndices, DeviceStatus, Stream};
 
 use crate::element::element_of;
 use crate::writer::{first_element_of, overlap, storage_of};
@@ -206,7 +206,7 @@ impl Writer {
         with_locked(locks, &stream, &mut |locked| {
             check_order(Argument::PastCache, places, locked)?;
             check_order(Argument::Update, &sources, locked)?;
-            let (indices, status) = (indices(&lists, locked)?, Status::at(locked.address(&status))?);
+            let (indices, status) = (indices(&lists, locked)?, DeviceStatus::at(locked.address(&status))?);
             let buffers = |cache: usize| (locked.buffer(&places[cache]), locked.buffer(&sources[cache]));
             let writes = launches.iter_mut().map(|launch| launch.prepared(cuda, *skip_all, buffers));
             let writes = writes.collect::<Result<Vec<_>, _>>()?;
@@ -244,7 +244,7 @@ impl Writer {
         let status = Place::of(&self.status);
         let read = self.log.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
         with_locked(read, &stream, &mut |locked| {
-            let status = Status::at(locked.address(&status))?;
+            let status = DeviceStatus::at(locked.address(&status))?;
             // SAFETY: candle keeps the storage of the status during this call, its context is current (`with_locked`),
             // and `synchronize` has waited for all launches that were given it.
             let words = unsafe { self.cuda.read(status) }?;
@@ -270,7 +270,7 @@ impl Writer {
             // SAFETY: the status lies in memory of the current context (`with_locked`), to which the stream belongs. It was
             // allocated on this stream, and `Drop` of `WriterStream` waits for the device where it might be freed on
             // another.
-            Ok(unsafe { self.cuda.clear(Status::at(locked.address(&status))?, raw(&stream)) }?)
+            Ok(unsafe { self.cuda.clear(DeviceStatus::at(locked.address(&status))?, raw(&stream)) }?)
         })?;
         self.log.mark_clear();
         Ok(())
@@ -340,11 +340,11 @@ fn check_order(argument: Argument, places: &[Place], locked: &LockedStorages) ->
     places.iter().try_for_each(|place| locked.check_order(argument, place))
 }
 
-fn indices(lists: &[(Argument, Place)], locked: &LockedStorages) -> Result<Indices, CandleError> {
-    lists.iter().try_fold(Indices::zero(), |indices, (argument, place)| {
+fn indices(lists: &[(Argument, Place)], locked: &LockedStorages) -> Result<DeviceCallIndices, CandleError> {
+    lists.iter().try_fold(DeviceCallIndices::zero(), |indices, (argument, place)| {
         locked.check_order(*argument, place)?;
         let list = locked.list(*argument, place)?;
-        Ok(if *argument == Argument::Lengths { indices.lengths(list) } else { Indices::new(list) })
+        Ok(if *argument == Argument::Lengths { indices.lengths(list) } else { DeviceCallIndices::new(list) })
     })
 }
 

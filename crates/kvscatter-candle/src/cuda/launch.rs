@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Layout, Shape, Tensor};
 use kvscatter::Prepared;
-use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceWrite, Pair};
+use kvscatter_cuda::{BufferPair, Cuda, DeviceBuffer, DeviceWrite};
 
 use crate::element::element_of_both;
 use crate::scatter::Sides;
@@ -67,7 +67,7 @@ pub(super) struct Launch {
     members: Vec<usize>,
     prepared: Prepared,
     /// For tensors at these addresses.
-    ready: Option<(Vec<Pair>, Arc<DeviceWrite>)>,
+    ready: Option<(Vec<BufferPair>, Arc<DeviceWrite>)>,
 }
 
 /// As few launches as caches and updates allow.
@@ -104,7 +104,7 @@ impl Launch {
         place: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
     ) -> Result<Arc<DeviceWrite>, CandleError> {
         let pairs = self.members.iter().map(|&member| place(member));
-        let pairs: Vec<_> = pairs.map(|(cache, update)| Pair { cache, update }).collect();
+        let pairs: Vec<_> = pairs.map(|(cache, update)| BufferPair { cache, update }).collect();
         if let Some((known, write)) = &self.ready
             && *known == pairs
         {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{CudaError, DeviceWrite, Indices, Status, StatusWords};
+use kvscatter_cuda::{CudaError, DeviceCallIndices, DeviceStatus, DeviceWrite, StatusWords};
 
 use super::launch::Place;
 use crate::CandleError;
@@ -78,8 +78,8 @@ impl LaunchLog {
     pub(super) unsafe fn error(
         &self,
         words: StatusWords,
-        status: Status,
-        indices: &Indices,
+        status: DeviceStatus,
+        indices: &DeviceCallIndices,
     ) -> Result<(), CandleError> {
         let Some(last) = self.last.as_ref().filter(|_| self.alike) else { return Ok(()) };
         // In the order in which they were launched: the first whose caches it does not fit has found it.

@@ -3,7 +3,7 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode, OutOfRange, Prepared, WritePlan};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, PresentBuffers};
+use kvscatter_cuda::{BufferPair, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceWrite, PresentBuffers};
 use kvscatter_oracle::cases::Random;
 
 use crate::device::Memory;
@@ -79,7 +79,7 @@ impl Call {
     fn run(&self, write: &DeviceWrite, skipped: usize) {
         let (rig, list) = (Rig::new(0), Memory::of_i64(&self.starts));
         let held = self.lengths.as_ref().map(|lengths| Memory::of_i64(lengths));
-        let mut indices = Indices::new(DeviceList::i64(list.address, self.starts.len()));
+        let mut indices = DeviceCallIndices::new(DeviceList::i64(list.address, self.starts.len()));
         if let Some(held) = &held {
             indices = indices.lengths(DeviceList::i64(held.address, self.starts.len()));
         }
@@ -127,7 +127,8 @@ fn writes_of_any_size_are_those_of_the_core() {
             let skipped = call.plan().write_bytes(of_cache, &call.new).unwrap().skipped;
 
             let (caches, update) = ([(); 3].map(|()| Memory::of(&call.past)), Memory::of(&call.new));
-            let pairs = caches.each_ref().map(|cache| Pair { cache: buffer(cache), update: buffer(&update) });
+            let pairs =
+                caches.each_ref().map(|cache| BufferPair { cache: buffer(cache), update: buffer(&update) });
             let write = cuda().prepare(&call.write, &pairs).unwrap();
             assert_eq!(write.width(), size.width, "{:?}", size.cache);
             call.run(&write, skipped);
