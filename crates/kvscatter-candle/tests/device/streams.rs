@@ -6,7 +6,7 @@ use candle_core::cuda::CudaDType;
 use candle_core::cuda::cudarc::driver::{DeviceRepr, sys};
 use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Tensor};
 use kvscatter::Argument;
-use kvscatter_candle::cuda::{WriteAt, Writer};
+use kvscatter_candle::cuda::{CudaWriter, DeviceWriteAt};
 use kvscatter_candle::{CandleError, TensorScatter};
 
 use crate::calls::calls;
@@ -132,13 +132,13 @@ fn tensors_of_a_device_with_which_nothing_is_ordered_are_refused() {
         let ones = [&ours, &others].map(|device| list(device, &[1, 1]));
         let updates = [&ours, &others].map(|device| row(device, 7.));
         let before = calls(&["cuLaunchKernel"]);
-        let mut refused = |updates: [&Tensor; 2], at: WriteAt<'_>| argument(writer.write(&updates, at));
+        let mut refused = |updates: [&Tensor; 2], at: DeviceWriteAt<'_>| argument(writer.write(&updates, at));
         let [mine, theirs] = &updates;
-        assert_eq!(refused([mine, theirs], WriteAt::new(&lists[0])), Argument::Update);
-        assert_eq!(refused([mine, mine], WriteAt::new(&lists[1])), Argument::WriteIndices);
-        assert_eq!(refused([mine, mine], WriteAt::new(&lists[0]).lengths(&ones[1])), Argument::Lengths);
+        assert_eq!(refused([mine, theirs], DeviceWriteAt::new(&lists[0])), Argument::Update);
+        assert_eq!(refused([mine, mine], DeviceWriteAt::new(&lists[1])), Argument::WriteIndices);
+        assert_eq!(refused([mine, mine], DeviceWriteAt::new(&lists[0]).lengths(&ones[1])), Argument::Lengths);
         let both = [&caches[0], &crate::driver::caches(&others)[0]];
-        let made = Writer::new(TensorScatter::new(), &both).map(drop);
+        let made = CudaWriter::new(TensorScatter::new(), &both).map(drop);
         assert_eq!(argument(made), Argument::PastCache);
         assert_eq!(calls(&["cuLaunchKernel"]), before);
         writer.write(&[mine, mine], &lists[0]).unwrap();
@@ -176,7 +176,7 @@ fn two_devices_have_one_stream_on_one_thread() {
 fn a_writer_that_moves_to_another_thread_waits_once_for_the_first_ones_stream() {
     for (device, waits) in [(device(), 1), (own_stream(), 0)] {
         let caches = caches(&device);
-        let mut writer: Writer = writer(&caches);
+        let mut writer: CudaWriter = writer(&caches);
         // All of it is still under way.
         let (update, positions) = (row(&device, 7.), list(&device, &[0, 1]));
         let (update, positions) = thread::spawn(move || {
