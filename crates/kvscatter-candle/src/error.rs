@@ -37,7 +37,7 @@ pub enum CandleError {
     },
     /// A tensor that is not in the CPU's memory, where this write is made.
     #[error(
-        "{argument} is on {device:?}, must be on the CPU; CUDA devices have kvscatter_candle::cuda::CudaWriter, behind the feature \"cuda\""
+        "{argument} is on {device:?}, must be on the CPU; CUDA devices have kvscatter_candle::cuda::CudaWriter, with the feature \"cuda\""
     )]
     Device {
         /// Which tensor.

@@ -17,7 +17,7 @@
 //! | [`RotatingKvCache::positions`] for exactly as many tokens as the ring has slots | rotated against what `append` returns, unless the ring is at its start | in the order of what `append` returns |
 //! | `attn_mask`, and [`ScatteredCacheBuilder`]'s mask, for more tokens than the context | a token sees `context + 1` tokens, itself among them; where it is decoded alone, `context` | always `context` |
 //! | [`ScatteredKvCache::append`] of as many tokens as the context, or more | writes nothing: later steps attend to zeros | the last `context` tokens are written |
-//! | the mask for those | is float32 whatever the cache is | has the builder's type |
+//! | the mask for those | is always float32 | has the builder's type |
 //! | samples that `batch_mask` leaves out | the update's rows are written over a slot of theirs | are not touched |
 //! | a `batch_mask` of the wrong length | is taken, and fails or misses samples later | is an error, before any position moves |
 //!

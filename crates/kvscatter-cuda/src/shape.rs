@@ -423,7 +423,7 @@ mod tests {
         );
     }
 
-    /// Runs of one slot that lie one behind the other are those of dimensions behind the rows, unless they are one run.
+    /// Adjacent runs of one slot are those of dimensions after the rows, unless they are one run.
     #[test]
     fn dimensions_within_the_rows_are_told_from_those_around_them() {
         let within = |axis, strides: [isize; 4]| {

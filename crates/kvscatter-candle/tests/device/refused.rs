@@ -40,7 +40,7 @@ fn caches_that_meet() {
             with_pair: 1
         })
     ));
-    // What interleaves cannot be told from what meets.
+    // Interleaved views cannot be distinguished from overlapping ones.
     let pairs = cache.reshape((2, 1, 2, 2, 2)).unwrap();
     for dim in [3, 4] {
         let parts = [0, 1].map(|part| pairs.narrow(dim, part, 1).unwrap().squeeze(dim).unwrap());

@@ -206,7 +206,7 @@ fn lengths_of_another_write_are_never_in_the_error() {
             .map_or(DeviceWriteAt::new(&starts), |lengths| DeviceWriteAt::new(&starts).lengths(lengths));
         writer.write(&[update, update], at).unwrap();
     };
-    // A row that is bad was to be written, whatever later lengths are.
+    // A bad row was to be written, for any later lengths.
     write(&mut writer, &one, [4, 0], Some([1, 1]));
     write(&mut writer, &one, [4, 0], Some([0, 1]));
     assert_eq!(write_error(writer.check()), on_the_cpu(&[4, 0], None));

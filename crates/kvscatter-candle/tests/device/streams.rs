@@ -24,7 +24,7 @@ fn a_write_waits_for_another_stream_to_make_the_update_and_that_stream_for_the_w
     let update = row(&others, 1.);
     let positions = list(&others, &[0, 1]);
     writer.write(&[&update, &update], &positions).unwrap();
-    // Nothing has run so far. The other stream, run first, must not reach what comes behind the write.
+    // Nothing has run so far. The other stream, run first, must not reach the work after the write.
     overwrite(&update, &[7_f32; 4]);
     others.synchronize().unwrap();
     assert_eq!(slots(&caches[0]), [1., 0., 0., 0., 0., 1., 0., 0.]);

@@ -1,4 +1,5 @@
-//! A status is read long after its launch: whatever it and the lists say by then, there is an error, and no panic.
+//! A status may be read long after its launch. For any values in it and in the lists, `check` returns an error and does not
+//! panic.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;

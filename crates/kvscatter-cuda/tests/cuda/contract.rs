@@ -43,7 +43,7 @@ pub(crate) fn of(case: &Case) -> Option<Contract> {
     }
 }
 
-/// With lists that are right, each sample is held to the rule by itself.
+/// With correct lists, each sample is checked alone.
 fn of_samples(case: &Case) -> Contract {
     let Case { call, cache_shape, update_shape, .. } = case;
     let row_counts = row_counts_of(call, update_shape);

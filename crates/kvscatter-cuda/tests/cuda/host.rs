@@ -1,4 +1,4 @@
-//! The host code against the oracle and the core: the same bytes, the same errors, whatever the CPU would say.
+//! The host code against the oracle and the core: the same bytes and the same errors as on the CPU.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -44,7 +44,7 @@ fn prepare(
     }
 }
 
-/// A tensor in a buffer: the address of the buffer that the host is told of, and where in it the tensor begins.
+/// A tensor in a buffer: the buffer's address for the host, and where in it the tensor begins.
 struct Place<'a> {
     layout: Layout<'a>,
     /// Bytes from the beginning of the memory.

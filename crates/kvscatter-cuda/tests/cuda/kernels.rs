@@ -1,4 +1,4 @@
-//! Every kernel against the oracle: whole buffers with what lies around them, and the exact status.
+//! Every kernel against the oracle: whole buffers with the bytes before and after them, and the exact status.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -229,7 +229,7 @@ fn launched(
     status_of(&status)
 }
 
-/// What a launch is told of a case's lists.
+/// The `Call` of a launch with a case's lists.
 fn call_of(lists: &Lists, case: &Case) -> Call {
     let [starts, lengths, row_counts] = [&lists.starts, &lists.lengths, &lists.row_counts]
         .map(|list| list.as_ref().map_or((0, false), |list| (list.memory.address, list.is_i64)));

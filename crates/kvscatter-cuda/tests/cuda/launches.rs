@@ -31,7 +31,7 @@ fn keys_and_values_are_one_launch_that_asks_the_driver_for_nothing_else() {
     if let Some((launches, all)) = before {
         assert_eq!((calls("cuLaunchKernel"), all_calls()), (launches + 1, all + 1));
         assert_eq!(allocations.count_total, 0, "{allocations:?}");
-        // The launch has not run yet: nobody has waited for it.
+        // The launch has not run yet, since nothing has waited for it.
         rig.assert_written(&[]);
     }
     rig.stream.synchronize();
@@ -116,7 +116,7 @@ fn threads_launch_at_once() {
     let (write, status) = (shared.write(), shared.status());
     let launched = &write;
     thread::scope(|scope| {
-        // The same write on streams of their own, all with the same rows: whoever is last, they are there.
+        // The same write of the same rows on separate streams: in any order, the rows are there.
         for _ in 0..3 {
             scope.spawn(move || {
                 device();

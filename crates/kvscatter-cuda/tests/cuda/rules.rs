@@ -1,4 +1,4 @@
-//! What every driver does and refuses, so that the one without a device is held to what the others do.
+//! Behaviour that all drivers share, so that the simulated one is compared with the others.
 
 use std::ptr::null_mut;
 

@@ -38,7 +38,7 @@ const SIZES: &[Size] = &[
     size([2, 1, 9, 2301], 4, ElementType::Float4E2M1, None), // 288 words in a run
 ];
 
-/// What lies around a present.
+/// The bytes before and after a present.
 const GUARD: u8 = 0xEE;
 const GUARDS: usize = 5;
 
@@ -88,7 +88,7 @@ impl Call {
         assert_eq!(status_of(&rig.status).bad_samples as usize, skipped);
     }
 
-    /// The functional form, from so many bytes behind a word on: what it gives is the core's, and nothing around it changes.
+    /// Runs the functional form at an offset of some bytes from a word. The present is the core's, and no other byte changes.
     fn present(&self, begin: usize) -> DeviceWrite {
         let geometry = self.write.geometry();
         let past = &self.past[..geometry.cache_bytes().unwrap()];

@@ -237,7 +237,7 @@ fn lists_that_have_changed_leave_what_the_status_says() {
     assert_core(launched.check(&indices), &previous);
 }
 
-/// Tokens that belong to nobody: a launch without samples counts one.
+/// Tokens without a sample: a launch without samples counts one.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn calls_without_samples_are_refused_as_on_the_cpu() {
