@@ -117,7 +117,7 @@ def look_through(folder: pathlib.Path) -> list[str]:
     """What is wrong with the machine code, a line each."""
     source = (KERNELS / SOURCE).read_text()
     wanted = set(re.findall(r"\b(kvscatter_(?:write|present)_\w+)\b", source))
-    loads = int(re.findall(r"\bMOST_PER_THREAD = (\d+);", (KERNELS / "abi.cuh").read_text())[0])
+    loads = int(re.findall(r"\bMAX_VECTORS_PER_THREAD = (\d+);", (KERNELS / "abi.cuh").read_text())[0])
     faults = []
     for architecture in ARCHITECTURES:
         kernels = machine_code.kernels(CUOBJDUMP, str(folder / FATBIN_FILE), architecture)

@@ -29,7 +29,7 @@ impl Layer {
     /// Writes the first `new[i]` tokens of each sequence; the rest is padding.
     fn append(&mut self, k: &Tensor, v: &Tensor, new: &[i64]) -> Result<()> {
         let at = WriteAt::new(&self.lengths).lengths(new);
-        write_many(&mut [
+        let _ = write_many(&mut [
             CacheWrite { writer: &mut self.k, update: k, at: at.clone() },
             CacheWrite { writer: &mut self.v, update: v, at },
         ])?;

@@ -1,41 +1,41 @@
 //! Caches on CUDA devices, written by `kvscatter-cuda` on candle's own stream.
 //!
-//! Positions are tensors on the device too, so that nothing waits: a [`Writer`] hands keys and values, or the caches of
-//! all layers, to the device in one launch, and learns of positions that do not fit when it is [asked](Writer::check).
+//! Positions are tensors on the device too, so nothing waits. A [`CudaWriter`] writes keys and values, or the caches of all
+//! layers, in one launch. [`CudaWriter::check`] reports positions that did not fit.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
-//! use kvscatter_candle::{TensorScatter, cuda::Writer};
+//! use kvscatter_candle::{TensorScatter, cuda::CudaWriter};
 //!
 //! let device = Device::new_cuda(0)?;
 //! let (k, v) = (Tensor::zeros((2, 8, 64, 16), DType::F16, &device)?, Tensor::zeros((2, 8, 64, 16), DType::F16, &device)?);
-//! let mut cache = Writer::new(TensorScatter::new(), &[&k, &v])?;
+//! let mut cache = CudaWriter::new(TensorScatter::new(), &[&k, &v])?;
 //! let positions = Tensor::new(&[5_i64, 63], &device)?;
 //!
-//! // Every step: what the model computes, and where it goes.
+//! // Every step: the model's new rows, and their positions.
 //! let (new_k, new_v) = (k.narrow(2, 0, 1)?.zeros_like()?, v.narrow(2, 0, 1)?.zeros_like()?);
 //! cache.write(&[&new_k, &new_v], &positions)?;
 //!
-//! // Wherever the program waits for the device anyhow.
+//! // At your next synchronisation point.
 //! cache.check()?;
 //! # Ok::<(), kvscatter_candle::CandleError>(())
 //! ```
 //!
 //! # Bad positions
 //!
-//! A sample whose position, or length, does not fit is left as it is, in all caches; the others are written. The sample
-//! is counted, and [`check`](Writer::check) returns the error that the CPU returns for it, if it is asked before updates
-//! have another shape. With [`skip_all`](Writer::skip_all) nothing is written by a launch that has any.
+//! A sample whose position or length does not fit is skipped in all caches, and the others are written. The sample is
+//! counted, and [`check`](CudaWriter::check) returns the error that the CPU returns for it, if it is called before updates
+//! have another shape. With [`skip_all`](CudaWriter::skip_all), a launch with any such sample writes nothing.
 //!
 //! # Streams and graphs
 //!
-//! A write goes to the stream of the device that the caches were made on, and takes part in the events by which cudarc
-//! orders several streams; tensors for which there are none are refused ([`CandleError::OtherStream`]). It can be captured in a
-//! graph like candle's own operations; the first write comes before that, since it loads the kernels.
+//! A write goes to the stream of the device that the caches were made on. It records and waits for the events by which
+//! cudarc orders several streams, and refuses tensors that have none ([`CandleError::OtherStream`]). It can be captured in
+//! a graph like candle's own operations. Make one write before the capture, since the first write loads the kernels.
 //!
-//! The stream of `Device::new_cuda` is another one on each thread. A [`Writer`] that is used, or dropped, on another
-//! thread than before waits for the device once. Tensors that several threads share are the program's to order, as for
-//! candle's own operations.
+//! `Device::new_cuda` uses a separate stream on each thread. A [`CudaWriter`] that is used or dropped on another thread
+//! than before waits for the device once. The program orders tensors that several threads share, as for candle's own
+//! operations.
 #![expect(unsafe_code, reason = "launches read and write memory by its address")]
 
 mod launch;
@@ -52,56 +52,56 @@ use candle_core::cuda::cudarc::driver::CudaStream;
 use candle_core::layout::LayoutRelation;
 use candle_core::{DType, Device, DeviceLocation, Layout, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{Cuda, Indices, Status, Stream};
+use kvscatter_cuda::{Cuda, DeviceCallIndices, DeviceStatus, Stream};
 
 use crate::element::element_of;
 use crate::writer::{first_element_of, overlap, storage_of};
 use crate::{CandleError, TensorScatter};
-use launch::{Launch, Place, Side, launches};
+use launch::{Launch, TensorView, TypedLayout, launches};
 use launch_log::{LaunchLog, Launched};
 use locks::{Lock, LockedStorages, with_locked};
 use writer_stream::WriterStream;
 
-/// Caches on one device, and what is needed to write them again and again.
+/// Writes caches on one device again and again.
 ///
-/// The tensors that it was made of keep their memory and are what is written. Caches of one shape and layout, whose
-/// updates are alike in both as well, take one launch together; keys and values usually do.
+/// The tensors that it was made of keep their memory, which is what is written. Caches of one shape and layout take one
+/// launch together if their updates share a shape and layout too, as those of keys and values usually do.
 #[derive(Debug)]
-pub struct Writer {
-    /// The first to be dropped: it waits, if it has to, before memory is given back.
+pub struct CudaWriter {
+    /// Dropped first, since it may have to wait before memory is freed.
     stream: WriterStream,
     scatter: TensorScatter,
     location: DeviceLocation,
     cuda: Cuda,
     caches: Vec<Tensor>,
-    places: Vec<Place>,
+    cache_views: Vec<TensorView>,
     /// One element of each storage that is written: see [`crate::Writer`].
     lock_elements: Vec<Tensor>,
     /// Sixteen bytes, for all launches.
     status: Tensor,
     skip_all: bool,
-    /// For updates that lie like these.
     launches: Vec<Launch>,
-    sides: Vec<Side>,
+    /// The updates that the launches are for.
+    update_layouts: Vec<TypedLayout>,
     /// The writes whose bad positions the status counts.
     log: LaunchLog,
 }
 
-/// Where updates go, as lists that lie on the device. A list of positions converts into it.
+/// Where updates go, as lists on the device. A list of positions converts into it.
 #[derive(Clone, Copy, Debug)]
-pub struct WriteAt<'a> {
+pub struct DeviceWriteAt<'a> {
     write_indices: &'a Tensor,
     lengths: Option<&'a Tensor>,
 }
 
-impl<'a> WriteAt<'a> {
+impl<'a> DeviceWriteAt<'a> {
     /// The first slot of every sample: `[batch]`, of `i64` or `i32`.
     #[must_use]
     pub const fn new(write_indices: &'a Tensor) -> Self {
         Self { write_indices, lengths: None }
     }
 
-    /// Only the first so many rows of each sample are written, an extension of ours: `[batch]`, of `i64` or `i32`.
+    /// Writes only the first `lengths[i]` rows of sample `i`, an extension of ours: `[batch]`, of `i64` or `i32`.
     #[must_use]
     pub const fn lengths(self, lengths: &'a Tensor) -> Self {
         Self { lengths: Some(lengths), ..self }
@@ -113,15 +113,15 @@ impl<'a> WriteAt<'a> {
     }
 }
 
-impl<'a> From<&'a Tensor> for WriteAt<'a> {
+impl<'a> From<&'a Tensor> for DeviceWriteAt<'a> {
     fn from(write_indices: &'a Tensor) -> Self {
         Self::new(write_indices)
     }
 }
 
-impl Writer {
-    /// Keeps caches to be written. They may be views of one storage if they keep apart: the bytes from the first to the
-    /// last of one, gaps included, hold nothing of another.
+impl CudaWriter {
+    /// Makes a writer of these caches. They may be views of one storage if they do not interleave: the bytes from the first
+    /// to the last of one, gaps included, belong to no other.
     ///
     /// # Errors
     /// [`CandleError::NoCaches`], [`CandleError::NoCuda`], [`CandleError::OtherDevice`], [`CandleError::OtherStream`]; [`CandleError::DType`], also of
@@ -141,23 +141,23 @@ impl Writer {
                 return Err(CandleError::DType { argument, dtype });
             }
         }
-        let places: Vec<_> = caches.iter().map(|cache| Place::of(cache)).collect();
-        check_disjoint(caches, &places)?;
+        let cache_views: Vec<_> = caches.iter().map(|cache| TensorView::of(cache)).collect();
+        check_disjoint(caches, &cache_views)?;
         let cuda = driver()?;
         let ordinal = device.cuda_stream().context().ordinal();
-        // candle lets go of the context with its last tensor, and the kernels are in it.
+        // candle releases the context with its last tensor, and the kernels are in it.
         cuda.set_device(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
         let status = Tensor::zeros(2, DType::I64, first.device())?;
         let mut lock_elements = vec![status.clone()];
         let mut storages = BTreeSet::new();
-        for (cache, place) in caches.iter().zip(&places) {
-            if storages.insert(place.storage) {
+        for (cache, view) in caches.iter().zip(&cache_views) {
+            if storages.insert(view.storage) {
                 lock_elements.push(first_element_of(cache)?);
             }
         }
         let locks = lock_elements.iter().map(Lock::Read);
         with_locked(locks, &device.cuda_stream(), &mut |locked| {
-            check_order(Argument::PastCache, &places, locked)
+            check_order(Argument::PastCache, &cache_views, locked)
         })?;
         Ok(Self {
             stream: WriterStream::of(device),
@@ -165,49 +165,53 @@ impl Writer {
             location,
             cuda,
             caches: caches.iter().copied().cloned().collect(),
-            places,
+            cache_views,
             lock_elements,
             status,
             skip_all: false,
             launches: Vec::new(),
-            sides: Vec::new(),
+            update_layouts: Vec::new(),
             log: LaunchLog::default(),
         })
     }
 
-    /// Whether a launch with any bad position writes nothing, instead of leaving out the samples that have one.
+    /// Makes a launch with any bad position write nothing, instead of skipping the samples that have one.
     #[must_use]
     pub fn skip_all(self, skip_all: bool) -> Self {
-        Self { skip_all, launches: Vec::new(), sides: Vec::new(), ..self }
+        Self { skip_all, launches: Vec::new(), update_layouts: Vec::new(), ..self }
     }
 
-    /// The caches.
+    /// Returns the caches.
     #[must_use]
     pub fn caches(&self) -> &[Tensor] {
         &self.caches
     }
 
-    /// Launches the write of an update into each cache. Nothing waits for it; a position that does not fit is no error
-    /// here, see [`check`](Self::check).
+    /// Launches the write of an update into each cache, and does not wait for it. [`check`](Self::check) reports positions
+    /// that do not fit.
     ///
     /// # Errors
-    /// Whatever is wrong with shapes, types, layouts or devices; [`kvscatter::Error::Overlap`] if an update or a list
-    /// shares the storage of a cache; [`CandleError::OtherStream`]; [`CandleError::DeviceList`]; [`CandleError::Cuda`]. Nothing has been
-    /// launched then, but for errors of the driver.
-    pub fn write<'a>(&mut self, updates: &[&Tensor], at: impl Into<WriteAt<'a>>) -> Result<(), CandleError> {
+    /// Errors of shapes, types, layouts and devices; [`kvscatter::Error::Overlap`] if an update or a list shares the storage
+    /// of a cache; [`CandleError::OtherStream`]; [`CandleError::DeviceList`]; [`CandleError::Cuda`]. Nothing was launched
+    /// then, except after errors of the driver.
+    pub fn write<'a>(
+        &mut self,
+        updates: &[&Tensor],
+        at: impl Into<DeviceWriteAt<'a>>,
+    ) -> Result<(), CandleError> {
         let at = at.into();
         let sources = self.accept(updates, at)?;
-        let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, Place::of(list))).collect();
+        let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, TensorView::of(list))).collect();
         let stream = self.stream.current()?;
-        let status = Place::of(&self.status);
-        let Self { places, lock_elements, launches, cuda, skip_all, log, .. } = self;
+        let status = TensorView::of(&self.status);
+        let Self { cache_views, lock_elements, launches, cuda, skip_all, log, .. } = self;
         let read = updates.iter().copied().chain(at.lists().map(|(_, list)| list));
         let locks = lock_elements.iter().map(Lock::Written).chain(read.map(Lock::Read));
         with_locked(locks, &stream, &mut |locked| {
-            check_order(Argument::PastCache, places, locked)?;
+            check_order(Argument::PastCache, cache_views, locked)?;
             check_order(Argument::Update, &sources, locked)?;
-            let (indices, status) = (indices(&lists, locked)?, Status::at(locked.address(&status))?);
-            let buffers = |cache: usize| (locked.buffer(&places[cache]), locked.buffer(&sources[cache]));
+            let (indices, status) = (indices(&lists, locked)?, DeviceStatus::at(locked.address(&status))?);
+            let buffers = |cache: usize| (locked.buffer(&cache_views[cache]), locked.buffer(&sources[cache]));
             let writes = launches.iter_mut().map(|launch| launch.prepared(cuda, *skip_all, buffers));
             let writes = writes.collect::<Result<Vec<_>, _>>()?;
             for write in &writes {
@@ -215,44 +219,49 @@ impl Writer {
             }
             let lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
             for write in &log.add(Launched::new(&sources, writes, lists)).writes {
-                // SAFETY: candle holds the storages of all tensors in this call, and was asked for their sizes, which
-                // the write and the lists were made with; the stream is one of the context in which they lie, which is
-                // current. Each of them was made on this stream, in whose order it is used and given back; or on
-                // another one (`check_order`), and cudarc keeps events for both, whose guards live until the
-                // launch is made: it runs after what uses them already, and later uses, such as freeing them, after it.
-                // Who disables these events, and who shares a device with a stream for each thread among threads,
-                // orders that themselves, as for candle's own kernels; a writer that moves has waited (`WriterStream`).
+                // SAFETY: the conditions of `launch`.
+                // 1. Context: `with_locked` has made the context of `stream` current, in which all tensors lie.
+                // 2. Sizes: `locked` keeps the storages of caches, updates, lists and status, and the write and the
+                //    lists were made with the sizes that candle gave for them.
+                // 3. Order on one stream: a tensor that was made on `stream` is used and freed in its order. A writer
+                //    that moved to another thread has waited for the device (`WriterStream`).
+                // 4. Order between streams: a tensor of another stream has events that cudarc records and waits for
+                //    (`check_order`). Their guards live until the launch is made, so it runs after earlier uses of the
+                //    tensor, and later uses and the free run after it.
+                // 5. A program that disables these events, or that shares the device of `Device::new_cuda` between
+                //    threads, orders its work itself, as for candle's own kernels.
                 unsafe { write.launch(raw(&stream), &indices, Some(status)) }?;
             }
             Ok(())
         })
     }
 
-    /// Waits for the device, and says whether a position or length of the writes since the last [`clear`](Self::clear)
-    /// did not fit.
+    /// Waits for the device, and returns an error if a position or length of the writes since the last
+    /// [`clear`](Self::clear) did not fit.
     ///
     /// # Errors
-    /// For the first one that did not, the error that the CPU returns: [`CandleError::Write`]. The device says which sample and
-    /// value it was; its rows are those of the writes since the last `clear`, or since a `check` that found nothing. If
-    /// these writes differ in them, the error is [`kvscatter_cuda::CudaError::BadIndices`]: their updates are not all of the
-    /// same shapes, or there are several that bring several rows with `lengths`. The lengths of a single one are read
-    /// from its list, which must not have changed since.
+    /// For the first one that did not fit, the error that the CPU returns: [`CandleError::Write`]. The device reports the
+    /// sample and the value. The rows in the error are those of the writes since the last `clear`, or since a `check` that
+    /// returned `Ok`. If these writes differ in their rows, the error is [`kvscatter_cuda::CudaError::BadIndices`]: their
+    /// updates have different shapes, or several of them bring several rows with `lengths`. The lengths of a single write
+    /// are read from its list, which must not have changed since.
     pub fn check(&mut self) -> Result<(), CandleError> {
         let stream = self.stream.current()?;
         stream.synchronize().map_err(candle_core::Error::wrap)?;
-        let lists: Vec<_> = self.log.lists().map(|(argument, list)| (*argument, Place::of(list))).collect();
-        let status = Place::of(&self.status);
+        let lists: Vec<_> =
+            self.log.lists().map(|(argument, list)| (*argument, TensorView::of(list))).collect();
+        let status = TensorView::of(&self.status);
         let read = self.log.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
         with_locked(read, &stream, &mut |locked| {
-            let status = Status::at(locked.address(&status))?;
-            // SAFETY: candle keeps the storage of the status during this call, its context is current (`with_locked`),
-            // and `synchronize` has waited for all launches that were given it.
+            let status = DeviceStatus::at(locked.address(&status))?;
+            // SAFETY: `locked` keeps the 16 bytes of the status, their context is current (`with_locked`), and `synchronize`
+            // has waited for all launches with this status.
             let words = unsafe { self.cuda.read(status) }?;
             let Some(first) = words.first() else { return Ok(()) };
             let indices = indices(&lists, locked)?;
-            // SAFETY: candle keeps the storages of the status and of the lists during this call, their context is current
-            // (`with_locked`), `LockedStorages::list` has compared the lists' lengths with their memory, and `synchronize`
-            // has waited for all launches that were given the status.
+            // SAFETY: `locked` keeps the 16 bytes of the status and the lists, whose lengths `LockedStorages::list` has
+            // compared with their memory. Their context is current (`with_locked`), and `synchronize` has waited for all
+            // launches with this status.
             unsafe { self.log.error(words, status, &indices) }?;
             Err(kvscatter_cuda::CudaError::BadIndices { bad_samples: words.bad_samples, first }.into())
         })?;
@@ -260,24 +269,24 @@ impl Writer {
         Ok(())
     }
 
-    /// Forgets what writes have found, in the stream's order.
+    /// Clears the status, in the stream's order.
     ///
     /// # Errors
     /// [`CandleError::Cuda`], [`CandleError::Candle`].
     pub fn clear(&mut self) -> Result<(), CandleError> {
-        let (stream, status) = (self.stream.current()?, Place::of(&self.status));
+        let (stream, status) = (self.stream.current()?, TensorView::of(&self.status));
         with_locked([Lock::Written(&self.status)], &stream, &mut |locked| {
-            // SAFETY: the status lies in memory of the current context (`with_locked`), to which the stream belongs. It was
-            // allocated on this stream, and `Drop` of `WriterStream` waits for the device where it might be freed on
-            // another.
-            Ok(unsafe { self.cuda.clear(Status::at(locked.address(&status))?, raw(&stream)) }?)
+            // SAFETY: the 16 bytes of the status are memory of the current context (`with_locked`), to which the stream
+            // belongs. They live until this has run: they were allocated on this stream, and `Drop` of `WriterStream` waits
+            // for the device if they might be freed on another.
+            Ok(unsafe { self.cuda.clear(DeviceStatus::at(locked.address(&status))?, raw(&stream)) }?)
         })?;
         self.log.mark_clear();
         Ok(())
     }
 
-    /// Holds a call against the caches, and makes launches for updates that lie as these do. Returns where they are.
-    fn accept(&mut self, updates: &[&Tensor], at: WriteAt<'_>) -> Result<Vec<Place>, CandleError> {
+    /// Compares a call with the caches, makes launches for the layouts of these updates, and returns the updates' views.
+    fn accept(&mut self, updates: &[&Tensor], at: DeviceWriteAt<'_>) -> Result<Vec<TensorView>, CandleError> {
         let (got, expected) = (updates.len(), self.caches.len());
         if got != expected {
             return Err(CandleError::Updates { got, expected });
@@ -287,7 +296,7 @@ impl Writer {
         for (argument, index, tensor) in updates.clone().chain(lists) {
             check_device(argument, tensor, self.location)?;
             let storage = storage_of(tensor);
-            if let Some(cache) = self.places.iter().position(|place| place.storage == storage) {
+            if let Some(cache) = self.cache_views.iter().position(|view| view.storage == storage) {
                 return Err(overlap(argument, cache, index));
             }
         }
@@ -297,17 +306,18 @@ impl Writer {
                 return Err(CandleError::DeviceList { argument, dtype, rank });
             }
         }
-        let sources: Vec<_> = updates.map(|(_, _, update)| Place::of(update)).collect();
-        let alike = |(source, known): (&Place, &Side)| source.side == *known;
-        if self.sides.len() != sources.len() || !sources.iter().zip(&self.sides).all(alike) {
-            self.launches = launches(&self.scatter, &self.places, &sources)?;
-            self.sides = sources.iter().map(|source| source.side.clone()).collect();
+        let sources: Vec<_> = updates.map(|(_, _, update)| TensorView::of(update)).collect();
+        let alike = |(source, known): (&TensorView, &TypedLayout)| source.typed_layout == *known;
+        if self.update_layouts.len() != sources.len() || !sources.iter().zip(&self.update_layouts).all(alike)
+        {
+            self.launches = launches(&self.scatter, &self.cache_views, &sources)?;
+            self.update_layouts = sources.iter().map(|source| source.typed_layout.clone()).collect();
         }
         Ok(sources)
     }
 }
 
-/// The process's one driver, whose kernels all writers share.
+/// Returns the driver of the process, whose kernels all writers share.
 fn driver() -> Result<Cuda, CandleError> {
     static DRIVER: OnceLock<Cuda> = OnceLock::new();
     if let Some(driver) = DRIVER.get() {
@@ -322,12 +332,12 @@ fn check_device(argument: Argument, tensor: &Tensor, cache: DeviceLocation) -> R
     if device == cache { Ok(()) } else { Err(CandleError::OtherDevice { argument, device, cache }) }
 }
 
-/// No two caches share memory.
-fn check_disjoint(caches: &[&Tensor], places: &[Place]) -> Result<(), CandleError> {
-    for (index, (cache, place)) in caches.iter().zip(places).enumerate() {
-        for (other, (earlier, earlier_place)) in caches.iter().zip(places).take(index).enumerate() {
+/// Checks that no two caches share memory.
+fn check_disjoint(caches: &[&Tensor], cache_views: &[TensorView]) -> Result<(), CandleError> {
+    for (index, (cache, view)) in caches.iter().zip(cache_views).enumerate() {
+        for (other, (earlier, earlier_view)) in caches.iter().zip(cache_views).take(index).enumerate() {
             let meet = || Layout::relation(earlier.layout(), cache.layout()) != LayoutRelation::Disjoint;
-            if place.storage == earlier_place.storage && meet() {
+            if view.storage == earlier_view.storage && meet() {
                 return Err(overlap(Argument::PastCache, other, index));
             }
         }
@@ -335,16 +345,23 @@ fn check_disjoint(caches: &[&Tensor], places: &[Place]) -> Result<(), CandleErro
     Ok(())
 }
 
-/// This launch is ordered with whatever else is done with these tensors.
-fn check_order(argument: Argument, places: &[Place], locked: &LockedStorages) -> Result<(), CandleError> {
-    places.iter().try_for_each(|place| locked.check_order(argument, place))
+/// Checks that this launch is ordered with all other work on these tensors.
+fn check_order(
+    argument: Argument,
+    cache_views: &[TensorView],
+    locked: &LockedStorages,
+) -> Result<(), CandleError> {
+    cache_views.iter().try_for_each(|view| locked.check_order(argument, view))
 }
 
-fn indices(lists: &[(Argument, Place)], locked: &LockedStorages) -> Result<Indices, CandleError> {
-    lists.iter().try_fold(Indices::zero(), |indices, (argument, place)| {
-        locked.check_order(*argument, place)?;
-        let list = locked.list(*argument, place)?;
-        Ok(if *argument == Argument::Lengths { indices.lengths(list) } else { Indices::new(list) })
+fn indices(
+    lists: &[(Argument, TensorView)],
+    locked: &LockedStorages,
+) -> Result<DeviceCallIndices, CandleError> {
+    lists.iter().try_fold(DeviceCallIndices::zero(), |indices, (argument, view)| {
+        locked.check_order(*argument, view)?;
+        let list = locked.list(*argument, view)?;
+        Ok(if *argument == Argument::Lengths { indices.lengths(list) } else { DeviceCallIndices::new(list) })
     })
 }
 

@@ -1,5 +1,7 @@
 //! Why a write was refused.
 
+use std::fmt;
+
 use candle_core::{DType, DeviceLocation};
 use kvscatter::Argument;
 
@@ -21,7 +23,7 @@ pub enum CandleError {
         /// Its type.
         dtype: DType,
     },
-    /// write_indices of a type that is no position.
+    /// The type of write_indices is not one of positions.
     #[error("write_indices is {}, must be i64, i32 or u32", .dtype.as_str())]
     IndexType {
         /// The type.
@@ -35,7 +37,7 @@ pub enum CandleError {
     },
     /// A tensor that is not in the CPU's memory, where this write is made.
     #[error(
-        "{argument} is on {device:?}, must be on the CPU; CUDA devices have kvscatter_candle::cuda::Writer, behind the feature \"cuda\""
+        "{argument} is on {device:?}, must be on the CPU; CUDA devices have kvscatter_candle::cuda::CudaWriter, with the feature \"cuda\""
     )]
     Device {
         /// Which tensor.
@@ -76,7 +78,7 @@ pub enum CandleError {
     NoCaches,
     /// Another number of updates than of caches.
     #[cfg(feature = "cuda")]
-    #[error("{got} updates for {expected} caches")]
+    #[error("{} for {}", Count(*got, "update"), Count(*expected, "cache"))]
     Updates {
         /// Updates given.
         got: usize,
@@ -85,7 +87,7 @@ pub enum CandleError {
     },
     /// Positions or lengths that a device does not read.
     #[cfg(feature = "cuda")]
-    #[error("{argument} is {} of {rank} dimensions, must be a contiguous list of i64 or i32", .dtype.as_str())]
+    #[error("{argument} is {} of {}, must be a contiguous list of i64 or i32", .dtype.as_str(), Count(*rank, "dimension"))]
     DeviceList {
         /// Which list.
         argument: Argument,
@@ -94,7 +96,7 @@ pub enum CandleError {
         /// Its dimensions.
         rank: usize,
     },
-    /// The driver, or what has no counterpart on the CPU.
+    /// An error of the driver, or one that the CPU does not have.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(kvscatter_cuda::CudaError),
@@ -107,11 +109,11 @@ pub enum CandleError {
         rank: usize,
     },
     /// Rows outside the update.
-    #[error("rows {first}..{end} of an update of {rows} rows")]
+    #[error("rows {first}..{end} of an update of {}", Count(*rows, "row"))]
     Rows {
         /// The first row asked for.
         first: usize,
-        /// The row behind the last.
+        /// The row after the last.
         end: usize,
         /// Rows there are.
         rows: usize,
@@ -120,7 +122,7 @@ pub enum CandleError {
     #[error("max_seq_len = 0: a cache must have room for at least 1 token")]
     NoRoom,
     /// The length of a cache cannot be computed or is more than it can hold.
-    #[error("{tokens} tokens behind {length}: more than a cache can count")]
+    #[error("{} after {length}: more than a cache can count", Count(*tokens, "token"))]
     TooLong {
         /// Tokens appended.
         tokens: usize,
@@ -128,18 +130,20 @@ pub enum CandleError {
         length: usize,
     },
     /// A cache can only become shorter.
-    #[error("truncate to {length} tokens: the cache has {current}")]
+    #[error("truncate to {}: the cache has {current}", Count(*length, "token"))]
     Longer {
         /// The length asked for.
         length: usize,
         /// The length it has.
         current: usize,
     },
-    /// A ring that has gone round has lost what a shorter sequence would need.
+    /// A ring that has wrapped has lost tokens that a shorter sequence would need.
     #[error(
-        "truncate to {length} tokens: the ring of {capacity} has gone round at {current} and has lost what came before"
+        "truncate to {}: the ring of {} has wrapped at {current} and has lost the oldest tokens",
+        Count(*length, "token"),
+        Count(*capacity, "slot")
     )]
-    GoneRound {
+    RingWrapped {
         /// The length asked for.
         length: usize,
         /// The length it has.
@@ -148,7 +152,7 @@ pub enum CandleError {
         capacity: usize,
     },
     /// A list with the wrong number of entries.
-    #[error("{list} has {got} entries, must have {expected}, one per sample")]
+    #[error("{list} has {}, must have {expected}, one per sample", Count(*got, "entry"))]
     Entries {
         /// Which list.
         list: &'static str,
@@ -158,16 +162,29 @@ pub enum CandleError {
         expected: usize,
     },
     /// The update is not as long as the positions that were computed for it.
-    #[error("update has {got} rows, indices_and_mask was asked for {expected}")]
+    #[error("update has {}, indices_and_mask was called for {expected}", Count(*got, "row"))]
     SequenceLength {
         /// Rows of the update.
         got: usize,
         /// Rows that the positions are for.
         expected: usize,
     },
-    /// What candle says.
+    /// An error of candle.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+/// A number with its noun: `1 cache`, `2 caches`.
+struct Count(usize, &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self(1, noun) => write!(f, "1 {noun}"),
+            Self(number, "entry") => write!(f, "{number} entries"),
+            Self(number, noun) => write!(f, "{number} {noun}s"),
+        }
+    }
 }
 
 #[cfg(feature = "cuda")]

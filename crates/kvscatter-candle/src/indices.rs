@@ -10,7 +10,7 @@ use crate::CandleError;
 ///
 /// # Errors
 /// [`CandleError::IndexType`], [`CandleError::IndexRank`], [`CandleError::Device`].
-pub fn positions(write_indices: &Tensor) -> Result<Vec<i64>, CandleError> {
+pub fn positions_from_tensor(write_indices: &Tensor) -> Result<Vec<i64>, CandleError> {
     let (storage, layout) = write_indices.storage_and_layout();
     match &*storage {
         Storage::Cpu(storage) => gathered(storage, layout),

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`TensorScatter`] | ONNX's operator as candle's `InplaceOp3`, on `(cache, update, write_indices)` |
 //! | [`Writer`], [`write_many`] | the same, prepared once and run every step, for one cache or for keys and values, all or none |
-//! | `cuda::Writer` | the same for tensors on CUDA devices, without waiting for them: behind the feature `cuda`; the repository's `docs/candle-cuda.md` is its page |
+//! | `cuda::CudaWriter` | the same for tensors on CUDA devices, without waiting for them, with the feature `cuda`; the repository's `docs/candle-cuda.md` describes it |
 //! | [`kv_cache`] | `KvCache`, `RotatingKvCache` and `ScatteredKvCache` of candle-nn, with its methods and without its faults |
 //!
 //! ```
@@ -27,9 +27,9 @@
 //!
 //! # Limits
 //!
-//! Tensors lie in the CPU's memory, but for those of `cuda::Writer`: other devices are refused. Writing in place has no
-//! gradient, as in candle itself. Whoever holds a tensor that shares a cache's storage, such as one that an `append` has
-//! returned, sees what is written there later.
+//! Tensors lie in the CPU's memory, but for those of `cuda::CudaWriter`: other devices are refused. Writing in place has no
+//! gradient, as in candle itself. A tensor that shares a cache's storage, such as one that an `append` has returned, shows
+//! later writes.
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
@@ -43,7 +43,7 @@ mod scatter;
 mod writer;
 
 pub use error::CandleError;
-pub use indices::positions;
+pub use indices::positions_from_tensor;
 pub use scatter::TensorScatter;
 pub use writer::{CacheWrite, WriteAt, Writer, write_many};
 

@@ -38,13 +38,13 @@ pub struct TensorScatter {
     one_start: bool,
 }
 
-/// What a write is prepared for: the layouts of both sides, and which rows of the update are written.
+/// The layouts that a write is prepared for, and which rows of the update are written.
 #[derive(Clone, Debug)]
-pub(crate) struct Sides<'a> {
+pub(crate) struct WriteLayouts<'a> {
     pub(crate) element: ElementType,
     pub(crate) cache: &'a Layout,
     pub(crate) update: &'a Layout,
-    /// All of them, if it does not say.
+    /// `None` means all of them.
     pub(crate) rows: Option<Range<usize>>,
 }
 
@@ -91,18 +91,37 @@ impl TensorScatter {
     }
 
     /// Checks the shapes.
-    pub(crate) fn prepare(&self, sides: &Sides<'_>) -> Result<Prepared, CandleError> {
-        // A dimension of 1 in front is the batch of a tensor that has one position.
+    pub(crate) fn prepare(&self, layouts: &WriteLayouts<'_>) -> Result<Prepared, CandleError> {
+        if self.one_start {
+            self.check_ranks(layouts)?;
+        }
+        // With one position, a dimension of 1 in front is the batch.
         let axis = if self.one_start && self.axis >= 0 { self.axis.saturating_add(1) } else { self.axis };
         let operator = self.operator.axis(axis);
-        let mut update = View::of(sides.update, self.one_start);
-        if let Some(rows) = &sides.rows {
-            update.keep_rows(operator.resolve_axis(update.dims.len())?, rows)?;
+        let cache = CoreLayout::of(layouts.cache, self.one_start);
+        let mut update = CoreLayout::of(layouts.update, self.one_start);
+        // An update of another rank has no such rows, and the core refuses it.
+        if let Some(rows) = &layouts.rows
+            && update.dims.len() == cache.dims.len()
+        {
+            update.keep_rows(operator.resolve_axis(cache.dims.len())?, rows)?;
         }
-        let cache = View::of(sides.cache, self.one_start);
-        let prepared = operator.prepare(sides.element, cache.layout(), update.layout());
-        prepared
-            .map_err(|error| CandleError::Write(if self.one_start { without_batch(error) } else { error }))
+        let prepared = operator.prepare(layouts.element, cache.layout(), update.layout());
+        Ok(prepared.map_err(|error| if self.one_start { without_batch(error) } else { error })?)
+    }
+
+    /// Checks the axis and the ranks of tensors without a batch, so that the core cannot return an error with a rank that
+    /// includes one.
+    fn check_ranks(&self, layouts: &WriteLayouts<'_>) -> Result<(), kvscatter::Error> {
+        let (cache, update) = (layouts.cache.dims().len(), layouts.update.dims().len());
+        let rank = i64::try_from(cache).unwrap_or(i64::MAX);
+        if !(-rank..rank).contains(&self.axis) {
+            return Err(kvscatter::Error::AxisOutOfRange { axis: self.axis, rank: cache });
+        }
+        if cache != update {
+            return Err(kvscatter::Error::RankMismatch { argument: Argument::Update, cache, update });
+        }
+        Ok(())
     }
 }
 
@@ -128,7 +147,7 @@ impl InplaceOp3 for TensorScatter {
     ) -> candle_core::Result<()> {
         let element = element_of_storage(cache, update)?;
         let prepared =
-            self.prepare(&Sides { element, cache: cache_layout, update: update_layout, rows: None })?;
+            self.prepare(&WriteLayouts { element, cache: cache_layout, update: update_layout, rows: None })?;
         let indices = Indices::of(write_indices, indices_layout)?;
         let plan = prepared.plan(indices.starts()).map_err(CandleError::from)?;
         // candle's operations return nothing, so skipped samples are not reported.
@@ -136,7 +155,7 @@ impl InplaceOp3 for TensorScatter {
         Ok(())
     }
 
-    /// A device cannot say in time that a position does not fit, and an operation has nowhere to say it later.
+    /// Refuses CUDA tensors. A device cannot report in time that a position does not fit, and an operation cannot later.
     fn cuda_fwd(
         &self,
         cache: &mut CudaStorage,
@@ -151,17 +170,17 @@ impl InplaceOp3 for TensorScatter {
     }
 }
 
-/// One side as the core describes it.
-struct View {
+/// The layout of a tensor in the core's types.
+struct CoreLayout {
     dims: Vec<usize>,
     strides: Vec<isize>,
     offset: usize,
 }
 
-impl View {
+impl CoreLayout {
     fn of(layout: &Layout, in_a_batch: bool) -> Self {
         let batch = in_a_batch.then_some(1);
-        // A stride beyond `isize` reaches beyond any buffer, and the core says so.
+        // A stride beyond `isize` reaches beyond any buffer, which the core refuses.
         let stride = |&stride: &usize| isize::try_from(stride).unwrap_or(isize::MAX);
         Self {
             dims: batch.into_iter().chain(layout.dims().iter().copied()).collect(),
@@ -172,7 +191,7 @@ impl View {
 
     fn keep_rows(&mut self, axis: usize, rows: &Range<usize>) -> Result<(), CandleError> {
         let (Some(dim), Some(stride)) = (self.dims.get_mut(axis), self.strides.get(axis)) else {
-            return Ok(()); // an update of another rank than the cache, which the core refuses
+            return Ok(()); // `axis` is a dimension of the cache, which has the same rank
         };
         if rows.start > rows.end || rows.end > *dim {
             return Err(CandleError::Rows { first: rows.start, end: rows.end, rows: *dim });
@@ -187,21 +206,11 @@ impl View {
     }
 }
 
-/// The error with the dimensions of tensors that have no batch in front.
+/// Counts the dimension in an error from the first one after the batch. After `check_ranks`, no other variant that the core
+/// returns here has a dimension, a rank or an axis.
 fn without_batch(mut error: kvscatter::Error) -> kvscatter::Error {
-    use kvscatter::Error as E;
-    let shift = |place: &mut usize| *place = place.saturating_sub(1);
-    match &mut error {
-        E::DimensionMismatch { dimension, .. } => shift(dimension),
-        E::RankMismatch { cache, update, .. } => {
-            shift(cache);
-            shift(update);
-        }
-        E::AxisOutOfRange { axis, rank } => {
-            *axis = if *axis > 0 { axis.saturating_sub(1) } else { *axis };
-            shift(rank);
-        }
-        _ => {}
+    if let kvscatter::Error::DimensionMismatch { dimension, .. } = &mut error {
+        *dimension = dimension.saturating_sub(1);
     }
     error
 }

@@ -9,11 +9,10 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
 use kvscatter::{Argument, Lengths, Positions, Prepared, Written};
 
 use crate::element::{element_of, element_of_both};
-use crate::scatter::Sides;
+use crate::scatter::WriteLayouts;
 use crate::{CandleError, TensorScatter, element};
 
-/// A cache, and what is needed to write it again and again: shapes are prepared when an update's layout changes, not
-/// when its values do.
+/// Writes one cache again and again. Shapes are prepared when an update's layout changes, not when its values do.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -36,24 +35,24 @@ use crate::{CandleError, TensorScatter, element};
 pub struct Writer {
     scatter: TensorScatter,
     cache: Tensor,
-    /// One element of the cache, which stands for all of it when candle locks the storage: candle looks for repeated
-    /// elements in the layout of what is written, on every call. The core has looked for them once.
+    /// One element of the cache, with which candle locks the storage. On every call candle searches the layout of the
+    /// written tensor for repeated elements, which the core has done once.
     lock_element: Tensor,
-    /// Where the storage lies, which is the same as long as a tensor of it lives.
+    /// The address of the storage, which does not change while a tensor of it lives.
     storage: usize,
-    ready: Option<Ready>,
+    prepared: Option<PreparedUpdate>,
 }
 
-/// A prepared write, and the update it fits.
+/// A prepared write, and the update that it is for.
 #[derive(Clone, Debug)]
-struct Ready {
+struct PreparedUpdate {
     dtype: DType,
     layout: Layout,
     rows: Option<Range<usize>>,
     prepared: Prepared,
 }
 
-/// Where an update goes: a position per sample, or more than that.
+/// Where an update goes: a position per sample, and optionally lengths and rows.
 ///
 /// A list of `i64`, `i32`, `u32` or `usize` converts into it.
 #[derive(Clone, Debug)]
@@ -69,8 +68,8 @@ impl<'a> WriteAt<'a> {
         Self { starts: write_indices.into(), lengths: Lengths::Full, rows: None }
     }
 
-    /// Only the first so many rows of each sample are written, an extension of ours: padding, and samples that are not
-    /// active, stay out of the cache.
+    /// Writes only the first `lengths[i]` rows of sample `i`, an extension of ours. Padding and inactive samples stay out of
+    /// the cache.
     #[must_use]
     pub fn lengths(self, lengths: impl Into<Lengths<'a>>) -> Self {
         Self { lengths: lengths.into(), ..self }
@@ -101,7 +100,7 @@ pub struct CacheWrite<'w> {
 }
 
 impl Writer {
-    /// Keeps a cache to be written.
+    /// Makes a writer of this cache.
     ///
     /// # Errors
     /// [`CandleError::Device`], [`CandleError::DType`].
@@ -109,16 +108,16 @@ impl Writer {
         check_device(Argument::PastCache, cache)?;
         element_of(Argument::PastCache, cache.dtype())?;
         let lock_element = first_element_of(cache)?;
-        Ok(Self { scatter, cache: cache.clone(), lock_element, storage: storage_of(cache), ready: None })
+        Ok(Self { scatter, cache: cache.clone(), lock_element, storage: storage_of(cache), prepared: None })
     }
 
-    /// The cache.
+    /// Returns the cache.
     #[must_use]
     pub fn cache(&self) -> &Tensor {
         &self.cache
     }
 
-    /// What it does.
+    /// Returns the operator.
     #[must_use]
     pub fn scatter(&self) -> TensorScatter {
         self.scatter
@@ -127,52 +126,54 @@ impl Writer {
     /// Writes an update.
     ///
     /// # Errors
-    /// Whatever is wrong with shapes, types, devices or positions; [`kvscatter::Error::Overlap`] if the update shares
+    /// Errors of shapes, types, devices and positions; [`kvscatter::Error::Overlap`] if the update shares
     /// the cache's storage.
     pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<WriteAt<'a>>) -> Result<Written, CandleError> {
         let at = at.into();
         check_device(Argument::Update, update)?;
-        let Self { cache, scatter, lock_element, storage, ready } = self;
-        let prepared = Ready::prepared(ready, scatter, cache, update, &at)?;
+        let Self { cache, scatter, lock_element, storage, prepared } = self;
+        let prepared = PreparedUpdate::for_update(prepared, scatter, cache, update, &at)?;
         let operation = Operation { prepared, at: &at, outcome: Cell::new(None) };
         let done = lock_element.inplace_op2(update, &operation);
         match (operation.outcome.into_inner(), done) {
             (Some(outcome), _) => outcome,
-            // candle did not get as far as the operation.
+            // candle did not run the operation.
             (None, _) if storage_of(update) == *storage => Err(overlap(Argument::Update, 0, 0)),
             (None, Err(error)) => Err(error.into()),
             (None, Ok(())) => Err(candle_core::Error::msg("candle left out the operation").into()),
         }
     }
 
-    /// Everything but the memory: nothing is written.
+    /// Checks everything but the memory, and writes nothing.
     fn check(&mut self, update: &Tensor, at: &WriteAt<'_>) -> Result<(), CandleError> {
-        let prepared = Ready::prepared(&mut self.ready, &self.scatter, &self.cache, update, at)?;
+        let prepared =
+            PreparedUpdate::for_update(&mut self.prepared, &self.scatter, &self.cache, update, at)?;
         prepared.plan_with_lengths(at.starts, at.lengths)?;
         Ok(())
     }
 }
 
-impl Ready {
-    /// Checks everything about an update but its positions and its memory, unless it is as the last one was.
+impl PreparedUpdate {
+    /// Checks everything about an update but its positions and its memory, unless it has the layout of the last one.
     #[inline]
-    fn prepared<'r>(
-        ready: &'r mut Option<Self>,
+    fn for_update<'r>(
+        last: &'r mut Option<Self>,
         scatter: &TensorScatter,
         cache: &Tensor,
         update: &Tensor,
         at: &WriteAt<'_>,
     ) -> Result<&'r Prepared, CandleError> {
         let (dtype, layout) = (update.dtype(), update.layout());
-        let fits = |ready: &Self| ready.dtype == dtype && ready.layout == *layout && ready.rows == at.rows;
-        if !ready.as_ref().is_some_and(fits) {
-            *ready = None;
+        let fits = |last: &Self| last.dtype == dtype && last.layout == *layout && last.rows == at.rows;
+        if !last.as_ref().is_some_and(fits) {
+            *last = None;
         }
-        match ready {
-            Some(ready) => Ok(&ready.prepared),
+        match last {
+            Some(last) => Ok(&last.prepared),
             none => {
                 let element = element_of_both(cache.dtype(), dtype)?;
-                let sides = Sides { element, cache: cache.layout(), update: layout, rows: at.rows.clone() };
+                let sides =
+                    WriteLayouts { element, cache: cache.layout(), update: layout, rows: at.rows.clone() };
                 let prepared = scatter.prepare(&sides)?;
                 Ok(&none
                     .insert(Self { dtype, layout: layout.clone(), rows: at.rows.clone(), prepared })
@@ -184,7 +185,7 @@ impl Ready {
 
 /// Writes many caches, all or none: the keys and the values of a layer, or of all layers.
 ///
-/// Caches may be views of one storage if they keep apart.
+/// Caches may be views of one storage if they do not interleave.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -196,19 +197,19 @@ impl Ready {
 /// let mut v = Writer::new(TensorScatter::new(), &values)?;
 /// let (new_k, new_v) = (keys.narrow(2, 0, 3)?.ones_like()?, values.narrow(2, 0, 3)?.ones_like()?);
 /// let at = WriteAt::new(&[5_i64]);
-/// write_many(&mut [
+/// let _ = write_many(&mut [
 ///     CacheWrite { writer: &mut k, update: &new_k, at: at.clone() },
 ///     CacheWrite { writer: &mut v, update: &new_v, at },
 /// ])?;
 /// # Ok::<(), kvscatter_candle::CandleError>(())
 /// ```
 ///
-/// Returns how many samples [`SkipSample`](kvscatter::OutOfRange::SkipSample) left as they were, over all caches.
+/// Returns how many samples [`SkipSample`](kvscatter::OutOfRange::SkipSample) skipped, over all caches.
 ///
 /// # Errors
 /// As [`Writer::write`]; [`kvscatter::Error::Overlap`] also if an update shares the storage of another pair's cache, or
 /// two caches share memory. Nothing has been written then.
-pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, CandleError> {
+pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<Written, CandleError> {
     for index in 1..writes.len() {
         check_disjoint(writes, index)?;
     }
@@ -216,15 +217,16 @@ pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<usize, CandleError> {
     for write in writes.iter_mut().skip(1) {
         write.writer.check(write.update, &write.at)?;
     }
-    let mut skipped = 0_usize;
+    let mut written = Written::default();
     for write in writes {
-        skipped = skipped.saturating_add(write.writer.write(write.update, write.at.clone())?.skipped);
+        let one = write.writer.write(write.update, write.at.clone())?;
+        written.skipped = written.skipped.saturating_add(one.skipped);
     }
-    Ok(skipped)
+    Ok(written)
 }
 
-/// What the writes before this one, and this one itself, must not share. (An update may lie in a cache that is written
-/// after it has been read.)
+/// Checks that this write shares no memory with the earlier ones. An update may lie in a cache that is written after the
+/// update was read.
 fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), CandleError> {
     let (before, rest) = writes.split_at(index);
     let Some(this) = rest.first() else { return Ok(()) };
@@ -242,7 +244,7 @@ fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), CandleE
     Ok(())
 }
 
-/// One write, as candle runs it. The outcome goes past candle, whose errors hold text.
+/// One write as an operation of candle. Its outcome is kept here, since candle's errors hold only text.
 struct Operation<'a> {
     prepared: &'a Prepared,
     at: &'a WriteAt<'a>,

@@ -7,7 +7,7 @@ mod calls;
 use calls::calls;
 use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::TensorScatter;
-use kvscatter_candle::cuda::Writer;
+use kvscatter_candle::cuda::CudaWriter;
 
 /// candle gives the device's context back with its last tensor; kernels that were loaded into it would be gone, and a
 /// driver before CUDA 12 does not tell the next context from it.
@@ -17,7 +17,7 @@ fn kernels_outlive_the_device() {
         let device = Device::new_cuda(0).unwrap();
         let cache = Tensor::zeros((1, 1, 4, 1), DType::F32, &device).unwrap();
         let update = Tensor::new(&[[[[1_f32]]]], &device).unwrap();
-        let mut writer = Writer::new(TensorScatter::new(), &[&cache]).unwrap();
+        let mut writer = CudaWriter::new(TensorScatter::new(), &[&cache]).unwrap();
         writer.write(&[&update], &Tensor::new(&[2_i64], &device).unwrap()).unwrap();
         writer.check().unwrap();
         assert_eq!(cache.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [0., 0., 1., 0.]);

@@ -406,7 +406,7 @@ fn sequences_can_be_shortened() {
     let expected = Tensor::cat(&[&tokens(3, 0).narrow(2, 0, 1).unwrap(), &tokens(1, 1)], 2).unwrap();
     same(&k, &expected, "after a rollback");
     ring.append(&tokens(3, 2), &tokens(3, 2)).unwrap();
-    assert!(ring.truncate(4).unwrap_err().to_string().contains("has gone round at 5"));
+    assert!(ring.truncate(4).unwrap_err().to_string().contains("the ring of 4 slots has wrapped at 5"));
     ring.truncate(5).unwrap();
 
     let mut builder = ours::ScatteredCacheBuilder::new(2, 4, DType::F32, &CPU).unwrap();
@@ -422,7 +422,7 @@ fn sequences_can_be_shortened() {
 #[test]
 fn random_appends_and_truncations_keep_the_sequence() {
     let mut random = Random::new(5, 0);
-    let mut gone_round = 0;
+    let mut wrapped = 0;
     for _ in 0..60 {
         let room = random.between(2, 6);
         let (mut cache, mut ring) = (ours::KvCache::new(2, room), ours::RotatingKvCache::new(2, room));
@@ -434,7 +434,7 @@ fn random_appends_and_truncations_keep_the_sequence() {
                     cache.truncate(length).unwrap();
                     sequence = sequence.narrow(2, 0, length).unwrap();
                 } else {
-                    gone_round += 1;
+                    wrapped += 1;
                     assert!(ring.current_seq_len() > room);
                 }
             } else {
@@ -454,7 +454,7 @@ fn random_appends_and_truncations_keep_the_sequence() {
             }
         }
     }
-    assert!(gone_round > 50, "{gone_round}");
+    assert!(wrapped > 50, "{wrapped}");
 }
 
 /// What is wrong with the values leaves the keys as they were, and an empty cache takes another shape.

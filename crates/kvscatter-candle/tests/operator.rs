@@ -5,7 +5,9 @@ mod common;
 
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
-use kvscatter_candle::{CacheWrite, CandleError, TensorScatter, WriteAt, Writer, positions, write_many};
+use kvscatter_candle::{
+    CacheWrite, CandleError, TensorScatter, WriteAt, Writer, positions_from_tensor, write_many,
+};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::onnx;
 
@@ -187,11 +189,11 @@ fn positions_may_be_a_tensor_of_three_types() -> Result<()> {
         let cache = numbered(&[2, 4, 1], 0);
         cache.inplace_op3(&update, &indices, &TensorScatter::new())?;
         assert_eq!(values(&cache), [0, 1, 2, 50, 4, 51, 6, 7]);
-        assert_eq!(positions(&indices)?, [3, 1]);
+        assert_eq!(positions_from_tensor(&indices)?, [3, 1]);
     }
-    let wrong = positions(&Tensor::new(&[1f32], &CPU)?).unwrap_err();
+    let wrong = positions_from_tensor(&Tensor::new(&[1f32], &CPU)?).unwrap_err();
     assert!(matches!(wrong, CandleError::IndexType { dtype: DType::F32 }), "{wrong}");
-    let wrong = positions(&Tensor::new(&[[1i64]], &CPU)?).unwrap_err();
+    let wrong = positions_from_tensor(&Tensor::new(&[[1i64]], &CPU)?).unwrap_err();
     assert!(matches!(wrong, CandleError::IndexRank { rank: 2 }), "{wrong}");
     Ok(())
 }
@@ -209,6 +211,57 @@ fn one_position_may_serve_all_and_any_dimension_be_the_sequence() -> Result<()> 
     assert!(last.is_ok());
     assert_eq!(values(&cache), [0, 80, 70, 81, 4, 82]);
     Ok(())
+}
+
+/// Errors count dimensions as the caller's tensors do, with and without a selection of rows.
+#[test]
+fn errors_of_tensors_without_a_batch_have_their_own_ranks() {
+    use kvscatter::Error as Core;
+    let argument = Argument::Update;
+    for (axis, cache, update, expected) in [
+        (-2, &[4][..], &[1][..], Core::AxisOutOfRange { axis: -2, rank: 1 }),
+        (1, &[4], &[1], Core::AxisOutOfRange { axis: 1, rank: 1 }),
+        (2, &[4, 2], &[1, 2], Core::AxisOutOfRange { axis: 2, rank: 2 }),
+        (-3, &[4, 2], &[1, 2], Core::AxisOutOfRange { axis: -3, rank: 2 }),
+        (i64::MIN, &[4, 2], &[1, 2], Core::AxisOutOfRange { axis: i64::MIN, rank: 2 }),
+        (i64::MAX, &[4, 2], &[1, 2], Core::AxisOutOfRange { axis: i64::MAX, rank: 2 }),
+        (0, &[4, 2], &[1], Core::RankMismatch { argument, cache: 2, update: 1 }),
+        (-2, &[4, 2], &[1, 2, 2], Core::RankMismatch { argument, cache: 2, update: 3 }),
+        (
+            0,
+            &[4, 2],
+            &[1, 3],
+            Core::DimensionMismatch { argument, dimension: 1, expected: 2, got: 3, hint: None },
+        ),
+        (
+            1,
+            &[4, 2],
+            &[3, 1],
+            Core::DimensionMismatch { argument, dimension: 0, expected: 4, got: 3, hint: None },
+        ),
+    ] {
+        let scatter = TensorScatter::new().one_start().axis(axis);
+        let mut writer = Writer::new(scatter, &numbered(cache, 0)).unwrap();
+        for rows in [None, Some(0..1)] {
+            let at = WriteAt::new(&[0_i64]);
+            let at = rows.map_or(at.clone(), |rows| at.rows(rows));
+            let refused = writer.write(&numbered(update, 9), at).unwrap_err();
+            assert!(matches!(refused, CandleError::Write(error) if error == expected), "{axis}: {refused:?}");
+        }
+    }
+}
+
+/// The cache's rank decides which dimension has rows, also where the update has another.
+#[test]
+fn rows_of_an_update_of_another_rank_are_refused_for_the_rank() {
+    let mut writer = Writer::new(TensorScatter::new().axis(3), &numbered(&[1, 2, 2, 4], 0)).unwrap();
+    for update in [&[1, 2, 2][..], &[1, 2, 2, 1, 1]] {
+        let at = WriteAt::new(&[0_i64]).rows(0..1);
+        let refused = writer.write(&numbered(update, 9), at).unwrap_err();
+        let expected =
+            kvscatter::Error::RankMismatch { argument: Argument::Update, cache: 4, update: update.len() };
+        assert!(matches!(refused, CandleError::Write(error) if error == expected), "{refused:?}");
+    }
 }
 
 /// The first error's cache, and all others', are as they were.
@@ -233,7 +286,7 @@ fn many_caches_are_written_all_or_none() {
         assert!(matches!(refused, Err(CandleError::Write(_))), "{refused:?}");
     }
     assert_eq!((values(&k), values(&v)), (vec![0, 1, 2, 3], vec![10, 11, 12, 13]));
-    assert_eq!(both(&new, WriteAt::new(&[3_i64])).unwrap(), 0);
+    assert_eq!(both(&new, WriteAt::new(&[3_i64])).unwrap().skipped, 0);
     assert_eq!((values(&k), values(&v)), (vec![0, 1, 90, 3], vec![10, 11, 12, 90]));
 }
 
@@ -249,7 +302,7 @@ fn caches_may_share_a_storage_if_they_keep_apart() {
     fn at_1<'w>(writer: &'w mut Writer, update: &'w Tensor) -> CacheWrite<'w> {
         CacheWrite { writer, update, at: WriteAt::new(&[1_i64]) }
     }
-    write_many(&mut [at_1(&mut k, &new), at_1(&mut v, &new)]).unwrap();
+    let _ = write_many(&mut [at_1(&mut k, &new), at_1(&mut v, &new)]).unwrap();
     assert_eq!(values(&whole), [0, 90, 2, 3, 4, 90, 6, 7]);
     let refused = write_many(&mut [at_1(&mut k, &new), at_1(&mut again, &new)]).unwrap_err();
     let words = kvscatter::Error::Overlap {

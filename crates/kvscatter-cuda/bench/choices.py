@@ -9,11 +9,11 @@ from results import Result, Run
 
 # In the order of the crate's struct, with values that are tried in place of the default.
 VALUES = {
-    "few_jobs": (0,),
-    "most_threads": (64, 128),
-    "few_threads": (32, 128, 256),
-    "most_per_thread": (1, 2),
-    "blocks_each": (1, 2, 8, 16),
+    "small_table_jobs": (0,),
+    "max_threads_per_block": (64, 128),
+    "min_threads_per_block": (32, 128, 256),
+    "max_vectors_per_thread": (1, 2),
+    "min_blocks_per_multiprocessor": (1, 2, 8, 16),
 }
 
 
@@ -24,7 +24,7 @@ class Choices(ctypes.Structure):
 
 
 def variations(default: Choices) -> dict[str, Choices]:
-    """By words such as `blocks_each 4 → 8`."""
+    """By words such as `min_blocks_per_multiprocessor 4 → 8`."""
     found = {}
     for name, values in VALUES.items():
         for value in values:

@@ -14,7 +14,8 @@ use std::time::Instant;
 use kvscatter::ElementType;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_cuda::{
-    Cuda, DeviceBuffer, DeviceList, DeviceWrite, Indices, LaunchConfig, Pair, PresentBuffers, Status, Stream,
+    BufferPair, Cuda, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite, LaunchConfig,
+    PresentBuffers, Stream,
 };
 
 /// Dense float16 caches `[batch, heads, capacity, width]` and updates `[batch, heads, rows, width]`.
@@ -166,7 +167,7 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> 
     let ((cache, update), present) = bytes.ok_or("float16 has a size")?;
     let cuda = CUDA.get().ok_or("kvscatter_bench_open comes first")?;
     let write = if shape.functional == 0 {
-        let pairs = addresses.as_chunks().0.iter().map(|&[to, new]| Pair {
+        let pairs = addresses.as_chunks().0.iter().map(|&[to, new]| BufferPair {
             cache: DeviceBuffer::new(to, cache),
             update: DeviceBuffer::new(new, update),
         });
@@ -179,7 +180,7 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> 
         });
         cuda.prepare_present(&operator, &triples.collect::<Vec<_>>())?
     };
-    let write = write.with_choices(choices.unwrap_or(&LaunchConfig::DEFAULT));
+    let write = write.with_launch_config(choices.unwrap_or(&LaunchConfig::DEFAULT));
     Ok(BenchWrite { write: write.skip_all(shape.skip_all != 0), batch })
 }
 
@@ -189,8 +190,8 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> 
 /// run.
 unsafe fn launch(prepared: &BenchWrite, stream: u64, starts: u64, status: u64) -> Result<(), Failure> {
     let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
-    let indices = Indices::new(DeviceList::i64(starts, prepared.batch));
-    let status = if status == 0 { None } else { Some(Status::at(status)?) };
+    let indices = DeviceCallIndices::new(DeviceList::i64(starts, prepared.batch));
+    let status = if status == 0 { None } else { Some(DeviceStatus::at(status)?) };
     // SAFETY: the stream belongs to the current context, and the list, the status and the buffers of the write are memory
     // of it until the launch has run (this function's contract).
     Ok(unsafe { prepared.write.launch(stream, &indices, status) }?)

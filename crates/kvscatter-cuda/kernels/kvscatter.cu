@@ -1,50 +1,50 @@
 // Writes new rows into KV caches on a GPU: in place, or into a new tensor.
 //
-// Compiled ahead for devices (`cargo xtask cuda-images`), and as C++ for tests (`shim.h`). `abi.cuh` has what the host
-// passes, `rule.cuh` what the indices mean, `walk.cuh` which run of the tensors a thread moves.
+// Compiled ahead for devices (`cargo xtask cuda-images`), and as C++ for tests (`shim.h`). `abi.cuh` declares the values
+// that the host passes, `rule.cuh` maps indices to slots, and `walk.cuh` gives each thread its runs.
 
 #include "walk.cuh"
 
 // ---- The write in place. ----
 
-// No tensor is as far from its first element.
-static constexpr i64 NOWHERE = (i64)(1ull << 63);
+// An offset for runs that are not written. No tensor reaches it.
+static constexpr i64 NOT_WRITTEN = (i64)(1ull << 63);
 
-// blockIdx.y is the job. threadIdx.x goes along a run, threadIdx.y divided runs, `per_thread` of them for a thread: their
-// loads are under way before the first index has arrived, since where they come from does not depend on it.
+// blockIdx.y is the job. threadIdx.x counts vectors of a run and threadIdx.y counts runs. A thread takes `per_thread`
+// runs, whose loads are in flight before the first index arrives, since their addresses do not depend on it.
 template <bool LISTS, class V, class T>
-static __device__ __forceinline__ void write(const T& table, const Shape& shape, const Call& call) {
+static __device__ __forceinline__ void write(const T& table, const WriteShape& shape, const Call& call) {
     V* const cache = (V*)table.jobs[blockIdx.y].cache;
     const V* const update = (const V*)table.jobs[blockIdx.y].update;
-    const u32 runs = runs_of(shape.around, LISTS && call.spans ? 1 : shape.samples.count, shape.rows.count);
+    const u32 runs = runs_of(shape.others, LISTS && call.row_counts ? 1 : shape.samples.count, shape.rows.count);
     for (u32 lane = threadIdx.x; lane < shape.run; lane += blockDim.x) {
-        V loaded[MOST_PER_THREAD];
-        Run mine[MOST_PER_THREAD];
-        i64 to[MOST_PER_THREAD];
+        V loaded[MAX_VECTORS_PER_THREAD];
+        Run mine[MAX_VECTORS_PER_THREAD];
+        i64 to[MAX_VECTORS_PER_THREAD];
         each_of_mine(shape.per_thread, runs, [&](u32 k, u32 number) {
-            const Run run = mine[k] = run_at(shape.around, shape.rows, number);
+            const Run run = mine[k] = run_at(shape.others, shape.rows, number);
             loaded[k] = update[source(shape, run) + lane];
         });
         each_of_mine(shape.per_thread, runs, [&](u32 k, u32) {
             const Slot slot = slot_of<LISTS>(shape, call, mine[k]);
             to[k] = target(shape, mine[k], slot) + lane;
-            if (!slot.is_written) to[k] = NOWHERE;
+            if (!slot.is_written) to[k] = NOT_WRITTEN;
         });
         each_of_mine(shape.per_thread, runs, [&](u32 k, u32) {
-            if (to[k] != NOWHERE) cache[to[k]] = loaded[k];
+            if (to[k] != NOT_WRITTEN) cache[to[k]] = loaded[k];
         });
     }
     report(shape, call);
 }
 
-// What every kernel promises, and asks of ptxas: that as many blocks of it run on a multiprocessor. With no number given,
-// registers are moved to memory so that a few more fit.
+// How many blocks of a kernel ptxas lets run on a multiprocessor. Without a number it moves registers to memory so that a
+// few more fit.
 static constexpr u32 BLOCKS = 2;
 #define KVSCATTER_KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 #define WRITE(NAME, V, N, LISTS)                                                                                      \
     KVSCATTER_KERNEL                                                                                                  \
-        NAME(const __grid_constant__ Table<Job, N> table, const __grid_constant__ Shape shape,                        \
+        NAME(const __grid_constant__ Table<Job, N> table, const __grid_constant__ WriteShape shape,                   \
              const __grid_constant__ Call call) {                                                                     \
         write<LISTS, V>(table, shape, call);                                                                          \
     }
@@ -75,15 +75,15 @@ static __device__ __forceinline__ u32 nibbles(const u8* from, i64 first, u32 cou
     return (u32)(bits >> (4 * (first & 1))) & (u32)((1ull << (4 * count)) - 1);
 }
 
-// A thread writes all elements of one word. Rows of one launch may meet in a word: it is then exchanged whole, with what
-// others have put there. The host has seen that the cache begins with a word and ends with one.
+// A thread writes all elements of one word. Rows of one launch may share a word. It is then exchanged whole, with the
+// elements that other threads have written. The host has checked that the cache begins and ends on a word.
 KVSCATTER_KERNEL kvscatter_write_nibbles(const __grid_constant__ Table<Job, JOBS> table,
-                                         const __grid_constant__ Shape shape, const __grid_constant__ Call call) {
+                                         const __grid_constant__ WriteShape shape, const __grid_constant__ Call call) {
     u32* const cache = (u32*)table.jobs[blockIdx.y].cache;
     const u8* const update = (const u8*)table.jobs[blockIdx.y].update;
-    const u32 runs = runs_of(shape.around, call.spans ? 1 : shape.samples.count, shape.rows.count);
+    const u32 runs = runs_of(shape.others, call.row_counts ? 1 : shape.samples.count, shape.rows.count);
     in_turn(shape.per_thread, runs, [&](u32 number) {
-        const Run run = run_at(shape.around, shape.rows, number);
+        const Run run = run_at(shape.others, shape.rows, number);
         const Slot slot = slot_of<true>(shape, call, run);
         if (!slot.is_written) return;
         const i64 src = shape.src_begin + source(shape, run), begin = shape.dst_begin + target(shape, run, slot);
@@ -112,7 +112,7 @@ KVSCATTER_KERNEL kvscatter_write_nibbles(const __grid_constant__ Table<Job, JOBS
 
 
 
-// What a launch writes beside the past: one layer, or nothing.
+// Where a launch writes the update: into one layer, or nowhere.
 struct Written {
     u32 layer;
     bool is_any;
@@ -124,39 +124,40 @@ static __device__ __forceinline__ Written written_of(const PresentShape& shape, 
 
 static __device__ __forceinline__ u32 runs_of(const PresentShape& shape) {
     u32 runs = shape.layers.count * shape.samples.count * shape.slots.count;
-    for (const PresentLoop& around : shape.around) runs *= around.count;
+    for (const PresentLoop& other : shape.others) runs *= other.count;
     return runs;
 }
 
-// Where a run of the present goes, and where it comes from.
+// Where a run of the present is written, and where it is copied from.
 struct Origin {
-    i64 dst, src;
+    i64 dst_offset, src_offset;
     bool is_new; // from the update
 };
 
-// The run of a slot that has the number `rest` among those of its slot: (layer, sample, around...), the last fastest.
+// The run with the number `rest` among those of its slot: (layer, sample, others...), the last fastest.
 static __device__ __forceinline__ Origin origin(const PresentShape& shape, const Call& call, const Written& written,
                                                 u32 slot, u32 rest) {
-    const Shape& update = shape.update;
-    i64 dst = (i64)slot * shape.slots.dst, past = (i64)slot * shape.slots.src, from_update = 0;
+    const WriteShape& update = shape.update;
+    i64 dst = (i64)slot * shape.slots.dst_stride, past = (i64)slot * shape.slots.src_stride, from_update = 0;
 KVSCATTER_UNROLL
-    for (int k = AROUND - 1; k >= 0; --k) {
-        const u32 next = divided(rest, shape.around[k]), index = rest - next * shape.around[k].count;
-        dst += (i64)index * shape.around[k].dst;
-        past += (i64)index * shape.around[k].past;
-        from_update += (i64)index * shape.around[k].update;
+    for (int k = OTHER_LOOPS - 1; k >= 0; --k) {
+        const u32 next = divided(rest, shape.others[k]), index = rest - next * shape.others[k].count;
+        dst += (i64)index * shape.others[k].dst_stride;
+        past += (i64)index * shape.others[k].past_stride;
+        from_update += (i64)index * shape.others[k].update_stride;
         rest = next;
     }
     const u32 layer = divided(rest, shape.samples), sample = rest - layer * shape.samples.count;
-    dst += (i64)sample * shape.samples.dst + (i64)layer * shape.layers.dst;
-    past += (i64)sample * shape.samples.src + (i64)layer * shape.layers.src;
+    dst += (i64)sample * shape.samples.dst_stride + (i64)layer * shape.layers.dst_stride;
+    past += (i64)sample * shape.samples.src_stride + (i64)layer * shape.layers.src_stride;
     if (written.is_any && sample < update.samples.count && layer == written.layer) {
-        const Found part = find_sample(update, call, sample);
-        const Place where = part.is_partition ? place<true>(update, call, sample, part.span) : left_out();
+        const SampleRows part = find_sample(update, call, sample);
+        const SlotRange where = part.is_partition ? slot_range<true>(update, call, sample, part.row_count) : left_out();
         // Rows of a sample that is no longer than the ring, counted from its first slot.
         const u32 row = slot < where.slot ? slot + update.capacity - where.slot : slot - where.slot;
         if (row < where.length) {
-            from_update += (call.spans ? 0 : (i64)sample * update.samples.src) + (i64)(part.first + row) * update.rows.src;
+            from_update += (call.row_counts ? 0 : (i64)sample * update.samples.src_stride) +
+                           (i64)(part.first_row + row) * update.rows.src_stride;
             return {dst, from_update, true};
         }
     }
@@ -171,8 +172,8 @@ static __device__ __forceinline__ void present(const Table<PresentJob, PRESENT_J
     in_turn(shape.update.per_thread, runs_of(shape), [&](u32 number) {
         const u32 rest = divided(number, shape.slots);
         const Origin run = origin(shape, call, written, number - rest * shape.slots.count, rest);
-        const V* from = (const V*)(run.is_new ? job.update : job.past) + run.src;
-        V* const to = (V*)job.present + run.dst;
+        const V* from = (const V*)(run.is_new ? job.update : job.past) + run.src_offset;
+        V* const to = (V*)job.present + run.dst_offset;
         for (u32 lane = threadIdx.x; lane < shape.update.run; lane += blockDim.x) to[lane] = from[lane];
     });
     report(shape.update, call);
@@ -192,7 +193,7 @@ PRESENT(kvscatter_present_1, u8)
 
 // ---- The same of 4-bit elements that do not come in whole bytes. ----
 
-// So many 4-bit elements of a present from `first` on, a word at most, out of every run that has some of them.
+// `count` 4-bit elements of a present from `first` on, at most a word, gathered from the runs that have them.
 static __device__ __forceinline__ u32 word_of(const PresentJob& job, const PresentShape& shape, const Call& call,
                                                const Written& written, u64 first, u32 count) {
     const u32 length = shape.update.run;
@@ -206,16 +207,16 @@ static __device__ __forceinline__ u32 word_of(const PresentJob& job, const Prese
         const u32 outer_and_slot = divided((u32)run, shape.within), outer = divided(outer_and_slot, shape.slots);
         const u32 rest = outer * shape.within.count + ((u32)run - outer_and_slot * shape.within.count);
         const Origin from = origin(shape, call, written, outer_and_slot - outer * shape.slots.count, rest);
-        const i64 begin = (from.is_new ? shape.update.src_begin : shape.past_begin) + from.src + offset;
+        const i64 begin = (from.is_new ? shape.update.src_begin : shape.past_begin) + from.src_offset + offset;
         word |= nibbles((const u8*)(from.is_new ? job.update : job.past), begin, part) << (4 * done);
         done += part;
     }
     return word;
 }
 
-// Words of the present are shared out here, and not its runs: a thread makes all of a word, whatever runs meet in it, so
-// that no two share a byte. The bytes before the first whole word and those behind the last are one thread's each. What
-// is left of the last byte is 0, as on the CPU.
+// Threads take words of the present here, and not its runs: one thread writes all of a word, from all runs that share it,
+// so no two threads write the same byte. One thread writes the bytes before the first whole word, and one the bytes after
+// the last. The unused half of the last byte is 0, as on the CPU.
 KVSCATTER_KERNEL kvscatter_present_nibbles(const __grid_constant__ Table<PresentJob, PRESENT_JOBS> table,
                                            const __grid_constant__ PresentShape shape,
                                            const __grid_constant__ Call call) {
@@ -224,7 +225,7 @@ KVSCATTER_KERNEL kvscatter_present_nibbles(const __grid_constant__ Table<Present
     const Written written = written_of(shape, call);
     const u64 elements = (u64)runs_of(shape) * shape.update.run;
     const u32 before = 2 * (u32)(-(u64)present & 3);
-    // As many words as there may be, with those that are not whole.
+    // The maximum of words, partial ones included.
     const u32 lines = (u32)((elements / WORD + 2 + LINE - 1) / LINE);
     in_turn(shape.update.per_thread, lines, [&](u32 line) {
         for (u32 lane = threadIdx.x; lane < LINE; lane += blockDim.x) {

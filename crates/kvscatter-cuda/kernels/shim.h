@@ -1,5 +1,5 @@
-// What the kernels need of CUDA, in C++: one thread of one block after the other. There is no barrier in the
-// kernels, so any order is as good as any other.
+// The parts of CUDA that the kernels use, in C++: threads run one after the other. The kernels have no barrier, so
+// threads may run in any order.
 #pragma once
 
 struct Dim3 {
@@ -24,7 +24,7 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 }
 inline int __clz(int number) { return number ? __builtin_clz((unsigned)number) : 32; }
 inline unsigned atomicAdd(unsigned* at, unsigned value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
-// What other threads do meanwhile.
+// Runs other threads before an exchange.
 inline thread_local void (*before_exchange)() = nullptr;
 inline unsigned atomicCAS(unsigned* at, unsigned expected, unsigned value) {
     if (before_exchange) before_exchange();

@@ -1,5 +1,5 @@
-// The slot of one row, apart from all else a kernel does, and with starts that are known to be good if IS_GOOD: then the
-// compiler leaves out what only others take. `cargo xtask cuda-images` looks for divisions in it.
+// The slot of one row, without the rest of a kernel. With IS_GOOD the compiler knows that every position is in range, and
+// leaves out what only bad ones need. `cargo xtask cuda-images` looks for divisions in it.
 
 // The compiler cannot know it, so that a division stays one.
 static __constant__ unsigned int known_capacity;
@@ -16,19 +16,19 @@ static __device__ __forceinline__ T good(const T* at) {
 #include "walk.cuh"
 
 template <u32 FLAGS>
-static __device__ __forceinline__ void straight(const Shape& shape, const void* starts, u32* slots) {
-    const Call call = {starts, nullptr, nullptr, nullptr, nullptr, FLAGS, 0, 0, 0};
-    Shape known = shape;
+static __device__ __forceinline__ void straight(const WriteShape& shape, const void* positions, u32* slots) {
+    const Call call = {positions, nullptr, nullptr, nullptr, nullptr, FLAGS, 0, 0, 0};
+    WriteShape known = shape;
     known.capacity = known_capacity;
     const Slot slot = slot_of<false>(known, call, {0, threadIdx.x, 0, 0});
     if (slot.is_written) slots[threadIdx.x] = slot.slot;
 }
 
 #define STRAIGHT(NAME, FLAGS)                                                                                         \
-    extern "C" __global__ void NAME(const __grid_constant__ Shape shape, const void* starts, u32* slots) {            \
-        straight<FLAGS>(shape, starts, slots);                                                                        \
+    extern "C" __global__ void NAME(const __grid_constant__ WriteShape shape, const void* positions, u32* slots) {    \
+        straight<FLAGS>(shape, positions, slots);                                                                     \
     }
 STRAIGHT(straight_i32, 0)
-STRAIGHT(straight_i64, STARTS_I64)
+STRAIGHT(straight_i64, POSITIONS_I64)
 STRAIGHT(straight_ring_i32, CIRCULAR)
-STRAIGHT(straight_ring_i64, CIRCULAR | STARTS_I64)
+STRAIGHT(straight_ring_i64, CIRCULAR | POSITIONS_I64)

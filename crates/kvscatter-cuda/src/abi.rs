@@ -1,7 +1,7 @@
-//! What a launch passes by value, as `kernels/abi.cuh` declares it.
+//! The values that a launch passes to a kernel, as `kernels/abi.cuh` declares them.
 //!
-//! That file asserts the same sizes for its own structs when it is compiled, and the last test below reads its numbers;
-//! the tests that run the kernels hold offsets together.
+//! That file asserts the same sizes for its own structs when it is compiled, and the last test below reads its numbers.
+//! The tests that run the kernels cover the offsets.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -9,31 +9,31 @@ use core::mem::offset_of;
 /// Jobs of one launch in place.
 pub(crate) const JOBS: usize = 128;
 
-/// Jobs that the smallest kernels take: keys and values.
+/// Jobs of the kernels with a short table: keys and values.
 pub(crate) const FEW_JOBS: usize = 2;
 
 /// Jobs of one launch in functional form.
 pub(crate) const PRESENT_JOBS: usize = 64;
 
-/// Runs that one thread moves at most.
-pub(crate) const MOST_PER_THREAD: u32 = 4;
+/// The maximum of vectors that one thread moves in one pass.
+pub(crate) const MAX_VECTORS_PER_THREAD: u32 = 4;
 
-/// Dimensions around a run, beside samples and rows.
-pub(crate) const AROUND: usize = 4;
+/// Loops of a kernel besides those over samples and rows.
+pub(crate) const OTHER_LOOPS: usize = 4;
 
-/// Threads of a block at most: the kernels are compiled for as many.
+/// The maximum of threads in a block: the kernels are compiled for as many.
 pub(crate) const THREADS: u32 = 256;
 
-/// 4-bit elements of a word.
+/// 4-bit elements in a word.
 pub(crate) const WORD: u32 = 8;
 
-/// Words of a present of 4-bit elements that straddle bytes which the threads of a warp make.
+/// Words of a present that one warp writes, where 4-bit elements straddle bytes.
 pub(crate) const LINE: u32 = 32;
 
 /// A device's address.
 pub(crate) type Address = u64;
 
-/// One cache and its update: where their first elements lie.
+/// One cache and its update: the addresses of their first elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Job {
@@ -50,7 +50,7 @@ pub(crate) struct PresentJob {
     pub(crate) update: Address,
 }
 
-/// A number of things, and what divides by it.
+/// A count, and the number that divides by it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Divisor {
@@ -59,34 +59,34 @@ pub(crate) struct Divisor {
     pub(crate) magic: u32,
 }
 
-/// Steps on either side, in units of the kernel: vectors of its width, or 4-bit elements.
+/// Strides of the cache and of the update, in units of the kernel: vectors of its width, or 4-bit elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loop {
-    pub(crate) dst: i64,
-    pub(crate) src: i64,
+    pub(crate) dst_stride: i64,
+    pub(crate) src_stride: i64,
     pub(crate) count: u32,
     /// [`magic`] of `count`.
     pub(crate) magic: u32,
 }
 
-/// Steps of all three tensors of the functional form.
+/// Strides of all three tensors of the functional form.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PresentLoop {
-    pub(crate) dst: i64,
-    pub(crate) past: i64,
-    pub(crate) update: i64,
+    pub(crate) dst_stride: i64,
+    pub(crate) past_stride: i64,
+    pub(crate) update_stride: i64,
     pub(crate) count: u32,
     pub(crate) magic: u32,
 }
 
-/// What divides numbers below 2^31 by `count`: 2^(31 + bits) / count, rounded up, where 2^bits is the least power that is
-/// not below `count`. As in Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
+/// Divides numbers below 2^31 by `count`: 2^(31 + bits) / count, rounded up, where 2^bits is the smallest power of two
+/// that is not below `count`. As in Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
 pub(crate) const fn magic(count: u32) -> u32 {
     let count = if count == 0 { 1 } else { count };
     let power = 1_u64 << (31 + (count as u64).next_power_of_two().trailing_zeros());
-    // `count` is more than half of 2^bits, so that this is below 2^32; for 1 it is 2^31, and not used.
+    // `count` is more than half of 2^bits, so this is below 2^32. For 1 it is 2^31, which is not used.
     power.div_ceil(count as u64) as u32
 }
 
@@ -98,8 +98,9 @@ pub(crate) const fn magic_64(count: u32) -> u64 {
 }
 
 impl PresentLoop {
-    /// A dimension that is not there.
-    pub(crate) const ONCE: Self = Self { dst: 0, past: 0, update: 0, count: 1, magic: magic(1) };
+    /// An absent dimension.
+    pub(crate) const ONCE: Self =
+        Self { dst_stride: 0, past_stride: 0, update_stride: 0, count: 1, magic: magic(1) };
 }
 
 impl Divisor {
@@ -109,23 +110,23 @@ impl Divisor {
 }
 
 impl Loop {
-    /// A dimension that is not there.
-    pub(crate) const ONCE: Self = Self { dst: 0, src: 0, count: 1, magic: magic(1) };
+    /// An absent dimension.
+    pub(crate) const ONCE: Self = Self { dst_stride: 0, src_stride: 0, count: 1, magic: magic(1) };
 }
 
-/// What a write moves.
+/// The shape of a write in place.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct WriteShape {
     /// As many as the lists have.
     pub(crate) samples: Loop,
     /// Those of one sample of a padded update, or all tokens of a packed one.
     pub(crate) rows: Loop,
-    /// Every other dimension that does not lie within a run.
-    pub(crate) around: [Loop; AROUND],
+    /// Every other dimension outside a run.
+    pub(crate) others: [Loop; OTHER_LOOPS],
     /// From one layer of the cache to the next.
-    pub(crate) layer: i64,
-    /// Units that lie together on both sides.
+    pub(crate) layer_stride: i64,
+    /// Contiguous units on both sides.
     pub(crate) run: u32,
     pub(crate) capacity: u32,
     pub(crate) layers: u32,
@@ -136,79 +137,79 @@ pub(crate) struct Shape {
     pub(crate) src_begin: u32,
 }
 
-/// What the functional form moves.
+/// The shape of a write in functional form.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PresentShape {
-    /// Its `around` is not used: that of the present may be split in another way.
-    pub(crate) update: Shape,
-    pub(crate) around: [PresentLoop; AROUND],
-    /// As many as the capacity; `src` is the past's.
+    /// Its `others` is not used: the present may split its dimensions in another way.
+    pub(crate) update: WriteShape,
+    pub(crate) others: [PresentLoop; OTHER_LOOPS],
+    /// As many as the capacity; `src_stride` is the past's.
     pub(crate) slots: Loop,
     /// All samples of the cache.
     pub(crate) samples: Loop,
     pub(crate) layers: Loop,
-    /// [`magic_64`] of `update.run`. This and what follows is for 4-bit elements that straddle bytes.
+    /// [`magic_64`] of `update.run`. This and the following fields are for 4-bit elements that straddle bytes.
     pub(crate) run_magic: u64,
-    /// Runs of one slot that lie one behind the other.
+    /// Adjacent runs of one slot.
     pub(crate) within: Divisor,
     /// 4-bit elements between the address of a job's past and its first element, as `src_begin` of the update.
     pub(crate) past_begin: u32,
     pub(crate) unused: u32,
 }
 
-/// One launch's lists. What is absent is 0: slot 0, all rows, a padded update, layer 0, no report.
+/// One launch's lists. An absent one is 0: slot 0, all rows, a padded update, layer 0, no report.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call {
-    pub(crate) starts: Address,
+    pub(crate) positions: Address,
     pub(crate) lengths: Address,
-    pub(crate) spans: Address,
+    pub(crate) row_counts: Address,
     pub(crate) layer: Address,
     pub(crate) status: Address,
     pub(crate) flags: u32,
-    /// Rows that a sample of a packed update brings at least.
-    pub(crate) least: u32,
-    /// And at most.
-    pub(crate) most: u32,
+    /// The minimum of rows that a sample of a packed update brings.
+    pub(crate) min_rows: u32,
+    /// The maximum.
+    pub(crate) max_rows: u32,
     pub(crate) unused: u32,
 }
 
-pub(crate) const STARTS_I64: u32 = 1 << 0;
+pub(crate) const POSITIONS_I64: u32 = 1 << 0;
 pub(crate) const LENGTHS_I64: u32 = 1 << 1;
-pub(crate) const SPANS_I64: u32 = 1 << 2;
-/// Spans are running totals from 0, one more than samples; otherwise a number for each.
+pub(crate) const ROW_COUNTS_I64: u32 = 1 << 2;
+/// Row counts are cumulative lengths from 0, one more than samples; otherwise one per sample.
 pub(crate) const CUMULATIVE: u32 = 1 << 3;
 /// Positions are lengths after the write, padding included.
 pub(crate) const FROM_END: u32 = 1 << 4;
 pub(crate) const CIRCULAR: u32 = 1 << 5;
 /// In a ring.
 pub(crate) const REJECT_NEGATIVE: u32 = 1 << 6;
-/// A negative start leaves its sample out without being bad.
+/// A negative position skips its sample without being bad.
 pub(crate) const SKIP_NEGATIVE: u32 = 1 << 7;
 /// A launch with any bad index writes nothing.
 pub(crate) const SKIP_ALL: u32 = 1 << 8;
 
-/// In [`StatusWords::first_sample`]: not the sample's start is bad, but its length.
+/// In [`StatusWords::first_sample`]: the sample's length is bad, and not its position.
 pub(crate) const LENGTH: u32 = 1 << 31;
-/// Together with [`LENGTH`]: the length is the number of rows that a packed update brings for the sample.
-pub(crate) const SPAN: u32 = LENGTH | 1 << 30;
+/// The number of rows that a packed update brings for the sample is bad. Includes the bit of [`LENGTH`].
+pub(crate) const ROW_COUNT: u32 = LENGTH | 1 << 30;
 /// The layer is bad, for all samples.
 pub(crate) const LAYER: u32 = u32::MAX;
-/// Samples of a launch: their numbers leave the bits above free, and `LAYER` is none of them.
+/// The maximum of samples in a launch: their numbers leave the bits above free, and none equals `LAYER`.
 pub(crate) const MAX_SAMPLES: usize = (1 << 30) - 2;
 
-/// What launches have found since their caller has reset it.
+/// The bad indices that launches have counted since the caller cleared the status.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatusWords {
     /// Samples with a bad index, each counted once per launch; a launch whose layer or whose lists as a whole are bad
     /// counts all its samples, and at least 1.
     pub bad_samples: u32,
-    /// The first one that the first such launch has found. Bit 31: its length is bad rather than its position; bits 31
+    /// The first one of the first such launch. Bit 31: its length is bad rather than its position; bits 31
     /// and 30: the number of rows that a packed update brings for it; all bits: the layer.
     pub first_sample: u32,
-    /// The bad value. [`first`](Self::first) has both in words.
+    /// The bad value. [`first`](Self::first) decodes both.
     pub first_value: i64,
 }
 
@@ -217,21 +218,27 @@ const _: () = {
     assert!(size_of::<Job>() == 16 && size_of::<PresentJob>() == 24);
     assert!(offset_of!(PresentJob, past) == 8 && offset_of!(PresentJob, update) == 16);
     assert!(offset_of!(Job, update) == 8);
-    assert!(size_of::<Loop>() == 24 && offset_of!(Loop, src) == 8 && offset_of!(Loop, count) == 16);
-    assert!(size_of::<Shape>() == 176 && offset_of!(Shape, rows) == 24 && offset_of!(Shape, around) == 48);
-    assert!(offset_of!(Shape, layer) == 144 && offset_of!(Shape, run) == 152);
-    assert!(offset_of!(Shape, capacity) == 156 && offset_of!(Shape, layers) == 160);
-    assert!(offset_of!(Shape, per_thread) == 164 && offset_of!(Shape, dst_begin) == 168);
+    assert!(size_of::<Loop>() == 24 && offset_of!(Loop, src_stride) == 8 && offset_of!(Loop, count) == 16);
+    assert!(
+        size_of::<WriteShape>() == 176
+            && offset_of!(WriteShape, rows) == 24
+            && offset_of!(WriteShape, others) == 48
+    );
+    assert!(offset_of!(WriteShape, layer_stride) == 144 && offset_of!(WriteShape, run) == 152);
+    assert!(offset_of!(WriteShape, capacity) == 156 && offset_of!(WriteShape, layers) == 160);
+    assert!(offset_of!(WriteShape, per_thread) == 164 && offset_of!(WriteShape, dst_begin) == 168);
     assert!(size_of::<PresentLoop>() == 32 && offset_of!(PresentLoop, count) == 24);
-    assert!(offset_of!(PresentLoop, past) == 8 && offset_of!(PresentLoop, update) == 16);
-    assert!(size_of::<PresentShape>() == 400 && offset_of!(PresentShape, around) == 176);
+    assert!(offset_of!(PresentLoop, past_stride) == 8 && offset_of!(PresentLoop, update_stride) == 16);
+    assert!(size_of::<PresentShape>() == 400 && offset_of!(PresentShape, others) == 176);
     assert!(offset_of!(PresentShape, slots) == 304 && offset_of!(PresentShape, samples) == 328);
     assert!(offset_of!(PresentShape, layers) == 352 && offset_of!(PresentShape, run_magic) == 376);
     assert!(size_of::<Divisor>() == 8 && offset_of!(Divisor, magic) == 4);
     assert!(offset_of!(PresentShape, within) == 384 && offset_of!(PresentShape, past_begin) == 392);
-    assert!(size_of::<Call>() == 56 && offset_of!(Call, lengths) == 8 && offset_of!(Call, spans) == 16);
+    assert!(size_of::<Call>() == 56 && offset_of!(Call, lengths) == 8 && offset_of!(Call, row_counts) == 16);
     assert!(offset_of!(Call, layer) == 24 && offset_of!(Call, status) == 32);
-    assert!(offset_of!(Call, flags) == 40 && offset_of!(Call, least) == 44 && offset_of!(Call, most) == 48);
+    assert!(
+        offset_of!(Call, flags) == 40 && offset_of!(Call, min_rows) == 44 && offset_of!(Call, max_rows) == 48
+    );
     assert!(size_of::<StatusWords>() == 16 && offset_of!(StatusWords, first_sample) == 4);
     assert!(offset_of!(StatusWords, first_value) == 8);
 };
@@ -242,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernels do with it.
+    /// The division of the kernels.
     fn over(number: u32, count: u32) -> u32 {
         if count == 1 {
             return number;
@@ -265,22 +272,15 @@ mod tests {
         let counts =
             (1..2_000).chain((0..31).flat_map(|bits| [1_u32 << bits, (1 << bits) - 1, (1 << bits) + 1]));
         for count in counts.filter(|&count| count > 0 && count < 1 << 31) {
-            let most = (1_u32 << 31) - 1;
-            let edges = [
-                0,
-                1,
-                count - 1,
-                count,
-                most / count * count,
-                (most / count * count).saturating_sub(1),
-                most,
-            ];
-            for number in edges.into_iter().chain((0..64).map(|step| step * (most / 64))) {
+            let max = (1_u32 << 31) - 1;
+            let edges =
+                [0, 1, count - 1, count, max / count * count, (max / count * count).saturating_sub(1), max];
+            for number in edges.into_iter().chain((0..64).map(|step| step * (max / 64))) {
                 assert_eq!(over(number, count), number / count, "{number} / {count}");
             }
-            let (by, most) = (u64::from(count), (1_u64 << 63) - 1);
-            let edges = [0, 1, by - 1, by, most / by * by, (most / by * by).saturating_sub(1), most];
-            for number in edges.into_iter().chain((0..64).map(|step| step * (most / 64))) {
+            let (by, max) = (u64::from(count), (1_u64 << 63) - 1);
+            let edges = [0, 1, by - 1, by, max / by * by, (max / by * by).saturating_sub(1), max];
+            for number in edges.into_iter().chain((0..64).map(|step| step * (max / 64))) {
                 assert_eq!(over_64(number, count), number / by, "{number} / {count}");
             }
         }
@@ -288,21 +288,21 @@ mod tests {
         assert_eq!(magic_64(0), magic_64(1));
     }
 
-    /// Every number that `abi.cuh` has, by its name in both.
+    /// Every number in `abi.cuh`, by its name in both files.
     #[test]
     fn the_kernels_have_the_same_numbers() {
         let ours: BTreeMap<_, _> = [
             ("JOBS", JOBS as u64),
             ("FEW_JOBS", FEW_JOBS as u64),
             ("PRESENT_JOBS", PRESENT_JOBS as u64),
-            ("AROUND", AROUND as u64),
-            ("MOST_PER_THREAD", MOST_PER_THREAD.into()),
+            ("OTHER_LOOPS", OTHER_LOOPS as u64),
+            ("MAX_VECTORS_PER_THREAD", MAX_VECTORS_PER_THREAD.into()),
             ("THREADS", THREADS.into()),
             ("WORD", WORD.into()),
             ("LINE", LINE.into()),
-            ("STARTS_I64", STARTS_I64.into()),
+            ("POSITIONS_I64", POSITIONS_I64.into()),
             ("LENGTHS_I64", LENGTHS_I64.into()),
-            ("SPANS_I64", SPANS_I64.into()),
+            ("ROW_COUNTS_I64", ROW_COUNTS_I64.into()),
             ("CUMULATIVE", CUMULATIVE.into()),
             ("FROM_END", FROM_END.into()),
             ("CIRCULAR", CIRCULAR.into()),
@@ -310,14 +310,14 @@ mod tests {
             ("SKIP_NEGATIVE", SKIP_NEGATIVE.into()),
             ("SKIP_ALL", SKIP_ALL.into()),
             ("LENGTH", LENGTH.into()),
-            ("SPAN", SPAN.into()),
+            ("ROW_COUNT", ROW_COUNT.into()),
             ("LAYER", LAYER.into()),
         ]
         .into();
         assert_eq!(numbers(include_str!("../kernels/abi.cuh")), ours);
     }
 
-    /// What a source defines as `NAME = 4`, `NAME = 0xF` or `NAME = 1 << 2`, with whatever ends it.
+    /// The numbers that a source defines as `NAME = 4`, `NAME = 0xF` or `NAME = 1 << 2`.
     fn numbers(source: &str) -> BTreeMap<&str, u64> {
         let number = |text: &str| match text.trim_end_matches('u').strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16).unwrap(),

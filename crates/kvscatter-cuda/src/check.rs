@@ -1,18 +1,18 @@
-//! What launches have found, as the error that the CPU returns for it.
+//! The bad indices that launches counted, as the errors that the CPU returns for them.
 
 use kvscatter::device::ListValue;
 use kvscatter::{Convention, Error as CoreError};
 
-use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
-use crate::cuda::Status;
-use crate::list::{FirstBad, List};
-use crate::memory::{DeviceList, Indices};
+use crate::abi::{LAYER, LENGTH, ROW_COUNT, StatusWords};
+use crate::cuda::DeviceStatus;
+use crate::launch_argument::{FirstBad, LaunchArgument};
+use crate::memory::{DeviceCallIndices, DeviceList};
 use crate::write::Form;
 use crate::{CudaError, DeviceWrite};
 
 impl StatusWords {
-    /// The first bad index that launches have found since the status was cleared, or `None` if there is none. Nothing is
-    /// read from the device: the words may be a copy that the caller has made without waiting.
+    /// Returns the first bad index since the status was cleared, or `None` if there is none. Nothing is read from the
+    /// device, so the words may be a copy that the caller made without waiting.
     #[must_use]
     pub fn first(self) -> Option<FirstBad> {
         (self.bad_samples > 0).then(|| self.first_bad())
@@ -21,48 +21,51 @@ impl StatusWords {
     /// The same for words that have one.
     fn first_bad(self) -> FirstBad {
         let Self { first_sample, first_value: value, .. } = self;
-        let list = match first_sample & SPAN {
-            _ if first_sample == LAYER => return FirstBad { list: List::Layer, sample: None, value },
-            SPAN => List::RowCounts,
-            LENGTH => List::Lengths,
-            _ => List::Positions,
+        let list = match first_sample & ROW_COUNT {
+            _ if first_sample == LAYER => {
+                return FirstBad { list: LaunchArgument::Layer, sample: None, value };
+            }
+            ROW_COUNT => LaunchArgument::RowCounts,
+            LENGTH => LaunchArgument::Lengths,
+            _ => LaunchArgument::Positions,
         };
-        FirstBad { list, sample: usize::try_from(first_sample & !SPAN).ok(), value }
+        FirstBad { list, sample: usize::try_from(first_sample & !ROW_COUNT).ok(), value }
     }
 }
 
 impl DeviceWrite {
-    /// Reads a status at the caller's own synchronisation point, when launches with these lists have run. It is left as
-    /// it is: [`Cuda::clear`](crate::Cuda::clear) it for what follows.
+    /// Reads a status after launches with these lists have run, at a synchronisation point of the caller. The status keeps
+    /// its value: [`Cuda::clear`](crate::Cuda::clear) it before later launches.
     ///
-    /// The first bad value is in the status. What belongs to it, such as the length of the sample whose start is bad, is
-    /// read from the lists.
+    /// The first bad value is in the status. The other fields of its error, such as the length of a sample whose position
+    /// is bad, are read from the lists.
     ///
     /// # Errors
-    /// For the first bad index the error that `plan` returns on the CPU: [`CudaError::Write`]. Where several are bad, those
-    /// of a packed update's rows come first, in a padded one those of lower samples, a sample's length before its start.
-    /// [`CudaError::BadIndices`] if the lists say something else by now; [`CudaError::Driver`], which may be one of an earlier
+    /// For the first bad index the error that `plan` returns on the CPU: [`CudaError::Write`]. Of several bad indices, row
+    /// counts of a packed update come first, then lower samples, and a sample's length before its position.
+    /// [`CudaError::BadIndices`] if the lists hold other values by now; [`CudaError::Driver`], which may be one of an earlier
     /// launch; those of [`launch`](Self::launch) for lists of the wrong length.
     ///
     /// # Safety
-    /// The status and the lists lie in memory of the current context, as large as they were said to be, and nothing writes
-    /// to them: launches with this status have run.
-    pub unsafe fn check(&self, status: Status, indices: &Indices) -> Result<(), CudaError> {
-        // SAFETY: the status lies in memory of the current context, and nothing writes to it (this function's contract).
+    /// The 16 bytes of the status, and of each list as many values of its width as its length, are memory of the current
+    /// context. Nothing writes to them: launches with this status have run.
+    pub unsafe fn check(&self, status: DeviceStatus, indices: &DeviceCallIndices) -> Result<(), CudaError> {
+        // SAFETY: the 16 bytes of the status are memory of the current context, and nothing writes to them (this function's
+        // contract).
         let words = unsafe { self.cuda.read(status) }?;
         if words.bad_samples == 0 {
             return Ok(());
         }
         let samples = self.check_indices(indices, Some(status))?;
         let read = |list: Option<DeviceList>, index: usize| {
-            let (list, address) = (list?, list?.place(index)?);
+            let (list, address) = (list?, list?.address_of(index)?);
             Some(if list.is_i64() {
-                // SAFETY: the list is memory of the current context, as large as it was said to be (this function's
-                // contract). `place` returns addresses inside the list alone, and its numbers are 64 bits wide.
+                // SAFETY: the list has `len` values of 64 bits in memory of the current context (this function's contract),
+                // and `address_of` returned the address of one of them.
                 unsafe { self.cuda.driver().read::<i64>(address) }
             } else {
-                // SAFETY: the list is memory of the current context, as large as it was said to be (this function's
-                // contract). `place` returns addresses inside the list alone, and its numbers are 32 bits wide.
+                // SAFETY: the list has `len` values of 32 bits in memory of the current context (this function's contract),
+                // and `address_of` returned the address of one of them.
                 unsafe { self.cuda.driver().read::<i32>(address) }.map(i64::from)
             })
         };
@@ -71,8 +74,8 @@ impl DeviceWrite {
         Err(self.error(words, refused))
     }
 
-    /// The same for a status that the caller has copied: nothing is read from the device. Where a length or a number of
-    /// rows on the device belongs to the error, it is taken to be all rows, or the error is [`CudaError::BadIndices`].
+    /// The same for a status that the caller has copied. Nothing is read from the device. Where the error has a length or a
+    /// row count that is on the device, it is taken to be all rows, or the error is [`CudaError::BadIndices`].
     ///
     /// # Errors
     /// As [`check`](Self::check), but for the driver's.
@@ -81,7 +84,7 @@ impl DeviceWrite {
             return Ok(());
         }
         let samples = self.prepared.geometry().cache_batch();
-        let refused = self.refused(words, samples, &Indices::zero(), |_, _| Ok(None))?;
+        let refused = self.refused(words, samples, &DeviceCallIndices::zero(), |_, _| Ok(None))?;
         Err(self.error(words, refused))
     }
 
@@ -92,12 +95,12 @@ impl DeviceWrite {
         error.map_or(CudaError::BadIndices { bad_samples, first }, CudaError::Write)
     }
 
-    /// What a status says, with what belongs to it. `None` if it cannot be told.
+    /// Returns the bad value of a status with the other values of its error, or `None` if the lists do not determine them.
     fn refused(
         &self,
         words: StatusWords,
         samples: usize,
-        indices: &Indices,
+        indices: &DeviceCallIndices,
         read: impl Fn(Option<DeviceList>, usize) -> Result<Option<i64>, CudaError>,
     ) -> Result<Option<ListValue>, CudaError> {
         let FirstBad { list, sample, value } = words.first_bad();
@@ -111,15 +114,15 @@ impl DeviceWrite {
                 }
                 Convention::EndsAndRowCounts => read(list, sample)?.map(|rows| (0, rows)),
                 _ if matches!(self.form, Form::Slots { .. }) => Some((0, 1)),
-                // A padded update brings as many for each.
+                // A padded update brings equally many for each.
                 _ => i64::try_from(self.prepared.device_interface().row_limits().max)
                     .ok()
                     .map(|rows| (0, rows)),
             })
         };
-        if list == List::RowCounts {
+        if list == LaunchArgument::RowCounts {
             return Ok(match self.prepared.convention() {
-                // Without samples a sum of 0 is that of the list, and any other number is its first.
+                // Without samples, 0 is the sum of the list, and any other value is its first number.
                 _ if sample == samples && (samples > 0 || value == 0) => Some(ListValue::Sum { value }),
                 Convention::StartsAndCumulativeLengths => {
                     Self::cumulative(sample, value, rows(sample)?, read(indices.row_counts, 0)?)
@@ -129,14 +132,14 @@ impl DeviceWrite {
         }
         let Some((previous, next)) = rows(sample)? else { return Ok(None) };
         let Ok(rows) = usize::try_from(next.saturating_sub(previous)) else { return Ok(None) };
-        if list == List::Lengths {
+        if list == LaunchArgument::Lengths {
             return Ok(Some(ListValue::Length { sample, value, rows }));
         }
         let length = read(indices.lengths, sample)?.map_or(Some(rows), |length| usize::try_from(length).ok());
         Ok(length.map(|length| ListValue::Position { sample, value, rows, length }))
     }
 
-    /// What is wrong with cumulative lengths: the first of all, or the two of a sample.
+    /// Returns the bad cumulative lengths: the first number, or the two of a sample.
     fn cumulative(
         sample: usize,
         value: i64,
@@ -158,19 +161,19 @@ impl DeviceWrite {
 #[cfg(test)]
 mod tests {
     use super::StatusWords;
-    use crate::abi::{LAYER, LENGTH, SPAN};
-    use crate::list::{FirstBad, List};
+    use crate::abi::{LAYER, LENGTH, ROW_COUNT};
+    use crate::launch_argument::{FirstBad, LaunchArgument};
 
     #[test]
-    fn words_say_what_is_bad_and_whose_it_is() {
+    fn words_name_the_bad_list_and_the_sample() {
         let first =
             |bad_samples, first_sample| StatusWords { bad_samples, first_sample, first_value: -9 }.first();
         assert_eq!(first(0, 0), None);
         let of = |list, sample| Some(FirstBad { list, sample, value: -9 });
-        assert_eq!(first(1, 0), of(List::Positions, Some(0)));
-        assert_eq!(first(9, (1 << 30) - 1), of(List::Positions, Some((1 << 30) - 1)));
-        assert_eq!(first(1, LENGTH | 5), of(List::Lengths, Some(5)));
-        assert_eq!(first(1, SPAN | 5), of(List::RowCounts, Some(5)));
-        assert_eq!(first(u32::MAX, LAYER), of(List::Layer, None));
+        assert_eq!(first(1, 0), of(LaunchArgument::Positions, Some(0)));
+        assert_eq!(first(9, (1 << 30) - 1), of(LaunchArgument::Positions, Some((1 << 30) - 1)));
+        assert_eq!(first(1, LENGTH | 5), of(LaunchArgument::Lengths, Some(5)));
+        assert_eq!(first(1, ROW_COUNT | 5), of(LaunchArgument::RowCounts, Some(5)));
+        assert_eq!(first(u32::MAX, LAYER), of(LaunchArgument::Layer, None));
     }
 }

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{Address, StatusWords};
 use crate::driver::{Context, Driver, Handle};
-use crate::list::List;
+use crate::launch_argument::LaunchArgument;
 use crate::units::WIDTHS;
 use crate::{CudaError, images};
 
 /// The CUDA driver, and the kernels in every context that has used them.
 ///
-/// Clones share both. Contexts must live as long as what was prepared in them; primary contexts, which CUDA's runtime
-/// and therefore PyTorch, JAX and CuPy use, do. With drivers before CUDA 12, which cannot tell a context from a later one
-/// at the same address, contexts that have prepared anything must live as long as this.
+/// Clones share both. A context must live as long as the writes that were prepared in it. Primary contexts do, which CUDA's
+/// runtime uses, and with it PyTorch, JAX and CuPy. Drivers before CUDA 12 cannot distinguish a context from a later one at
+/// the same address. With them, a context in which a write was prepared must live as long as this.
 #[derive(Clone)]
 pub struct Cuda {
     shared: Arc<Shared>,
@@ -31,11 +31,11 @@ pub(crate) struct Module {
     pub(crate) multiprocessors: u32,
 }
 
-/// By the width of what one thread moves at a time, widest first: [`WIDTHS`].
+/// The kernels by the width of one move, widest first: [`WIDTHS`].
 pub(crate) struct Kernels {
-    /// Positions alone, keys and values.
+    /// No list but positions, at most two jobs: keys and values.
     pub(crate) few: [Handle; WIDTHS.len()],
-    /// Positions alone.
+    /// No list but positions.
     pub(crate) many: [Handle; WIDTHS.len()],
     /// Any lists.
     pub(crate) lists: [Handle; WIDTHS.len()],
@@ -53,16 +53,15 @@ pub struct Stream(Handle);
 
 /// Sixteen bytes on the device, in which launches count samples with bad indices: [`StatusWords`].
 ///
-/// They are the caller's, who clears them before the first launch and whenever it has read them.
+/// The caller allocates them, and clears them before the first launch and after each reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status(Address);
+pub struct DeviceStatus(Address);
 
 impl Cuda {
-    /// Loads the driver of this machine. It is not initialised, and no device is asked for anything: a process that has
-    /// done no more may still fork.
+    /// Loads the driver of this machine. This neither initialises it nor touches a device, so the process may still fork.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] where there is none.
+    /// [`CudaError::NoDriver`] if there is none.
     pub fn new() -> Result<Self, CudaError> {
         Self::load(Path::new(if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" }))
     }
@@ -91,8 +90,8 @@ impl Cuda {
         self.driver().version()
     }
 
-    /// Makes a device's primary context current on this thread, for callers without another library that does. It is
-    /// kept as long as the process runs, as CUDA's runtime keeps it. This initialises the driver, if nobody has.
+    /// Makes a device's primary context current on this thread, for programs in which no other library does. The context is
+    /// kept as long as the process runs, as CUDA's runtime keeps it. This initialises the driver if necessary.
     ///
     /// # Errors
     /// [`CudaError::Driver`] if there is no such device, or none at all.
@@ -115,24 +114,25 @@ impl Cuda {
     /// [`CudaError::Driver`].
     ///
     /// # Safety
-    /// The status lies in memory of the current context until this has run, and the stream belongs to that context.
-    pub unsafe fn clear(&self, status: Status, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the status lies in memory of the current context until this has run, and the stream belongs to that
-        // context (this function's contract). A `Status` has 16 bytes.
+    /// The 16 bytes of the status are memory of the current context until this has run, and the stream belongs to that
+    /// context.
+    pub unsafe fn clear(&self, status: DeviceStatus, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context until this has
+        // run, and the stream belongs to that context (this function's contract).
         unsafe { self.driver().clear(status.0, size_of::<StatusWords>(), stream.0) }
     }
 
-    /// Reads a status. This waits for the legacy default stream, and for no other: launches whose status it is must have
-    /// run.
+    /// Reads a status. This waits for the legacy default stream and for no other, so launches with this status must have run.
     ///
     /// # Errors
     /// [`CudaError::Driver`], which may be one of an earlier launch.
     ///
     /// # Safety
-    /// The status lies in memory of the current context, and nothing writes to it: launches whose status it is have run.
-    pub unsafe fn read(&self, status: Status) -> Result<StatusWords, CudaError> {
-        // SAFETY: the status lies in memory of the current context, and nothing writes to it (this function's contract).
-        // Every pattern of bits is a `StatusWords`, which has nothing but integers.
+    /// The 16 bytes of the status are memory of the current context, and nothing writes to them: launches with this status
+    /// have run.
+    pub unsafe fn read(&self, status: DeviceStatus) -> Result<StatusWords, CudaError> {
+        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context, and nothing
+        // writes to them (this function's contract). Every pattern of bits is a `StatusWords`, which has only integers.
         unsafe { self.driver().read(status.0) }
     }
 
@@ -165,10 +165,10 @@ impl Module {
         if (major, minor) < images::MIN_CAPABILITY {
             return Err(CudaError::ComputeCapability { major, minor });
         }
-        // SAFETY: `kernels/images` has what nvcc made, and a fat binary states its length.
+        // SAFETY: the image is a fat binary that nvcc wrote (`kernels/images`), whose header states its length.
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
         let ptx = || {
-            // SAFETY: `kernels/images` has what nvcc made, and `ptx` ends it with a zero.
+            // SAFETY: the image is PTX, and `images::ptx` ends it with a zero.
             unsafe { driver.load_module(&images::ptx()) }
         };
         let module = machine_code_or_ptx(machine_code, ptx)?;
@@ -176,7 +176,7 @@ impl Module {
     }
 }
 
-/// PTX where the machine code is at fault. Any other trouble it would not mend, but hide.
+/// Loads the PTX if the driver refuses the machine code itself. Any other error is returned, since PTX would only hide it.
 fn machine_code_or_ptx<T>(
     machine_code: Result<T, CudaError>,
     ptx: impl FnOnce() -> Result<T, CudaError>,
@@ -238,8 +238,8 @@ impl Kernels {
 }
 
 impl Stream {
-    /// The stream that a library has made. Null and 1 are the legacy default stream, 2 is the default stream of each
-    /// thread, as everywhere in CUDA.
+    /// The stream with this handle of the driver. As everywhere in CUDA, null and 1 are the legacy default stream, and 2 is
+    /// the default stream of each thread.
     #[must_use]
     pub fn new(raw: *mut c_void) -> Self {
         Self(Handle::new(raw))
@@ -250,7 +250,7 @@ impl Stream {
     }
 }
 
-impl Status {
+impl DeviceStatus {
     /// The status at this address of a device: 16 bytes.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl Status {
     pub fn at(address: u64) -> Result<Self, CudaError> {
         let alignment = 8;
         if address == 0 || !address.is_multiple_of(alignment) {
-            return Err(CudaError::Address { list: List::Status, address, alignment });
+            return Err(CudaError::Address { list: LaunchArgument::Status, address, alignment });
         }
         Ok(Self(address))
     }
@@ -289,7 +289,7 @@ mod tests {
         for of_image in [1, 200, 209, 218, 221, 222, 223, 300] {
             assert_eq!(with(of_image, 0), "loaded");
             assert_eq!(with(of_image, 222), "neither");
-            assert_eq!(with(of_image, 2), "2", "what befell the second is no fault of an image");
+            assert_eq!(with(of_image, 2), "2", "the second error is not about an image");
         }
         for other in [2, 3, 201, 214, 220, 224, 700, 900, 901, 906, 999] {
             assert_eq!(with(other, 0), other.to_string());

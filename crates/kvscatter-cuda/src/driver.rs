@@ -1,6 +1,6 @@
-//! The CUDA driver, loaded when it is asked for: the few functions that are called here, and no others.
+//! The CUDA driver, loaded on demand, with only the functions that this crate calls.
 //!
-//! What a function means is said in NVIDIA's driver API reference; types are those of `cuda.h`.
+//! NVIDIA's driver API reference describes the functions. Types are those of `cuda.h`.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -31,7 +31,7 @@ impl Handle {
     }
 }
 
-/// A context, told from one that had its handle before, where the driver can do that.
+/// A context. Newer drivers give it an id, which distinguishes it from an earlier context with the same handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Context {
     handle: Handle,
@@ -42,10 +42,10 @@ pub(crate) struct Context {
 const MULTIPROCESSOR_COUNT: c_int = 16;
 const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 
-/// `CUDA_ERROR_NOT_INITIALIZED`: nobody has called `cuInit` in this process.
+/// `CUDA_ERROR_NOT_INITIALIZED`: `cuInit` has not been called in this process.
 const NOT_INITIALIZED: c_int = 3;
 
-/// Declares the functions that every driver has, those that newer ones have, and how they are found.
+/// Declares the functions of every driver and those of newer ones, and looks them up.
 macro_rules! functions {
     (every: { $($name:ident($($argument:ty),*);)* } newer: { $($newer:ident($($of_newer:ty),*);)* }) => {
         #[expect(non_snake_case, reason = "the driver's own names")]
@@ -109,8 +109,8 @@ pub(crate) struct Grid {
 /// The driver.
 pub(crate) struct Driver {
     functions: Functions,
-    /// Keeps the functions where they are, for good: a driver may have threads and contexts of its own as soon as it is
-    /// initialised, also where that fails, and none of them outlives its code.
+    /// Never unloaded. A driver may have threads and contexts as soon as it is initialised, even if that fails, and they need
+    /// its code.
     _library: ManuallyDrop<Library>,
 }
 
@@ -121,12 +121,12 @@ impl Driver {
     /// [`CudaError::NoDriver`] if there is none, or one that lacks a function.
     pub(crate) fn load(library: &Path) -> Result<Self, CudaError> {
         let refused = |why| CudaError::NoDriver { library: library.to_owned(), why };
-        // SAFETY: loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's driver, or
-        // one that the caller of `Cuda::load_from` promises to be a driver.
+        // SAFETY: loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's driver, or a
+        // driver by the contract of `Cuda::load_from`.
         let loaded = unsafe { Library::new(library) }.map_err(|error| {
-            // What the system says is behind what was asked of it.
+            // The system's message is the source of this error.
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            // It begins with the library, which the error names anyhow.
+            // It begins with the library, which our error names too.
             let named = format!("{}: ", library.display());
             refused(why.strip_prefix(&named).map_or(why.clone(), ToOwned::to_owned))
         })?;
@@ -139,27 +139,27 @@ impl Driver {
     /// The CUDA version that the driver supports: 1000 · major + 10 · minor.
     pub(crate) fn version(&self) -> Result<i32, CudaError> {
         let mut version = 0;
-        // SAFETY: writes one number.
+        // SAFETY: `version` is a live `i32`, which the driver writes.
         let code = unsafe { (self.functions.cuDriverGetVersion)(&raw mut version) };
         self.checked("cuDriverGetVersion", code)?;
         Ok(version)
     }
 
-    /// Retains a device's primary context and makes it current on this thread. What else is called here needs a context,
-    /// whose maker has initialised the driver; this need not have happened yet.
+    /// Retains a device's primary context and makes it current on this thread. This initialises the driver. The other
+    /// methods need a context, so for them that has happened.
     pub(crate) fn use_primary_context(&self, ordinal: i32) -> Result<(), CudaError> {
-        // SAFETY: it may be called at any time, and a second time does nothing.
+        // SAFETY: `cuInit` takes no pointer. It may be called at any time, and a second call does nothing.
         let code = unsafe { (self.functions.cuInit)(0) };
         self.checked("cuInit", code)?;
         let mut device = 0;
-        // SAFETY: writes one number.
+        // SAFETY: `device` is a live `i32`, which the driver writes.
         let code = unsafe { (self.functions.cuDeviceGet)(&raw mut device, ordinal) };
         self.checked("cuDeviceGet", code)?;
         let mut context = Handle::NULL;
-        // SAFETY: writes one handle; the driver has just named the device.
+        // SAFETY: `context` is a live handle, which the driver writes, and `device` comes from `cuDeviceGet`.
         let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         self.checked("cuDevicePrimaryCtxRetain", code)?;
-        // SAFETY: the context has just been retained, and is never released.
+        // SAFETY: `context` was retained above and is never released.
         let code = unsafe { (self.functions.cuCtxSetCurrent)(context) };
         self.checked("cuCtxSetCurrent", code)
     }
@@ -167,7 +167,7 @@ impl Driver {
     /// The context that is current on this thread.
     pub(crate) fn context(&self) -> Result<Context, CudaError> {
         let mut handle = Handle::NULL;
-        // SAFETY: writes one handle.
+        // SAFETY: `handle` is a live handle, which the driver writes.
         let code = unsafe { (self.functions.cuCtxGetCurrent)(&raw mut handle) };
         if code != NOT_INITIALIZED {
             self.checked("cuCtxGetCurrent", code)?;
@@ -177,7 +177,7 @@ impl Driver {
         }
         let mut id = 0;
         if let Some(get_id) = self.functions.cuCtxGetId {
-            // SAFETY: writes one number; the context is current.
+            // SAFETY: `id` is a live `u64`, which the driver writes, and `handle` is the current context.
             let code = unsafe { get_id(handle, &raw mut id) };
             self.checked("cuCtxGetId", code)?;
         }
@@ -187,7 +187,7 @@ impl Driver {
     /// The current context's device.
     pub(crate) fn device(&self) -> Result<i32, CudaError> {
         let mut device = 0;
-        // SAFETY: writes one number.
+        // SAFETY: `device` is a live `i32`, which the driver writes.
         let code = unsafe { (self.functions.cuCtxGetDevice)(&raw mut device) };
         self.checked("cuCtxGetDevice", code)?;
         Ok(device)
@@ -206,7 +206,7 @@ impl Driver {
 
     fn attribute(&self, attribute: c_int) -> Result<i32, CudaError> {
         let (device, mut value) = (self.device()?, 0);
-        // SAFETY: writes one number; the driver has just named the device.
+        // SAFETY: `value` is a live `i32`, which the driver writes, and `device` comes from `cuCtxGetDevice`.
         let code = unsafe { (self.functions.cuDeviceGetAttribute)(&raw mut value, attribute, device) };
         self.checked("cuDeviceGetAttribute", code)?;
         Ok(value)
@@ -215,25 +215,26 @@ impl Driver {
     /// Loads kernels into the current context.
     ///
     /// # Safety
-    /// The image is one that compilers for CUDA make; PTX ends with a zero.
+    /// The image is an ELF or fat binary whose header states no more than its length, or PTX that ends with a zero.
     pub(crate) unsafe fn load_module(&self, image: &[u8]) -> Result<Handle, CudaError> {
         let mut module = Handle::NULL;
-        // SAFETY: the driver writes one handle. It reads the image to the end that its header states, or to the zero
-        // that ends PTX: the image is one that compilers for CUDA make (this function's contract).
+        // SAFETY: `module` is a live handle, which the driver writes. It reads `image` to the end that the header states, or
+        // to the zero that ends PTX, which both lie inside the slice (this function's contract).
         let code = unsafe { (self.functions.cuModuleLoadData)(&raw mut module, image.as_ptr().cast()) };
         self.checked("cuModuleLoadData", code)?;
         Ok(module)
     }
 
-    /// A kernel of a module that this driver has loaded, and its code on the device: newer drivers wait with that for the
-    /// first launch, which would then allocate, and wait, and could not be captured.
+    /// Returns a kernel of a module that this driver has loaded, and loads its code onto the device. Newer drivers would
+    /// otherwise do that in the first launch, which would then allocate, wait, and fail during a capture.
     pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, CudaError> {
         let mut function = Handle::NULL;
-        // SAFETY: writes one handle, and reads a name that ends with a zero; modules are never unloaded here.
+        // SAFETY: `function` is a live handle, which the driver writes. `name` ends with a zero, and `module` was loaded by
+        // this driver and is never unloaded.
         let code = unsafe { (self.functions.cuModuleGetFunction)(&raw mut function, module, name.as_ptr()) };
         self.checked("cuModuleGetFunction", code)?;
         if let Some(load) = self.functions.cuFuncLoad {
-            // SAFETY: the driver has just given this function out.
+            // SAFETY: `function` comes from `cuModuleGetFunction`.
             let code = unsafe { load(function) };
             self.checked("cuFuncLoad", code)?;
         }
@@ -243,8 +244,10 @@ impl Driver {
     /// Launches a kernel. Its arguments are copied before this returns.
     ///
     /// # Safety
-    /// The function and the stream belong to the current context. Each argument points to as many bytes as the kernel's
-    /// parameter has, and what they hold keeps the kernel inside memory that it may touch, until it has run.
+    /// * The function and the stream belong to the current context.
+    /// * Each argument points to a value of the type of the kernel's parameter.
+    /// * Every address that the kernel computes from these values and its lists lies inside a buffer, a list or the status
+    ///   of the write, each of which is memory of the current context until the kernel has run.
     pub(crate) unsafe fn launch(
         &self,
         function: Handle,
@@ -255,9 +258,9 @@ impl Driver {
         let Grid { blocks: [x, y], threads: [along, across] } = grid;
         let mut arguments = arguments.map(<*const c_void>::cast_mut);
         let (arguments, no_options) = (arguments.as_mut_ptr(), ptr::null_mut());
-        // SAFETY: function and stream belong to the current context, each argument has as many bytes as the kernel's
-        // parameter, and their values keep the kernel inside memory that it may touch (this function's contract). The
-        // driver reads the arguments and writes to none.
+        // SAFETY: `function` and `stream` belong to the current context, each argument points to a value of its parameter's
+        // type, and all addresses that the kernel computes lie inside live buffers of that context (this function's
+        // contract). The driver copies the arguments before it returns, and writes to none.
         let code = unsafe {
             (self.functions.cuLaunchKernel)(
                 function, x, y, 1, along, across, 1, 0, stream, arguments, no_options,
@@ -266,15 +269,15 @@ impl Driver {
         self.checked("cuLaunchKernel", code)
     }
 
-    /// Reads a value from the device, after what the legacy default stream has been given.
+    /// Reads a value from the device, after all work on the legacy default stream.
     ///
     /// # Safety
-    /// Every pattern of bits is a `T`. The address lies in memory of the current context, with as many bytes behind it.
+    /// Every pattern of bits is a `T`. The `size_of::<T>()` bytes from the address on are memory of the current context.
     pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, CudaError> {
         let mut value = T::default();
         let to = (&raw mut value).cast();
-        // SAFETY: `address` lies in memory of the current context with the bytes of one `T`, and every pattern of bits is
-        // a `T` (this function's contract). The driver writes those bytes to `value`, which has room for them.
+        // SAFETY: the `size_of::<T>()` bytes from `address` on are memory of the current context, and every pattern of bits
+        // is a `T` (this function's contract). The driver writes that many bytes to `value`, which is a live `T`.
         let code = unsafe { (self.functions.cuMemcpyDtoH_v2)(to, address, size_of::<T>()) };
         self.checked("cuMemcpyDtoH_v2", code)?;
         Ok(value)
@@ -283,15 +286,16 @@ impl Driver {
     /// Sets bytes to zero, in the stream's order.
     ///
     /// # Safety
-    /// The bytes lie in memory of the current context, to which the stream belongs, until this has run.
+    /// The `bytes` bytes from the address on are memory of the current context until this has run, and the stream belongs to
+    /// that context.
     pub(crate) unsafe fn clear(
         &self,
         address: Address,
         bytes: usize,
         stream: Handle,
     ) -> Result<(), CudaError> {
-        // SAFETY: the bytes lie in memory of the current context until this has run, and the stream belongs to that
-        // context (this function's contract).
+        // SAFETY: the `bytes` bytes from `address` on are memory of the current context until this has run, and `stream`
+        // belongs to that context (this function's contract).
         let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
         self.checked("cuMemsetD8Async", code)
     }
@@ -305,12 +309,12 @@ impl Driver {
     fn error(&self, call: &'static str, code: c_int) -> CudaError {
         let text = |function: unsafe extern "system" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = ptr::null();
-            // SAFETY: the driver writes one pointer: null, or the address of a text that it owns.
+            // SAFETY: `text` is a live pointer, to which the driver writes null or the address of a text that it owns.
             unsafe { function(code, &raw mut text) };
             if text.is_null() {
                 return "unknown".to_owned();
             }
-            // SAFETY: a text that ends with a zero and is never freed.
+            // SAFETY: `text` is not null, so it is a text of the driver that ends with a zero and is never freed.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         let (name, text) = (text(self.functions.cuGetErrorName), text(self.functions.cuGetErrorString));

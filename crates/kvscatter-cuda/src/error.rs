@@ -1,19 +1,21 @@
-//! Why a write could not be prepared or launched, or what a launch has found.
+//! Why a write could not be prepared or launched, or which bad index a launch counted.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
-use crate::images::MIN_CAPABILITY;
-use crate::list::{FirstBad, List};
+use kvscatter::Argument;
 
-/// Why a write could not be prepared or launched, or what launches have found.
+use crate::images::MIN_CAPABILITY;
+use crate::launch_argument::{FirstBad, LaunchArgument};
+
+/// Why a write could not be prepared or launched, or which bad indices launches counted.
 ///
-/// Every error of `prepare` and `launch` comes before anything is handed to the device, except [`Driver`](Self::Driver)
+/// Every error of `prepare` and `launch` is returned before the device gets any work, except [`Driver`](Self::Driver)
 /// of a launch in several parts: see [`DeviceWrite::launch`](crate::DeviceWrite::launch).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// A rule of the operator that was prepared: buffers, lists, or an index that a launch has found.
+    /// A rule of the prepared operator: about buffers, lists, or an index that a launch counted.
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
     /// This machine has no CUDA driver, or one that is too old.
@@ -22,9 +24,9 @@ pub enum CudaError {
         .library.display()
     )]
     NoDriver {
-        /// What was looked for.
+        /// The file that was loaded.
         library: PathBuf,
-        /// What the system says.
+        /// The system's message.
         why: String,
     },
     /// The driver has refused a call.
@@ -48,15 +50,15 @@ pub enum CudaError {
     ComputeCapability {
         /// Of the device: the number before the point.
         major: i32,
-        /// And behind it.
+        /// The number after the point.
         minor: i32,
     },
     /// The driver takes neither form of the kernels.
     #[error("this device or driver cannot run the kernels: machine code: {machine_code}; PTX: {ptx}")]
     Kernels {
-        /// What it says to those that are compiled for devices.
+        /// The error for the kernels that are compiled for devices.
         machine_code: Box<Self>,
-        /// What it says to those that it would compile itself.
+        /// The error for the kernels that the driver compiles itself.
         ptx: Box<Self>,
     },
     /// No device has been chosen on this thread.
@@ -64,10 +66,10 @@ pub enum CudaError {
         "no CUDA context is current on this thread: choose a device here first, with Cuda::set_device or torch.cuda.set_device"
     )]
     NoContext,
-    /// More dimensions around the rows than the kernels have loops for.
+    /// The layouts need more loops than the kernels have.
     #[error(
-        "the strides need {loops} loops around the rows, at most {} are possible on a device: make one side contiguous",
-        crate::abi::AROUND
+        "the strides need {loops} loops besides samples and rows, the kernels have {}: make one side contiguous",
+        crate::abi::OTHER_LOOPS
     )]
     Loops {
         /// Loops that would be needed.
@@ -77,22 +79,22 @@ pub enum CudaError {
     #[error("{what} = {got}: a launch takes at most {max}")]
     TooLarge {
         /// What is counted.
-        what: Counted,
+        what: CountKind,
         /// How many there are.
         got: usize,
-        /// The most there may be.
+        /// The maximum.
         max: usize,
     },
-    /// A tensor whose buffer cannot hold it.
+    /// A buffer is too small for its tensor, or null.
     #[error("{}", room(*tensor, *index, *address, *bytes, *needed))]
     Buffer {
-        /// Which one of its pair or triple.
+        /// The tensor's role in its pair or triple.
         tensor: TensorRole,
-        /// The pair's or the triple's place in the call.
+        /// The index of the pair or the triple in the call.
         index: usize,
-        /// Where the buffer begins.
+        /// The buffer's address.
         address: u64,
-        /// Bytes that it has.
+        /// Its size.
         bytes: usize,
         /// Bytes of the tensor, its gaps included.
         needed: usize,
@@ -102,43 +104,43 @@ pub enum CudaError {
         "cache {pair} has {bytes} bytes at {address:#x}: 4-bit rows that straddle bytes need a buffer that begins on a word and has {needed} bytes"
     )]
     WholeWords {
-        /// Its place in the call.
+        /// The index of its pair in the call.
         pair: usize,
-        /// Where it begins.
+        /// The cache's address.
         address: u64,
-        /// Bytes that it has.
+        /// Its size.
         bytes: usize,
         /// Bytes that it needs: whole words.
         needed: usize,
     },
-    /// A present that other tensors of a call lie in.
+    /// A present shares memory with another tensor of the call.
     #[error("present {triple} shares memory with a tensor of triple {with}: each is written whole")]
     Presents {
-        /// The present's place in the call.
+        /// The index of the present's triple in the call.
         triple: usize,
-        /// The other tensor's.
+        /// The index of the other tensor's triple.
         with: usize,
     },
-    /// The update of `KVCacheOperation` with four dimensions, whose kernel reads tokens one behind the other.
-    #[error("the samples of newKv do not lie one behind the other: its tokens are read as one list")]
+    /// The samples of a `KVCacheOperation` update with four dimensions are not adjacent. Its tokens are read as one list.
+    #[error("the samples of newKv are not adjacent: its tokens are read as one list")]
     SamplesNotAdjacent,
-    /// A slot mapping has no samples: every token goes to a slot of one cache.
+    /// The shapes are not those of a slot mapping, in which every token goes to a slot of one cache.
     #[error("{0}")]
     SlotMapping(SlotMappingError),
-    /// A list that this operator does not have on a device, or lacks.
+    /// A slot mapping was given another list than its slots, or no slots.
     #[error("{}", presence(.list, *.given))]
     List {
         /// Which one.
-        list: List,
+        list: LaunchArgument,
         /// Whether it was given.
         given: bool,
     },
-    /// An address that a device cannot read numbers from.
-    #[error("{}", place(.list, *.address, *.alignment))]
+    /// An address that is null or not aligned.
+    #[error("{}", misaligned(.list, *.address, *.alignment))]
     Address {
-        /// Of what.
-        list: List,
-        /// Where it lies.
+        /// Which one.
+        list: LaunchArgument,
+        /// Its address.
         address: u64,
         /// What the address must be a multiple of.
         alignment: u64,
@@ -147,25 +149,25 @@ pub enum CudaError {
     #[error("{}", wraps(.list, *.address, *.bytes))]
     ListWraps {
         /// Which one.
-        list: List,
-        /// Where it lies.
+        list: LaunchArgument,
+        /// Its address.
         address: u64,
-        /// How large it is said to be.
+        /// Its size.
         bytes: usize,
     },
-    /// What is read while a cache is written must not lie in it.
+    /// A list, the layer or the status shares memory with a cache or a present of the launch.
     #[error("{}", overlap(.list, *.pair))]
     Overlap {
-        /// What lies there.
-        list: List,
-        /// The cache's place in the call.
+        /// Which one.
+        list: LaunchArgument,
+        /// The index of the cache's pair or the present's triple in the call.
         pair: usize,
     },
-    /// What a launch reads must not change under it.
+    /// The status shares memory with a list, an update or a past, which a launch reads while it writes the status.
     #[error("the status shares memory with what is read while it is written: a list, an update or a past")]
     StatusShared,
-    /// Bad indices that the lists do not hold: they have been overwritten since the launch, or were not read, or the
-    /// launch was that of another write with the same status.
+    /// Launches counted bad indices, but the lists do not hold them: the lists were overwritten since, or not read, or
+    /// another write had the same status.
     #[error(
         "bad indices in {bad_samples} sample{} since the status was cleared, first {first}; its lists were not read, hold other values by now, or are another write's",
         if *bad_samples == 1 { "" } else { "s" }
@@ -173,42 +175,111 @@ pub enum CudaError {
     BadIndices {
         /// See [`StatusWords`](crate::StatusWords).
         bad_samples: u32,
-        /// What the first of these launches found first.
+        /// The first bad index of the first of these launches.
         first: FirstBad,
     },
 }
 
 impl CudaError {
-    /// The message, with a surface's own names for lists, such as those of its arguments.
+    /// Returns the variant's name in `snake_case`, or for [`Write`](Self::Write) the name of the core error's kind. It keeps
+    /// its meaning from version to version.
+    ///
+    /// ```
+    /// use kvscatter_cuda::CudaError;
+    ///
+    /// assert_eq!(CudaError::SamplesNotAdjacent.kind(), "samples_not_adjacent");
+    /// ```
     #[must_use]
-    pub fn with_names<'a>(&self, name: impl Fn(List) -> &'a str) -> String {
-        match *self {
-            Self::List { list, given } => presence(name(list), given),
-            Self::Address { list, address, alignment } => place(name(list), address, alignment),
-            Self::ListWraps { list, address, bytes } => wraps(name(list), address, bytes),
-            Self::Overlap { list, pair } => overlap(name(list), pair),
-            _ => self.to_string(),
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.kind().name(),
+            Self::NoDriver { .. } => "no_driver",
+            Self::Driver { .. } => "driver",
+            Self::ComputeCapability { .. } => "compute_capability",
+            Self::Kernels { .. } => "kernels",
+            Self::NoContext => "no_context",
+            Self::Loops { .. } => "loops",
+            Self::TooLarge { .. } => "too_large",
+            Self::Buffer { .. } => "buffer",
+            Self::WholeWords { .. } => "whole_words",
+            Self::Presents { .. } => "presents",
+            Self::SamplesNotAdjacent => "samples_not_adjacent",
+            Self::SlotMapping(_) => "slot_mapping",
+            Self::List { .. } => "list",
+            Self::Address { .. } => "address",
+            Self::ListWraps { .. } => "list_wraps",
+            Self::Overlap { .. } => "overlap",
+            Self::StatusShared => "status_shared",
+            Self::BadIndices { .. } => "bad_indices",
         }
     }
 
-    /// Whether the driver refuses an image for what it is, so that another one may serve. Out of memory, an earlier fault
-    /// and a capture under way are nothing of the kind.
+    /// Returns the message with a surface's own names: of the arguments of a launch, and of the core's arguments in
+    /// [`Write`](Self::Write).
+    ///
+    /// ```
+    /// use kvscatter::Argument;
+    /// use kvscatter_cuda::{CudaError, LaunchArgument};
+    ///
+    /// let list = |_: LaunchArgument| "seqLen";
+    /// let overlap = CudaError::Overlap { list: LaunchArgument::RowCounts, pair: 0 };
+    /// let message = overlap.display_with(list, Argument::name).to_string();
+    /// assert!(message.starts_with("seqLen overlaps cache or present 0"), "{message}");
+    /// ```
+    pub fn display_with<'n>(
+        &self,
+        launch_argument: impl Fn(LaunchArgument) -> &'n str,
+        argument: impl Fn(Argument) -> &'n str,
+    ) -> impl Display {
+        Message { error: self, launch_argument, argument }
+    }
+
+    /// Whether the driver refuses the image itself, so that another one may be accepted. Being out of memory, an earlier
+    /// fault and a capture in progress are other errors.
     pub(crate) fn is_about_an_image(&self) -> bool {
-        // CUDA_ERROR_INVALID_VALUE, which drivers may say of a container that they do not know, INVALID_IMAGE,
+        // CUDA_ERROR_INVALID_VALUE, which drivers may return for a container that they do not know, INVALID_IMAGE,
         // NO_BINARY_FOR_GPU, INVALID_PTX, JIT_COMPILER_NOT_FOUND, UNSUPPORTED_PTX_VERSION, JIT_COMPILATION_DISABLED,
         // INVALID_SOURCE.
         matches!(self, Self::Driver { code: 1 | 200 | 209 | 218 | 221..=223 | 300, .. })
     }
 }
 
-/// What to do where a call is forbidden while a stream is captured: `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and what
-/// follows it.
+/// A message with names for arguments.
+struct Message<'e, L, A> {
+    error: &'e CudaError,
+    launch_argument: L,
+    argument: A,
+}
+
+impl<'n, L, A> Display for Message<'_, L, A>
+where
+    L: Fn(LaunchArgument) -> &'n str,
+    A: Fn(Argument) -> &'n str,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use CudaError as E;
+        let name = &self.launch_argument;
+        match *self.error {
+            E::Write(error) => error.display_with(&self.argument).fmt(f),
+            E::List { list, given } => f.write_str(&presence(name(list), given)),
+            E::Address { list, address, alignment } => {
+                f.write_str(&misaligned(name(list), address, alignment))
+            }
+            E::ListWraps { list, address, bytes } => f.write_str(&wraps(name(list), address, bytes)),
+            E::Overlap { list, pair } => f.write_str(&overlap(name(list), pair)),
+            _ => self.error.fmt(f),
+        }
+    }
+}
+
+/// Advice for a call that is forbidden while a stream is captured: `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and the codes
+/// after it.
 fn captured(call: &str, code: i32) -> &'static str {
     match (call, code) {
         ("cuModuleLoadData" | "cuModuleGetFunction" | "cuFuncLoad", 900..=908) => {
             "; a stream is being captured: prepare one write in this context before, which loads the kernels"
         }
-        ("cuMemcpyDtoH_v2", 900..=908) => "; a stream is being captured: look at the status behind that",
+        ("cuMemcpyDtoH_v2", 900..=908) => "; a stream is being captured: check the status after the capture",
         _ => "",
     }
 }
@@ -221,12 +292,12 @@ fn room(tensor: TensorRole, index: usize, address: u64, bytes: usize, needed: us
 }
 
 fn presence(list: impl Display, given: bool) -> String {
-    let what = if given { "is given, and this write has no such list" } else { "is missing" };
+    let what = if given { "is given, and a slot mapping has no such list" } else { "is missing" };
     format!("{list} {what}")
 }
 
-fn place(list: impl Display, address: u64, alignment: u64) -> String {
-    format!("{list} lies at {address:#x}: must be a multiple of {alignment}, and not null")
+fn misaligned(list: impl Display, address: u64, alignment: u64) -> String {
+    format!("{list} is at {address:#x}, must be a multiple of {alignment} and not null")
 }
 
 fn wraps(list: impl Display, address: u64, bytes: usize) -> String {
@@ -234,10 +305,10 @@ fn wraps(list: impl Display, address: u64, bytes: usize) -> String {
 }
 
 fn overlap(list: impl Display, pair: usize) -> String {
-    format!("{list} lies in cache or present {pair}, which is written while it is read")
+    format!("{list} overlaps cache or present {pair}, which is written while it is read")
 }
 
-/// A tensor of a [`Pair`](crate::Pair) or a [`PresentBuffers`](crate::PresentBuffers), by its field.
+/// A tensor of a [`BufferPair`](crate::BufferPair) or a [`PresentBuffers`](crate::PresentBuffers), named after its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TensorRole {
@@ -245,9 +316,9 @@ pub enum TensorRole {
     Cache,
     /// New rows.
     Update,
-    /// What a present is made from.
+    /// The cache before the write, in functional form.
     Past,
-    /// What the functional form writes.
+    /// The cache after the write, in functional form.
     Present,
 }
 
@@ -266,18 +337,20 @@ impl Display for TensorRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SlotMappingError {
-    /// The operator has lists besides its starts.
+    /// The operator has lists besides its positions.
     Lists,
     /// The cache is a ring.
     Ring,
-    /// The update has another number of samples than one.
+    /// The update does not have exactly one sample.
     Samples(usize),
 }
 
 impl Display for SlotMappingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lists => f.write_str("a slot mapping has starts alone, and this operator another list"),
+            Self::Lists => {
+                f.write_str("a slot mapping has positions alone, and this operator has another list")
+            }
             Self::Ring => f.write_str("a slot mapping takes a linear cache, and this one is a ring"),
             Self::Samples(samples) => write!(
                 f,
@@ -287,13 +360,13 @@ impl Display for SlotMappingError {
     }
 }
 
-/// What the kernels count with 32 bits.
+/// A number that the kernels hold in 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Counted {
+pub enum CountKind {
     /// Samples of the update, or tokens of a slot mapping.
     Samples,
-    /// Rows of the cache along the sequence.
+    /// Slots of the cache.
     Capacity,
     /// Layers of the cache.
     Layers,
@@ -307,7 +380,7 @@ pub enum Counted {
     Words,
 }
 
-impl Display for Counted {
+impl Display for CountKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Samples => "samples",
@@ -323,13 +396,15 @@ impl Display for Counted {
 
 #[cfg(test)]
 mod tests {
-    use super::CudaError;
-    use crate::list::{FirstBad, List};
+    use kvscatter::{Argument, Error as CoreError};
 
-    /// A surface's name stands where the crate's stands, and nothing else differs.
+    use super::{CountKind, CudaError, SlotMappingError, TensorRole};
+    use crate::launch_argument::{FirstBad, LaunchArgument};
+
+    /// Only the name differs.
     #[test]
     fn messages_take_the_names_of_a_surface() {
-        let list = List::RowCounts;
+        let list = LaunchArgument::RowCounts;
         let errors = [
             CudaError::List { list, given: true },
             CudaError::List { list, given: false },
@@ -337,13 +412,66 @@ mod tests {
             CudaError::ListWraps { list, address: 0xffff, bytes: 16 },
             CudaError::Overlap { list, pair: 3 },
         ];
+        let name_of = |list| if list == LaunchArgument::RowCounts { "seqLen" } else { "another" };
         for error in errors {
-            let named = error.with_names(|list| if list == List::RowCounts { "seqLen" } else { "another" });
-            let rest = error.to_string().strip_prefix("the list of rows for each sample ").map(str::to_owned);
+            let named = error.display_with(name_of, Argument::name).to_string();
+            let rest = error.to_string().strip_prefix("the list of row counts ").map(str::to_owned);
             assert_eq!(named.strip_prefix("seqLen ").map(str::to_owned), rest);
             assert!(rest.is_some(), "{error}");
         }
-        assert_eq!(CudaError::NoContext.with_names(|_| "seqLen"), CudaError::NoContext.to_string());
+        let without = CudaError::NoContext;
+        assert_eq!(without.display_with(|_| "seqLen", |_| "lengths").to_string(), without.to_string());
+    }
+
+    /// A surface that renames `write_indices` renames it in an error of the core too.
+    #[test]
+    fn messages_of_the_core_take_names_too() {
+        let argument = Argument::TensorRtWriteIndices;
+        let error = CudaError::Write(CoreError::NegativeStart { argument, index: 1, value: -1 });
+        assert_eq!(error.to_string(), "writeIndices[1] = -1: must not be negative");
+        let named = error
+            .display_with(|_| "another", |found| if found == argument { "write_indices" } else { "another" });
+        assert_eq!(named.to_string(), "write_indices[1] = -1: must not be negative");
+    }
+
+    #[test]
+    fn kinds_are_named_after_variants() {
+        let (list, text) = (LaunchArgument::Positions, String::new);
+        let driver = || CudaError::Driver { call: "call", code: 1, name: text(), text: text() };
+        let errors = [
+            driver(),
+            CudaError::NoDriver { library: "library".into(), why: text() },
+            CudaError::ComputeCapability { major: 7, minor: 0 },
+            CudaError::Kernels { machine_code: Box::new(driver()), ptx: Box::new(driver()) },
+            CudaError::NoContext,
+            CudaError::Loops { loops: 5 },
+            CudaError::TooLarge { what: CountKind::Runs, got: 2, max: 1 },
+            CudaError::Buffer { tensor: TensorRole::Cache, index: 0, address: 0, bytes: 0, needed: 1 },
+            CudaError::WholeWords { pair: 0, address: 0, bytes: 0, needed: 1 },
+            CudaError::Presents { triple: 0, with: 1 },
+            CudaError::SamplesNotAdjacent,
+            CudaError::SlotMapping(SlotMappingError::Ring),
+            CudaError::List { list, given: true },
+            CudaError::Address { list, address: 12, alignment: 8 },
+            CudaError::ListWraps { list, address: 0xffff, bytes: 16 },
+            CudaError::Overlap { list, pair: 3 },
+            CudaError::StatusShared,
+            CudaError::BadIndices { bad_samples: 1, first: FirstBad { list, sample: None, value: 0 } },
+        ];
+        for error in errors {
+            let debug = format!("{error:?}");
+            let variant = debug.split([' ', '(']).next().unwrap();
+            let snake_case: String = variant
+                .chars()
+                .flat_map(|letter| {
+                    let separator = letter.is_uppercase().then_some('_');
+                    separator.into_iter().chain(letter.to_lowercase())
+                })
+                .collect();
+            assert_eq!(error.kind(), snake_case.trim_start_matches('_'), "{variant}");
+        }
+        let of_core = CoreError::LayerOutOfRange { argument: Argument::LayerId, value: 9, layers: 1 };
+        assert_eq!(CudaError::Write(of_core).kind(), "layer_out_of_range");
     }
 
     #[test]
@@ -355,19 +483,19 @@ mod tests {
         };
         for (message, expected) in [
             (
-                message_of(3, List::Positions, Some(0)),
+                message_of(3, LaunchArgument::Positions, Some(0)),
                 "bad indices in 3 samples since the status was cleared, first the position of sample 0: -3",
             ),
             (
-                message_of(1, List::Lengths, Some(7)),
+                message_of(1, LaunchArgument::Lengths, Some(7)),
                 "bad indices in 1 sample since the status was cleared, first the length of sample 7: -3",
             ),
             (
-                message_of(2, List::RowCounts, Some(1)),
-                "bad indices in 2 samples since the status was cleared, first the rows of sample 1: -3",
+                message_of(2, LaunchArgument::RowCounts, Some(1)),
+                "bad indices in 2 samples since the status was cleared, first the row count of sample 1: -3",
             ),
             (
-                message_of(2, List::Layer, None),
+                message_of(2, LaunchArgument::Layer, None),
                 "bad indices in 2 samples since the status was cleared, first the layer: -3",
             ),
         ] {
@@ -384,7 +512,7 @@ mod tests {
         for (call, code, advice) in [
             ("cuModuleLoadData", 900, "prepare one write in this context before"),
             ("cuFuncLoad", 906, "prepare one write in this context before"),
-            ("cuMemcpyDtoH_v2", 900, "look at the status behind that"),
+            ("cuMemcpyDtoH_v2", 900, "check the status after the capture"),
         ] {
             assert!(message_of(call, code).contains(advice), "{}", message_of(call, code));
         }

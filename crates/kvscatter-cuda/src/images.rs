@@ -6,29 +6,29 @@ use std::io::Read as _;
 
 use flate2::read::GzDecoder;
 
-/// Bytes where the driver may read machine code: at an address that is aligned for whatever it holds.
+/// Bytes at an address that is aligned for machine code.
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
 
-/// The text as gzip, a twelfth as long: it is needed only where the machine code does not run.
+/// The PTX as gzip, a twelfth of its size. It is needed only where the machine code does not run.
 static PTX: &[u8] = include_bytes!("../kernels/images/kvscatter.ptx.gz");
 
 /// The compute capability that the PTX is for; later ones run it too.
 pub(crate) const MIN_CAPABILITY: (i32, i32) = (7, 5);
 
-/// More than the text has.
+/// More bytes than the PTX has.
 const MAX_PTX: u64 = 8 << 20;
 
-/// Machine code for several devices in one file: the driver takes what fits.
+/// Returns machine code for several devices in one file, from which the driver chooses.
 pub(crate) fn machine_code() -> &'static [u8] {
     static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../kernels/images/kvscatter.fatbin"));
     &FATBIN.0
 }
 
-/// PTX, which the driver compiles for whatever device there is. It ends with a zero.
+/// Returns PTX, which the driver compiles for its device. It ends with a zero.
 pub(crate) fn ptx() -> Vec<u8> {
     let mut text = Vec::new();
-    // Were it damaged, which a test excludes, the text would end too early, and the driver refuse it.
+    // A damaged file, which a test excludes, would give a text that ends too early, and the driver would refuse it.
     let _ = GzDecoder::new(PTX).take(MAX_PTX).read_to_end(&mut text);
     text.push(0);
     text

@@ -1,4 +1,4 @@
-//! Memory on a device, by address and length. Nothing here follows an address.
+//! Memory on a device, by address and length. Nothing here dereferences an address.
 
 use std::ptr;
 
@@ -6,45 +6,45 @@ use kvscatter::RawBuffer;
 
 use crate::CudaError;
 use crate::abi::Address;
-use crate::list::List;
+use crate::launch_argument::LaunchArgument;
 
-/// The memory of one tensor on a device: at least the bytes that its geometry asks for.
+/// The memory of one tensor on a device: at least as many bytes as its geometry needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceBuffer {
-    /// Where the first byte lies. Of a buffer without bytes it may be any address.
+    /// The address of the first byte. Any address if the buffer has no bytes.
     pub address: u64,
-    /// Bytes from there on that may be used.
+    /// The size in bytes.
     pub bytes: usize,
 }
 
 /// A cache and its update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// What is written.
+pub struct BufferPair {
+    /// The cache that is written.
     pub cache: DeviceBuffer,
-    /// What it is written from.
+    /// Its new rows.
     pub update: DeviceBuffer,
 }
 
 /// The tensors of the functional form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PresentBuffers {
-    /// What is written, all of it: a dense tensor.
+    /// The cache after the write: a dense tensor, all of which is written.
     pub present: DeviceBuffer,
-    /// The cache as it was.
+    /// The cache before the write.
     pub past: DeviceBuffer,
-    /// What is new.
+    /// The new rows.
     pub update: DeviceBuffer,
 }
 
 impl DeviceBuffer {
-    /// So many bytes from an address on.
+    /// A buffer of `bytes` bytes from an address on.
     #[must_use]
     pub const fn new(address: u64, bytes: usize) -> Self {
         Self { address, bytes }
     }
 
-    /// As many of its bytes as a tensor takes, for checks of what lies where.
+    /// Returns as many of its bytes as a tensor takes, for checks of overlap.
     pub(crate) fn first(self, bytes: Option<usize>) -> RawBuffer {
         // The address space of a device is as large as the host's: `abi` asserts it.
         let address = usize::try_from(self.address).unwrap_or(usize::MAX);
@@ -53,31 +53,31 @@ impl DeviceBuffer {
     }
 }
 
-/// Where many buffers lie, to find out quickly whether another one shares a byte with any of them.
+/// The address ranges of many buffers, sorted, to check quickly whether another buffer overlaps any of them.
 #[derive(Debug)]
-pub(crate) struct Places {
-    /// The first byte of each, ascending, and the end of all up to it.
+pub(crate) struct AddressRanges {
+    /// The first byte of each, ascending, and the greatest end up to it.
     ascending: Vec<[usize; 2]>,
 }
 
-impl Places {
+impl AddressRanges {
     pub(crate) fn of(buffers: impl Iterator<Item = RawBuffer>) -> Self {
         let buffers = buffers.filter(|buffer| buffer.len > 0);
         let mut ascending: Vec<[usize; 2]> = buffers.map(ends).collect();
         ascending.sort_unstable();
         let mut end = 0;
-        for place in &mut ascending {
-            end = end.max(place[1]);
-            place[1] = end;
+        for range in &mut ascending {
+            end = end.max(range[1]);
+            range[1] = end;
         }
         Self { ascending }
     }
 
-    pub(crate) fn share(&self, buffer: RawBuffer) -> bool {
+    pub(crate) fn overlap(&self, buffer: RawBuffer) -> bool {
         let [begin, end] = ends(buffer);
-        let before = self.ascending.partition_point(|place| place[0] < end);
+        let before = self.ascending.partition_point(|range| range[0] < end);
         buffer.len > 0
-            && self.ascending.get(..before).and_then(<[_]>::last).is_some_and(|place| begin < place[1])
+            && self.ascending.get(..before).and_then(<[_]>::last).is_some_and(|range| begin < range[1])
     }
 }
 
@@ -85,7 +85,7 @@ fn ends(buffer: RawBuffer) -> [usize; 2] {
     [buffer.ptr.addr(), buffer.ptr.addr().saturating_add(buffer.len)]
 }
 
-/// A list of whole numbers on a device.
+/// A list of integers on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceList {
     address: Address,
@@ -100,13 +100,13 @@ enum Width {
 }
 
 impl DeviceList {
-    /// A list of 64-bit numbers.
+    /// A list of 64-bit integers.
     #[must_use]
     pub const fn i64(address: u64, len: usize) -> Self {
         Self { address, len, width: Width::I64 }
     }
 
-    /// A list of 32-bit numbers.
+    /// A list of 32-bit integers.
     #[must_use]
     pub const fn i32(address: u64, len: usize) -> Self {
         Self { address, len, width: Width::I32 }
@@ -124,21 +124,21 @@ impl DeviceList {
         self.width == Width::I64
     }
 
-    /// Where a number lies; `None` if there are fewer.
-    pub(crate) fn place(self, index: usize) -> Option<Address> {
+    /// Returns the address of a value, or `None` if there are fewer.
+    pub(crate) fn address_of(self, index: usize) -> Option<Address> {
         let offset = u64::try_from(index).ok()?.checked_mul(self.bytes_each())?;
         if index < self.len { self.address.checked_add(offset) } else { None }
     }
 
-    /// Where it lies, for checks.
+    /// Returns its memory, for checks of overlap.
     pub(crate) fn buffer(self) -> RawBuffer {
         let each = usize::try_from(self.bytes_each()).unwrap_or(usize::MAX);
         DeviceBuffer::new(self.address, self.len.saturating_mul(each)).first(None)
     }
 
     /// # Errors
-    /// [`CudaError::Address`] and [`CudaError::ListWraps`] if no device can read it. An empty list may lie anywhere.
-    pub(crate) fn check(self, list: List) -> Result<(), CudaError> {
+    /// [`CudaError::Address`] and [`CudaError::ListWraps`] if no device can read it. An empty list may have any address.
+    pub(crate) fn check(self, list: LaunchArgument) -> Result<(), CudaError> {
         let (address, alignment) = (self.address, self.bytes_each());
         if self.len > 0 && (address == 0 || !address.is_multiple_of(alignment)) {
             return Err(CudaError::Address { list, address, alignment });
@@ -157,33 +157,34 @@ impl DeviceList {
     }
 }
 
-/// What a launch reads on the device, all of it when the launch runs: in a captured graph, whenever it is replayed.
+/// The lists of a launch on the device: the counterpart of [`kvscatter::Call`]. The device reads them when the launch runs, in a
+/// captured graph at every replay.
 ///
 /// ```
-/// use kvscatter_cuda::{DeviceList, Indices};
+/// use kvscatter_cuda::{DeviceList, DeviceCallIndices};
 ///
 /// # let (write_indices, lengths) = (0x1000, 0x2000);
-/// let ragged = Indices::new(DeviceList::i64(write_indices, 8)).lengths(DeviceList::i32(lengths, 8));
+/// let ragged = DeviceCallIndices::new(DeviceList::i64(write_indices, 8)).lengths(DeviceList::i32(lengths, 8));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Indices {
-    pub(crate) starts: Option<DeviceList>,
+pub struct DeviceCallIndices {
+    pub(crate) positions: Option<DeviceList>,
     pub(crate) lengths: Option<DeviceList>,
     pub(crate) row_counts: Option<DeviceList>,
     pub(crate) layer: Option<DeviceList>,
 }
 
-impl Indices {
-    /// Every sample from slot 0, where the operator allows it.
+impl DeviceCallIndices {
+    /// No lists: every sample begins at slot 0, if the operator allows that.
     #[must_use]
     pub const fn zero() -> Self {
-        Self { starts: None, lengths: None, row_counts: None, layer: None }
+        Self { positions: None, lengths: None, row_counts: None, layer: None }
     }
 
     /// The positions: `write_indices`, `writeIndices`, `tokenOffset`, or the slots of a slot mapping.
     #[must_use]
-    pub const fn new(starts: DeviceList) -> Self {
-        Self { starts: Some(starts), ..Self::zero() }
+    pub const fn new(positions: DeviceList) -> Self {
+        Self { positions: Some(positions), ..Self::zero() }
     }
 
     /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written.
@@ -198,18 +199,18 @@ impl Indices {
         Self { row_counts: Some(row_counts), ..self }
     }
 
-    /// Ascend's `layerId`: the address of one 32-bit number.
+    /// Ascend's `layerId`: the address of one 32-bit integer.
     #[must_use]
     pub const fn layer(self, address: u64) -> Self {
         Self { layer: Some(DeviceList::i32(address, 1)), ..self }
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = (List, DeviceList)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (LaunchArgument, DeviceList)> {
         let lists = [
-            (List::Positions, self.starts),
-            (List::Lengths, self.lengths),
-            (List::RowCounts, self.row_counts),
-            (List::Layer, self.layer),
+            (LaunchArgument::Positions, self.positions),
+            (LaunchArgument::Lengths, self.lengths),
+            (LaunchArgument::RowCounts, self.row_counts),
+            (LaunchArgument::Layer, self.layer),
         ];
         lists.into_iter().filter_map(|(list, numbers)| Some((list, numbers?)))
     }
@@ -217,14 +218,14 @@ impl Indices {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceBuffer, DeviceList, Places};
+    use super::{AddressRanges, DeviceBuffer, DeviceList};
     use crate::CudaError;
-    use crate::list::List;
+    use crate::launch_argument::LaunchArgument;
 
     #[test]
     fn a_list_that_leaves_the_address_space_is_refused() {
         let last = u64::MAX - 15;
-        let list = List::Positions;
+        let list = LaunchArgument::Positions;
         for (numbers, expected) in [
             (DeviceList::i64(last, 0), Ok(())),
             (DeviceList::i64(last, 1), Ok(())),
@@ -242,18 +243,18 @@ mod tests {
     }
 
     #[test]
-    fn places_are_shared_exactly_if_a_buffer_overlaps() {
+    fn ranges_overlap_exactly_if_a_buffer_does() {
         let raw = |(address, bytes): (u64, usize)| DeviceBuffer::new(address, bytes).first(None);
         let sets: [&[(u64, usize)]; 5] =
             [&[], &[(4, 3)], &[(9, 1), (2, 3)], &[(1, 12), (3, 1), (15, 2)], &[(5, 0), (u64::MAX - 1, 9)]];
         for set in sets {
-            let places = Places::of(set.iter().copied().map(raw));
+            let ranges = AddressRanges::of(set.iter().copied().map(raw));
             for (address, bytes) in
                 (0..20).chain([u64::MAX - 2]).flat_map(|at| (0..5).map(move |bytes| (at, bytes)))
             {
                 let other = raw((address, bytes));
                 let expected = set.iter().any(|&buffer| raw(buffer).overlaps(other));
-                assert_eq!(places.share(other), expected, "{set:?} {address} {bytes}");
+                assert_eq!(ranges.overlap(other), expected, "{set:?} {address} {bytes}");
             }
         }
     }

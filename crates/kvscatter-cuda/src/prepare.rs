@@ -1,40 +1,40 @@
-//! From shapes and addresses to a write: widths, tables of jobs, and how a launch is spread over the device.
+//! Prepares a write from shapes and addresses: its width, its tables of jobs, and its grid.
 
 use kvscatter::device::Loops;
 use kvscatter::{Convention, Geometry, Mode, NegativeIndex, Prepared};
 
-use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PresentJob, Shape, WORD};
+use crate::abi::{self, FEW_JOBS, JOBS, Job, LINE, PresentJob, WORD, WriteShape};
 use crate::cuda::Cuda;
 use crate::driver::Grid;
 use crate::error::TensorRole;
 use crate::grid::{LaunchConfig, Work, spread};
-use crate::memory::{DeviceBuffer, Pair, Places, PresentBuffers};
+use crate::memory::{AddressRanges, BufferPair, DeviceBuffer, PresentBuffers};
 use crate::units::{Scale, Unit};
 use crate::write::{Form, Table};
 use crate::{CudaError, DeviceWrite, shape};
 
 impl Cuda {
-    /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. It is
-    /// for the context that is current on this thread.
+    /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. The write
+    /// belongs to the context that is current on this thread.
     ///
-    /// Nothing is asked of the memory but where it lies. More than 128 pairs take several launches; no pairs take none, and
-    /// then nobody looks at the indices.
+    /// Memory is compared by address and never touched. More than 128 pairs take several launches. No pairs take no launch,
+    /// and then no index is checked on the device.
     ///
     /// # Errors
-    /// What [`kvscatter::device::DeviceInterface::check_pairs`] finds, buffers being as large as the tensors or larger; [`CudaError::Loops`],
+    /// Those of [`kvscatter::device::DeviceInterface::check_pairs`]; [`CudaError::Buffer`], [`CudaError::Loops`],
     /// [`CudaError::TooLarge`], [`CudaError::SamplesNotAdjacent`], [`CudaError::WholeWords`]; [`CudaError::NoContext`],
     /// [`CudaError::ComputeCapability`], [`CudaError::Kernels`], [`CudaError::Driver`].
-    pub fn prepare(&self, prepared: &Prepared, pairs: &[Pair]) -> Result<DeviceWrite, CudaError> {
+    pub fn prepare(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::in_place(self, prepared, pairs)
     }
 
-    /// Prepares a write of tokens to one slot each, as engines with paged caches make it: a negative slot leaves its
-    /// token out and is not bad. What is prepared has batch 1, in linear mode; its capacity is the number of slots, its
-    /// update a list of tokens. Two tokens with one slot leave either's bytes there, and possibly some of each.
+    /// Prepares a write of tokens to one slot each, as in engines with paged caches. A negative slot skips its token and is
+    /// not bad. `prepared` has batch 1 and linear mode. Its capacity is the number of slots, and its update is a list of
+    /// tokens. If two tokens have the same slot, it then has bytes of either.
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare); [`CudaError::SlotMapping`].
-    pub fn prepare_slots(&self, prepared: &Prepared, pairs: &[Pair]) -> Result<DeviceWrite, CudaError> {
+    pub fn prepare_slots(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::slots(self, prepared, pairs)
     }
 
@@ -42,8 +42,8 @@ impl Cuda {
     /// triples take several launches.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare), but for [`CudaError::WholeWords`], and what [`kvscatter::device::DeviceInterface::check_present`] finds;
-    /// [`CudaError::Presents`].
+    /// Those of [`prepare`](Self::prepare) except [`CudaError::WholeWords`];
+    /// [`kvscatter::device::DeviceInterface::check_present`]; [`CudaError::Presents`].
     pub fn prepare_present(
         &self,
         prepared: &Prepared,
@@ -54,7 +54,11 @@ impl Cuda {
 }
 
 impl DeviceWrite {
-    pub(crate) fn in_place(cuda: &Cuda, prepared: &Prepared, pairs: &[Pair]) -> Result<Self, CudaError> {
+    pub(crate) fn in_place(
+        cuda: &Cuda,
+        prepared: &Prepared,
+        pairs: &[BufferPair],
+    ) -> Result<Self, CudaError> {
         check_pairs(prepared, pairs)?;
         let loops = shape::update_loops(prepared, prepared.device_interface().write_loops())?;
         let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &loops, pairs)?;
@@ -62,7 +66,7 @@ impl DeviceWrite {
         Self::new(cuda, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
     }
 
-    pub(crate) fn slots(cuda: &Cuda, prepared: &Prepared, pairs: &[Pair]) -> Result<Self, CudaError> {
+    pub(crate) fn slots(cuda: &Cuda, prepared: &Prepared, pairs: &[BufferPair]) -> Result<Self, CudaError> {
         check_pairs(prepared, pairs)?;
         let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &shape::slot_loops(prepared)?, pairs)?;
         let form = Form::Slots { shape, tables };
@@ -88,14 +92,14 @@ impl DeviceWrite {
             (PresentJob { present: triple.present.address, past, update }, past_begin, update_begin)
         };
         if let Some((_, past_begin, update_begin)) = triples.first().map(begin) {
-            // The same for all, as in place.
+            // Equal for all triples, as in place.
             (shape.past_begin, shape.update.src_begin) = (past_begin, update_begin);
         }
         let runs = match scale.unit {
             Unit::Nibbles if runs > 0 => shape::lines(&shape, runs)?,
             _ => runs,
         };
-        // Where nothing moves the caller may name any address; null is aligned.
+        // If nothing moves, the addresses may be any, and null is aligned.
         let job = |triple: &PresentBuffers| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
@@ -114,35 +118,36 @@ impl DeviceWrite {
         let along = match (unit, &form) {
             (Unit::Bytes(_), Form::InPlace { shape, .. } | Form::Slots { shape, .. }) => shape.run,
             (Unit::Bytes(_), Form::Present { shape, .. }) => shape.update.run,
-            // Words that a run of 4-bit elements lies in, and those that take the place of runs.
+            // The words of a run of 4-bit elements, and the words that a warp writes in place of runs.
             (Unit::Nibbles, Form::InPlace { shape, .. } | Form::Slots { shape, .. }) => {
                 shape.run.div_ceil(WORD) + 1
             }
             (Unit::Nibbles, Form::Present { .. }) => LINE,
         };
-        let places = Places::of(written.iter().map(|buffer| buffer.first(form.bytes(prepared.geometry()))));
+        let written_ranges =
+            AddressRanges::of(written.iter().map(|buffer| buffer.first(form.bytes(prepared.geometry()))));
         let write = Self {
             flags: flags(prepared, &form),
             cuda: cuda.clone(),
             prepared: prepared.clone(),
             work: Work { along, runs },
-            few_jobs: 0,
+            small_table_jobs: 0,
             grid: Grid { blocks: [1, 1], threads: [1, 1] },
             module,
             unit,
             form,
             written,
-            places,
+            written_ranges,
             sources,
         };
-        Ok(write.with_choices(&LaunchConfig::DEFAULT))
+        Ok(write.with_launch_config(&LaunchConfig::DEFAULT))
     }
 
-    /// The same write, spread over the device in another way: for benchmarks.
+    /// Returns the same write with another grid, for benchmarks.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_choices(mut self, choices: &LaunchConfig) -> Self {
-        // Launches of one write are as large as the first, but for the last.
+    pub fn with_launch_config(mut self, config: &LaunchConfig) -> Self {
+        // All launches of one write but the last have as many jobs as the first.
         let (per_thread, first) = match &mut self.form {
             Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
                 (&mut shape.per_thread, tables.first().map(|table| table.count))
@@ -151,10 +156,10 @@ impl DeviceWrite {
                 (&mut shape.update.per_thread, tables.first().map(|table| table.count))
             }
         };
-        let spread = spread(self.work, first.unwrap_or(0), self.module.multiprocessors, choices);
+        let spread = spread(self.work, first.unwrap_or(0), self.module.multiprocessors, config);
         *per_thread = spread.per_thread;
         self.grid = spread.grid;
-        self.few_jobs = choices.few_jobs.min(FEW_JOBS as u32);
+        self.small_table_jobs = config.small_table_jobs.min(FEW_JOBS as u32);
         self
     }
 }
@@ -162,28 +167,31 @@ impl DeviceWrite {
 /// The memory of a write.
 struct Touched {
     written: Vec<DeviceBuffer>,
-    sources: Places,
+    sources: AddressRanges,
 }
 
 impl Touched {
-    fn pairs(geometry: &Geometry, pairs: &[Pair]) -> Self {
-        let update = |pair: &Pair| pair.update.first(geometry.update_bytes());
+    fn pairs(geometry: &Geometry, pairs: &[BufferPair]) -> Self {
+        let update = |pair: &BufferPair| pair.update.first(geometry.update_bytes());
         let written = pairs.iter().map(|pair| pair.cache).collect();
-        Self { written, sources: Places::of(pairs.iter().map(update)) }
+        Self { written, sources: AddressRanges::of(pairs.iter().map(update)) }
     }
 
     fn triples(geometry: &Geometry, triples: &[PresentBuffers]) -> Self {
         let written = triples.iter().map(|triple| triple.present).collect();
-        Self { written, sources: Places::of(triples.iter().flat_map(|triple| sources(geometry, triple))) }
+        Self {
+            written,
+            sources: AddressRanges::of(triples.iter().flat_map(|triple| sources(geometry, triple))),
+        }
     }
 }
 
-/// What the functional form reads.
+/// The tensors that the functional form reads.
 fn sources(geometry: &Geometry, triple: &PresentBuffers) -> [kvscatter::RawBuffer; 2] {
     [triple.past.first(geometry.cache_bytes()), triple.update.first(geometry.update_bytes())]
 }
 
-/// Rules of the operator that the kernels follow.
+/// The rules of the operator as flags for the kernels.
 fn flags(prepared: &Prepared, form: &Form) -> u32 {
     let ring = if prepared.mode() == Mode::Circular { abi::CIRCULAR } else { 0 };
     let reject = if prepared.negative_index() == NegativeIndex::Reject { abi::REJECT_NEGATIVE } else { 0 };
@@ -196,8 +204,8 @@ fn flags(prepared: &Prepared, form: &Form) -> u32 {
     ring | reject | convention | slots
 }
 
-/// Whether these buffers of one tensor each hold it.
-fn check_room(
+/// Checks that each of these buffers can hold the tensor.
+fn check_sizes(
     tensor: TensorRole,
     needed: Option<usize>,
     buffers: impl Iterator<Item = DeviceBuffer>,
@@ -211,28 +219,29 @@ fn check_room(
     Ok(())
 }
 
-fn check_pairs(prepared: &Prepared, pairs: &[Pair]) -> Result<(), CudaError> {
+fn check_pairs(prepared: &Prepared, pairs: &[BufferPair]) -> Result<(), CudaError> {
     let geometry = prepared.geometry();
-    check_room(TensorRole::Cache, geometry.cache_bytes(), pairs.iter().map(|pair| pair.cache))?;
-    check_room(TensorRole::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
-    let raw =
-        |pair: &Pair| (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()));
+    check_sizes(TensorRole::Cache, geometry.cache_bytes(), pairs.iter().map(|pair| pair.cache))?;
+    check_sizes(TensorRole::Update, geometry.update_bytes(), pairs.iter().map(|pair| pair.update))?;
+    let raw = |pair: &BufferPair| {
+        (pair.cache.first(geometry.cache_bytes()), pair.update.first(geometry.update_bytes()))
+    };
     Ok(prepared.device_interface().check_pairs(pairs.iter().map(raw))?)
 }
 
-/// Each triple as the core checks it, and no present shares a byte with anything of another.
+/// Checks each triple as the core does, and that no present shares a byte with a tensor of another triple.
 fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), CudaError> {
     let geometry = prepared.geometry();
-    check_room(TensorRole::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
-    check_room(TensorRole::Past, geometry.cache_bytes(), triples.iter().map(|triple| triple.past))?;
-    check_room(TensorRole::Update, geometry.update_bytes(), triples.iter().map(|triple| triple.update))?;
+    check_sizes(TensorRole::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
+    check_sizes(TensorRole::Past, geometry.cache_bytes(), triples.iter().map(|triple| triple.past))?;
+    check_sizes(TensorRole::Update, geometry.update_bytes(), triples.iter().map(|triple| triple.update))?;
     let present = |triple: &PresentBuffers| triple.present.first(geometry.present_bytes());
     let sources = |triple: &PresentBuffers| sources(geometry, triple);
     for triple in triples {
         let [past, update] = sources(triple);
         prepared.device_interface().check_present(past, update, present(triple))?;
     }
-    let read = Places::of(triples.iter().flat_map(sources));
+    let read = AddressRanges::of(triples.iter().flat_map(sources));
     let mut ascending: Vec<usize> = (0..triples.len()).collect();
     ascending.sort_by_key(|&index| triples.get(index).map(|triple| present(triple).ptr.addr()));
     let mut before: Option<(usize, &PresentBuffers)> = None;
@@ -243,22 +252,22 @@ fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), 
         {
             return Err(CudaError::Presents { triple: index, with });
         }
-        if read.share(written) {
+        if read.overlap(written) {
             let shares =
                 |other: &PresentBuffers| sources(other).into_iter().any(|source| source.overlaps(written));
             let with = triples.iter().position(shares).unwrap_or(index);
             return Err(CudaError::Presents { triple: index, with });
         }
-        // Presents are as large as each other: who does not meet the one before meets none before that.
+        // All presents have one size, so one that does not overlap its predecessor overlaps no earlier one.
         before = if written.len > 0 { Some((index, triple)) } else { before };
     }
     Ok(())
 }
 
-/// What a write in place moves.
+/// The parts of a write in place.
 struct Jobs {
     unit: Unit,
-    shape: Shape,
+    shape: WriteShape,
     /// One for each launch.
     tables: Vec<Table<Job, JOBS>>,
     /// Runs of one job.
@@ -266,27 +275,27 @@ struct Jobs {
 }
 
 impl Jobs {
-    fn new(prepared: &Prepared, loops: &Loops, pairs: &[Pair]) -> Result<Self, CudaError> {
+    fn new(prepared: &Prepared, loops: &Loops, pairs: &[BufferPair]) -> Result<Self, CudaError> {
         let begins = [loops.dst_offset, loops.src_offset];
-        let buffers = |pair: &Pair| [pair.cache, pair.update].into_iter().zip(begins);
+        let buffers = |pair: &BufferPair| [pair.cache, pair.update].into_iter().zip(begins);
         let scale = Scale::widest(prepared.geometry(), [loops], pairs.iter().flat_map(buffers));
         let (mut shape, runs) = shape::in_place(prepared, loops, scale)?;
         let word = size_of::<u32>();
         if scale.unit == Unit::Nibbles {
-            for (pair, Pair { cache, .. }) in pairs.iter().enumerate() {
+            for (pair, BufferPair { cache, .. }) in pairs.iter().enumerate() {
                 check_words(prepared.geometry(), pair, *cache, word)?;
             }
         }
-        let begin = |pair: &Pair| {
+        let begin = |pair: &BufferPair| {
             (scale.begin(pair.cache, loops.dst_offset, word), scale.begin(pair.update, loops.src_offset, 1))
         };
         if let Some(((_, dst_begin), (_, src_begin))) = pairs.first().map(begin) {
-            // The same for all: they have one layout, and begin on words and bytes.
+            // Equal for all pairs: they have one layout, caches begin on words and updates on bytes.
             (shape.dst_begin, shape.src_begin) = (dst_begin, src_begin);
         }
         let jobs = pairs.iter().map(|pair| {
             let ((cache, _), (update, _)) = begin(pair);
-            // Where nothing moves the caller may name any address; null is aligned.
+            // If nothing moves, the addresses may be any, and null is aligned.
             if runs == 0 { Job::default() } else { Job { cache, update } }
         });
         Ok(Self { unit: scale.unit, shape, tables: tables(jobs), runs })
@@ -311,8 +320,8 @@ fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> V
             tables.push(Table { jobs: [J::default(); N], count: 0 });
         }
         let Some(table) = tables.last_mut() else { continue };
-        if let Some(place) = table.jobs.get_mut(index % N) {
-            *place = job;
+        if let Some(entry) = table.jobs.get_mut(index % N) {
+            *entry = job;
             table.count += 1;
         }
     }
@@ -339,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_present_is_read_by_no_other() {
+    fn a_present_overlaps_no_other_triple() {
         let check = |triples: &[PresentBuffers]| check_triples(&shapes(), triples);
         let apart = [triple(1000, 2000, 3000), triple(1016, 2000, 3000), triple(984, 2008, 3002)];
         assert!(check(&apart).is_ok(), "sources may be shared");

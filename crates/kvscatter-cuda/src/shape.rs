@@ -1,16 +1,16 @@
-//! From a geometry to what the kernels walk, in units, and held against their 32-bit arithmetic.
+//! The loops of a geometry in the units of a kernel, checked against its 32-bit arithmetic.
 
 use kvscatter::device::Loops;
 use kvscatter::{Convention, Loop, Prepared};
 
 use crate::abi::{
-    self, AROUND, Divisor, LINE, MAX_SAMPLES, PresentLoop, PresentShape, Shape, WORD, magic, magic_64,
+    self, Divisor, LINE, MAX_SAMPLES, OTHER_LOOPS, PresentLoop, PresentShape, WORD, WriteShape, magic,
+    magic_64,
 };
-use crate::error::{Counted, CudaError, SlotMappingError};
+use crate::error::{CountKind, CudaError, SlotMappingError};
 use crate::units::Scale;
 
-/// The loops from the update into the cache, tokens one behind the other wherever a list says how many rows a sample
-/// has.
+/// The loops from the update into the cache. Where a list gives the rows of each sample, tokens are one list.
 ///
 /// # Errors
 /// [`CudaError::SamplesNotAdjacent`].
@@ -57,7 +57,7 @@ pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
     Ok(loops)
 }
 
-/// What a write in place walks.
+/// The loops of a write in place.
 ///
 /// # Errors
 /// [`CudaError::Loops`], [`CudaError::TooLarge`].
@@ -65,37 +65,37 @@ pub(crate) fn in_place(
     prepared: &Prepared,
     loops: &Loops,
     scale: Scale,
-) -> Result<(Shape, usize), CudaError> {
+) -> Result<(WriteShape, usize), CudaError> {
     let geometry = prepared.geometry();
-    let mut around = [abi::Loop::ONCE; AROUND];
-    if loops.others.len() > AROUND {
+    let mut others = [abi::Loop::ONCE; OTHER_LOOPS];
+    if loops.others.len() > OTHER_LOOPS {
         return Err(CudaError::Loops { loops: loops.others.len() });
     }
-    for (place, by) in around.iter_mut().zip(&loops.others) {
-        *place = in_units(scale, *by)?;
+    for (other, by) in others.iter_mut().zip(&loops.others) {
+        *other = in_units(scale, *by)?;
     }
     if loops.run == 0 {
-        around = [abi::Loop { count: 0, ..abi::Loop::ONCE }; AROUND];
+        others = [abi::Loop { count: 0, ..abi::Loop::ONCE }; OTHER_LOOPS];
     }
     if loops.samples.count > MAX_SAMPLES {
         return Err(CudaError::TooLarge {
-            what: Counted::Samples,
+            what: CountKind::Samples,
             got: loops.samples.count,
             max: MAX_SAMPLES,
         });
     }
-    let shape = Shape {
+    let shape = WriteShape {
         samples: in_units(scale, loops.samples)?,
         rows: abi::Loop {
-            // From one slot to the next there is no step where there is one slot at most, however many rows come.
-            dst: if geometry.capacity() > 1 { scale.step(loops.rows.dst_stride) } else { 0 },
+            // With at most one slot no stride from slot to slot is used, however many rows come.
+            dst_stride: if geometry.capacity() > 1 { scale.step(loops.rows.dst_stride) } else { 0 },
             ..in_units(scale, loops.rows)?
         },
-        around,
-        layer: in_units(scale, loops.layers)?.dst,
+        others,
+        layer_stride: in_units(scale, loops.layers)?.dst_stride,
         run: run(scale, loops)?,
-        capacity: count(Counted::Capacity, geometry.capacity())?,
-        layers: count(Counted::Layers, loops.layers.count)?,
+        capacity: count(CountKind::Capacity, geometry.capacity())?,
+        layers: count(CountKind::Layers, loops.layers.count)?,
         per_thread: 1,
         dst_begin: 0,
         src_begin: 0,
@@ -106,12 +106,12 @@ pub(crate) fn in_place(
     Ok((shape, runs))
 }
 
-/// Whether a list says how many rows each sample has, in which the kernels look tokens up.
+/// Whether a list gives the rows of each sample. The kernels look tokens up in it.
 fn has_row_counts(prepared: &Prepared) -> bool {
     prepared.convention() != Convention::Starts
 }
 
-/// What the functional form walks.
+/// The loops of the functional form.
 ///
 /// # Errors
 /// As [`in_place`].
@@ -122,32 +122,33 @@ pub(crate) fn present(
     scale: Scale,
 ) -> Result<(PresentShape, usize), CudaError> {
     let joined = join(past, update);
-    if joined.len() > AROUND {
+    if joined.len() > OTHER_LOOPS {
         return Err(CudaError::Loops { loops: joined.len() });
     }
-    let mut around = [PresentLoop::ONCE; AROUND];
-    for (place, by) in around.iter_mut().zip(&joined) {
-        let Joined { count: times, dst, past, update } = *by;
-        let times = count(Counted::Elements, times)?;
-        let [dst, past, update] = [dst, past, update].map(|step| scale.step(step));
-        *place = PresentLoop { dst, past, update, count: times, magic: magic(times) };
+    let mut others = [PresentLoop::ONCE; OTHER_LOOPS];
+    for (other, by) in others.iter_mut().zip(&joined) {
+        let Joined { count: times, dst_stride, past_stride, update_stride } = *by;
+        let times = count(CountKind::Elements, times)?;
+        let [dst_stride, past_stride, update_stride] =
+            [dst_stride, past_stride, update_stride].map(|stride| scale.step(stride));
+        *other = PresentLoop { dst_stride, past_stride, update_stride, count: times, magic: magic(times) };
     }
     let mut update = update.clone();
     update.run = past.run.min(update.run);
-    // What is around the present is around its update.
+    // The present's other loops serve its update too.
     update.others.clear();
     let (shape, _) = in_place(prepared, &update, scale)?;
     let (slots, samples, layers) = (past.rows, past.samples, past.layers);
     let counts = [slots.count, samples.count, layers.count, update.run.min(1)].into_iter();
     let runs = runs(counts.chain(joined.iter().map(|by| by.count)))?;
     if runs == 0 {
-        around = [PresentLoop { count: 0, ..PresentLoop::ONCE }; AROUND];
+        others = [PresentLoop { count: 0, ..PresentLoop::ONCE }; OTHER_LOOPS];
     }
     let within = if runs == 0 { 1 } else { within(&joined, slots)? };
     let shape = PresentShape {
         run_magic: magic_64(shape.run),
         update: shape,
-        around,
+        others,
         slots: in_units(scale, slots)?,
         samples: in_units(scale, samples)?,
         layers: in_units(scale, layers)?,
@@ -158,14 +159,14 @@ pub(crate) fn present(
     Ok((shape, runs))
 }
 
-/// Runs of one slot that lie one behind the other in the present: those of dimensions within the rows.
+/// Adjacent runs of one slot in the present: those of dimensions within the rows.
 fn within(joined: &[Joined], slots: Loop) -> Result<u32, CudaError> {
-    let is_within = |by: &&Joined| slots.count > 1 && by.dst < slots.dst_stride;
-    runs(joined.iter().filter(is_within).map(|by| by.count)).and_then(|runs| count(Counted::Runs, runs))
+    let is_within = |by: &&Joined| slots.count > 1 && by.dst_stride < slots.dst_stride;
+    runs(joined.iter().filter(is_within).map(|by| by.count)).and_then(|runs| count(CountKind::Runs, runs))
 }
 
-/// Lines of words that a present of 4-bit elements has at most, wherever it begins: what is shared out when they straddle
-/// bytes.
+/// The maximum of groups of words in a present of 4-bit elements, wherever it begins. Threads take these where elements
+/// straddle bytes.
 ///
 /// # Errors
 /// [`CudaError::TooLarge`].
@@ -174,7 +175,7 @@ pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, CudaErro
     let elements = (runs as u64).wrapping_mul(shape.update.run.into());
     let lines = (elements / u64::from(WORD) + 2).div_ceil(LINE.into());
     let lines = usize::try_from(lines).unwrap_or(usize::MAX);
-    count(Counted::Words, lines)?;
+    count(CountKind::Words, lines)?;
     Ok(lines)
 }
 
@@ -182,22 +183,22 @@ pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, CudaErro
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Joined {
     count: usize,
-    dst: isize,
-    past: isize,
-    update: isize,
+    dst_stride: isize,
+    past_stride: isize,
+    update_stride: isize,
 }
 
-/// The dimensions around runs that are as long in both mappings. They have the same dimensions and may have merged
-/// different ones, so that of two that end in one place, the longer is a multiple of the shorter.
+/// The other loops, for runs that are equally long in both mappings. Both mappings have the same dimensions but may have
+/// merged different ones, so of two loops that end at the same dimension, the longer is a multiple of the shorter.
 fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
     let run = past.run.min(update.run);
     let mut stacks = [past, update].map(|loops| {
-        let mut around = loops.others.clone();
+        let mut others = loops.others.clone();
         let (count, step) = (loops.run.checked_div(run).unwrap_or(1), run.cast_signed());
         if count > 1 {
-            around.push(Loop { count, dst_stride: step, src_stride: step });
+            others.push(Loop { count, dst_stride: step, src_stride: step });
         }
-        around
+        others
     });
     let [past, update] = &mut stacks;
     let mut joined: Vec<Joined> = Vec::new();
@@ -215,7 +216,12 @@ fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
                 });
             }
         }
-        joined.push(Joined { count, dst: one.dst_stride, past: one.src_stride, update: other.src_stride });
+        joined.push(Joined {
+            count,
+            dst_stride: one.dst_stride,
+            past_stride: one.src_stride,
+            update_stride: other.src_stride,
+        });
     }
     joined.reverse();
     joined
@@ -223,18 +229,23 @@ fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
 
 fn run(scale: Scale, loops: &Loops) -> Result<u32, CudaError> {
     let units = usize::try_from(scale.step(loops.run.cast_signed())).unwrap_or(usize::MAX);
-    count(Counted::Units, units)
+    count(CountKind::Units, units)
 }
 
 fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, CudaError> {
-    let times = count(Counted::Elements, by.count)?;
-    // What is taken once steps nowhere, and need not be a number of units.
+    let times = count(CountKind::Elements, by.count)?;
+    // A loop of one step uses no stride, which then need not be a multiple of a unit.
     let step = |elements| if by.count > 1 { scale.step(elements) } else { 0 };
-    Ok(abi::Loop { dst: step(by.dst_stride), src: step(by.src_stride), count: times, magic: magic(times) })
+    Ok(abi::Loop {
+        dst_stride: step(by.dst_stride),
+        src_stride: step(by.src_stride),
+        count: times,
+        magic: magic(times),
+    })
 }
 
-/// Numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
-fn count(what: Counted, got: usize) -> Result<u32, CudaError> {
+/// Accepts numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
+fn count(what: CountKind, got: usize) -> Result<u32, CudaError> {
     let max = 0x7FFF_FFFF;
     let fits = u32::try_from(got).ok().filter(|_| got <= max);
     fits.ok_or(CudaError::TooLarge { what, got, max })
@@ -246,7 +257,7 @@ fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, CudaError>
         return Ok(0);
     }
     let product = counts.fold(1, usize::saturating_mul);
-    count(Counted::Runs, product)?;
+    count(CountKind::Runs, product)?;
     Ok(product)
 }
 
@@ -257,14 +268,14 @@ mod tests {
     use kvscatter::{ElementType, Layout, Loop, Prepared};
 
     use super::{Joined, in_place, join, present, slot_loops, update_loops};
-    use crate::error::{Counted, CudaError, SlotMappingError};
+    use crate::error::{CountKind, CudaError, SlotMappingError};
     use crate::units::Scale;
 
     /// Every element that loops reach from one sample's row, in the order of their indices: destination and source.
-    fn reached(around: impl Iterator<Item = [isize; 3]>, run: usize) -> Vec<[isize; 2]> {
+    fn reached(others: impl Iterator<Item = [isize; 3]>, run: usize) -> Vec<[isize; 2]> {
         let mut reached = vec![[0, 0]];
         let run = [run.cast_signed(), 1, 1];
-        for [count, dst, src] in around.chain([run]) {
+        for [count, dst, src] in others.chain([run]) {
             let step = |at: &[isize; 2], index| [at[0] + index * dst, at[1] + index * src];
             reached = reached.iter().flat_map(|at| (0..count).map(move |index| step(at, index))).collect();
         }
@@ -272,8 +283,8 @@ mod tests {
     }
 
     fn of_loops(loops: &Loops) -> Vec<[isize; 2]> {
-        let around = loops.others.iter().map(|by| [by.count.cast_signed(), by.dst_stride, by.src_stride]);
-        reached(around, loops.run)
+        let others = loops.others.iter().map(|by| [by.count.cast_signed(), by.dst_stride, by.src_stride]);
+        reached(others, loops.run)
     }
 
     /// Both mappings walk the same indices, however they have merged their dimensions.
@@ -310,10 +321,10 @@ mod tests {
                 let joined = join(&past, &update);
                 let run = past.run.min(update.run);
                 let each = |step: fn(&Joined) -> isize| {
-                    reached(joined.iter().map(|by| [by.count.cast_signed(), by.dst, step(by)]), run)
+                    reached(joined.iter().map(|by| [by.count.cast_signed(), by.dst_stride, step(by)]), run)
                 };
-                assert_eq!(each(|by| by.past), of_loops(&past));
-                assert_eq!(each(|by| by.update), of_loops(&update));
+                assert_eq!(each(|by| by.past_stride), of_loops(&past));
+                assert_eq!(each(|by| by.update_stride), of_loops(&update));
                 seen.push((past.run, update.run));
             }
         }
@@ -368,10 +379,10 @@ mod tests {
             Err(CudaError::TooLarge { what, .. }) => what,
             other => panic!("{other:?}"),
         };
-        assert_eq!(what(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])), Counted::Runs);
-        assert_eq!(what(shape(&[1, 1 << 31, 1], &[1, 1, 1])), Counted::Capacity);
-        assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), Counted::Samples);
-        assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), Counted::Units);
+        assert_eq!(what(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])), CountKind::Runs);
+        assert_eq!(what(shape(&[1, 1 << 31, 1], &[1, 1, 1])), CountKind::Capacity);
+        assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), CountKind::Samples);
+        assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), CountKind::Units);
         assert_eq!(shape(&[1 << 20, 1 << 20, 0], &[1 << 20, 1 << 20, 0]).ok(), Some(0), "nothing moves");
     }
 
@@ -387,10 +398,10 @@ mod tests {
         let (shape, runs) =
             present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
                 .unwrap();
-        assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
+        assert_eq!((shape.others.map(|by| by.count), runs), ([0; 4], 0));
         let loops = write.device_interface().write_loops();
         let (shape, runs) = in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).unwrap();
-        assert_eq!((shape.around.map(|by| by.count), runs), ([0; 4], 0));
+        assert_eq!((shape.others.map(|by| by.count), runs), ([0; 4], 0));
     }
 
     #[test]
@@ -412,10 +423,13 @@ mod tests {
         assert_eq!(lines([42, 3]).ok(), Some(2));
         assert_eq!(lines([1 << 16, (1 << 16) + 1]).ok(), Some((1 << 25) + 513));
         let too_large = lines([1 << 20, (1 << 20) + 1]);
-        assert!(matches!(too_large, Err(CudaError::TooLarge { what: Counted::Words, .. })), "{too_large:?}");
+        assert!(
+            matches!(too_large, Err(CudaError::TooLarge { what: CountKind::Words, .. })),
+            "{too_large:?}"
+        );
     }
 
-    /// Runs of one slot that lie one behind the other are those of dimensions behind the rows, unless they are one run.
+    /// Adjacent runs of one slot are those of dimensions after the rows, unless they are one run.
     #[test]
     fn dimensions_within_the_rows_are_told_from_those_around_them() {
         let within = |axis, strides: [isize; 4]| {

@@ -1,4 +1,4 @@
-//! What one thread moves at a time: the widest that every address, step and run is a multiple of.
+//! The width of a move: the widest that every address, stride and run is a multiple of.
 
 use kvscatter::Geometry;
 use kvscatter::device::Loops;
@@ -9,10 +9,10 @@ use crate::memory::DeviceBuffer;
 /// Bytes that the kernels move at a time.
 pub(crate) const WIDTHS: [i64; 5] = [16, 8, 4, 2, 1];
 
-/// What steps and runs are counted in.
+/// The unit of strides and runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// So many bytes: the place of their number in [`WIDTHS`].
+    /// Bytes: the index of their number in [`WIDTHS`].
     Bytes(usize),
     /// 4-bit elements.
     Nibbles,
@@ -27,7 +27,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// The widest for these loops and buffers. Each buffer comes with the element at which its tensor begins.
+    /// Returns the widest scale for these loops and buffers. Each buffer comes with the element at which its tensor begins.
     pub(crate) fn widest<'a>(
         geometry: &Geometry,
         loops: impl IntoIterator<Item = &'a Loops>,
@@ -40,7 +40,7 @@ impl Scale {
         // The lowest bit that any of them has is the largest power of two that divides them all.
         let all = steps.map(|step| scale.halves_of(step)).fold(2 * WIDTHS[0], |all, step| all | step);
         let all = buffers.into_iter().fold(all, |all, (buffer, begin)| {
-            // What does not fit is the remainder that a power of two leaves all the same.
+            // Wrapping does not change the remainder by a power of two.
             let address = buffer.address.wrapping_mul(2).cast_signed();
             all | address.wrapping_add(scale.halves_of(begin.cast_signed()))
         });
@@ -50,14 +50,14 @@ impl Scale {
         }
     }
 
-    /// A step of elements in units, if it is one of those that were looked at.
+    /// Converts a stride from elements to units, if it is one of those that [`widest`](Self::widest) was given.
     pub(crate) fn step(self, elements: isize) -> i64 {
         // G1: a step of a dimension that has one fits `isize` in bytes.
         self.halves_of(elements) / self.unit_halves()
     }
 
-    /// Where a tensor begins that lies from an element of its buffer on: an address on a multiple of `alignment` bytes,
-    /// and the elements from there. There are some only if elements are units.
+    /// Returns where a tensor begins that starts at an element of its buffer: an address on a multiple of `alignment` bytes,
+    /// and the number of elements from there, which is 0 unless elements are units.
     pub(crate) fn begin(self, buffer: DeviceBuffer, element: usize, alignment: usize) -> (Address, u32) {
         let rest = match self.unit {
             Unit::Nibbles => element % (2 * alignment),
@@ -75,8 +75,8 @@ impl Scale {
     }
 
     fn halves_of(self, elements: isize) -> i64 {
-        // Twice the bytes may not fit. The low bits, which tell what divides it, are right all the same; and `step`, which
-        // needs all of it, is asked for what moves alone: a device has fewer than 2^62 bytes.
+        // Twice the bytes may not fit, but the low bits are right, which decide divisibility. `step`, which needs all bits, is
+        // called only for strides that move, and a device has fewer than 2^62 bytes.
         i64::try_from(elements).unwrap_or(0).wrapping_mul(self.halves)
     }
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_in_the_middle_of_a_word_says_where() {
+    fn a_tensor_may_begin_inside_a_word() {
         let shape = [2, 1, 8, 3];
         let write = TensorScatter::new().prepare(ElementType::Int4, &shape, &[2, 1, 1, 3]).unwrap();
         let loops = write.device_interface().write_loops();

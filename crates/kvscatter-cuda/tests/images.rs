@@ -1,4 +1,4 @@
-//! The images that are checked in are those of the kernels that are: whoever changes a kernel learns it here, where no
+//! The images that are checked in are those of the kernels: a changed kernel fails here, where no
 //! compiler for devices is needed. `cargo xtask cuda-images` compiles again, and `--check` compares every byte.
 
 use std::collections::BTreeMap;

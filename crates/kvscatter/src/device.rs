@@ -102,21 +102,14 @@ impl Prepared {
 }
 
 impl DeviceInterface<'_> {
-    /// Returns whether a call names a layer.
-    #[must_use]
-    pub fn has_layers(self) -> bool {
-        self.prepared.rules().options.has_layers
-    }
-
     /// Returns how many rows each sample may bring.
     #[must_use]
     pub fn row_limits(self) -> RowLimits {
         self.prepared.rules().row_limits()
     }
 
-    /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples
-    /// than the cache has. Returns the number of samples. [`Prepared::plan`] compares the same lengths, after it has checked that the call names as many layers as the
-    /// operator takes.
+    /// Compares the lengths of the lists with each other and with the cache, as [`Prepared::plan`] does: one value per
+    /// sample, no more samples than the cache has, and one layer if the operator has layers. Returns the number of samples.
     ///
     /// # Errors
     /// [`Error::ListLength`], [`Error::BatchTooLarge`].

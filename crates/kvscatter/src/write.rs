@@ -33,7 +33,7 @@ pub struct WritePlan<'a> {
 }
 
 /// What a write did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[must_use = "under `OutOfRange::SkipSample` it says whether samples were left out"]
 #[non_exhaustive]
 pub struct Written {

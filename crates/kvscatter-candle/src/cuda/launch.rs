@@ -1,42 +1,42 @@
-//! What is launched together: caches of one layout, with updates of one.
+//! Groups the caches that one launch writes: those of one layout whose updates have one layout.
 
 use std::sync::Arc;
 
 use candle_core::{DType, Layout, Shape, Tensor};
 use kvscatter::Prepared;
-use kvscatter_cuda::{Cuda, DeviceBuffer, DeviceWrite, Pair};
+use kvscatter_cuda::{BufferPair, Cuda, DeviceBuffer, DeviceWrite};
 
 use crate::element::element_of_both;
-use crate::scatter::Sides;
+use crate::scatter::WriteLayouts;
 use crate::writer::storage_of;
 use crate::{CandleError, TensorScatter};
 
-/// A tensor: where its first element is, and how the others lie behind it.
+/// A tensor as its storage, its first byte there, and its layout.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct TensorView {
     pub(super) storage: usize,
-    /// Bytes in front of its first element.
+    /// Bytes before its first element.
     pub(super) begin: usize,
-    pub(super) side: Side,
+    pub(super) typed_layout: TypedLayout,
 }
 
-/// What of a tensor decides how it is written, wherever it is.
+/// The element type and the layout of a tensor, without its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Side {
+pub(super) struct TypedLayout {
     pub(super) dtype: DType,
     layout: Layout,
 }
 
-impl Place {
+impl TensorView {
     pub(super) fn of(tensor: &Tensor) -> Self {
         let (dtype, layout) = (tensor.dtype(), tensor.layout());
         let begin = layout.start_offset().saturating_mul(dtype.size_in_bytes());
         let layout = Layout::new(layout.shape().clone(), strides(layout), 0);
-        Self { storage: storage_of(tensor), begin, side: Side { dtype, layout } }
+        Self { storage: storage_of(tensor), begin, typed_layout: TypedLayout { dtype, layout } }
     }
 
     pub(super) fn shape(&self) -> &Shape {
-        self.side.layout.shape()
+        self.typed_layout.layout.shape()
     }
 
     pub(super) fn elements(&self) -> usize {
@@ -44,8 +44,8 @@ impl Place {
     }
 }
 
-/// A stride along a dimension of 1 moves nothing, and is another one in a transposed projection than in what rotary
-/// embedding makes of it: both are taken to be dense there.
+/// Returns the strides, with dense ones along dimensions of 1. Such a stride moves nothing, but a transposed projection and
+/// the result of rotary embedding have different ones.
 fn strides(layout: &Layout) -> Vec<usize> {
     let mut dense_stride = 1_usize;
     let sizes = layout.dims().iter().zip(layout.stride()).rev();
@@ -62,56 +62,69 @@ fn strides(layout: &Layout) -> Vec<usize> {
 /// Caches that one launch writes.
 #[derive(Debug)]
 pub(super) struct Launch {
-    sides: [Side; 2],
-    /// Their places in the call.
+    typed_layouts: [TypedLayout; 2],
+    /// Their indices in the call.
     members: Vec<usize>,
     prepared: Prepared,
-    /// For tensors at these addresses.
-    ready: Option<(Vec<Pair>, Arc<DeviceWrite>)>,
+    /// The write for tensors at the last addresses.
+    prepared_for: Option<(Vec<BufferPair>, Arc<DeviceWrite>)>,
 }
 
-/// As few launches as caches and updates allow.
+/// Returns as few launches as caches and updates allow.
 pub(super) fn launches(
     scatter: &TensorScatter,
-    caches: &[Place],
-    updates: &[Place],
+    caches: &[TensorView],
+    updates: &[TensorView],
 ) -> Result<Vec<Launch>, CandleError> {
     let mut launches: Vec<Launch> = Vec::new();
     for (index, (cache, update)) in caches.iter().zip(updates).enumerate() {
-        let sides = [&cache.side, &update.side];
-        match launches.iter_mut().find(|launch| launch.sides.each_ref() == sides) {
+        let typed_layouts = [&cache.typed_layout, &update.typed_layout];
+        match launches.iter_mut().find(|launch| launch.typed_layouts.each_ref() == typed_layouts) {
             Some(launch) => launch.members.push(index),
-            None => launches.push(Launch::new(scatter, sides, index)?),
+            None => launches.push(Launch::new(scatter, typed_layouts, index)?),
         }
     }
     Ok(launches)
 }
 
 impl Launch {
-    fn new(scatter: &TensorScatter, sides: [&Side; 2], index: usize) -> Result<Self, CandleError> {
-        let [cache, update] = sides;
+    fn new(
+        scatter: &TensorScatter,
+        typed_layouts: [&TypedLayout; 2],
+        index: usize,
+    ) -> Result<Self, CandleError> {
+        let [cache, update] = typed_layouts;
         let element = element_of_both(cache.dtype, update.dtype)?;
-        let prepared =
-            scatter.prepare(&Sides { element, cache: &cache.layout, update: &update.layout, rows: None })?;
-        Ok(Self { sides: sides.map(Clone::clone), members: vec![index], prepared, ready: None })
+        let prepared = scatter.prepare(&WriteLayouts {
+            element,
+            cache: &cache.layout,
+            update: &update.layout,
+            rows: None,
+        })?;
+        Ok(Self {
+            typed_layouts: typed_layouts.map(Clone::clone),
+            members: vec![index],
+            prepared,
+            prepared_for: None,
+        })
     }
 
-    /// The write for the addresses that its tensors have in this call.
+    /// Returns the write for the addresses that its tensors have in this call.
     pub(super) fn prepared(
         &mut self,
         cuda: &Cuda,
         skip_all: bool,
-        place: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
+        buffers_of: impl Fn(usize) -> (DeviceBuffer, DeviceBuffer),
     ) -> Result<Arc<DeviceWrite>, CandleError> {
-        let pairs = self.members.iter().map(|&member| place(member));
-        let pairs: Vec<_> = pairs.map(|(cache, update)| Pair { cache, update }).collect();
-        if let Some((known, write)) = &self.ready
+        let pairs = self.members.iter().map(|&member| buffers_of(member));
+        let pairs: Vec<_> = pairs.map(|(cache, update)| BufferPair { cache, update }).collect();
+        if let Some((known, write)) = &self.prepared_for
             && *known == pairs
         {
             return Ok(Arc::clone(write));
         }
         let write = Arc::new(cuda.prepare(&self.prepared, &pairs)?.skip_all(skip_all));
-        self.ready = Some((pairs, Arc::clone(&write)));
+        self.prepared_for = Some((pairs, Arc::clone(&write)));
         Ok(write)
     }
 }

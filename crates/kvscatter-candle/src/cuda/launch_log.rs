@@ -1,18 +1,18 @@
-//! The launches of a writer, from which the error is made that a status reports.
+//! The writes of a writer, which determine the error that a status reports.
 
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
 use kvscatter::Argument;
-use kvscatter_cuda::{CudaError, DeviceWrite, Indices, Status, StatusWords};
+use kvscatter_cuda::{CudaError, DeviceCallIndices, DeviceStatus, DeviceWrite, StatusWords};
 
-use super::launch::Place;
+use super::launch::TensorView;
 use crate::CandleError;
 
-/// A write whose launches were all prepared.
+/// A write whose launches are all prepared.
 #[derive(Debug)]
 pub(super) struct Launched {
-    /// Of the updates.
+    /// The shapes of the updates.
     shapes: Vec<Shape>,
     pub(super) writes: Vec<Arc<DeviceWrite>>,
     lists: Vec<(Argument, Tensor)>,
@@ -20,11 +20,11 @@ pub(super) struct Launched {
 
 impl Launched {
     pub(super) fn new(
-        updates: &[Place],
+        updates: &[TensorView],
         writes: Vec<Arc<DeviceWrite>>,
         lists: Vec<(Argument, Tensor)>,
     ) -> Self {
-        Self { shapes: updates.iter().map(Place::shape).cloned().collect(), writes, lists }
+        Self { shapes: updates.iter().map(TensorView::shape).cloned().collect(), writes, lists }
     }
 
     /// Whether a bad position is the same error in this write as in another one of the same caches.
@@ -32,7 +32,7 @@ impl Launched {
         self.shapes == other.shapes && !self.needs_lengths() && !other.needs_lengths()
     }
 
-    /// Whether the length of a sample is part of its error. One row, if it is bad, was to be written.
+    /// Whether the length of a sample is part of its error. A bad sample of one row was to be written, so its length is 1.
     fn needs_lengths(&self) -> bool {
         let lengths = self.lists.iter().any(|(argument, _)| *argument == Argument::Lengths);
         lengths && self.writes.iter().any(|write| write.prepared().device_interface().row_limits().max > 1)
@@ -45,7 +45,7 @@ pub(super) struct LaunchLog {
     last: Option<Launched>,
     /// Whether a bad position is the same error in all of them.
     alike: bool,
-    /// Whether the status was cleared, or had nothing, after the last one. What a graph replays is no write.
+    /// Whether the status was cleared, or was zero, after the last one. Replays of a graph are no writes.
     is_clear: bool,
 }
 
@@ -60,7 +60,7 @@ impl LaunchLog {
         self.last.insert(launched)
     }
 
-    /// Nothing that was launched so far counts.
+    /// Marks the status as clear: no write so far counts in it.
     pub(super) fn mark_clear(&mut self) {
         self.is_clear = true;
     }
@@ -73,26 +73,27 @@ impl LaunchLog {
     /// Returns the error that a status reports, or `Ok` if the writes do not determine one.
     ///
     /// # Safety
-    /// The status and `indices`, which are the lists of [`lists`](Self::lists), lie in memory of the current context, as
-    /// large as they say, and nothing writes to them: launches with this status have run.
+    /// The 16 bytes of the status, and of each list in `indices` as many values of its width as its length, are memory of
+    /// the current context. `indices` are the lists of [`lists`](Self::lists). Nothing writes to this memory: launches with
+    /// this status have run.
     pub(super) unsafe fn error(
         &self,
         words: StatusWords,
-        status: Status,
-        indices: &Indices,
+        status: DeviceStatus,
+        indices: &DeviceCallIndices,
     ) -> Result<(), CandleError> {
         let Some(last) = self.last.as_ref().filter(|_| self.alike) else { return Ok(()) };
-        // In the order in which they were launched: the first whose caches it does not fit has found it.
+        // In the order of the launches: the first one whose caches the value does not fit has counted it.
         for write in &last.writes {
             let outcome = if last.needs_lengths() {
-                // SAFETY: the status and the lists lie in memory of the current context, and launches with this status
-                // have run (this function's contract).
+                // SAFETY: the 16 bytes of the status and the values of the lists are memory of the current context, and
+                // launches with this status have run (this function's contract).
                 unsafe { write.check(status, indices) }
             } else {
                 write.check_words(words)
             };
             match outcome {
-                Err(CudaError::BadIndices { .. }) => {} // It fits into these.
+                Err(CudaError::BadIndices { .. }) => {} // The value fits these caches.
                 outcome => outcome?,
             }
         }

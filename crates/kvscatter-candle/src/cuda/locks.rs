@@ -9,47 +9,48 @@ use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Storage, T
 use kvscatter::Argument;
 use kvscatter_cuda::{DeviceBuffer, DeviceList};
 
-use super::launch::Place;
+use super::launch::TensorView;
 use crate::CandleError;
 use crate::writer::storage_of;
 
-/// What is done with a tensor's storage.
+/// How a tensor's storage is used.
 #[derive(Clone, Copy)]
 pub(super) enum Lock<'a> {
     Read(&'a Tensor),
     Written(&'a Tensor),
 }
 
-/// Where the storages of a call lie.
+/// The storages of a call, by their identity.
 #[derive(Default)]
 pub(super) struct LockedStorages {
-    storages: BTreeMap<usize, Area>,
+    storages: BTreeMap<usize, LockedStorage>,
 }
 
-/// A storage.
+/// The memory of a locked storage.
 #[derive(Clone, Copy)]
-struct Area {
+struct LockedStorage {
     buffer: DeviceBuffer,
-    /// Whether what the call's stream does with it is in an order with what its own stream does.
+    /// Whether the call's stream and the storage's own stream are ordered.
     is_ordered: bool,
 }
 
 impl LockedStorages {
-    /// From a tensor's first element on.
-    pub(super) fn buffer(&self, place: &Place) -> DeviceBuffer {
-        let area = self.storages.get(&place.storage);
-        let DeviceBuffer { address, bytes } = area.map_or(DeviceBuffer::new(0, 0), |area| area.buffer);
-        DeviceBuffer::new(address.saturating_add(place.begin as u64), bytes.saturating_sub(place.begin))
+    /// Returns the memory from a tensor's first element on.
+    pub(super) fn buffer(&self, view: &TensorView) -> DeviceBuffer {
+        let storage = self.storages.get(&view.storage);
+        let DeviceBuffer { address, bytes } =
+            storage.map_or(DeviceBuffer::new(0, 0), |storage| storage.buffer);
+        DeviceBuffer::new(address.saturating_add(view.begin as u64), bytes.saturating_sub(view.begin))
     }
 
-    pub(super) fn address(&self, place: &Place) -> u64 {
-        self.buffer(place).address
+    pub(super) fn address(&self, view: &TensorView) -> u64 {
+        self.buffer(view).address
     }
 
-    /// A tensor of `i64` or `i32`, which has the memory that its shape asks for: candle does not compare them.
-    pub(super) fn list(&self, argument: Argument, place: &Place) -> Result<DeviceList, CandleError> {
-        let (DeviceBuffer { address, bytes }, expected) = (self.buffer(place), place.elements());
-        let (list, got) = match place.side.dtype {
+    /// Returns a tensor of `i64` or `i32` as a list, if its memory is as large as its shape needs. candle does not check that.
+    pub(super) fn list(&self, argument: Argument, view: &TensorView) -> Result<DeviceList, CandleError> {
+        let (DeviceBuffer { address, bytes }, expected) = (self.buffer(view), view.elements());
+        let (list, got) = match view.typed_layout.dtype {
             DType::I64 => (DeviceList::i64(address, expected), bytes / size_of::<i64>()),
             _ => (DeviceList::i32(address, expected), bytes / size_of::<i32>()),
         };
@@ -59,16 +60,16 @@ impl LockedStorages {
         Ok(list)
     }
 
-    pub(super) fn check_order(&self, argument: Argument, place: &Place) -> Result<(), CandleError> {
-        match self.storages.get(&place.storage) {
-            Some(Area { is_ordered: true, .. }) => Ok(()),
+    pub(super) fn check_order(&self, argument: Argument, view: &TensorView) -> Result<(), CandleError> {
+        match self.storages.get(&view.storage) {
+            Some(LockedStorage { is_ordered: true, .. }) => Ok(()),
             _ => Err(CandleError::OtherStream { argument }),
         }
     }
 }
 
-/// Locks storages in the order of their addresses, as candle does, so that no two threads wait for each other; makes the
-/// stream wait for what others do with them; and calls `then` while all of them are locked.
+/// Calls `then` while all storages are locked. They are locked in the order of their addresses, as in candle, so that no two
+/// threads wait for each other. The stream waits for the work of other streams on them.
 pub(super) fn with_locked<'a>(
     locks: impl IntoIterator<Item = Lock<'a>>,
     stream: &CudaStream,
@@ -83,7 +84,7 @@ pub(super) fn with_locked<'a>(
     outcome
 }
 
-/// Tensors may be views of one storage, which is locked once: to be written, if any of them is.
+/// Returns one lock for each storage, for writing if any of its tensors is written.
 fn distinct<'a>(locks: impl IntoIterator<Item = Lock<'a>>) -> Vec<(usize, Lock<'a>)> {
     let mut storages = BTreeMap::new();
     for lock in locks {
@@ -105,7 +106,7 @@ struct Level<'a> {
 }
 
 impl Level<'_> {
-    /// Locks the next one, and all behind it.
+    /// Locks the next one, and then the rest.
     fn descend(&self) -> candle_core::Result<()> {
         match self.rest.first() {
             None => {
@@ -118,16 +119,16 @@ impl Level<'_> {
                 Storage::Cuda(storage) => {
                     let is_ordered = are_ordered(self.stream, stream_of(storage));
                     let (buffer, _until_launched) = to_read(storage, self.stream);
-                    self.next(Area { buffer, is_ordered })
+                    self.next(LockedStorage { buffer, is_ordered })
                 }
                 _ => candle_core::bail!("a tensor has left its device"),
             },
         }
     }
 
-    fn next(&self, area: Area) -> candle_core::Result<()> {
-        let Some(((storage, _), rest)) = self.rest.split_first() else { return Ok(()) };
-        self.locked.borrow_mut().storages.insert(*storage, area);
+    fn next(&self, storage: LockedStorage) -> candle_core::Result<()> {
+        let Some(((identity, _), rest)) = self.rest.split_first() else { return Ok(()) };
+        self.locked.borrow_mut().storages.insert(*identity, storage);
         Level { rest, ..*self }.descend()
     }
 }
@@ -144,13 +145,13 @@ impl InplaceOp1 for Level<'_> {
     fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
         let is_ordered = are_ordered(self.stream, stream_of(storage));
         let (buffer, _until_launched) = to_write(storage, self.stream);
-        self.next(Area { buffer, is_ordered })
+        self.next(LockedStorage { buffer, is_ordered })
     }
 }
 
-/// Whether what two streams do with one storage is in an order: on one stream, and by the events that cudarc keeps for
-/// storages if both streams' contexts do. One whose only stream is that of `Device::new_cuda` does not: it neither waits
-/// for events nor records them. A context may also have been told not to, by a program that promised to order all.
+/// Whether the work of two streams on one storage is ordered: by being one stream, or by the events that cudarc keeps for
+/// storages if the contexts of both streams use them. A context whose only stream is that of `Device::new_cuda` neither
+/// waits for events nor records them. A program that orders all work itself may have disabled events.
 fn are_ordered(ours: &CudaStream, theirs: &CudaStream) -> bool {
     let is_alone = |stream: &CudaStream| {
         stream.context().is_event_tracking() && !stream.context().is_in_multi_stream_mode()
@@ -158,7 +159,7 @@ fn are_ordered(ours: &CudaStream, theirs: &CudaStream) -> bool {
     ours == theirs || (ours.context() == theirs.context() && !is_alone(ours) && !is_alone(theirs))
 }
 
-/// Does the same with a slice of whichever type.
+/// Evaluates an expression with the slice of a storage, of any type.
 macro_rules! with_slice {
     ($storage:expr, $slice:ident => $result:expr) => {{
         use CudaStorageSlice as S;
@@ -179,7 +180,7 @@ macro_rules! with_slice {
     }};
 }
 
-/// Where it was made, and is given back.
+/// Returns the stream on which a storage was allocated and will be freed.
 fn stream_of(storage: &CudaStorage) -> &CudaStream {
     with_slice!(&storage.slice, slice => slice.stream())
 }

@@ -8,7 +8,7 @@ use candle_core::cuda::cudarc::driver::CudaStream;
 
 use crate::CandleError;
 
-/// `CU_STREAM_PER_THREAD`, the stream of `Device::new_cuda`: the handle is one, the streams are as many as threads.
+/// `CU_STREAM_PER_THREAD`, the stream of `Device::new_cuda`: one handle for a separate stream on each thread.
 const PER_THREAD: usize = 2;
 
 /// A stream, and the last thread on which it was used.
@@ -23,8 +23,8 @@ impl WriterStream {
         Self { stream: device.cuda_stream(), thread: thread::current().id() }
     }
 
-    /// The stream, for this thread: behind everything that was put on it so far. If that was on another thread's, the
-    /// device is waited for.
+    /// Returns the stream for use on this thread, after all work of the writer so far. If that work is on the stream of
+    /// another thread, this waits for the device.
     pub(super) fn current(&mut self) -> Result<Arc<CudaStream>, CandleError> {
         if self.has_moved() {
             self.stream.context().synchronize().map_err(candle_core::Error::wrap)?;
@@ -38,7 +38,7 @@ impl WriterStream {
     }
 }
 
-/// What the writer holds is given back on this thread's stream, and may be in use on the other's.
+/// The writer's memory is freed on this thread's stream, and may be in use on that of another thread.
 impl Drop for WriterStream {
     fn drop(&mut self) {
         if self.has_moved() {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::store::{Needs, Store};
+use super::store::{Store, StoreRequirements};
 use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::Cache`.
@@ -76,7 +76,7 @@ impl Cache {
     /// A shape, type or device that does not fit; the cache is as it was.
     pub fn append(&mut self, src: &Tensor) -> Result<()> {
         let appended = self.after(src)?;
-        write_many(&mut [self.ready(src, &appended)?])?;
+        let _ = write_many(&mut [self.prepare_write(src, &appended)?])?;
         self.commit(&appended);
         Ok(())
     }
@@ -95,14 +95,19 @@ impl Cache {
         Ok(Appended { start: [self.current_seq_len], length, capacity })
     }
 
-    fn ready<'w>(
+    fn prepare_write<'w>(
         &'w mut self,
         src: &'w Tensor,
         after: &'w Appended,
     ) -> std::result::Result<CacheWrite<'w>, CandleError> {
         let scatter = TensorScatter::new().one_start().axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
-        let needs = Needs { scatter, dim: self.dim, capacity: after.capacity, kept: self.current_seq_len };
-        let store = Store::ready(&mut self.store, &needs, src)?;
+        let needs = StoreRequirements {
+            scatter,
+            dim: self.dim,
+            capacity: after.capacity,
+            kept: self.current_seq_len,
+        };
+        let store = Store::with_room(&mut self.store, &needs, src)?;
         Ok(store.write(src, WriteAt::new(&after.start)))
     }
 
@@ -180,7 +185,7 @@ impl KvCache {
     /// Shapes, types or devices that do not fit; both caches are as they were.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         let (after_k, after_v) = (self.k.after(k)?, self.v.after(v)?);
-        write_many(&mut [self.k.ready(k, &after_k)?, self.v.ready(v, &after_v)?])?;
+        let _ = write_many(&mut [self.k.prepare_write(k, &after_k)?, self.v.prepare_write(v, &after_v)?])?;
         self.k.commit(&after_k);
         self.v.commit(&after_v);
         let of = |cache: &Cache, like: &Tensor| match cache.current_data()? {

@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor};
 use kvscatter::Mode;
 
 use super::growing::{shorter, tokens};
-use super::store::{Needs, Store};
+use super::store::{Store, StoreRequirements};
 use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, write_many};
 
 /// Keys, or values, of one layer: `candle_nn::kv_cache::RotatingCache`.
@@ -79,23 +79,18 @@ impl RotatingCache {
     /// Keeps the first `length` tokens: what speculative decoding needs.
     ///
     /// # Errors
-    /// If there are fewer, or the ring has gone round: what it has forgotten does not come back.
+    /// If there are fewer, or the ring has wrapped and lost the oldest tokens.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         self.check_truncate(length)?;
         if length < self.current_seq_len {
-            // It has not gone round: `length` is a slot.
+            // The ring has not wrapped, so `length` is a slot.
             (self.offset, self.current_seq_len) = (length, length);
         }
         Ok(())
     }
 
     fn check_truncate(&self, length: usize) -> std::result::Result<(), CandleError> {
-        let (current, capacity) = (self.current_seq_len, self.max_seq_len);
-        let kept = shorter(length, current)?;
-        if kept < current && current > capacity {
-            return Err(CandleError::GoneRound { length, current, capacity });
-        }
-        Ok(())
+        truncated_ring(length, self.current_seq_len, self.max_seq_len).map(drop)
     }
 
     /// Appends tokens, and returns what they attend to: the ring, or the update itself where that is as long as the
@@ -105,7 +100,7 @@ impl RotatingCache {
     /// A shape, type or device that does not fit; the cache is as it was.
     pub fn append(&mut self, src: &Tensor) -> Result<Tensor> {
         let after = self.after(src)?;
-        write_many(&mut [self.ready(src, &after)?])?;
+        let _ = write_many(&mut [self.prepare_write(src, &after)?])?;
         self.commit(src, &after)
     }
 
@@ -126,15 +121,16 @@ impl RotatingCache {
         Ok(Appended { start: [first], rows, offset, length, fills })
     }
 
-    fn ready<'w>(
+    fn prepare_write<'w>(
         &'w mut self,
         src: &'w Tensor,
         after: &'w Appended,
     ) -> std::result::Result<CacheWrite<'w>, CandleError> {
         let ring = TensorScatter::new().mode(Mode::Circular).one_start();
         let scatter = ring.axis(i64::try_from(self.dim).unwrap_or(i64::MAX));
-        let needs = Needs { scatter, dim: self.dim, capacity: self.max_seq_len, kept: self.used_slots() };
-        let store = Store::ready(&mut self.store, &needs, src)?;
+        let needs =
+            StoreRequirements { scatter, dim: self.dim, capacity: self.max_seq_len, kept: self.used_slots() };
+        let store = Store::with_room(&mut self.store, &needs, src)?;
         let at = WriteAt::new(&after.start);
         Ok(store.write(src, after.rows.clone().map_or(at.clone(), |rows| at.rows(rows))))
     }
@@ -190,12 +186,25 @@ impl RotatingCache {
     }
 }
 
+/// Returns a length to which a ring can be cut. A ring that has wrapped has lost tokens that a shorter sequence needs.
+pub(super) fn truncated_ring(
+    length: usize,
+    current: usize,
+    capacity: usize,
+) -> std::result::Result<usize, CandleError> {
+    let kept = shorter(length, current)?;
+    if kept < current && current > capacity {
+        return Err(CandleError::RingWrapped { length, current, capacity });
+    }
+    Ok(kept)
+}
+
 /// A ring after an append.
 #[derive(Debug)]
 struct Appended {
     /// Where the new tokens go.
     start: [usize; 1],
-    /// Which of them go there; all, if it does not say.
+    /// Which of them go there. `None` means all.
     rows: Option<Range<usize>>,
     offset: usize,
     length: usize,
@@ -262,7 +271,7 @@ impl RotatingKvCache {
     /// Shapes, types or devices that do not fit; both rings are as they were.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         let (after_k, after_v) = (self.k.after(k)?, self.v.after(v)?);
-        write_many(&mut [self.k.ready(k, &after_k)?, self.v.ready(v, &after_v)?])?;
+        let _ = write_many(&mut [self.k.prepare_write(k, &after_k)?, self.v.prepare_write(v, &after_v)?])?;
         Ok((self.k.commit(k, &after_k)?, self.v.commit(v, &after_v)?))
     }
 

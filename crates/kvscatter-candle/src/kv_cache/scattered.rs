@@ -1,11 +1,12 @@
-//! Rings of many sequences, each at a position of its own.
+//! Rings of many sequences, each at its own position.
 
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use kvscatter::Mode;
 
-use super::growing::{shorter, tokens};
+use super::growing::tokens;
+use super::rotating::truncated_ring;
 use super::store::Store;
 use crate::{CandleError, TensorScatter, WriteAt, write_many};
 
@@ -74,7 +75,7 @@ impl ScatteredKvCache {
         let at = WriteAt::new(&iam.starts).lengths(&iam.lengths).rows(iam.rows.clone());
         self.k.make_sole()?;
         self.v.make_sole()?;
-        write_many(&mut [self.k.write(k, at.clone()), self.v.write(v, at)])?;
+        let _ = write_many(&mut [self.k.write(k, at.clone()), self.v.write(v, at)])?;
         if iam.seq_len >= self.context {
             return Ok((k.clone(), v.clone()));
         }
@@ -100,8 +101,6 @@ pub struct ScatteredCacheBuilder {
     context: usize,
     /// Tokens each sequence has seen, which may be more than there are slots.
     positions: Vec<usize>,
-    /// The slot each sequence writes next.
-    indices: Vec<usize>,
     dtype: DType,
     device: Device,
 }
@@ -115,8 +114,7 @@ impl ScatteredCacheBuilder {
         if context == 0 {
             return Err(CandleError::NoRoom.into());
         }
-        let (positions, indices) = (vec![0; batch_size], vec![0; batch_size]);
-        Ok(Self { context, positions, indices, dtype, device: device.clone() })
+        Ok(Self { context, positions: vec![0; batch_size], dtype, device: device.clone() })
     }
 
     /// Rings of zeros for one layer.
@@ -138,7 +136,6 @@ impl ScatteredCacheBuilder {
     /// Begins all sequences anew.
     pub fn reset(&mut self) {
         self.positions.fill(0);
-        self.indices.fill(0);
     }
 
     /// Sequences.
@@ -153,26 +150,17 @@ impl ScatteredCacheBuilder {
     /// If there is no such sequence, as in candle-nn.
     pub fn reset_batch_index(&mut self, batch_index: usize) {
         self.positions[batch_index] = 0;
-        self.indices[batch_index] = 0;
     }
 
     /// Keeps the first `length` tokens of one sequence: what speculative decoding needs.
     ///
     /// # Errors
-    /// If there are fewer, or its ring has gone round: what it has forgotten does not come back.
+    /// If there are fewer, or its ring has wrapped and lost the oldest tokens.
     ///
     /// # Panics
     /// If there is no such sequence.
     pub fn truncate_batch_index(&mut self, batch_index: usize, length: usize) -> Result<()> {
-        let (current, capacity) = (self.positions[batch_index], self.context);
-        shorter(length, current)?;
-        if length < current && current > capacity {
-            return Err(CandleError::GoneRound { length, current, capacity }.into());
-        }
-        if length < current {
-            self.positions[batch_index] = length;
-            self.indices[batch_index] = length;
-        }
+        self.positions[batch_index] = truncated_ring(length, self.positions[batch_index], self.context)?;
         Ok(())
     }
 
@@ -201,16 +189,20 @@ impl ScatteredCacheBuilder {
         let left_out = seq_len.saturating_sub(written);
         let (mut starts, mut lengths) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
         for (sample, end) in ends.into_iter().enumerate() {
-            let first = self.indices[sample];
+            let first = self.next_slot(sample);
             let (start, length) = end.map_or((first, 0), |_| ((first + left_out) % self.context, written));
             starts.push(start as i64);
             lengths.push(length as i64);
             if let Some(end) = end {
-                self.indices[sample] = (first + seq_len) % self.context;
                 self.positions[sample] = end;
             }
         }
         Ok(IndicesAndMask { seq_len, rows: left_out..seq_len, starts, lengths, mask })
+    }
+
+    /// The slot that a sequence writes next.
+    fn next_slot(&self, sample: usize) -> usize {
+        self.positions[sample] % self.context
     }
 
     /// The lengths of the active sequences after a step.
@@ -231,7 +223,7 @@ impl ScatteredCacheBuilder {
     fn mask_of_slots(&self, seq_len: usize, batch_mask: &[bool]) -> Result<Tensor> {
         let mut mask = Vec::with_capacity(self.batch_size() * seq_len * self.context);
         for (sample, &active) in batch_mask.iter().enumerate() {
-            let (length, first) = (self.positions[sample], self.indices[sample]);
+            let (length, first) = (self.positions[sample], self.next_slot(sample));
             let after: Vec<_> =
                 (0..self.context).map(|slot| self.position_after(slot, first, length, seq_len)).collect();
             for query in length..length + seq_len {
@@ -245,9 +237,13 @@ impl ScatteredCacheBuilder {
 
     /// The position of the token that a slot holds after a step, if it holds one.
     fn position_after(&self, slot: usize, first: usize, length: usize, seq_len: usize) -> Option<usize> {
-        // Slots from the one that is written first, round the ring: the new tokens, then the oldest.
-        let place = (slot + self.context - first) % self.context;
-        if place < seq_len { Some(length + place) } else { (length + place).checked_sub(self.context) }
+        // Slots from the one that is written first have the new tokens, and then the oldest ones.
+        let distance = (slot + self.context - first) % self.context;
+        if distance < seq_len {
+            Some(length + distance)
+        } else {
+            (length + distance).checked_sub(self.context)
+        }
     }
 
     /// A longer one attends to itself alone, each token to the last `context`.

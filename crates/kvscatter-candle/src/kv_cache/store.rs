@@ -6,7 +6,7 @@ use candle_core::{DType, Layout, Shape, Tensor};
 use kvscatter::Argument;
 
 use crate::element::element_of_both;
-use crate::scatter::Sides;
+use crate::scatter::WriteLayouts;
 use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, Writer};
 
 /// The slots of a cache.
@@ -15,13 +15,13 @@ pub(super) struct Store {
     /// Never `None`: caches return a reference to it in this form.
     tensor: Option<Tensor>,
     writer: Writer,
-    /// Held by every clone: whoever holds it alone may write.
+    /// Shared by all clones. A store may write while it has the only reference.
     sole: Arc<()>,
 }
 
 /// What an append needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Needs {
+pub(super) struct StoreRequirements {
     pub(super) scatter: TensorScatter,
     /// The sequence dimension.
     pub(super) dim: usize,
@@ -31,7 +31,7 @@ pub(super) struct Needs {
     pub(super) kept: usize,
 }
 
-/// What a cache without slots returns.
+/// The tensor of a cache without slots.
 pub(super) static NO_TENSOR: Option<Tensor> = None;
 
 impl Store {
@@ -39,13 +39,13 @@ impl Store {
     pub(super) fn zeros(
         shape: impl Into<Shape>,
         dtype: DType,
-        needs: &Needs,
+        needs: &StoreRequirements,
         like: &Tensor,
     ) -> Result<Self, CandleError> {
         Self::of(Tensor::zeros(shape, dtype, like.device())?, needs.scatter)
     }
 
-    /// Takes over a tensor that nobody else writes.
+    /// Takes a tensor that nothing else writes.
     pub(super) fn of(tensor: Tensor, scatter: TensorScatter) -> Result<Self, CandleError> {
         let writer = Writer::new(scatter, &tensor)?;
         Ok(Self { tensor: Some(tensor), writer, sole: Arc::new(()) })
@@ -55,7 +55,7 @@ impl Store {
         self.writer.cache()
     }
 
-    /// A clone needs this store to be made, which whoever writes holds exclusively.
+    /// The answer holds during a write, which has the store exclusively, since a clone is made from the store.
     fn is_sole(&self) -> bool {
         Arc::strong_count(&self.sole) == 1
     }
@@ -78,9 +78,9 @@ impl Store {
 
     /// A store that no clone shares and that has the slots; if another one is needed, what is kept is copied there.
     /// What the cache holds is the same before and after, also on an error.
-    pub(super) fn ready<'s>(
+    pub(super) fn with_room<'s>(
         store: &'s mut Option<Self>,
-        needs: &Needs,
+        needs: &StoreRequirements,
         update: &Tensor,
     ) -> Result<&'s mut Self, CandleError> {
         let fits = |store: &Self| {
@@ -102,22 +102,31 @@ impl Store {
     }
 
     /// Other slots with the same contents.
-    fn reallocated(last: Option<&Self>, needs: &Needs, update: &Tensor) -> Result<Self, CandleError> {
+    fn reallocated(
+        last: Option<&Self>,
+        needs: &StoreRequirements,
+        update: &Tensor,
+    ) -> Result<Self, CandleError> {
         let model = last.filter(|_| needs.kept > 0).map_or(update, Self::tensor);
         let mut shape = model.dims().to_vec();
         match shape.get_mut(needs.dim) {
             Some(slots) => *slots = needs.capacity,
             None => return Err(CandleError::Dim { dim: needs.dim, rank: model.rank() }),
         }
-        // Nothing is allocated for an update that is refused anyway.
+        // Refuses an update before anything is allocated for it.
         let element = element_of_both(model.dtype(), update.dtype())?;
-        // candle multiplies strides without looking.
+        // candle multiplies dimensions without a check for overflow.
         if shape.iter().try_fold(1_usize, |product, dim| product.checked_mul((*dim).max(1))).is_none() {
             return Err(kvscatter::Error::TooLarge { argument: Argument::PastCache }.into());
         }
         let cache = Layout::contiguous(shape.as_slice());
         let one_row = (update.dims().get(needs.dim) > Some(&0)).then_some(0..1);
-        needs.scatter.prepare(&Sides { element, cache: &cache, update: update.layout(), rows: one_row })?;
+        needs.scatter.prepare(&WriteLayouts {
+            element,
+            cache: &cache,
+            update: update.layout(),
+            rows: one_row,
+        })?;
 
         let mut other = Self::zeros(shape, model.dtype(), needs, model)?;
         if let Some(last) = last.filter(|_| needs.kept > 0) {
@@ -131,5 +140,5 @@ impl Store {
 /// Whether two shapes differ in this dimension alone, or not at all.
 fn differs_in(dim: usize, one: &Tensor, other: &Tensor) -> bool {
     let pairs = one.dims().iter().zip(other.dims()).enumerate();
-    one.rank() == other.rank() && pairs.into_iter().all(|(place, (one, other))| place == dim || one == other)
+    one.rank() == other.rank() && pairs.into_iter().all(|(index, (one, other))| index == dim || one == other)
 }

@@ -1,19 +1,19 @@
-//! What the tests' driver counts.
+//! The calls that the simulated driver counts.
 
 use std::ffi::{CString, c_char, c_uint};
 
 use libloading::Library;
 
-/// How often this thread has called functions of the driver; `None` with NVIDIA's, which does not count.
+/// Returns how often this thread has called functions of the driver, or `None` with NVIDIA's driver, which does not count.
 pub(crate) fn calls(functions: &[&str]) -> Option<u32> {
-    // SAFETY: the driver of this process, which is loaded already.
+    // SAFETY: candle has already loaded this library, so no initialiser runs.
     let driver = unsafe { Library::new("libcuda.so.1") }.unwrap();
-    // SAFETY: `fake_calls` of `driver.cpp`.
+    // SAFETY: `fake_calls` has this type in `driver.cpp`, and NVIDIA's driver has no such function.
     let count =
         unsafe { driver.get::<unsafe extern "C" fn(*const c_char) -> c_uint>(b"fake_calls\0") }.ok()?;
     let calls = functions.iter().map(|function| {
         let function = CString::new(*function).unwrap();
-        // SAFETY: it reads a name that ends with a zero.
+        // SAFETY: `function` ends with a zero and lives during the call.
         unsafe { count(function.as_ptr()) }
     });
     Some(calls.sum())

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::TensorScatter;
-use kvscatter_candle::cuda::Writer;
+use kvscatter_candle::cuda::CudaWriter;
 
 /// A device with a stream of each thread's own.
 pub(crate) fn device() -> Device {
@@ -23,8 +23,8 @@ pub(crate) fn list(device: &Device, numbers: &[i64]) -> Tensor {
     Tensor::new(numbers, device).unwrap()
 }
 
-pub(crate) fn writer(caches: &[Tensor]) -> Writer {
-    Writer::new(TensorScatter::new(), &caches.iter().collect::<Vec<_>>()).unwrap()
+pub(crate) fn writer(caches: &[Tensor]) -> CudaWriter {
+    CudaWriter::new(TensorScatter::new(), &caches.iter().collect::<Vec<_>>()).unwrap()
 }
 
 /// The slots of each sample: the first element of each row of two.

@@ -1,4 +1,4 @@
-//! The writer on a device, which is whatever `libcuda.so.1` has: the tests' own driver, or NVIDIA's.
+//! The writer on the device of `libcuda.so.1`, which is the simulated driver or NVIDIA's.
 #![cfg(test)]
 
 mod calls;

@@ -4,8 +4,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
 use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
 use kvscatter::Argument;
-use kvscatter_candle::cuda::{WriteAt, Writer};
-use kvscatter_candle::{CandleError, TensorScatter, positions};
+use kvscatter_candle::cuda::{CudaWriter, DeviceWriteAt};
+use kvscatter_candle::{CandleError, TensorScatter, positions_from_tensor};
 
 use crate::calls::calls;
 use crate::driver::{all, caches, device, list, row, slots, writer};
@@ -16,7 +16,7 @@ const CUDA: DeviceLocation = DeviceLocation::Cuda { gpu_id: 0 };
 fn caches_that_are_not_on_one_cuda_device() {
     let (device, here) = (device(), caches(&Device::Cpu));
     let there = caches(&device);
-    let made = |caches: &[&Tensor]| Writer::new(TensorScatter::new(), caches).unwrap_err();
+    let made = |caches: &[&Tensor]| CudaWriter::new(TensorScatter::new(), caches).unwrap_err();
     assert!(matches!(made(&[]), CandleError::NoCaches));
     assert!(matches!(made(&[&here[0], &there[0]]), CandleError::NoCuda { device: DeviceLocation::Cpu }));
     let mixed = made(&[&there[0], &here[0]]);
@@ -30,7 +30,7 @@ fn caches_that_are_not_on_one_cuda_device() {
 fn caches_that_meet() {
     let [cache, _] = caches(&device());
     let views = [(0, 3), (2, 2)].map(|(start, len)| cache.narrow(2, start, len).unwrap());
-    let error = Writer::new(TensorScatter::new(), &views.each_ref()).unwrap_err();
+    let error = CudaWriter::new(TensorScatter::new(), &views.each_ref()).unwrap_err();
     assert!(matches!(
         error,
         CandleError::Write(kvscatter::Error::Overlap {
@@ -40,18 +40,18 @@ fn caches_that_meet() {
             with_pair: 1
         })
     ));
-    // What interleaves cannot be told from what meets.
+    // Interleaved views cannot be distinguished from overlapping ones.
     let pairs = cache.reshape((2, 1, 2, 2, 2)).unwrap();
     for dim in [3, 4] {
         let parts = [0, 1].map(|part| pairs.narrow(dim, part, 1).unwrap().squeeze(dim).unwrap());
-        let error = Writer::new(TensorScatter::new(), &parts.each_ref()).unwrap_err();
+        let error = CudaWriter::new(TensorScatter::new(), &parts.each_ref()).unwrap_err();
         assert!(matches!(
             error,
             CandleError::Write(kvscatter::Error::Overlap { with: Argument::PastCache, .. })
         ));
     }
     let apart = [0, 1].map(|sample| cache.narrow(0, sample, 1).unwrap());
-    Writer::new(TensorScatter::new(), &apart.each_ref()).unwrap();
+    CudaWriter::new(TensorScatter::new(), &apart.each_ref()).unwrap();
 }
 
 #[test]
@@ -62,42 +62,42 @@ fn updates_and_lists_that_do_not_belong_there() {
     let mut writer = writer(&caches);
     let (update, starts) = (row(&device, 1.), list(&device, &[0, 1]));
     let before = calls(&["cuLaunchKernel"]);
-    let mut refused = |updates: &[&Tensor], at: WriteAt<'_>| writer.write(updates, at).unwrap_err();
+    let mut refused = |updates: &[&Tensor], at: DeviceWriteAt<'_>| writer.write(updates, at).unwrap_err();
 
     assert!(matches!(
-        refused(&[&update], WriteAt::new(&starts)),
+        refused(&[&update], DeviceWriteAt::new(&starts)),
         CandleError::Updates { got: 1, expected: 2 }
     ));
     let here = row(&Device::Cpu, 1.);
     assert!(matches!(
-        refused(&[&update, &here], WriteAt::new(&starts)),
+        refused(&[&update, &here], DeviceWriteAt::new(&starts)),
         CandleError::OtherDevice { argument: Argument::Update, device: DeviceLocation::Cpu, cache: CUDA }
     ));
     assert!(matches!(
-        refused(&[&update, &update], WriteAt::new(&list(&Device::Cpu, &[0, 1]))),
+        refused(&[&update, &update], DeviceWriteAt::new(&list(&Device::Cpu, &[0, 1]))),
         CandleError::OtherDevice { argument: Argument::WriteIndices, .. }
     ));
     let own = caches[1].narrow(2, 0, 1).unwrap();
     assert!(matches!(
-        refused(&[&own, &update], WriteAt::new(&starts)),
+        refused(&[&own, &update], DeviceWriteAt::new(&starts)),
         CandleError::Write(Core::Overlap { with: Argument::Update, pair: 1, with_pair: 0, .. })
     ));
     let half =
         update.to_device(&Device::Cpu).unwrap().to_dtype(DType::F16).unwrap().to_device(&device).unwrap();
     assert!(matches!(
-        refused(&[&update, &half], WriteAt::new(&starts)),
+        refused(&[&update, &half], DeviceWriteAt::new(&starts)),
         CandleError::Write(Core::ElementTypeMismatch { .. })
     ));
     assert!(matches!(
-        refused(&[&update, &caches_row_of_three(&device)], WriteAt::new(&starts)),
+        refused(&[&update, &caches_row_of_three(&device)], DeviceWriteAt::new(&starts)),
         CandleError::Write(Core::DimensionMismatch { .. })
     ));
     assert!(matches!(
-        refused(&[&update, &update], WriteAt::new(&list(&device, &[0, 1, 2]))),
+        refused(&[&update, &update], DeviceWriteAt::new(&list(&device, &[0, 1, 2]))),
         CandleError::Write(Core::ListLength { argument: Argument::WriteIndices, got: 3, expected: 2 })
     ));
     assert!(matches!(
-        refused(&[&update, &update], WriteAt::new(&starts).lengths(&list(&device, &[1]))),
+        refused(&[&update, &update], DeviceWriteAt::new(&starts).lengths(&list(&device, &[1]))),
         CandleError::Write(Core::ListLength { argument: Argument::Lengths, got: 1, expected: 2 })
     ));
     assert_eq!(calls(&["cuLaunchKernel"]), before);
@@ -142,7 +142,7 @@ fn lists_that_a_device_does_not_read() {
     }
     let starts = list(&device, &[0, 1]);
     assert!(matches!(
-        writer.write(&[&update, &update], WriteAt::new(&starts).lengths(&unsigned)),
+        writer.write(&[&update, &update], DeviceWriteAt::new(&starts).lengths(&unsigned)),
         Err(CandleError::DeviceList { argument: Argument::Lengths, .. })
     ));
 }
@@ -162,9 +162,9 @@ fn lists_that_are_longer_than_their_storages() {
         let two = Tensor::from_storage(storage, 2, BackpropOp::none(), false);
         let starts = list(&device, &[0, 0]);
         for at in [
-            WriteAt::new(&two),
-            WriteAt::new(&starts).lengths(&two),
-            WriteAt::new(&two.narrow(0, 1, 1).unwrap()),
+            DeviceWriteAt::new(&two),
+            DeviceWriteAt::new(&starts).lengths(&two),
+            DeviceWriteAt::new(&two.narrow(0, 1, 1).unwrap()),
         ] {
             let error = writer.write(&[&update, &update], at).unwrap_err();
             assert!(matches!(error, CandleError::Write(kvscatter::Error::BufferLength { .. })), "{error}");
@@ -182,7 +182,10 @@ fn what_is_for_the_cpu_says_so() {
     let (update, starts) = (row(&device, 1.), list(&device, &[0, 1]));
     let error = kvscatter_candle::Writer::new(TensorScatter::new(), &cache).unwrap_err();
     assert!(matches!(error, CandleError::Device { argument: Argument::PastCache, device: CUDA }));
-    assert!(matches!(positions(&starts), Err(CandleError::Device { argument: Argument::WriteIndices, .. })));
+    assert!(matches!(
+        positions_from_tensor(&starts),
+        Err(CandleError::Device { argument: Argument::WriteIndices, .. })
+    ));
     let error = cache.inplace_op3(&update, &starts, &TensorScatter::new()).unwrap_err();
-    assert!(error.to_string().contains("cuda::Writer"), "{error}");
+    assert!(error.to_string().contains("cuda::CudaWriter"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Positions that do not fit.
 
 use candle_core::{DType, Device, Tensor};
-use kvscatter_candle::cuda::{WriteAt, Writer};
+use kvscatter_candle::cuda::{CudaWriter, DeviceWriteAt};
 use kvscatter_candle::{CandleError, TensorScatter};
 
 use crate::driver::{caches, device, list, row, slots, writer};
@@ -82,11 +82,13 @@ fn lengths_that_do_not_fit() {
     let caches = caches(&device);
     let (mut writer, update) = (writer(&caches), row(&device, 1.));
     let starts = list(&device, &[1, 4]);
-    writer.write(&[&update, &update], WriteAt::new(&starts).lengths(&list(&device, &[1, 0]))).unwrap();
+    writer.write(&[&update, &update], DeviceWriteAt::new(&starts).lengths(&list(&device, &[1, 0]))).unwrap();
     writer.check().unwrap();
     assert_eq!(slots(&caches[0]), [0., 1., 0., 0., 0., 0., 0., 0.]);
     for lengths in [[1, 1], [2, 0], [-1, 0]] {
-        writer.write(&[&update, &update], WriteAt::new(&starts).lengths(&list(&device, &lengths))).unwrap();
+        writer
+            .write(&[&update, &update], DeviceWriteAt::new(&starts).lengths(&list(&device, &lengths)))
+            .unwrap();
         assert_eq!(write_error(writer.check()), on_the_cpu(&[1, 4], Some(&lengths)));
         writer.clear().unwrap();
     }
@@ -98,7 +100,7 @@ fn the_length_of_a_sample_that_does_not_fit_is_in_its_error() {
     let (mut writer, update) = (writer(&caches(&device)), rows(&device));
     let (starts, lengths) = ([4, 0], [1, 2]);
     let lists = [starts, lengths].map(|numbers| list(&device, &numbers));
-    writer.write(&[&update, &update], WriteAt::new(&lists[0]).lengths(&lists[1])).unwrap();
+    writer.write(&[&update, &update], DeviceWriteAt::new(&lists[0]).lengths(&lists[1])).unwrap();
     let expected = on_the_cpu_with(&rows(&Device::Cpu), &starts, Some(&lengths));
     assert_eq!(write_error(writer.check()), expected);
 }
@@ -197,13 +199,14 @@ fn a_check_that_finds_nothing_settles_what_was_written() {
 fn lengths_of_another_write_are_never_in_the_error() {
     let device = device();
     let (mut writer, one, two) = (writer(&caches(&device)), row(&device, 1.), rows(&device));
-    let write = |writer: &mut Writer, update: &Tensor, starts: [i64; 2], lengths: Option<[i64; 2]>| {
+    let write = |writer: &mut CudaWriter, update: &Tensor, starts: [i64; 2], lengths: Option<[i64; 2]>| {
         let (starts, lengths) = (list(&device, &starts), lengths.map(|lengths| list(&device, &lengths)));
-        let at =
-            lengths.as_ref().map_or(WriteAt::new(&starts), |lengths| WriteAt::new(&starts).lengths(lengths));
+        let at = lengths
+            .as_ref()
+            .map_or(DeviceWriteAt::new(&starts), |lengths| DeviceWriteAt::new(&starts).lengths(lengths));
         writer.write(&[update, update], at).unwrap();
     };
-    // A row that is bad was to be written, whatever later lengths are.
+    // A bad row was to be written, for any later lengths.
     write(&mut writer, &one, [4, 0], Some([1, 1]));
     write(&mut writer, &one, [4, 0], Some([0, 1]));
     assert_eq!(write_error(writer.check()), on_the_cpu(&[4, 0], None));

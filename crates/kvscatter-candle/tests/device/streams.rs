@@ -6,7 +6,7 @@ use candle_core::cuda::CudaDType;
 use candle_core::cuda::cudarc::driver::{DeviceRepr, sys};
 use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Tensor};
 use kvscatter::Argument;
-use kvscatter_candle::cuda::{WriteAt, Writer};
+use kvscatter_candle::cuda::{CudaWriter, DeviceWriteAt};
 use kvscatter_candle::{CandleError, TensorScatter};
 
 use crate::calls::calls;
@@ -24,7 +24,7 @@ fn a_write_waits_for_another_stream_to_make_the_update_and_that_stream_for_the_w
     let update = row(&others, 1.);
     let positions = list(&others, &[0, 1]);
     writer.write(&[&update, &update], &positions).unwrap();
-    // Nothing has run so far. The other stream, run first, must not reach what comes behind the write.
+    // Nothing has run so far. The other stream, run first, must not reach the work after the write.
     overwrite(&update, &[7_f32; 4]);
     others.synchronize().unwrap();
     assert_eq!(slots(&caches[0]), [1., 0., 0., 0., 0., 1., 0., 0.]);
@@ -73,7 +73,7 @@ fn overwrite<T: CudaDType + DeviceRepr + 'static>(tensor: &Tensor, numbers: &[T]
 #[test]
 fn a_graph_replays_a_write_with_positions_that_change() {
     let device = own_stream();
-    // SAFETY: one stream.
+    // SAFETY: this test uses one stream, so no event is needed to order its work.
     unsafe { device.as_cuda_device().unwrap().disable_event_tracking() };
     let caches = caches(&device);
     let mut writer = writer(&caches);
@@ -132,13 +132,13 @@ fn tensors_of_a_device_with_which_nothing_is_ordered_are_refused() {
         let ones = [&ours, &others].map(|device| list(device, &[1, 1]));
         let updates = [&ours, &others].map(|device| row(device, 7.));
         let before = calls(&["cuLaunchKernel"]);
-        let mut refused = |updates: [&Tensor; 2], at: WriteAt<'_>| argument(writer.write(&updates, at));
+        let mut refused = |updates: [&Tensor; 2], at: DeviceWriteAt<'_>| argument(writer.write(&updates, at));
         let [mine, theirs] = &updates;
-        assert_eq!(refused([mine, theirs], WriteAt::new(&lists[0])), Argument::Update);
-        assert_eq!(refused([mine, mine], WriteAt::new(&lists[1])), Argument::WriteIndices);
-        assert_eq!(refused([mine, mine], WriteAt::new(&lists[0]).lengths(&ones[1])), Argument::Lengths);
+        assert_eq!(refused([mine, theirs], DeviceWriteAt::new(&lists[0])), Argument::Update);
+        assert_eq!(refused([mine, mine], DeviceWriteAt::new(&lists[1])), Argument::WriteIndices);
+        assert_eq!(refused([mine, mine], DeviceWriteAt::new(&lists[0]).lengths(&ones[1])), Argument::Lengths);
         let both = [&caches[0], &crate::driver::caches(&others)[0]];
-        let made = Writer::new(TensorScatter::new(), &both).map(drop);
+        let made = CudaWriter::new(TensorScatter::new(), &both).map(drop);
         assert_eq!(argument(made), Argument::PastCache);
         assert_eq!(calls(&["cuLaunchKernel"]), before);
         writer.write(&[mine, mine], &lists[0]).unwrap();
@@ -150,7 +150,7 @@ fn tensors_of_a_device_with_which_nothing_is_ordered_are_refused() {
 #[test]
 fn a_program_that_orders_streams_itself_may_mix_them() {
     let (ours, others) = (own_stream(), device());
-    // SAFETY: the other stream has nothing to do while a write is under way.
+    // SAFETY: the other stream is idle while a write runs, so no event is needed to order the two.
     unsafe { others.as_cuda_device().unwrap().disable_event_tracking() };
     let caches = caches(&ours);
     let (mut writer, update) = (writer(&caches), row(&others, 7.));
@@ -176,7 +176,7 @@ fn two_devices_have_one_stream_on_one_thread() {
 fn a_writer_that_moves_to_another_thread_waits_once_for_the_first_ones_stream() {
     for (device, waits) in [(device(), 1), (own_stream(), 0)] {
         let caches = caches(&device);
-        let mut writer: Writer = writer(&caches);
+        let mut writer: CudaWriter = writer(&caches);
         // All of it is still under way.
         let (update, positions) = (row(&device, 7.), list(&device, &[0, 1]));
         let (update, positions) = thread::spawn(move || {

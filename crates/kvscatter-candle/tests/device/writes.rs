@@ -3,7 +3,7 @@
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{DType, Device, Storage, Tensor};
 use kvscatter::{Argument, Mode, OutOfRange};
-use kvscatter_candle::cuda::{WriteAt, Writer};
+use kvscatter_candle::cuda::{CudaWriter, DeviceWriteAt};
 use kvscatter_candle::{CacheWrite, CandleError, TensorScatter, write_many};
 use kvscatter_oracle::cases::Random;
 
@@ -58,11 +58,11 @@ impl Case {
         };
         let writes = writers.iter_mut().zip(updates);
         let writes = writes.map(|(writer, update)| CacheWrite { writer, update, at: at.clone() });
-        write_many(&mut writes.collect::<Vec<_>>()).unwrap()
+        write_many(&mut writes.collect::<Vec<_>>()).unwrap().skipped
     }
 
     fn on_the_device(&self, device: &Device, caches: &[Tensor], updates: &[Tensor], narrow: bool) -> bool {
-        let mut writer = Writer::new(self.scatter, &caches.iter().collect::<Vec<_>>()).unwrap();
+        let mut writer = CudaWriter::new(self.scatter, &caches.iter().collect::<Vec<_>>()).unwrap();
         let numbers = |numbers: &[i64]| match narrow {
             true => {
                 Tensor::new(numbers.iter().map(|&number| number as i32).collect::<Vec<_>>(), device).unwrap()
@@ -70,7 +70,7 @@ impl Case {
             false => list(device, numbers),
         };
         let (starts, lengths) = (numbers(&self.starts), self.lengths.as_deref().map(numbers));
-        let at = WriteAt::new(&starts);
+        let at = DeviceWriteAt::new(&starts);
         let at = lengths.as_ref().map_or(at, |lengths| at.lengths(lengths));
         writer.write(&updates.iter().collect::<Vec<_>>(), at).unwrap();
         writer.check().is_ok()
@@ -117,7 +117,7 @@ fn elements_of_every_type_that_candle_has_on_devices() {
         let cache = Tensor::zeros((2, 1, 4, 3), dtype, &device).unwrap();
         let update = Tensor::arange(1_f32, 7., &Device::Cpu).unwrap().reshape((2, 1, 1, 3)).unwrap();
         let update = update.to_dtype(dtype).unwrap().to_device(&device).unwrap();
-        let mut writer = Writer::new(TensorScatter::new(), &[&cache]).unwrap();
+        let mut writer = CudaWriter::new(TensorScatter::new(), &[&cache]).unwrap();
         writer.write(&[&update], &list(&device, &[3, 0])).unwrap();
         writer.check().unwrap();
         let got = cache.to_device(&Device::Cpu).unwrap().to_dtype(D::F32).unwrap();
@@ -136,7 +136,7 @@ fn scales_of_eight_bits_which_candle_itself_does_not_copy_back() {
         Tensor::from_raw_buffer(bytes, DType::F8E8M0, shape, &device).unwrap()
     };
     let (whole, update) = (bytes(&[0xEE; 12], &[2, 1, 1, 3, 2]), bytes(&[1, 2, 3, 4], &[2, 1, 1, 1, 2]));
-    let mut writer = Writer::new(TensorScatter::new(), &[&whole.get(1).unwrap()]).unwrap();
+    let mut writer = CudaWriter::new(TensorScatter::new(), &[&whole.get(1).unwrap()]).unwrap();
     writer.write(&[&update.get(1).unwrap()], &list(&device, &[1])).unwrap();
     writer.check().unwrap();
     let got = match &*whole.storage_and_layout().0 {
@@ -158,7 +158,7 @@ fn elements_of_four_and_six_bits_are_refused() {
     for dtype in [DType::F4, DType::F6E2M3, DType::F6E3M2] {
         let whole = Tensor::from_raw_buffer(&[0xEE; 24], dtype, &[2, 1, 1, 4, 4], &device).unwrap();
         for cache in [&whole.get(0).unwrap(), &whole.get(1).unwrap()] {
-            match Writer::new(scatter, &[cache]).unwrap_err() {
+            match CudaWriter::new(scatter, &[cache]).unwrap_err() {
                 CandleError::DType { argument: Argument::PastCache, dtype: refused } => {
                     assert_eq!(refused, dtype)
                 }

@@ -13,7 +13,7 @@ def values(of: Choices) -> list[int]:
 
 def test_each_choice_is_changed_alone_to_what_is_not_the_default() -> None:
     found = variations(DEFAULT)
-    assert values(found["blocks_each 4 → 8"]) == [2, 256, 64, 4, 8]
+    assert values(found["min_blocks_per_multiprocessor 4 → 8"]) == [2, 256, 64, 4, 8]
     for changed in found.values():
         assert sum(a != b for a, b in zip(values(changed), values(DEFAULT), strict=True)) == 1
     assert len(found) == sum(map(len, choices.VALUES.values()))

@@ -46,7 +46,7 @@ class Ours:
         return [Way(name, role, self.write) for name, role in roles.items()]
 
     def ways_of_choices(self) -> list[Way]:
-        roles = {OURS: Role.OURS, AGAIN: Role.OURS, "few_jobs 2 → 0": Role.VARIANT}
+        roles = {OURS: Role.OURS, AGAIN: Role.OURS, "small_table_jobs 2 → 0": Role.VARIANT}
         return [Way(name, role, self.write) for name, role in roles.items()]
 
     def host_time(self) -> float:
@@ -125,9 +125,9 @@ def test_everyone_who_is_right_is_timed() -> None:
 def test_choices_are_timed_beside_the_default_and_nobody_else() -> None:
     run = bench_gpu.measure(SMALL[:1], bench_gpu.PAGE, 1000, of_choices=True)
     [result] = run.results
-    assert set(result.samples) == {OURS, AGAIN, "few_jobs 2 → 0"}
+    assert set(result.samples) == {OURS, AGAIN, "small_table_jobs 2 → 0"}
     assert (result.peers, run.skipped) == ([], {})
-    assert "few_jobs 2 → 0" in choices.page(run)
+    assert "small_table_jobs 2 → 0" in choices.page(run)
 
 
 @pytest.mark.usefixtures("no_device")

@@ -1,13 +1,17 @@
-//! A status is read long after its launch: whatever it and the lists say by then, there is an error, and no panic.
+//! A status may be read long after its launch. For any values in it and in the lists, `check` returns an error and does not
+//! panic.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{ElementType, Error as CoreError, Prepared};
-use kvscatter_cuda::{CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, Status, StatusWords};
+use kvscatter_cuda::{
+    BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
+    StatusWords,
+};
 use kvscatter_oracle::cases::Random;
 
-use crate::abi::{LAYER, LENGTH, SPAN};
+use crate::abi::{LAYER, LENGTH, ROW_COUNT};
 use crate::device::Memory;
 use crate::host::cuda;
 use crate::rig::{Rig, shapes};
@@ -23,7 +27,7 @@ fn writes() -> Vec<(DeviceWrite, bool)> {
     let ends = KvCacheOperation::new().prepare(half, &[2, BATCH, 5, 2], &[6, 2]).unwrap();
     let write = |prepared: &Prepared| {
         let (cache, update) = (DeviceBuffer::new(0x1000, 4096), DeviceBuffer::new(0x9000, 4096));
-        cuda().prepare(prepared, &[Pair { cache, update }]).unwrap()
+        cuda().prepare(prepared, &[BufferPair { cache, update }]).unwrap()
     };
     vec![(write(&onnx), false), (write(&padded), false), (write(&packed), true), (write(&ends), true)]
 }
@@ -45,22 +49,23 @@ fn any_status_over_any_lists_is_an_error() {
         }
         let [starts, lengths, row_counts] = lists.each_ref().map(|list| list.address);
         let mut indices =
-            Indices::new(DeviceList::i64(starts, BATCH)).lengths(DeviceList::i64(lengths, BATCH));
+            DeviceCallIndices::new(DeviceList::i64(starts, BATCH)).lengths(DeviceList::i64(lengths, BATCH));
         if *has_row_counts {
             let has_layer = write.prepared().geometry().layers() == 2;
             indices =
                 indices.row_counts(DeviceList::i64(row_counts, if has_layer { BATCH } else { BATCH + 1 }));
             indices = if has_layer { indices.layer(layer.address) } else { indices };
         }
-        let sample = random.pick(&[0, 1, 2, 3, 4, SPAN - 1, 0x3FFF_FFFF, 0x3FFF_FFFE]);
+        let sample = random.pick(&[0, 1, 2, 3, 4, ROW_COUNT - 1, 0x3FFF_FFFF, 0x3FFF_FFFE]);
         let words = StatusWords {
             bad_samples: random.pick(&[1, 2, u32::MAX]),
-            first_sample: random.pick(&[sample, sample | LENGTH, sample | SPAN, LAYER]),
+            first_sample: random.pick(&[sample, sample | LENGTH, sample | ROW_COUNT, LAYER]),
             first_value: random.pick(&EDGES),
         };
         memory.fill(&bytes_of(words));
-        let status = Status::at(memory.address).unwrap();
-        // SAFETY: the status and the lists are memory of the context, as large as they are said to be.
+        let status = DeviceStatus::at(memory.address).unwrap();
+        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the context, and no
+        // launch runs.
         let found = unsafe { write.check(status, &indices) };
         assert!(
             matches!(found, Err(CudaError::Write(_) | CudaError::BadIndices { .. })),
@@ -98,7 +103,7 @@ fn the_value_is_that_of_the_launch() {
     };
     let found = rig.check(&write);
     assert!(is_it(&found), "{found:?}");
-    // SAFETY: the status is memory of the context.
+    // SAFETY: the 16 bytes of the status are memory of `rig`, whose stream was waited for.
     let words = unsafe { cuda().read(rig.status()) }.unwrap();
     let found = write.check_words(words);
     assert!(is_it(&found), "{found:?}");

@@ -12,11 +12,11 @@ fn choices() -> Vec<LaunchConfig> {
     let mut choices = vec![default];
     for value in [0, 1, 2, 3, 64, u32::MAX] {
         choices.extend([
-            LaunchConfig { few_jobs: value, ..default },
-            LaunchConfig { most_threads: value, ..default },
-            LaunchConfig { few_threads: value, ..default },
-            LaunchConfig { most_per_thread: value, blocks_each: 0, ..default },
-            LaunchConfig { blocks_each: value, most_threads: 1, ..default },
+            LaunchConfig { small_table_jobs: value, ..default },
+            LaunchConfig { max_threads_per_block: value, ..default },
+            LaunchConfig { min_threads_per_block: value, ..default },
+            LaunchConfig { max_vectors_per_thread: value, min_blocks_per_multiprocessor: 0, ..default },
+            LaunchConfig { min_blocks_per_multiprocessor: value, max_threads_per_block: 1, ..default },
         ]);
     }
     choices
@@ -33,9 +33,9 @@ fn every_choice_writes_the_same() {
             for cache in &rig.caches {
                 cache.fill(&written(0, &[]));
             }
-            let present = rig.present(&presents).with_choices(&choices);
+            let present = rig.present(&presents).with_launch_config(&choices);
             assert_eq!(rig.run(&present, [1, 3]), nothing_bad, "{choices:?}");
-            let write = rig.write().with_choices(&choices);
+            let write = rig.write().with_launch_config(&choices);
             assert_eq!(rig.run(&write, [2, 0]), nothing_bad, "{choices:?}");
             rig.assert_written(&[[Some(2), Some(0)]]);
             for (number, present) in presents.iter().enumerate() {
@@ -59,7 +59,7 @@ fn a_choice_is_that_of_the_launch() {
     };
     let unchosen = threads_of(&rig.write());
     assert!(unchosen > 1);
-    assert_eq!(threads_of(&rig.write().with_choices(&LaunchConfig::DEFAULT)), unchosen);
-    let alone = LaunchConfig { most_threads: 1, ..LaunchConfig::DEFAULT };
-    assert_eq!(threads_of(&rig.write().with_choices(&alone)), 1);
+    assert_eq!(threads_of(&rig.write().with_launch_config(&LaunchConfig::DEFAULT)), unchosen);
+    let alone = LaunchConfig { max_threads_per_block: 1, ..LaunchConfig::DEFAULT };
+    assert_eq!(threads_of(&rig.write().with_launch_config(&alone)), 1);
 }

@@ -5,7 +5,7 @@ use kvscatter_oracle::cases::{Call, Case};
 use kvscatter_oracle::tensorrt::UpdateForm;
 use kvscatter_oracle::{OutOfRange, Refusal};
 
-use crate::abi::{LAYER, LENGTH, SPAN, StatusWords};
+use crate::abi::{LAYER, LENGTH, ROW_COUNT, StatusWords};
 
 /// What the status must say after one launch, and what the caches must hold.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) fn of(case: &Case) -> Option<Contract> {
     }
 }
 
-/// With lists that are right, each sample is held to the rule by itself.
+/// With correct lists, each sample is checked alone.
 fn of_samples(case: &Case) -> Contract {
     let Case { call, cache_shape, update_shape, .. } = case;
     let row_counts = row_counts_of(call, update_shape);
@@ -79,19 +79,19 @@ fn bad_row_count(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> 
     if let Call::KvCacheUpdate { update_lengths: Some(lengths), .. } = call
         && lengths[0] != 0
     {
-        return Some((SPAN, lengths[0].into()));
+        return Some((ROW_COUNT, lengths[0].into()));
     }
     let capacity = cache_shape[2] as i64;
-    let (least, most) = match (call, update_shape) {
+    let (min_rows, max_rows) = match (call, update_shape) {
         (Call::KvCacheOperation { .. }, &[_, rows, _, _]) => (rows as i64, rows as i64),
         (Call::KvCacheOperation { .. }, _) => (1, capacity),
         _ => (0, capacity),
     };
     let row_counts = row_counts_of(call, update_shape);
-    let bad = row_counts.iter().position(|rows| !(least..=most).contains(rows));
+    let bad = row_counts.iter().position(|rows| !(min_rows..=max_rows).contains(rows));
     let found =
         bad.map_or((row_counts.len(), row_counts.iter().sum()), |sample| (sample, row_counts[sample]));
-    Some((u32::try_from(found.0).unwrap() | SPAN, found.1))
+    Some((u32::try_from(found.0).unwrap() | ROW_COUNT, found.1))
 }
 
 /// The rows that each sample brings.

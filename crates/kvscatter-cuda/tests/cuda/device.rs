@@ -26,7 +26,7 @@ macro_rules! functions {
             fn of(library: &'static Library) -> Self {
                 Self {
                     $($name: {
-                        // SAFETY: the type is what the driver's header declares.
+                        // SAFETY: `$name` has this type in the driver's header.
                         let found = unsafe { library.get(stringify!($name)) };
                         *found.expect(stringify!($name))
                     },)*
@@ -34,8 +34,8 @@ macro_rules! functions {
             }
 
             $(pub(crate) fn $name(&self, $($argument: $type),*) -> Result<(), Failure> {
-                // SAFETY: the tests of this folder pass what the function asks for: places that live as long as the
-                // call, and addresses and handles that the driver has given out, or that it is to refuse.
+                // SAFETY: the tests of this folder pass pointers that live during the call, and addresses and handles that
+                // the driver returned or that it must refuse.
                 let result = unsafe { (self.$name)($($argument),*) };
                 if result == 0 { Ok(()) } else { Err(result) }
             })*
@@ -80,7 +80,7 @@ pub(crate) struct Device {
     context: Handle,
 }
 
-// SAFETY: the functions may be called from any thread, and the context may be current in all of them.
+// SAFETY: the driver's functions may be called from any thread, and a context may be current on several threads.
 unsafe impl Sync for Device {}
 // SAFETY: neither the functions nor the handle of the context belong to a thread.
 unsafe impl Send for Device {}
@@ -94,7 +94,7 @@ pub(crate) fn path() -> String {
 pub(crate) fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        // SAFETY: a driver, or the tests' own library, neither of which does anything when it is loaded.
+        // SAFETY: the file at `path()` is a CUDA driver or the simulated one. Loading either runs no code with conditions.
         unsafe { Library::new(path()) }.unwrap()
     })
 }
@@ -132,7 +132,7 @@ impl Device {
     pub(crate) fn name(&self, failure: Failure) -> String {
         let mut name = null();
         self.functions.cuGetErrorName(failure, &raw mut name).unwrap();
-        // SAFETY: the driver's own text, which ends with a zero and stays.
+        // SAFETY: `name` is a text of the driver that ends with a zero and is never freed.
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 

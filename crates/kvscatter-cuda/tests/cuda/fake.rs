@@ -13,13 +13,13 @@ pub(crate) fn is_fake() -> bool {
 
 /// Whether the driver has this function.
 pub(crate) fn has(name: &str) -> bool {
-    // SAFETY: only looked for.
+    // SAFETY: the symbol is never called, so its type does not matter.
     let found: Result<Symbol<'_, unsafe extern "C" fn()>, _> = unsafe { library().get(name) };
     found.is_ok()
 }
 
 fn function<F>(name: &str) -> Symbol<'static, F> {
-    // SAFETY: the types below are those of `tests/fake/driver.cpp`.
+    // SAFETY: each caller below names a function of `tests/fake/driver.cpp` with its type.
     unsafe { library().get(name) }.unwrap()
 }
 
@@ -42,7 +42,7 @@ impl Drop for Failing {
 fn fail(name: &str, failure: Failure) {
     let name = CString::new(name).unwrap();
     let fail = function::<unsafe extern "C" fn(*const c_char, c_int)>("fake_fail");
-    // SAFETY: the text ends with a zero, and is copied.
+    // SAFETY: `name` ends with a zero and lives during the call, which copies it.
     unsafe { fail(name.as_ptr(), failure) };
 }
 
@@ -50,7 +50,7 @@ fn fail(name: &str, failure: Failure) {
 pub(crate) fn calls(name: &str) -> u32 {
     let name = CString::new(name).unwrap();
     let calls = function::<unsafe extern "C" fn(*const c_char) -> c_uint>("fake_calls");
-    // SAFETY: the text ends with a zero.
+    // SAFETY: `name` ends with a zero and lives during the call.
     unsafe { calls(name.as_ptr()) }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn threads() -> u32 {
 
 fn counted(name: &str) -> u32 {
     let count = function::<unsafe extern "C" fn() -> c_uint>(name);
-    // SAFETY: takes nothing.
+    // SAFETY: `count` takes no arguments and returns a counter of the simulated driver.
     unsafe { count() }
 }
 
@@ -93,6 +93,6 @@ impl Drop for OfGeneration {
 
 fn generation(capability: i32, newest_ptx: f64) {
     let generation = function::<unsafe extern "C" fn(c_int, c_double)>("fake_device");
-    // SAFETY: takes two numbers.
+    // SAFETY: `generation` takes two numbers by value, which the simulated driver stores.
     unsafe { generation(capability, newest_ptx) };
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 
-use kvscatter_cuda::{Cuda, CudaError, DeviceBuffer, Indices, Pair, Stream as OfCaller};
+use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, Stream as OfCaller};
 
 use crate::device::{Failure, Handle, device, functions, path};
 use crate::fake::{Failing, OfGeneration, all_calls, calls, has, is_fake};
@@ -18,7 +18,7 @@ const ILLEGAL_ADDRESS: Failure = 700;
 const OF_THIS_THREAD: c_int = 1;
 
 fn fresh() -> Result<Cuda, CudaError> {
-    // SAFETY: the tests' own driver.
+    // SAFETY: the file at `path()` is the simulated driver, whose functions have the signatures of CUDA's.
     unsafe { Cuda::load_from(Path::new(&path())) }
 }
 
@@ -59,10 +59,10 @@ fn every_failure_names_the_call() {
     with("cuLaunchKernel", &|| rig.launch(&write));
     rig.stream.synchronize();
     rig.assert_written(&[]);
-    // SAFETY: the status is memory of the context.
+    // SAFETY: the 16 bytes of the status are memory of `rig`, which lives until its stream was waited for.
     with("cuMemsetD8Async", &|| unsafe { cuda.clear(rig.status(), rig.of_caller()) });
     with("cuMemcpyDtoH_v2", &|| rig.check(&write));
-    // SAFETY: the status is memory of the context.
+    // SAFETY: the 16 bytes of the status are memory of `rig`, which lives until its stream was waited for.
     with("cuMemcpyDtoH_v2", &|| unsafe { cuda.read(rig.status()) }.map(drop));
 
     let unknown = {
@@ -248,8 +248,8 @@ fn a_context_where_another_one_lay_loads_the_kernels_again() {
         let own = OwnContext::new();
         let (write, mut stream) = (cuda.prepare(&shapes(), &rig.pairs()).unwrap(), null_mut());
         functions().cuStreamCreate(&raw mut stream, 1).unwrap();
-        // SAFETY: memory of the tests' own driver belongs to all contexts.
-        unsafe { write.launch(OfCaller::new(stream), &Indices::zero(), None) }.unwrap();
+        // SAFETY: the simulated driver shares memory between contexts. `rig` keeps the buffers until the stream was waited for.
+        unsafe { write.launch(OfCaller::new(stream), &DeviceCallIndices::zero(), None) }.unwrap();
         functions().cuStreamSynchronize(stream).unwrap();
         drop(own);
         rig.assert_written(&vec![[Some(0), Some(0)]; slot + 1]);
@@ -266,7 +266,7 @@ fn a_stream_that_is_none_is_the_drivers_error() {
     let rig = Rig::new(1);
     let write = rig.write();
     let none = OfCaller::new(0x1234 as *mut c_void);
-    // SAFETY: the tests' own driver refuses what is no stream.
+    // SAFETY: `none` is no stream, which the simulated driver refuses, so nothing runs.
     let launched = unsafe { write.launch(none, &rig.indices(), None) };
     assert!(
         matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
@@ -282,14 +282,14 @@ fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
         return;
     }
     let own = OwnContext::new();
-    let pair = Pair { cache: DeviceBuffer::new(0x1000, 64), update: DeviceBuffer::new(0x2000, 16) };
+    let pair = BufferPair { cache: DeviceBuffer::new(0x1000, 64), update: DeviceBuffer::new(0x2000, 16) };
     let write = fresh().unwrap().prepare(&shapes(), &[pair]).unwrap();
     let mut stream = null_mut();
     let functions = functions();
     functions.cuStreamCreate(&raw mut stream, 1).unwrap();
     let launch = || {
-        // SAFETY: the tests' own driver follows no address that it has not given out.
-        unsafe { write.launch(OfCaller::new(stream), &Indices::zero(), None) }
+        // SAFETY: the simulated driver dereferences no address that it has not allocated.
+        unsafe { write.launch(OfCaller::new(stream), &DeviceCallIndices::zero(), None) }
     };
     launch().unwrap();
     assert_eq!(functions.cuStreamSynchronize(stream), Err(ILLEGAL_ADDRESS));

@@ -1,4 +1,4 @@
-//! The host code against the oracle and the core: the same bytes, the same errors, whatever the CPU would say.
+//! The host code against the oracle and the core: the same bytes and the same errors as on the CPU.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use kvscatter::spec::{ascend, tensorrt};
 use kvscatter::{Argument, ElementType, Error as CoreError, Layout, Prepared};
 use kvscatter_cuda::{
-    Cuda, CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, PresentBuffers, Status,
-    StatusWords, Stream as OfCaller,
+    BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
+    PresentBuffers, StatusWords, Stream as OfCaller,
 };
 use kvscatter_oracle::OutOfRange;
 use kvscatter_oracle::cases::{Call, Case, Random, View, cases};
 use kvscatter_oracle::tensorrt::UpdateForm;
 
-use crate::abi::SPAN;
+use crate::abi::ROW_COUNT;
 use crate::core_call::{tensor_scatter, with_plan};
 use crate::device::{Memory, Stream, device, path};
 use crate::scene::{List, Lists, Scene, cache_view, status_of, update_view};
@@ -23,7 +23,7 @@ use crate::{abi, contract};
 pub(crate) fn cuda() -> &'static Cuda {
     static CUDA: OnceLock<Cuda> = OnceLock::new();
     device();
-    // SAFETY: a driver, or the tests' own, which keeps to the same rules.
+    // SAFETY: the file at `path()` is a CUDA driver, or the simulated one, whose functions have the same signatures.
     CUDA.get_or_init(|| unsafe { Cuda::load_from(Path::new(&path())) }.unwrap())
 }
 
@@ -44,7 +44,7 @@ fn prepare(
     }
 }
 
-/// A tensor in a buffer: the address of the buffer that the host is told of, and where in it the tensor begins.
+/// A tensor in a buffer: the buffer's address for the host, and where in it the tensor begins.
 struct Place<'a> {
     layout: Layout<'a>,
     /// Bytes from the beginning of the memory.
@@ -80,8 +80,11 @@ fn list(list: &List) -> DeviceList {
     if list.is_i64 { DeviceList::i64(address, bytes / 8) } else { DeviceList::i32(address, bytes / 4) }
 }
 
-fn indices(lists: &Lists) -> Indices {
-    let mut indices = lists.starts.as_ref().map_or(Indices::zero(), |starts| Indices::new(list(starts)));
+fn indices(lists: &Lists) -> DeviceCallIndices {
+    let mut indices = lists
+        .starts
+        .as_ref()
+        .map_or(DeviceCallIndices::zero(), |starts| DeviceCallIndices::new(list(starts)));
     if let Some(lengths) = &lists.lengths {
         indices = indices.lengths(list(lengths));
     }
@@ -175,7 +178,7 @@ impl Steps<'_> {
     fn in_place(&self, random: &mut Random, seen: &mut Seen) -> bool {
         let (scene, [cache, update]) = (self.scene, &self.places);
         let caches: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&scene.past)).collect();
-        let pair = |memory| Pair { cache: cache.buffer(memory), update: update.buffer(self.new) };
+        let pair = |memory| BufferPair { cache: cache.buffer(memory), update: update.buffer(self.new) };
         match cuda().prepare(self.prepared, &caches.iter().map(pair).collect::<Vec<_>>()) {
             Ok(write) => {
                 seen.in_place += 1;
@@ -231,34 +234,35 @@ impl Steps<'_> {
         let (scene, indices) = (self.scene, indices(self.lists));
         let write = write.skip_all(self.is_refusing_all);
         let memory = Memory::of(&[0xAA; size_of::<StatusWords>()]);
-        let status = Status::at(memory.address).unwrap();
+        let status = DeviceStatus::at(memory.address).unwrap();
         let stream = Stream::new();
         let of_caller = OfCaller::new(stream.0);
         let launches = random.between(1, 2);
-        // SAFETY: the status is memory of the context, which outlives the launches.
+        // SAFETY: the 16 bytes of the status are memory of the context, and live until the stream was waited for.
         unsafe { cuda().clear(status, of_caller) }.unwrap();
         for _ in 0..launches {
-            // SAFETY: buffers, lists and the status are memory of the context, as large as they were said to be, which
-            // outlives the launches.
+            // SAFETY: the buffers of the write, the lists and the status are memory of the context with the sizes given
+            // here, and live until the stream was waited for.
             unsafe { write.launch(of_caller, &indices, Some(status)) }.unwrap();
         }
         stream.synchronize();
 
         assert_eq!(words(&memory), scene.status(launches), "{:?}", scene.case);
-        // SAFETY: the status and the lists are memory of the context, and the launches have run.
+        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the context, and
+        // the launches have run.
         let checked = unsafe { write.check(status, &indices) };
         match (self.expected(), checked) {
             (Ok(()), Ok(())) => {}
             (Err(expected), Err(CudaError::Write(found))) => assert_eq!(found, expected, "{:?}", scene.case),
             (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
         }
-        // SAFETY: the status is memory of the context, and the launches have run.
+        // SAFETY: the 16 bytes of the status are memory of the context, and the launches have run.
         assert_eq!(unsafe { cuda().read(status) }.unwrap(), words_of(scene.status(launches)));
     }
 
     /// The CPU's error; of a packed update's rows and of no start, where both are bad.
     fn expected(&self) -> Result<(), CoreError> {
-        let is_rows = self.scene.contract.status.first_sample & SPAN == SPAN;
+        let is_rows = self.scene.contract.status.first_sample & ROW_COUNT == ROW_COUNT;
         match self.on_cpu {
             Err(CoreError::StartOutOfRange { .. } | CoreError::NegativeStart { .. }) if is_rows => {
                 panic!("two errors in {:?}", self.call)
@@ -287,13 +291,14 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     };
     let ((cache, cache_bytes), (update, update_bytes)) =
         (buffer(prepared.geometry().cache_bytes()), buffer(prepared.geometry().update_bytes()));
-    let pair = Pair {
+    let pair = BufferPair {
         cache: DeviceBuffer::new(cache.address, cache_bytes),
         update: DeviceBuffer::new(update.address, update_bytes),
     };
     let (lists, stream) = (Lists::of(case, random), Stream::new());
     let write = cuda().prepare(&prepared, &[pair]).unwrap();
-    // SAFETY: all of it is memory of the context, which outlives this.
+    // SAFETY: the cache, the update and the lists are memory of the context with the sizes given here, and live until the
+    // end of this function.
     let launched = unsafe { write.launch(OfCaller::new(stream.0), &indices(&lists), None) };
     match launched {
         Err(CudaError::Write(error)) => assert_eq!(error, on_cpu, "{case:?}"),

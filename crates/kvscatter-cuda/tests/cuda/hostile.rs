@@ -5,8 +5,8 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error as CoreError, Mode, Prepared};
 use kvscatter_cuda::{
-    CudaError, DeviceBuffer, DeviceList, Indices, List, Pair, PresentBuffers, SlotMappingError, Status,
-    TensorRole,
+    BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, LaunchArgument,
+    PresentBuffers, SlotMappingError, TensorRole,
 };
 
 use crate::device::Memory;
@@ -19,7 +19,7 @@ const UPDATE: usize = SAMPLES * ROW;
 
 /// Buffers at these addresses: nothing follows them.
 fn prepared(pairs: &[(u64, usize, u64, usize)]) -> Result<(), CudaError> {
-    let buffers = |&(cache, cache_bytes, update, update_bytes): &(u64, usize, u64, usize)| Pair {
+    let buffers = |&(cache, cache_bytes, update, update_bytes): &(u64, usize, u64, usize)| BufferPair {
         cache: DeviceBuffer::new(cache, cache_bytes),
         update: DeviceBuffer::new(update, update_bytes),
     };
@@ -124,8 +124,12 @@ fn what_leaves_the_address_space_is_refused() {
         assert!(is_it, "{wraps:?}");
     }
     let rig = Rig::new(2);
-    let refused = rig.launch_with(&rig.write(), &Indices::new(DeviceList::i64(u64::MAX - 7, SAMPLES)));
-    assert!(matches!(refused, Err(CudaError::ListWraps { list: List::Positions, .. })), "{refused:?}");
+    let refused =
+        rig.launch_with(&rig.write(), &DeviceCallIndices::new(DeviceList::i64(u64::MAX - 7, SAMPLES)));
+    assert!(
+        matches!(refused, Err(CudaError::ListWraps { list: LaunchArgument::Positions, .. })),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -136,9 +140,9 @@ fn lists_that_a_device_cannot_read_are_refused() {
     let at = rig.starts.address;
     let before = is_fake().then(|| calls("cuLaunchKernel"));
     for address in [0, at + 4, at + 1] {
-        let refused = rig.launch_with(&write, &Indices::new(DeviceList::i64(address, SAMPLES)));
+        let refused = rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i64(address, SAMPLES)));
         assert!(
-            matches!(refused, Err(CudaError::Address { list: List::Positions, alignment: 8, .. })),
+            matches!(refused, Err(CudaError::Address { list: LaunchArgument::Positions, alignment: 8, .. })),
             "{refused:?}"
         );
     }
@@ -146,28 +150,31 @@ fn lists_that_a_device_cannot_read_are_refused() {
     for address in [0, at + 2] {
         let refused = rig.launch_with(&write, &lengths(address));
         assert!(
-            matches!(refused, Err(CudaError::Address { list: List::Lengths, alignment: 4, .. })),
+            matches!(refused, Err(CudaError::Address { list: LaunchArgument::Lengths, alignment: 4, .. })),
             "{refused:?}"
         );
     }
     for address in [0, 4, 12] {
-        let refused = Status::at(address);
+        let refused = DeviceStatus::at(address);
         assert!(
-            matches!(refused, Err(CudaError::Address { list: List::Status, alignment: 8, .. })),
+            matches!(refused, Err(CudaError::Address { list: LaunchArgument::Status, alignment: 8, .. })),
             "{refused:?}"
         );
     }
     // A list that the launch would overwrite while it reads it.
     let cache = rig.caches[1].address;
     for address in [cache, cache + CACHE as u64 - 8] {
-        let refused = rig.launch_with(&write, &Indices::new(DeviceList::i64(address, SAMPLES)));
-        assert!(matches!(refused, Err(CudaError::Overlap { list: List::Positions, pair: 1 })), "{refused:?}");
+        let refused = rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i64(address, SAMPLES)));
+        assert!(
+            matches!(refused, Err(CudaError::Overlap { list: LaunchArgument::Positions, pair: 1 })),
+            "{refused:?}"
+        );
     }
     if let Some(before) = before {
         assert_eq!(calls("cuLaunchKernel"), before);
     }
     let narrow = Memory::of_i32(&[0, 1, 2]);
-    rig.launch_with(&write, &Indices::new(DeviceList::i32(narrow.address + 4, SAMPLES))).unwrap();
+    rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i32(narrow.address + 4, SAMPLES))).unwrap();
     rig.stream.synchronize();
     rig.assert_written(&[[Some(1), Some(2)]]);
 }
@@ -178,42 +185,39 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     let rig = Rig::new(1);
     let write = rig.write();
     let list = DeviceList::i64(rig.starts.address, SAMPLES);
-    let given = |indices: &Indices, list: List| {
-        let refused = rig.launch_with(&write, indices);
-        assert!(
-            matches!(refused, Err(CudaError::List { list: found, given: true }) if found == list),
-            "{refused:?}"
-        );
+    let given = |indices: &DeviceCallIndices, argument: Argument, got: usize| {
+        let error = refused(rig.launch_with(&write, indices));
+        assert_eq!(error, CoreError::ListLength { argument, got, expected: 0 });
     };
-    given(&rig.indices().row_counts(list), List::RowCounts);
-    given(&rig.indices().layer(rig.starts.address), List::Layer);
-    let count = |indices: &Indices, argument: Argument| {
+    given(&rig.indices().row_counts(list), Argument::UpdateLengths, SAMPLES);
+    given(&rig.indices().layer(rig.starts.address), Argument::LayerId, 1);
+    let count = |indices: &DeviceCallIndices, argument: Argument| {
         let error = refused(rig.launch_with(&write, indices));
         assert!(
             matches!(error, CoreError::ListLength { argument: found, .. } if found == argument),
             "{error:?}"
         );
     };
-    count(&Indices::new(DeviceList::i64(rig.starts.address, SAMPLES - 1)), Argument::WriteIndices);
+    count(&DeviceCallIndices::new(DeviceList::i64(rig.starts.address, SAMPLES - 1)), Argument::WriteIndices);
     count(&rig.indices().lengths(DeviceList::i64(rig.starts.address, SAMPLES + 1)), Argument::Lengths);
-    rig.launch_with(&write, &Indices::zero()).unwrap(); // ONNX: absent write_indices are zeros
+    rig.launch_with(&write, &DeviceCallIndices::zero()).unwrap(); // ONNX: absent write_indices are zeros
     rig.stream.synchronize();
     rig.assert_written(&[[Some(0), Some(0)]]);
 
     let half = ElementType::Float16;
     let (cache, update) = (Memory::of(&[0; 64]), Memory::of(&[0; 16]));
-    let pairs = [Pair { cache: buffer(&cache), update: buffer(&update) }];
+    let pairs = [BufferPair { cache: buffer(&cache), update: buffer(&update) }];
     let layered = KvCacheOperation::new().prepare(half, &[1, 2, 4, 2], &[2, 2]).unwrap();
     let layered = cuda().prepare(&layered, &pairs).unwrap();
     let missing = rig.launch_with(&layered, &rig.indices().row_counts(list));
-    assert!(matches!(missing, Err(CudaError::List { list: List::Layer, given: false })), "{missing:?}");
+    assert_eq!(refused(missing), CoreError::ListLength { argument: Argument::LayerId, got: 0, expected: 1 });
     let packed = KvCacheUpdate::new().prepare_packed(half, &[2, 1, 4, 2], &[2, 1, 2]).unwrap();
     let packed = cuda().prepare(&packed, &pairs).unwrap();
     assert!(
         rig.launch_with(&packed, &rig.indices()).is_err(),
         "a packed update says how many rows each sample has"
     );
-    assert!(rig.launch_with(&packed, &Indices::zero()).is_err());
+    assert!(rig.launch_with(&packed, &DeviceCallIndices::zero()).is_err());
 }
 
 /// Slots are all that says where tokens go: an operator with more to it, and any other list, is refused.
@@ -224,7 +228,7 @@ fn slot_mappings_take_starts_alone() {
     let (past, new) = ([1, 1, 4, 2], [1, 1, 2, 2]);
     let (cache, update) = (Memory::of(&[0xEE; 32]), Memory::of(&[1; 16]));
     let prepare = |prepared: &Prepared| {
-        cuda().prepare_slots(prepared, &[Pair { cache: buffer(&cache), update: buffer(&update) }])
+        cuda().prepare_slots(prepared, &[BufferPair { cache: buffer(&cache), update: buffer(&update) }])
     };
     let of =
         |operator: TensorScatter, past: &[usize], new: &[usize]| operator.prepare(half, past, new).unwrap();
@@ -244,10 +248,10 @@ fn slot_mappings_take_starts_alone() {
     let (write, rig) = (prepare(&linear).unwrap(), Rig::new(0));
     let (list, indices) = (DeviceList::i64(rig.starts.address, 2), rig.indices());
     for (indices, list, given) in [
-        (indices.lengths(list), List::Lengths, true),
-        (indices.row_counts(list), List::RowCounts, true),
-        (indices.layer(rig.starts.address), List::Layer, true),
-        (Indices::zero(), List::Positions, false),
+        (indices.lengths(list), LaunchArgument::Lengths, true),
+        (indices.row_counts(list), LaunchArgument::RowCounts, true),
+        (indices.layer(rig.starts.address), LaunchArgument::Layer, true),
+        (DeviceCallIndices::zero(), LaunchArgument::Positions, false),
     ] {
         let refused = rig.launch_with(&write, &indices);
         let is_it =
@@ -255,7 +259,9 @@ fn slot_mappings_take_starts_alone() {
         assert!(is_it, "{list}: {refused:?}");
     }
     for got in [0, 1, 3] {
-        let error = refused(rig.launch_with(&write, &Indices::new(DeviceList::i64(rig.starts.address, got))));
+        let error = refused(
+            rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i64(rig.starts.address, got))),
+        );
         assert_eq!(error, CoreError::ListLength { argument: Argument::WriteIndices, got, expected: 2 });
     }
     rig.stream.synchronize();
@@ -270,7 +276,8 @@ fn odd_addresses_are_written_in_smaller_pieces() {
         let rig = Rig::new(1);
         let memory = Memory::of(&[0xEE; 2 * CACHE]);
         let cache = DeviceBuffer::new(memory.address + by, CACHE);
-        let write = cuda().prepare(&shapes(), &[Pair { cache, update: buffer(&rig.updates[0]) }]).unwrap();
+        let write =
+            cuda().prepare(&shapes(), &[BufferPair { cache, update: buffer(&rig.updates[0]) }]).unwrap();
         assert_eq!(write.width(), Some(width), "{by}");
         rig.run(&write, [1, 3]);
         let all = memory.read();
@@ -289,7 +296,7 @@ fn caches_of_half_bytes_are_whole_words() {
     let write = write.prepare(ElementType::Int4, &[1, 3, 3], &[1, 1, 3]).unwrap(); // 9 elements, 5 bytes
     let prepare = |address, bytes| {
         let (cache, update) = (DeviceBuffer::new(address, bytes), DeviceBuffer::new(0x9000, 2));
-        cuda().prepare(&write, &[Pair { cache, update }]).map(|write| write.width())
+        cuda().prepare(&write, &[BufferPair { cache, update }]).map(|write| write.width())
     };
     assert_eq!(prepare(0x1000, 8).unwrap(), None);
     for (address, bytes) in [(0x1000, 5), (0x1000, 7), (0x1002, 8), (0x1001, 16)] {

@@ -1,4 +1,4 @@
-//! Every kernel against the oracle: whole buffers with what lies around them, and the exact status.
+//! Every kernel against the oracle: whole buffers with the bytes before and after them, and the exact status.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,8 +9,8 @@ use kvscatter_oracle::cases::{
 use kvscatter_oracle::{NegativeIndex, Refusal};
 
 use crate::abi::{
-    CIRCULAR, CUMULATIVE, Call, FROM_END, Job, LENGTHS_I64, PresentJob, REJECT_NEGATIVE, SKIP_ALL, SPANS_I64,
-    STARTS_I64, StatusWords,
+    CIRCULAR, CUMULATIVE, Call, FROM_END, Job, LENGTHS_I64, POSITIONS_I64, PresentJob, REJECT_NEGATIVE,
+    ROW_COUNTS_I64, SKIP_ALL, StatusWords,
 };
 use crate::contract;
 use crate::device::{Memory, Stream};
@@ -88,7 +88,7 @@ fn check_in_place(case: &Case, random: &mut Random) -> Option<String> {
     }
     let launches = random.between(1, 2);
     let status = launched(&scene, is_refusing_all, launches, random, |call, threads, stream| {
-        let runs = Dims::runs(&shape, call.spans != 0);
+        let runs = Dims::runs(&shape, call.row_counts != 0);
         launch::write(&kernel, &jobs, &shape, call, threads, runs, stream);
     });
 
@@ -229,15 +229,15 @@ fn launched(
     status_of(&status)
 }
 
-/// What a launch is told of a case's lists.
+/// The `Call` of a launch with a case's lists.
 fn call_of(lists: &Lists, case: &Case) -> Call {
-    let [starts, lengths, spans] = [&lists.starts, &lists.lengths, &lists.row_counts]
+    let [starts, lengths, row_counts] = [&lists.starts, &lists.lengths, &lists.row_counts]
         .map(|list| list.as_ref().map_or((0, false), |list| (list.memory.address, list.is_i64)));
-    let mut flags = [(starts, STARTS_I64), (lengths, LENGTHS_I64), (spans, SPANS_I64)]
+    let mut flags = [(starts, POSITIONS_I64), (lengths, LENGTHS_I64), (row_counts, ROW_COUNTS_I64)]
         .iter()
         .fold(0, |flags, ((_, is_i64), flag)| if *is_i64 { flags | flag } else { flags });
     let capacity = case.cache_shape.get(2).copied().unwrap_or(0) as u32;
-    let (least, most) = match (&case.call, case.update_shape.as_slice()) {
+    let (min_rows, max_rows) = match (&case.call, case.update_shape.as_slice()) {
         (Operator::KvCacheOperation { .. }, &[_, rows, _, _]) => (rows as u32, rows as u32),
         (Operator::KvCacheOperation { .. }, _) => (1, capacity),
         _ => (0, capacity),
@@ -255,13 +255,13 @@ fn call_of(lists: &Lists, case: &Case) -> Call {
     }
     let layer = lists.layer.as_ref().map_or(0, |layer| layer.address);
     Call {
-        starts: starts.0,
+        positions: starts.0,
         lengths: lengths.0,
-        spans: spans.0,
+        row_counts: row_counts.0,
         layer,
         flags,
-        least,
-        most,
+        min_rows,
+        max_rows,
         ..Call::default()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock};
 
 use flate2::read::GzDecoder;
 
-use crate::abi::{Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, Shape};
+use crate::abi::{Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, WriteShape};
 use crate::device::{Failure, Handle, Stream, device, library};
 
 /// The PTX that is checked in, with the zero that text ends with.
@@ -42,7 +42,7 @@ impl Threads {
 pub(crate) fn write(
     kernel: &str,
     jobs: &[Job],
-    shape: &Shape,
+    shape: &WriteShape,
     call: &Call,
     threads: Threads,
     runs: u32,
@@ -132,9 +132,9 @@ fn load(name: &str) -> Handle {
     static MODULE: OnceLock<usize> = OnceLock::new();
     let module = MODULE.get_or_init(|| device().module(&ptx()).unwrap() as usize);
     let function = device().function(*module as Handle, name).unwrap();
-    // SAFETY: newer drivers have it, with this type.
+    // SAFETY: `cuFuncLoad` has this type in every driver that has it.
     if let Ok(load) = unsafe { library().get::<unsafe extern "C" fn(Handle) -> Failure>("cuFuncLoad") } {
-        // SAFETY: the driver has just given this function out.
+        // SAFETY: `function` comes from `cuModuleGetFunction`.
         assert_eq!(unsafe { load(function) }, 0);
     }
     function

@@ -6,7 +6,7 @@ use allocation_counter::measure;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, ElementType, Error as CoreError};
 use kvscatter_cuda::{
-    CudaError, DeviceBuffer, DeviceList, Indices, Pair, PresentBuffers, Stream as OfCaller,
+    BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, PresentBuffers, Stream as OfCaller,
 };
 
 use crate::abi::StatusWords;
@@ -31,7 +31,7 @@ fn keys_and_values_are_one_launch_that_asks_the_driver_for_nothing_else() {
     if let Some((launches, all)) = before {
         assert_eq!((calls("cuLaunchKernel"), all_calls()), (launches + 1, all + 1));
         assert_eq!(allocations.count_total, 0, "{allocations:?}");
-        // The launch has not run yet: nobody has waited for it.
+        // The launch has not run yet, since nothing has waited for it.
         rig.assert_written(&[]);
     }
     rig.stream.synchronize();
@@ -116,14 +116,15 @@ fn threads_launch_at_once() {
     let (write, status) = (shared.write(), shared.status());
     let launched = &write;
     thread::scope(|scope| {
-        // The same write on streams of their own, all with the same rows: whoever is last, they are there.
+        // The same write of the same rows on separate streams: in any order, the rows are there.
         for _ in 0..3 {
             scope.spawn(move || {
                 device();
                 let (starts, stream) = (Memory::of_i64(&[2, 0]), Stream::new());
-                let indices = Indices::new(DeviceList::i64(starts.address, SAMPLES));
+                let indices = DeviceCallIndices::new(DeviceList::i64(starts.address, SAMPLES));
                 for _ in 0..STEPS {
-                    // SAFETY: all of it is memory of the context, and waited for below.
+                    // SAFETY: the caches and updates, the list `starts` and the status are memory of the context with
+                    // the sizes given here, and live until the stream was waited for below.
                     unsafe { launched.launch(OfCaller::new(stream.0), &indices, Some(status)) }.unwrap();
                 }
                 stream.synchronize();
@@ -156,11 +157,11 @@ fn words_that_rows_share_are_exchanged() {
     let write = TensorScatter::new().axis(1).prepare(ElementType::UInt4, &[3, 1, 5], &[3, 1, 5]).unwrap();
     let (cache, update) =
         (Memory::of(&[0; 8]), Memory::of(&[0xBA, 0xDC, 0xFE, 0x21, 0x43, 0x65, 0x87, 0x09]));
-    let pair = Pair { cache: buffer(&cache), update: buffer(&update) };
+    let pair = BufferPair { cache: buffer(&cache), update: buffer(&update) };
     let write = cuda().prepare(&write, &[pair]).unwrap();
     let rig = Rig::new(0);
     let before = is_fake().then(exchanges);
-    rig.launch_with(&write, &Indices::zero()).unwrap();
+    rig.launch_with(&write, &DeviceCallIndices::zero()).unwrap();
     rig.stream.synchronize();
     assert_eq!(cache.read(), update.read());
     if let Some(before) = before {
@@ -188,10 +189,10 @@ fn writes_of_nothing_report_what_is_bad() {
         let held = [0xEE, 0].map(|fill| Memory::of(&vec![fill; bytes.next_multiple_of(4)]));
         let [of_cache, of_present] =
             held.each_ref().map(|held| if held.bytes == 0 { nothing } else { buffer(held) });
-        let in_place = Pair { cache: of_cache, update: nothing };
+        let in_place = BufferPair { cache: of_cache, update: nothing };
         let functional = PresentBuffers { present: of_present, past: of_cache, update: nothing };
         let starts = Memory::of_i64(&[0, bad.unwrap_or(0)][..update[0]]);
-        let indices = Indices::new(DeviceList::i64(starts.address, update[0]));
+        let indices = DeviceCallIndices::new(DeviceList::i64(starts.address, update[0]));
         for write in [
             cuda().prepare(&write, &[in_place]).unwrap(),
             cuda().prepare_present(&write, &[functional]).unwrap(),

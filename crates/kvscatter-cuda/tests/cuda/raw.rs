@@ -3,7 +3,9 @@
 
 use kvscatter_oracle::cases::{Call, Case};
 
-use crate::abi::{AROUND, Divisor, LINE, Loop, PresentLoop, PresentShape, Shape, WORD, magic, magic_64};
+use crate::abi::{
+    Divisor, LINE, Loop, OTHER_LOOPS, PresentLoop, PresentShape, WORD, WriteShape, magic, magic_64,
+};
 use crate::contract;
 use crate::scene::Scene;
 
@@ -26,7 +28,7 @@ pub(crate) struct Dims {
     batch: usize,
     rows: Dim,
     capacity: usize,
-    around: Vec<Dim>,
+    others: Vec<Dim>,
 }
 
 /// What a kernel moves at once: so many bytes, or one 4-bit element.
@@ -57,11 +59,11 @@ impl Dims {
         };
         let of_cache = |from: usize| Dim { update: 0, ..pair(from, 0) };
         let one = Dim { count: 1, cache: 0, present: 0, update: 0 };
-        let (layers, samples, rows, around) = match (call, update.shape()) {
+        let (layers, samples, rows, others) = match (call, update.shape()) {
             (Call::TensorScatter { operator, .. }, shape) => {
                 let axis = operator.axis.rem_euclid(shape.len() as i64) as usize;
-                let around = (1..shape.len()).filter(|&at| at != axis).map(|at| pair(at, at)).collect();
-                (one, pair(0, 0), rows(axis, axis), around)
+                let others = (1..shape.len()).filter(|&at| at != axis).map(|at| pair(at, at)).collect();
+                (one, pair(0, 0), rows(axis, axis), others)
             }
             (Call::KvCacheUpdate { .. }, [_, _, _, _]) => {
                 (one, pair(0, 0), rows(2, 2), vec![pair(1, 1), pair(3, 3)])
@@ -88,11 +90,11 @@ impl Dims {
             }
             _ => count(2),
         };
-        Some(Self { layers, samples, batch, rows, capacity, around })
+        Some(Self { layers, samples, batch, rows, capacity, others })
     }
 
     /// What the kernel that writes in place is told, if this unit fits all steps.
-    pub(crate) fn in_place(&self, unit: Unit, bits: usize) -> Option<Shape> {
+    pub(crate) fn in_place(&self, unit: Unit, bits: usize) -> Option<WriteShape> {
         self.shape(unit, bits, |dim| (dim.cache, dim.update) == (1, 1))
     }
 
@@ -100,26 +102,28 @@ impl Dims {
     pub(crate) fn functional(&self, unit: Unit, bits: usize) -> Option<PresentShape> {
         let together = |dim: &Dim| (dim.cache, dim.present, dim.update) == (1, 1, 1);
         let update = self.shape(unit, bits, together)?;
-        let (around, _) = self.split(together);
-        let mut loops = [PresentLoop { dst: 0, past: 0, update: 0, count: 1, magic: magic(1) }; AROUND];
-        assert!(around.len() <= AROUND, "{self:?}");
-        for (to, from) in loops.iter_mut().zip(around) {
+        let (others, _) = self.split(together);
+        let mut loops =
+            [PresentLoop { dst_stride: 0, past_stride: 0, update_stride: 0, count: 1, magic: magic(1) };
+                OTHER_LOOPS];
+        assert!(others.len() <= OTHER_LOOPS, "{self:?}");
+        for (to, from) in loops.iter_mut().zip(others) {
             let count = u32::try_from(from.count).unwrap();
             *to = PresentLoop {
-                dst: steps(unit, bits, from.count, from.present)?,
-                past: steps(unit, bits, from.count, from.cache)?,
-                update: steps(unit, bits, from.count, from.update)?,
+                dst_stride: steps(unit, bits, from.count, from.present)?,
+                past_stride: steps(unit, bits, from.count, from.cache)?,
+                update_stride: steps(unit, bits, from.count, from.update)?,
                 count,
                 magic: magic(count),
             };
         }
         let past = |dim: Dim| looped(unit, bits, dim.count, [dim.present, dim.cache]);
-        let within = around.iter().filter(|dim| dim.present < self.rows.present).map(|dim| dim.count);
+        let within = others.iter().filter(|dim| dim.present < self.rows.present).map(|dim| dim.count);
         let within = u32::try_from(within.product::<usize>()).unwrap();
         Some(PresentShape {
             run_magic: magic_64(update.run),
             update,
-            around: loops,
+            others: loops,
             slots: past(Dim { count: self.capacity, ..self.rows })?,
             samples: past(self.samples)?,
             layers: past(self.layers)?,
@@ -129,11 +133,11 @@ impl Dims {
         })
     }
 
-    fn shape(&self, unit: Unit, bits: usize, is_together: impl Fn(&Dim) -> bool) -> Option<Shape> {
-        let (around, run) = self.split(is_together);
-        let mut loops = [Loop { dst: 0, src: 0, count: 1, magic: magic(1) }; AROUND];
-        assert!(around.len() <= AROUND, "{self:?}");
-        for (to, from) in loops.iter_mut().zip(around) {
+    fn shape(&self, unit: Unit, bits: usize, is_together: impl Fn(&Dim) -> bool) -> Option<WriteShape> {
+        let (others, run) = self.split(is_together);
+        let mut loops = [Loop { dst_stride: 0, src_stride: 0, count: 1, magic: magic(1) }; OTHER_LOOPS];
+        assert!(others.len() <= OTHER_LOOPS, "{self:?}");
+        for (to, from) in loops.iter_mut().zip(others) {
             *to = looped(unit, bits, from.count, [from.cache, from.update])?;
         }
         if run == 0 {
@@ -144,16 +148,16 @@ impl Dims {
         let tokens = u32::try_from(self.rows.count).unwrap();
         let rows = Loop {
             // From slot to slot, of which there may be more than rows.
-            dst: steps(unit, bits, self.capacity, self.rows.cache)?,
-            src: steps(unit, bits, self.rows.count, self.rows.update)?,
+            dst_stride: steps(unit, bits, self.capacity, self.rows.cache)?,
+            src_stride: steps(unit, bits, self.rows.count, self.rows.update)?,
             count: tokens,
             magic: magic(tokens),
         };
-        Some(Shape {
+        Some(WriteShape {
             samples: Loop { count: batch, magic: magic(batch), ..samples },
             rows,
-            around: loops,
-            layer: steps(unit, bits, self.layers.count, self.layers.cache)?,
+            others: loops,
+            layer_stride: steps(unit, bits, self.layers.count, self.layers.cache)?,
             run: u32::try_from(steps(unit, bits, 2, run.cast_signed())?).unwrap(),
             capacity: u32::try_from(self.capacity).unwrap(),
             layers: u32::try_from(self.layers.count).unwrap(),
@@ -163,23 +167,23 @@ impl Dims {
         })
     }
 
-    /// The dimensions around a run, and the elements of one.
+    /// The dimensions others a run, and the elements of one.
     fn split(&self, is_together: impl Fn(&Dim) -> bool) -> (&[Dim], usize) {
-        match self.around.split_last() {
-            Some((last, around)) if is_together(last) => (around, last.count),
-            _ => (&self.around, 1),
+        match self.others.split_last() {
+            Some((last, others)) if is_together(last) => (others, last.count),
+            _ => (&self.others, 1),
         }
     }
 
     /// Runs of a write in place, or of the functional form.
-    pub(crate) fn runs(shape: &Shape, is_packed: bool) -> u32 {
+    pub(crate) fn runs(shape: &WriteShape, is_packed: bool) -> u32 {
         let samples = if is_packed { 1 } else { shape.samples.count };
-        shape.around.iter().fold(samples * shape.rows.count, |runs, around| runs * around.count)
+        shape.others.iter().fold(samples * shape.rows.count, |runs, others| runs * others.count)
     }
 
     pub(crate) fn present_runs(shape: &PresentShape) -> u32 {
         let all = shape.layers.count * shape.samples.count * shape.slots.count;
-        shape.around.iter().fold(all, |runs, around| runs * around.count)
+        shape.others.iter().fold(all, |runs, others| runs * others.count)
     }
 
     /// Lines of words of a present of 4-bit elements, the first and the last word being in pieces.
@@ -189,10 +193,11 @@ impl Dims {
     }
 }
 
-fn looped(unit: Unit, bits: usize, count: usize, [dst, src]: [isize; 2]) -> Option<Loop> {
-    let (dst, src) = (steps(unit, bits, count, dst)?, steps(unit, bits, count, src)?);
+fn looped(unit: Unit, bits: usize, count: usize, [dst_stride, src_stride]: [isize; 2]) -> Option<Loop> {
+    let (dst_stride, src_stride) =
+        (steps(unit, bits, count, dst_stride)?, steps(unit, bits, count, src_stride)?);
     let count = u32::try_from(count).unwrap();
-    Some(Loop { dst, src, count, magic: magic(count) })
+    Some(Loop { dst_stride, src_stride, count, magic: magic(count) })
 }
 
 /// So many elements in units; any step will do where there is nothing to step to.

@@ -3,8 +3,8 @@
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Prepared};
 use kvscatter_cuda::{
-    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, PresentBuffers, Status,
-    Stream as OfCaller,
+    BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
+    PresentBuffers, Stream as OfCaller,
 };
 
 use crate::abi::StatusWords;
@@ -42,9 +42,9 @@ impl Rig {
         }
     }
 
-    pub(crate) fn pairs(&self) -> Vec<Pair> {
+    pub(crate) fn pairs(&self) -> Vec<BufferPair> {
         let pairs = self.caches.iter().zip(&self.updates);
-        pairs.map(|(cache, update)| Pair { cache: buffer(cache), update: buffer(update) }).collect()
+        pairs.map(|(cache, update)| BufferPair { cache: buffer(cache), update: buffer(update) }).collect()
     }
 
     pub(crate) fn write(&self) -> DeviceWrite {
@@ -54,7 +54,7 @@ impl Rig {
     /// The functional form, with the caches as the past of every present.
     pub(crate) fn present(&self, presents: &[Memory]) -> DeviceWrite {
         let triples = presents.iter().zip(self.pairs());
-        let triples = triples.map(|(present, Pair { cache, update })| PresentBuffers {
+        let triples = triples.map(|(present, BufferPair { cache, update })| PresentBuffers {
             present: buffer(present),
             past: cache,
             update,
@@ -62,25 +62,29 @@ impl Rig {
         cuda().prepare_present(&shapes(), &triples.collect::<Vec<_>>()).unwrap()
     }
 
-    pub(crate) fn indices(&self) -> Indices {
-        Indices::new(DeviceList::i64(self.starts.address, SAMPLES))
+    pub(crate) fn indices(&self) -> DeviceCallIndices {
+        DeviceCallIndices::new(DeviceList::i64(self.starts.address, SAMPLES))
     }
 
     pub(crate) fn of_caller(&self) -> OfCaller {
         OfCaller::new(self.stream.0)
     }
 
-    pub(crate) fn status(&self) -> Status {
-        Status::at(self.status.address).unwrap()
+    pub(crate) fn status(&self) -> DeviceStatus {
+        DeviceStatus::at(self.status.address).unwrap()
     }
 
     pub(crate) fn launch(&self, write: &DeviceWrite) -> Result<(), CudaError> {
         self.launch_with(write, &self.indices())
     }
 
-    pub(crate) fn launch_with(&self, write: &DeviceWrite, indices: &Indices) -> Result<(), CudaError> {
-        // SAFETY: everything is memory of this rig, which lives until its stream has been waited for, as large as it is
-        // said to be; tests that lie about addresses say only what the host code refuses.
+    pub(crate) fn launch_with(
+        &self,
+        write: &DeviceWrite,
+        indices: &DeviceCallIndices,
+    ) -> Result<(), CudaError> {
+        // SAFETY: caches, updates, positions and status are memory of this rig with the sizes given here, and live until its
+        // stream was waited for. Tests with wrong addresses give only ones that the host code refuses.
         unsafe { write.launch(self.of_caller(), indices, Some(self.status())) }
     }
 
@@ -93,8 +97,7 @@ impl Rig {
     }
 
     pub(crate) fn check(&self, write: &DeviceWrite) -> Result<(), CudaError> {
-        // SAFETY: the status and the lists are memory of this rig, as large as they are said to be, and the stream has
-        // been waited for.
+        // SAFETY: the 16 bytes of the status and the `SAMPLES` positions are memory of this rig, whose stream was waited for.
         unsafe { write.check(self.status(), &self.indices()) }
     }
 

@@ -1,8 +1,8 @@
-//! What every driver does and refuses, so that the one without a device is held to what the others do.
+//! Behaviour that all drivers share, so that the simulated one is compared with the others.
 
 use std::ptr::null_mut;
 
-use crate::abi::{AROUND, Call, FEW_JOBS, Job, Loop, STARTS_I64, Shape, magic};
+use crate::abi::{Call, FEW_JOBS, Job, Loop, OTHER_LOOPS, POSITIONS_I64, WriteShape, magic};
 use crate::device::{Failure, Memory, Stream, device};
 use crate::launch::{self, Threads, ptx};
 
@@ -15,13 +15,13 @@ const CAPTURE_UNSUPPORTED: Failure = 900;
 const CAPTURE_INVALIDATED: Failure = 901;
 
 /// `[1, 4]` from `[1, 1]`, of a byte each.
-fn shape() -> Shape {
-    let once = Loop { dst: 0, src: 0, count: 1, magic: magic(1) };
-    Shape {
+fn shape() -> WriteShape {
+    let once = Loop { dst_stride: 0, src_stride: 0, count: 1, magic: magic(1) };
+    WriteShape {
         samples: once,
-        rows: Loop { dst: 1, src: 1, ..once },
-        around: [once; AROUND],
-        layer: 0,
+        rows: Loop { dst_stride: 1, src_stride: 1, ..once },
+        others: [once; OTHER_LOOPS],
+        layer_stride: 0,
         run: 1,
         capacity: 4,
         layers: 1,
@@ -48,7 +48,7 @@ impl Scene {
 
     fn launch(&self) {
         let job = Job { cache: self.cache.address, update: self.update.address };
-        let call = Call { starts: self.starts.address, flags: STARTS_I64, ..Call::default() };
+        let call = Call { positions: self.starts.address, flags: POSITIONS_I64, ..Call::default() };
         let threads = Threads { block: [1, 1], per_thread: 1, spare: 0 };
         launch::write("kvscatter_write_1", &[job], &shape(), &call, threads, 1, &self.stream);
     }
@@ -56,7 +56,7 @@ impl Scene {
     /// As many blocks and threads as this.
     fn refused(&self, grid: [u32; 3], block: [u32; 3]) -> Option<Failure> {
         let table = [Job { cache: self.cache.address, update: self.update.address }; FEW_JOBS];
-        let call = Call { starts: self.starts.address, flags: STARTS_I64, ..Call::default() };
+        let call = Call { positions: self.starts.address, flags: POSITIONS_I64, ..Call::default() };
         launch::launch("kvscatter_write_1", &table, &shape(), &call, grid, block, &self.stream).err()
     }
 }

@@ -7,8 +7,8 @@ use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{ElementType, Geometry, Prepared};
 use kvscatter_cuda::{
-    CudaError, DeviceBuffer, DeviceList, DeviceWrite, Indices, List, Pair, PresentBuffers, Status,
-    Stream as OfCaller,
+    BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
+    LaunchArgument, PresentBuffers, Stream as OfCaller,
 };
 
 use crate::device::{Memory, Stream};
@@ -59,10 +59,10 @@ impl Arena {
         DeviceList::i32(self.put(Place::Read, 4, &bytes).address, values.len())
     }
 
-    fn pair(&mut self, number: usize, geometry: &Geometry) -> Pair {
+    fn pair(&mut self, number: usize, geometry: &Geometry) -> BufferPair {
         let cache = self.put(Place::Written(number), 2, &vec![PAST; geometry.cache_bytes().unwrap()]);
         let update = self.put(Place::Read, 6, &vec![7; geometry.update_bytes().unwrap()]);
-        Pair { cache, update }
+        BufferPair { cache, update }
     }
 
     fn triple(&mut self, number: usize, geometry: &Geometry) -> PresentBuffers {
@@ -73,14 +73,15 @@ impl Arena {
     }
 
     /// Tries a status at every address: refused where it has a byte of any of these, and only there.
-    fn check(&self, write: &DeviceWrite, indices: &Indices) {
+    fn check(&self, write: &DeviceWrite, indices: &DeviceCallIndices) {
         let (before, stream) = (self.memory.read(), Stream::new());
-        // SAFETY: all of it is memory of the context, as large as it was said to be; what lies about its status is refused.
+        // SAFETY: buffers and lists lie in `self.memory` with the sizes given here. A status that overlaps them is refused,
+        // and any other has 16 bytes there.
         let launch = |status| unsafe { write.launch(OfCaller::new(stream.0), indices, Some(status)) };
         let mut seen = vec![0; self.places.len()];
         let mut free = None;
         for at in (0..self.used + 24).step_by(8) {
-            let status = Status::at(self.memory.address + at as u64).unwrap();
+            let status = DeviceStatus::at(self.memory.address + at as u64).unwrap();
             let touched = self.places.iter().position(|(place, _)| place.start < at + 16 && at < place.end);
             let Some(touched) = touched else {
                 write.check_indices(indices, Some(status)).unwrap();
@@ -92,7 +93,7 @@ impl Arena {
             let is_it = match self.places[touched].1 {
                 Place::Read => matches!(refused, Err(CudaError::StatusShared)),
                 Place::Written(number) => {
-                    matches!(refused, Err(CudaError::Overlap { list: List::Status, pair }) if pair == number)
+                    matches!(refused, Err(CudaError::Overlap { list: LaunchArgument::Status, pair }) if pair == number)
                 }
             };
             assert!(is_it, "{at} in {:?}: {refused:?}", self.places[touched].0);
@@ -126,7 +127,7 @@ fn a_status_lies_in_no_cache_update_or_list() {
     let pairs = [0, 1].map(|number| arena.pair(number, packed().geometry()));
     let write = cuda().prepare(&packed(), &pairs).unwrap();
     let (starts, lengths) = (arena.i64(&[3, 0]), arena.i32(&[1, 1]));
-    let indices = Indices::new(starts).lengths(lengths).row_counts(arena.i32(&[0, 1, 2]));
+    let indices = DeviceCallIndices::new(starts).lengths(lengths).row_counts(arena.i32(&[0, 1, 2]));
     arena.check(&write, &indices);
 }
 
@@ -139,7 +140,7 @@ fn a_status_does_not_lie_on_the_layer() {
     let write = cuda().prepare(&write, &[pair]).unwrap();
     let (ends, rows) = (arena.i32(&[4, 1]), arena.i64(&[1, 1]));
     let layer = arena.put(Place::Read, 4, &1_i32.to_ne_bytes());
-    arena.check(&write, &Indices::new(ends).row_counts(rows).layer(layer.address));
+    arena.check(&write, &DeviceCallIndices::new(ends).row_counts(rows).layer(layer.address));
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn a_status_lies_in_no_slot_mapping() {
     let pair = arena.pair(0, shapes.geometry());
     let write = cuda().prepare_slots(&shapes, &[pair]).unwrap();
     let slots = arena.i64(&[4, -1, 0]);
-    arena.check(&write, &Indices::new(slots));
+    arena.check(&write, &DeviceCallIndices::new(slots));
 }
 
 #[test]
@@ -160,6 +161,6 @@ fn a_status_lies_in_no_present_and_in_nothing_that_it_is_made_from() {
     let triples = [0, 1].map(|number| arena.triple(number, packed().geometry()));
     let write = cuda().prepare_present(&packed(), &triples).unwrap();
     let (starts, lengths) = (arena.i32(&[3, 0]), arena.i64(&[1, 1]));
-    let indices = Indices::new(starts).lengths(lengths).row_counts(arena.i64(&[0, 1, 2]));
+    let indices = DeviceCallIndices::new(starts).lengths(lengths).row_counts(arena.i64(&[0, 1, 2]));
     arena.check(&write, &indices);
 }

@@ -3,7 +3,7 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode, OutOfRange, Prepared, WritePlan};
-use kvscatter_cuda::{DeviceBuffer, DeviceList, DeviceWrite, Indices, Pair, PresentBuffers};
+use kvscatter_cuda::{BufferPair, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceWrite, PresentBuffers};
 use kvscatter_oracle::cases::Random;
 
 use crate::device::Memory;
@@ -38,7 +38,7 @@ const SIZES: &[Size] = &[
     size([2, 1, 9, 2301], 4, ElementType::Float4E2M1, None), // 288 words in a run
 ];
 
-/// What lies around a present.
+/// The bytes before and after a present.
 const GUARD: u8 = 0xEE;
 const GUARDS: usize = 5;
 
@@ -79,7 +79,7 @@ impl Call {
     fn run(&self, write: &DeviceWrite, skipped: usize) {
         let (rig, list) = (Rig::new(0), Memory::of_i64(&self.starts));
         let held = self.lengths.as_ref().map(|lengths| Memory::of_i64(lengths));
-        let mut indices = Indices::new(DeviceList::i64(list.address, self.starts.len()));
+        let mut indices = DeviceCallIndices::new(DeviceList::i64(list.address, self.starts.len()));
         if let Some(held) = &held {
             indices = indices.lengths(DeviceList::i64(held.address, self.starts.len()));
         }
@@ -88,7 +88,7 @@ impl Call {
         assert_eq!(status_of(&rig.status).bad_samples as usize, skipped);
     }
 
-    /// The functional form, from so many bytes behind a word on: what it gives is the core's, and nothing around it changes.
+    /// Runs the functional form at an offset of some bytes from a word. The present is the core's, and no other byte changes.
     fn present(&self, begin: usize) -> DeviceWrite {
         let geometry = self.write.geometry();
         let past = &self.past[..geometry.cache_bytes().unwrap()];
@@ -127,7 +127,8 @@ fn writes_of_any_size_are_those_of_the_core() {
             let skipped = call.plan().write_bytes(of_cache, &call.new).unwrap().skipped;
 
             let (caches, update) = ([(); 3].map(|()| Memory::of(&call.past)), Memory::of(&call.new));
-            let pairs = caches.each_ref().map(|cache| Pair { cache: buffer(cache), update: buffer(&update) });
+            let pairs =
+                caches.each_ref().map(|cache| BufferPair { cache: buffer(cache), update: buffer(&update) });
             let write = cuda().prepare(&call.write, &pairs).unwrap();
             assert_eq!(write.width(), size.width, "{:?}", size.cache);
             call.run(&write, skipped);

@@ -2,7 +2,7 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Error as CoreError, Prepared};
-use kvscatter_cuda::{CudaError, DeviceList, DeviceWrite, Indices, Pair};
+use kvscatter_cuda::{BufferPair, CudaError, DeviceCallIndices, DeviceList, DeviceWrite};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::nibbles;
 
@@ -160,16 +160,16 @@ fn whole_words(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn prepared(shapes: &Prepared, cache: &Memory, update: &Memory) -> DeviceWrite {
-    let pair = Pair { cache: buffer(cache), update: buffer(update) };
+    let pair = BufferPair { cache: buffer(cache), update: buffer(update) };
     cuda().prepare_slots(shapes, &[pair]).unwrap()
 }
 
 /// Launches it with a status of its own, and waits: what that says, and what it means.
 fn launched(write: &DeviceWrite, slots: DeviceList) -> (StatusWords, Result<(), CudaError>) {
-    let (rig, indices) = (Rig::new(0), Indices::new(slots));
+    let (rig, indices) = (Rig::new(0), DeviceCallIndices::new(slots));
     rig.launch_with(write, &indices).unwrap();
     rig.stream.synchronize();
-    // SAFETY: all of it is memory of the context.
+    // SAFETY: the status of `rig` and the list of slots are memory of the context, and the launch has run.
     let checked = unsafe { write.check(rig.status(), &indices) };
     (status_of(&rig.status), checked)
 }

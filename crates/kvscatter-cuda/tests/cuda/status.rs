@@ -1,8 +1,8 @@
 //! What the status says, and numbers that no case has: thousands of samples, any 64 bits, slots that are left out.
 
 use crate::abi::{
-    AROUND, CIRCULAR, Call, FROM_END, Job, LENGTH, Loop, REJECT_NEGATIVE, SKIP_ALL, SKIP_NEGATIVE,
-    STARTS_I64, Shape, StatusWords, magic,
+    CIRCULAR, Call, FROM_END, Job, LENGTH, Loop, OTHER_LOOPS, POSITIONS_I64, REJECT_NEGATIVE, SKIP_ALL,
+    SKIP_NEGATIVE, StatusWords, WriteShape, magic,
 };
 use crate::device::{Memory, Stream};
 use crate::launch::{self, Threads};
@@ -12,18 +12,18 @@ const UNTOUCHED: u8 = 0xEE;
 const THREADS: Threads = Threads { block: [1, 64], per_thread: 2, spare: 0 };
 
 /// A byte to a row: `[samples, capacity]` from `[samples, rows]`.
-fn shape(samples: u32, capacity: u32, rows: u32) -> Shape {
+fn shape(samples: u32, capacity: u32, rows: u32) -> WriteShape {
     let looped = |count: u32, dst: u32, src: u32| Loop {
-        dst: dst.into(),
-        src: src.into(),
+        dst_stride: dst.into(),
+        src_stride: src.into(),
         count,
         magic: magic(count),
     };
-    Shape {
+    WriteShape {
         samples: looped(samples, capacity, rows),
         rows: looped(rows, 1, 1),
-        around: [looped(1, 0, 0); AROUND],
-        layer: 0,
+        others: [looped(1, 0, 0); OTHER_LOOPS],
+        layer_stride: 0,
         run: 1,
         capacity,
         layers: 1,
@@ -35,7 +35,7 @@ fn shape(samples: u32, capacity: u32, rows: u32) -> Shape {
 
 /// A cache of its own, an update of ones, and a status.
 struct Scene {
-    shape: Shape,
+    shape: WriteShape,
     cache: Memory,
     update: Memory,
     status: Memory,
@@ -43,7 +43,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(shape: Shape) -> Self {
+    fn new(shape: WriteShape) -> Self {
         let samples = shape.samples.count.max(1) as usize;
         Self {
             cache: Memory::of(&vec![UNTOUCHED; samples * shape.capacity as usize]),
@@ -65,7 +65,10 @@ impl Scene {
 
     fn starts(&self, starts: &[i64], flags: u32) -> StatusWords {
         let list = Memory::of_i64(starts);
-        self.launch(Call { starts: list.address, flags: flags | STARTS_I64, ..Call::default() }, THREADS)
+        self.launch(
+            Call { positions: list.address, flags: flags | POSITIONS_I64, ..Call::default() },
+            THREADS,
+        )
     }
 
     fn written(&self) -> Vec<usize> {
@@ -101,7 +104,7 @@ fn thousands_of_samples_are_counted_exactly() {
         let mut starts = vec![1; SAMPLES as usize];
         bad.iter().for_each(|&sample: &usize| starts[sample] = 2 + sample as i64);
         let list = Memory::of_i64(&starts);
-        let call = Call { starts: list.address, flags: STARTS_I64, ..Call::default() };
+        let call = Call { positions: list.address, flags: POSITIONS_I64, ..Call::default() };
         let found = scene.launch(call, Threads { block: [1, threads], ..THREADS });
         assert_eq!(found, status(bad.len() as u32, bad[0] as u32, starts[bad[0]]));
         let good = (0..SAMPLES as usize).filter(|sample| !bad.contains(sample));
@@ -153,7 +156,7 @@ fn lengths_are_looked_at_before_starts() {
     let scene = Scene::new(shape(3, 8, 3));
     let (starts, lengths) = (Memory::of_i64(&[6, 6, -1]), Memory::of_i32(&[2, -1, 4]));
     let call =
-        Call { starts: starts.address, lengths: lengths.address, flags: STARTS_I64, ..Call::default() };
+        Call { positions: starts.address, lengths: lengths.address, flags: POSITIONS_I64, ..Call::default() };
     assert_eq!(scene.launch(call, THREADS), status(2, 1 | LENGTH, -1));
     assert_eq!(scene.written(), [6, 7]);
 }
@@ -164,7 +167,7 @@ fn lengths_are_looked_at_before_starts() {
 fn a_slot_mapping_skips_what_is_negative_and_reports_what_is_beyond() {
     let tokens = |starts: &[i64], flags| {
         let mut one_cache = shape(starts.len() as u32, 10, 1);
-        one_cache.samples.dst = 0;
+        one_cache.samples.dst_stride = 0;
         let scene = Scene::new(one_cache);
         let found = scene.starts(starts, flags | SKIP_NEGATIVE);
         (found, scene.written())

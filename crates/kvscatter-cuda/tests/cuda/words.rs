@@ -5,10 +5,11 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
 use kvscatter::{Argument, ElementType, Error as CoreError, Prepared};
 use kvscatter_cuda::{
-    CudaError, DeviceList, DeviceWrite, Indices, Pair, Status, StatusWords, Stream as OfCaller,
+    BufferPair, CudaError, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite, StatusWords,
+    Stream as OfCaller,
 };
 
-use crate::abi::SPAN;
+use crate::abi::ROW_COUNT;
 use crate::device::{Memory, Stream};
 use crate::host::cuda;
 use crate::rig::buffer;
@@ -28,28 +29,29 @@ impl Launched {
         let tensors = [geometry.cache_bytes(), geometry.update_bytes()];
         let tensors = tensors.map(|bytes| Memory::of(&vec![0; bytes.unwrap()]));
         let [cache, update] = tensors.each_ref().map(buffer);
-        let write = cuda().prepare(prepared, &[Pair { cache, update }]).unwrap();
+        let write = cuda().prepare(prepared, &[BufferPair { cache, update }]).unwrap();
         Self { write, status: Memory::of(&[0; 16]), _tensors: tensors }
     }
 
-    fn at(&self) -> Status {
-        Status::at(self.status.address).unwrap()
+    fn at(&self) -> DeviceStatus {
+        DeviceStatus::at(self.status.address).unwrap()
     }
 
     /// What a launch has found.
-    fn run(&self, indices: &Indices) -> StatusWords {
+    fn run(&self, indices: &DeviceCallIndices) -> StatusWords {
         let stream = Stream::new();
         self.status.fill(&[0; 16]);
-        // SAFETY: all of it is memory of the context, as large as it is said to be, and waited for.
+        // SAFETY: the cache and the update of `self`, the lists of `indices` and the status are memory of the context with
+        // the sizes given there, and live until the stream was waited for.
         unsafe { self.write.launch(OfCaller::new(stream.0), indices, Some(self.at())) }.unwrap();
         stream.synchronize();
-        // SAFETY: the status is memory of the context, and the launch has run.
+        // SAFETY: the 16 bytes of the status are memory of the context, and the launch has run.
         unsafe { cuda().read(self.at()) }.unwrap()
     }
 
-    fn check(&self, indices: &Indices) -> Result<(), CudaError> {
-        // SAFETY: the status and the lists are memory of the context, as large as they are said to be; every launch was
-        // waited for.
+    fn check(&self, indices: &DeviceCallIndices) -> Result<(), CudaError> {
+        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the context. Every
+        // launch was waited for.
         unsafe { self.write.check(self.at(), indices) }
     }
 }
@@ -89,7 +91,7 @@ fn padded() -> Prepared {
 fn words_alone_tell_a_padded_start_and_length() {
     let (core, starts, lengths) = (padded(), Memory::of_i64(&[0, 3, 4]), Memory::of_i64(&[2, 2, 3]));
     let launched = Launched::new(&core);
-    let alone = Indices::new(list(&starts));
+    let alone = DeviceCallIndices::new(list(&starts));
     let both = alone.lengths(list(&lengths));
 
     let words = launched.run(&alone);
@@ -133,7 +135,7 @@ fn words_alone_tell_the_layer_and_rows_of_samples() {
     let (ends, rows, layer) = (Memory::of_i32(&[5, 5]), Memory::of_i32(&[1, 2]), Memory::of_i32(&[2]));
     let launched = Launched::new(&core);
     let narrow = |memory: &Memory| DeviceList::i32(memory.address, 2);
-    let indices = Indices::new(narrow(&ends)).row_counts(narrow(&rows)).layer(layer.address);
+    let indices = DeviceCallIndices::new(narrow(&ends)).row_counts(narrow(&rows)).layer(layer.address);
     let checked = |layer_id: i32, offsets: [i32; 2], seq_len: [i32; 2]| {
         layer.fill(&layer_id.to_ne_bytes());
         ends.fill(&offsets.map(i32::to_ne_bytes).concat());
@@ -170,7 +172,7 @@ fn of_a_packed_update_the_words_alone_tell_the_total() {
     let core = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 2], &[6, 1, 2]).unwrap();
     let (starts, totals) = (Memory::of_i64(&[0, 4, 0]), Memory::of_i64(&[0, 2, 4, 6]));
     let launched = Launched::new(&core);
-    let indices = Indices::new(list(&starts)).row_counts(list(&totals));
+    let indices = DeviceCallIndices::new(list(&starts)).row_counts(list(&totals));
     let words = launched.run(&indices);
     assert_eq!(words, StatusWords { bad_samples: 1, first_sample: 1, first_value: 4 });
     assert_untold(launched.write.check_words(words), words);
@@ -205,7 +207,7 @@ fn of_a_packed_update_the_words_alone_tell_the_total() {
 fn lists_that_have_changed_leave_what_the_status_says() {
     let (core, starts, lengths) = (padded(), Memory::of_i64(&[0, 5, 0]), Memory::of_i64(&[2, 1, 2]));
     let launched = Launched::new(&core);
-    let indices = Indices::new(list(&starts)).lengths(list(&lengths));
+    let indices = DeviceCallIndices::new(list(&starts)).lengths(list(&lengths));
     let words = launched.run(&indices);
     for length in [0, -1, i64::MIN] {
         set(&lengths, &[2, length, 2]);
@@ -215,7 +217,7 @@ fn lists_that_have_changed_leave_what_the_status_says() {
     let core = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 2], &[6, 1, 2]).unwrap();
     let (starts, totals) = (Memory::of_i64(&[0, 4, 0]), Memory::of_i64(&[0, 2, 4, 6]));
     let launched = Launched::new(&core);
-    let indices = Indices::new(list(&starts)).row_counts(list(&totals));
+    let indices = DeviceCallIndices::new(list(&starts)).row_counts(list(&totals));
     let words = launched.run(&indices);
     for changed in [[0, 2, 3, 6], [0, 2, 2, 6], [0, 2, 1, 6], [0, i64::MIN, i64::MAX, 6]] {
         set(&totals, &changed);
@@ -223,7 +225,7 @@ fn lists_that_have_changed_leave_what_the_status_says() {
     }
     set(&totals, &[0, 2, 1, 6]);
     let words = launched.run(&indices);
-    assert_eq!(words, StatusWords { bad_samples: 3, first_sample: SPAN | 1, first_value: -1 });
+    assert_eq!(words, StatusWords { bad_samples: 3, first_sample: ROW_COUNT | 1, first_value: -1 });
     for changed in [[0, 2, 4, 6], [0, 3, 1, 6], [1, 1, 1, 1]] {
         set(&totals, &changed);
         assert_untold(launched.check(&indices), words);
@@ -235,7 +237,7 @@ fn lists_that_have_changed_leave_what_the_status_says() {
     assert_core(launched.check(&indices), &previous);
 }
 
-/// Tokens that belong to nobody: a launch without samples counts one.
+/// Tokens without a sample: a launch without samples counts one.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn calls_without_samples_are_refused_as_on_the_cpu() {
@@ -246,9 +248,12 @@ fn calls_without_samples_are_refused_as_on_the_cpu() {
             let totals = Memory::of_i32(&[total]);
             // No numbers lie anywhere, also where the status does.
             let none = DeviceList::i64(launched.status.address, 0);
-            let indices = Indices::new(none).row_counts(DeviceList::i32(totals.address, 1));
+            let indices = DeviceCallIndices::new(none).row_counts(DeviceList::i32(totals.address, 1));
             let words = launched.run(&indices);
-            assert_eq!(words, StatusWords { bad_samples: 1, first_sample: SPAN, first_value: total.into() });
+            assert_eq!(
+                words,
+                StatusWords { bad_samples: 1, first_sample: ROW_COUNT, first_value: total.into() }
+            );
             let expected = core.plan(PackedCall::new(&[] as &[i64], &[total])).map(drop).unwrap_err();
             assert_core(launched.check(&indices), &expected);
             assert_eq!(total == 0, matches!(expected, CoreError::TokenSum { got: 0, tokens: 2, .. }));
@@ -259,7 +264,7 @@ fn calls_without_samples_are_refused_as_on_the_cpu() {
     let core = KvCacheOperation::new().prepare(HALF, &[1, 0, 4, 2], &[2, 2]).unwrap();
     let (launched, layer) = (Launched::new(&core), Memory::of_i32(&[0]));
     let none = DeviceList::i32(0, 0);
-    let indices = Indices::new(none).row_counts(none).layer(layer.address);
+    let indices = DeviceCallIndices::new(none).row_counts(none).layer(layer.address);
     let words = launched.run(&indices);
     let expected = core
         .plan(KvCacheOperationCall { layer_id: &[0], token_offset: &[], seq_len: &[] })

@@ -154,7 +154,7 @@ int cuDevicePrimaryCtxRetain(Context** context, int device) {
     return SUCCESS;
 }
 
-// Whoever releases it last destroys it.
+// The last release destroys it.
 int cuDevicePrimaryCtxRelease_v2(int device) {
     ENTER(false);
     if (device) return INVALID_DEVICE;

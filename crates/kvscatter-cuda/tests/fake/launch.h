@@ -135,9 +135,9 @@ struct Launch {
                 visit(each.update, strstr(kernel->name, "nibbles") ? 1 : kernel->width);
             }
         }
-        visit(call.starts, call.flags & STARTS_I64 ? 8 : 4);
+        visit(call.positions, call.flags & POSITIONS_I64 ? 8 : 4);
         visit(call.lengths, call.flags & LENGTHS_I64 ? 8 : 4);
-        visit(call.spans, call.flags & SPANS_I64 ? 8 : 4);
+        visit(call.row_counts, call.flags & ROW_COUNTS_I64 ? 8 : 4);
         visit(call.layer, 4);
         visit(call.status, 8);
     }

@@ -253,7 +253,7 @@ int finish(std::unique_lock<std::mutex>& lock, F&& is_meant) {
     return current->fault;
 }
 
-// What a device finds out by itself: an address that is nobody's, or not aligned.
+// The faults that a device detects: an address outside all allocations, or not aligned.
 inline int fault_of(const Launch& launch) {
     int fault = SUCCESS;
     launch.each_address([&](const void* at, unsigned bytes) {

@@ -4,7 +4,7 @@
 //! types, of shapes and of devices, each in the order of the call; then what the driver or the memory does not allow.
 
 use kvscatter::{ElementType, Layout, Prepared};
-use kvscatter_cuda::{Cuda, Pair, PresentBuffers, Status};
+use kvscatter_cuda::{BufferPair, Cuda, DeviceStatus, PresentBuffers};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -71,7 +71,7 @@ pub(super) fn prepare<'py>(
         Some(status) => status,
         None => new_status(cache, device, &current)?,
     };
-    let memory = Status::at(status_address(&status)?).map_err(raise)?;
+    let memory = DeviceStatus::at(status_address(&status)?).map_err(raise)?;
     write.check_indices(&indices, Some(memory)).map_err(raise)?;
 
     let counted = tensors_of_torch(py, &rows)?;
@@ -198,7 +198,7 @@ fn make(
     let update = |row: &Row<'_>| row.update.buffer(geometry.update_bytes());
     match operator.make {
         Make::InPlace(make) => {
-            let pair = |row| Pair { cache: cache(row), update: update(row) };
+            let pair = |row| BufferPair { cache: cache(row), update: update(row) };
             let pairs: Vec<_> = rows.iter().map(pair).collect();
             py.detach(|| make(cuda, prepared, &pairs))
         }

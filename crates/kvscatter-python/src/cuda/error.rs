@@ -1,6 +1,7 @@
 //! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
 
-use kvscatter_cuda::{Counted, CudaError, FirstBad, List, SlotMappingError, TensorRole};
+use kvscatter::Argument;
+use kvscatter_cuda::{CountKind, CudaError, FirstBad, LaunchArgument, SlotMappingError, TensorRole};
 use pyo3::prelude::*;
 
 use super::operator::Operator;
@@ -12,7 +13,7 @@ type Described = (Class, &'static str, Option<&'static str>, Vec<(&'static str, 
 /// The exception for an error about this operator.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: CudaError) -> PyErr {
-    let message = error.with_names(|list| operator.list(list));
+    let message = error.display_with(|list| operator.list(list), Argument::name).to_string();
     let (class, kind, argument, fields) = match error {
         CudaError::Write(refused) => return (operator.refuse)(py, refused),
         error => describe(operator, &error),
@@ -102,7 +103,7 @@ fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
             let fields = vec![("with_", Field::Name(operator.written.into())), ("with_pair", (*pair).into())];
             (Class::Array, "overlap", list, fields)
         }
-        CudaError::StatusShared => (Class::Array, "overlap", &List::Status, vec![]),
+        CudaError::StatusShared => (Class::Array, "overlap", &LaunchArgument::Status, vec![]),
         CudaError::BadIndices { bad_samples, first: FirstBad { list, sample, value } } => {
             let mut fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*value).into())];
             fields.extend(sample.map(|sample| ("index", sample.into())));
@@ -126,10 +127,10 @@ fn tensor_argument(operator: &Operator, tensor: TensorRole) -> &'static str {
 }
 
 /// Which argument has too many. Runs and their lengths are of several.
-fn count_argument(operator: &Operator, what: Counted) -> Option<&'static str> {
+fn count_argument(operator: &Operator, what: CountKind) -> Option<&'static str> {
     match what {
-        Counted::Samples => Some(operator.update),
-        Counted::Capacity | Counted::Layers => Some(operator.cache),
+        CountKind::Samples => Some(operator.update),
+        CountKind::Capacity | CountKind::Layers => Some(operator.cache),
         _ => None,
     }
 }

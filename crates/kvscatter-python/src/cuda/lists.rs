@@ -1,6 +1,6 @@
 //! The lists of a write: positions, and how many rows go there.
 
-use kvscatter_cuda::Indices;
+use kvscatter_cuda::DeviceCallIndices;
 use pyo3::prelude::*;
 
 use super::array::DeviceArray;
@@ -56,12 +56,12 @@ impl<'py> ListArrays<'py> {
     }
 
     /// Where they lie, if all have the shape of a list.
-    pub(crate) fn indices(&self) -> PyResult<Indices> {
+    pub(crate) fn indices(&self) -> PyResult<DeviceCallIndices> {
         let Self { layer, starts, row_counts, lengths } = self;
         let layer = layer.as_ref().map(DeviceArray::layer).transpose()?;
         let mut indices = match starts {
-            Some(starts) => Indices::new(starts.list()?),
-            None => Indices::zero(),
+            Some(starts) => DeviceCallIndices::new(starts.list()?),
+            None => DeviceCallIndices::zero(),
         };
         if let Some(layer) = layer {
             indices = indices.layer(layer);

@@ -1,7 +1,7 @@
 //! What the operators call their arguments, how each is prepared, and how the core's errors are told of each.
 
 use kvscatter::Prepared;
-use kvscatter_cuda::{Cuda, CudaError, DeviceWrite, List, Pair, PresentBuffers};
+use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceWrite, LaunchArgument, PresentBuffers};
 
 use crate::error::{self, Refuse};
 
@@ -20,7 +20,7 @@ pub(crate) struct Operator {
 /// How a write is prepared, and whether of pairs or of triples.
 #[derive(Clone, Copy)]
 pub(crate) enum Make {
-    InPlace(fn(&Cuda, &Prepared, &[Pair]) -> Result<DeviceWrite, CudaError>),
+    InPlace(fn(&Cuda, &Prepared, &[BufferPair]) -> Result<DeviceWrite, CudaError>),
     Present(fn(&Cuda, &Prepared, &[PresentBuffers]) -> Result<DeviceWrite, CudaError>),
 }
 
@@ -73,12 +73,12 @@ pub(crate) static ASCEND: Operator = Operator {
 };
 
 impl Operator {
-    pub(crate) fn list(&self, list: List) -> &'static str {
+    pub(crate) fn list(&self, list: LaunchArgument) -> &'static str {
         match list {
-            List::Positions => self.starts,
-            List::Lengths => "lengths",
-            List::RowCounts => self.row_counts,
-            List::Layer => "layerId",
+            LaunchArgument::Positions => self.starts,
+            LaunchArgument::Lengths => "lengths",
+            LaunchArgument::RowCounts => self.row_counts,
+            LaunchArgument::Layer => "layerId",
             _ => "status",
         }
     }

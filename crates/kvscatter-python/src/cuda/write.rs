@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvscatter_cuda::{Cuda, Indices, Status, Stream};
+use kvscatter_cuda::{Cuda, DeviceCallIndices, DeviceStatus, Stream};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -30,8 +30,8 @@ pub(crate) struct Launch {
     pub(crate) cuda: Cuda,
     pub(crate) operator: &'static Operator,
     pub(crate) write: kvscatter_cuda::DeviceWrite,
-    pub(crate) indices: Indices,
-    pub(crate) status: Status,
+    pub(crate) indices: DeviceCallIndices,
+    pub(crate) status: DeviceStatus,
     /// Where it lies.
     pub(crate) array: Py<PyAny>,
     pub(crate) device: i32,

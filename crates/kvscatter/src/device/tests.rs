@@ -99,7 +99,7 @@ fn call<'a>(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) ->
 const HALF: ElementType = ElementType::Float16;
 
 fn lengths(starts: usize, row_counts: Option<usize>) -> ListCounts {
-    ListCounts { positions: Some(starts), row_counts, lengths: None }
+    ListCounts { positions: Some(starts), row_counts, lengths: None, layers: 0 }
 }
 
 #[test]
@@ -119,6 +119,8 @@ fn padded_updates_have_starts_and_no_rows() {
     );
     let long = ListCounts { lengths: Some(1), ..lengths(2, None) };
     assert_eq!(onnx.device_interface().check_counts(long), count(Argument::Lengths, 1, 2));
+    let layered = ListCounts { layers: 1, ..lengths(2, None) };
+    assert_eq!(onnx.device_interface().check_counts(layered), count(Argument::LayerId, 1, 0));
 
     let tensorrt = KvCacheUpdate::new().prepare(HALF, &[2, 1, 5, 1], &[1, 1, 3, 1]).unwrap();
     let absent = tensorrt.device_interface().check_counts(ListCounts::default());
@@ -162,13 +164,15 @@ fn ascend_has_a_number_for_every_sample_of_the_cache() {
             (ends.convention(), ends.device_interface().row_limits()),
             (Convention::EndsAndRowCounts, limits)
         );
-        assert_eq!(ends.device_interface().check_counts(lengths(3, Some(3))), Ok(3));
+        let counts = |offsets, rows| ListCounts { layers: 1, ..lengths(offsets, rows) };
+        assert_eq!(ends.device_interface().check_counts(counts(3, Some(3))), Ok(3));
         assert_eq!(
-            ends.device_interface().check_counts(lengths(2, Some(2))),
+            ends.device_interface().check_counts(counts(2, Some(2))),
             count(Argument::TokenOffset, 2, 3)
         );
-        assert_eq!(ends.device_interface().check_counts(lengths(3, Some(2))), count(Argument::SeqLen, 2, 3));
-        assert_eq!(ends.device_interface().check_counts(lengths(3, None)), count(Argument::SeqLen, 0, 3));
+        assert_eq!(ends.device_interface().check_counts(counts(3, Some(2))), count(Argument::SeqLen, 2, 3));
+        assert_eq!(ends.device_interface().check_counts(counts(3, None)), count(Argument::SeqLen, 0, 3));
+        assert_eq!(ends.device_interface().check_counts(lengths(3, Some(3))), count(Argument::LayerId, 0, 1));
     }
 }
 

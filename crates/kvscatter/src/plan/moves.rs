@@ -251,12 +251,12 @@ impl CallIndices<'_> {
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {
         let count = |values: Option<Integers<'_>>| values.map(Integers::len);
-        self.rules.check_layer_count(usize::try_from(self.call.layer_count).unwrap_or(usize::MAX))?; // Condition 1
         self.rules.check_counts(ListCounts {
             positions: count(self.call.positions.integers()),
             row_counts: self.call.row_counts.map(<[i32]>::len),
             lengths: count(self.call.lengths.integers()),
-        })?; // Condition 2
+            layers: usize::try_from(self.call.layer_count).unwrap_or(usize::MAX),
+        })?; // Conditions 1 and 2
         self.rules.check_layer(self.call.layer.into())?; // Condition 1
         let mut checked = Checked { rows: 0, skipped: 0, positions_only: false };
         if self.is_full_from_slot_0() {

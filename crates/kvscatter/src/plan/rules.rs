@@ -29,6 +29,8 @@ pub struct ListCounts {
     pub row_counts: Option<usize>,
     /// The rows that are written.
     pub lengths: Option<usize>,
+    /// The layers that the call names: 1, or 0 where the operator has none.
+    pub layers: usize,
 }
 
 /// How many rows a sample may bring. For a padded update both limits are the update's rows.
@@ -107,12 +109,13 @@ impl CallRules {
         RowLimits { min: min.max(self.options.min_rows), max }
     }
 
-    /// Compares the lengths of the lists with each other and with the cache: one value per sample, and no more samples than
-    /// the cache has. Returns the number of samples.
+    /// Compares the lengths of the lists with each other and with the cache: one value per sample, no more samples than
+    /// the cache has, and one layer if the operator has layers. Returns the number of samples.
     pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         let Self { geometry, options: RuleOptions { convention, .. }, .. } = self;
         let names = geometry.names();
-        let ListCounts { positions, row_counts, lengths } = lists;
+        let ListCounts { positions, row_counts, lengths, layers } = lists;
+        self.check_layer_count(layers)?;
         let expected = match (convention, geometry.samples()) {
             (Convention::Starts, Samples::Padded { batch, .. }) => batch,
             (Convention::Starts, Samples::Packed { .. }) => 0,
@@ -145,7 +148,7 @@ impl CallRules {
     }
 
     /// A call names one layer if the operator has layers, and none otherwise.
-    pub(super) fn check_layer_count(&self, got: usize) -> Result<(), Error> {
+    fn check_layer_count(&self, got: usize) -> Result<(), Error> {
         let expected = usize::from(self.options.has_layers);
         if got == expected {
             Ok(())

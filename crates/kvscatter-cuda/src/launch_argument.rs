@@ -1,0 +1,59 @@
+//! The arguments of a launch besides its tensors, and the first bad index in one of its lists.
+
+use std::fmt::{self, Display};
+
+/// An argument of a launch besides its tensors: a list, the layer, or the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LaunchArgument {
+    /// Positions, or slots.
+    Positions,
+    /// The rows of each sample that are written.
+    Lengths,
+    /// The rows that each sample brings: `updateLengths` or `seqLen`.
+    RowCounts,
+    /// The layer's number.
+    Layer,
+    /// The status.
+    Status,
+}
+
+impl Display for LaunchArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Positions => "the list of positions",
+            Self::Lengths => "the list of lengths",
+            Self::RowCounts => "the list of row counts",
+            Self::Layer => "the layer",
+            Self::Status => "the status",
+        })
+    }
+}
+
+/// The first bad index that a status records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FirstBad {
+    /// The list that holds it. The slots of a slot mapping are positions.
+    pub list: LaunchArgument,
+    /// The sample, counted from 0, or the token of a slot mapping. The layer has no sample. A row count with the number
+    /// after the last sample is the sum of all.
+    pub sample: Option<usize>,
+    /// The bad value. Of cumulative lengths it is the difference of numbers `i + 1` and `i`, or the first number if that is
+    /// not 0, or the last number if that is not the number of tokens.
+    pub value: i64,
+}
+
+impl Display for FirstBad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.list {
+            LaunchArgument::Lengths => "the length",
+            LaunchArgument::RowCounts => "the row count",
+            LaunchArgument::Layer => "the layer",
+            LaunchArgument::Positions | LaunchArgument::Status => "the position",
+        })?;
+        if let Some(sample) = self.sample {
+            write!(f, " of sample {sample}")?;
+        }
+        write!(f, ": {}", self.value)
+    }
+}
