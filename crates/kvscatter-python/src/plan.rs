@@ -187,7 +187,7 @@ impl Plan {
     }
 }
 
-/// Lanes of a picture, where nobody says how many.
+/// Lanes of a picture by default.
 const SHOWN: usize = 64;
 /// Of one that shows by itself: they are 52 pixels high.
 const SHOWN_IN_NOTEBOOK: usize = 16;
@@ -207,18 +207,15 @@ fn summary(plan: &WritePlan<'_>) -> String {
 /// Loops that repeat nothing are left out.
 fn python_block<'py>(py: Python<'py>, block: Block) -> PyResult<Bound<'py, PyAny>> {
     static BLOCK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let Block { len, dst_offset: dst, src_offset: src, loops, .. } = block;
-    let loops = loops.into_iter().filter(|around| around.count != 1).map(|around| python_loop(py, around));
+    let Block { len, dst_offset, src_offset, loops, .. } = block;
+    let loops = loops.into_iter().filter(|each| each.count != 1).map(|each| python_loop(py, each));
     let loops = PyTuple::new(py, loops.collect::<PyResult<Vec<_>>>()?)?;
-    BLOCK.import(py, MODULE, "Block")?.call1((len, dst, src, loops))
+    BLOCK.import(py, MODULE, "Block")?.call1((len, dst_offset, src_offset, loops))
 }
 
-fn python_loop(
-    py: Python<'_>,
-    Loop { count, dst_stride: dst, src_stride: src }: Loop,
-) -> PyResult<Bound<'_, PyAny>> {
+fn python_loop(py: Python<'_>, Loop { count, dst_stride, src_stride }: Loop) -> PyResult<Bound<'_, PyAny>> {
     static LOOP: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    LOOP.import(py, MODULE, "Loop")?.call1((count, dst, src))
+    LOOP.import(py, MODULE, "Loop")?.call1((count, dst_stride, src_stride))
 }
 
 fn python_segment(py: Python<'_>, segment: Segment) -> PyResult<Bound<'_, PyAny>> {

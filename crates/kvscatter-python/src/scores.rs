@@ -10,7 +10,7 @@ use crate::options;
 
 /// A sample of a running batch: what `KvSession.add` returns.
 ///
-/// It is the sample's for as long as it is there: a place that is taken again is another sample.
+/// It names one sample until that is removed. A sample that is added later at the same index is another one.
 #[pyclass(frozen, eq, hash, name = "Sample", module = "kvscatter")]
 #[derive(PartialEq, Hash)]
 pub(crate) struct PySample(pub(crate) Sample);
@@ -19,12 +19,12 @@ pub(crate) struct PySample(pub(crate) Sample);
 impl PySample {
     /// Its index in the batch.
     #[getter]
-    fn place(&self) -> usize {
+    fn index(&self) -> usize {
         self.0.index()
     }
 
     fn __repr__(&self) -> String {
-        format!("<kvscatter.Sample: place {}>", self.0.index())
+        format!("<kvscatter.Sample: index {}>", self.0.index())
     }
 }
 

@@ -86,7 +86,7 @@ impl PyKvSession {
         self.with(py, |session| Ok(session.vocabulary()))
     }
 
-    /// The samples of the batch, by place.
+    /// The samples of the batch, by index.
     #[getter]
     fn samples(&self, py: Python<'_>) -> PyResult<Vec<PySample>> {
         self.with(py, |session| Ok(session.samples().map(PySample).collect()))
@@ -94,13 +94,13 @@ impl PyKvSession {
 
     /// Bytes that the last step wrote into the caches, padding included.
     #[getter]
-    fn written(&self, py: Python<'_>) -> PyResult<u64> {
+    fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.bytes_written()))
     }
 
     /// Bytes of caches that ONNX Runtime copied in the last step instead of writing them in place: 0 is what one wants.
     #[getter]
-    fn copied(&self, py: Python<'_>) -> PyResult<u64> {
+    fn bytes_copied(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.bytes_copied()))
     }
 

@@ -7,7 +7,6 @@ impl OnnxError {
     ///
     /// It keeps its meaning from version to version, also where a variant gets another name.
     #[must_use]
-    #[expect(clippy::too_many_lines, reason = "a table: one arm for each variant")]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::InFile { cause, .. } | Self::InTensor { cause, .. } | Self::InNode { cause, .. } => {
