@@ -54,7 +54,7 @@ mod _native {
     #[pymodule_export]
     use crate::model::OnnxModel;
     #[pymodule_export]
-    use crate::options::integer_within;
+    use crate::options::{integer_within, resolve_axis};
     #[pymodule_export]
     use crate::plan::{Plan, plan};
     #[pymodule_export]

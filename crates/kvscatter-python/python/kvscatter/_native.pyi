@@ -51,6 +51,7 @@ __all__ = [
     "plan",
     "positions",
     "prepare",
+    "resolve_axis",
     "tensor_scatter",
     "tensor_scatter_",
     "time_memcpy",
@@ -418,6 +419,7 @@ class OnnxModel:
         self, feeds: Sequence[tuple[str, str, Sequence[int], NDArray[np.uint8] | Sequence[bytes]]]
     ) -> list[tuple[str, list[int], NDArray[np.uint8] | list[bytes]]]: ...
 
+def resolve_axis(axis: int, rank: int) -> int: ...
 def integer_within(argument: str, value: object, min: int, max: int) -> int: ...
 def time_rust_call(
     write: Prepared,
