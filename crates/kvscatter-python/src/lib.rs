@@ -46,6 +46,8 @@ mod _native {
     #[pymodule_export]
     use crate::cases::OracleCases;
     #[pymodule_export]
+    use crate::error::error_kinds;
+    #[pymodule_export]
     use crate::generate::generate;
     #[pymodule_export]
     use crate::kv_cache_operation::kv_cache_operation_;

@@ -23,6 +23,7 @@ from kvscatter._typing import (
     SupportsDLPack,
     TorchDType,
 )
+from kvscatter.errors import Error
 
 __all__ = [
     "CudaStatus",
@@ -41,6 +42,7 @@ __all__ = [
     "cuda_prepare_kv_cache_update",
     "cuda_prepare_present",
     "cuda_prepare_slots",
+    "error_kinds",
     "generate",
     "integer_within",
     "kv_cache_operation_",
@@ -419,6 +421,7 @@ class OnnxModel:
         self, feeds: Sequence[tuple[str, str, Sequence[int], NDArray[np.uint8] | Sequence[bytes]]]
     ) -> list[tuple[str, list[int], NDArray[np.uint8] | list[bytes]]]: ...
 
+def error_kinds() -> list[tuple[str, type[Error], list[str]]]: ...
 def resolve_axis(axis: int, rank: int) -> int: ...
 def integer_within(argument: str, value: object, min: int, max: int) -> int: ...
 def time_rust_call(
