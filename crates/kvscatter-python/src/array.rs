@@ -179,17 +179,17 @@ impl Form {
         ahead.fold(self.offset().wrapping_add(1), usize::wrapping_add)
     }
 
-    /// The places of all elements in the buffer, in row-major order.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+    /// The offsets of all elements in the buffer, in row-major order.
+    pub(crate) fn offsets(&self) -> impl Iterator<Item = usize> {
         let count = if self.shape.contains(&0) { 0 } else { self.shape.iter().product() };
         let dims: Vec<_> = self.shape.iter().zip(&self.strides).rev().collect();
         let origin = self.offset();
         (0..count).map(move |index| {
             let mut rest: usize = index;
-            dims.iter().fold(origin, |place, &(&size, &stride)| {
+            dims.iter().fold(origin, |offset, &(&size, &stride)| {
                 let along = rest.wrapping_rem(size).cast_signed();
                 rest = rest.wrapping_div(size);
-                place.wrapping_add_signed(along.wrapping_mul(stride))
+                offset.wrapping_add_signed(along.wrapping_mul(stride))
             })
         })
     }

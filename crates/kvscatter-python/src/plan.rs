@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::failure::plural;
-use crate::prepared_scatter::{CallIndices, PreparedScatter};
+use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
 use crate::{error, options};
 
 /// A write whose every position is known to be right: what `kvscatter.plan` and `Prepared.plan` return.
@@ -173,7 +173,7 @@ impl Plan {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let [write_indices, lengths] = indices.all().map(|list| list.values().map(Box::from));
         let plan = Self { write, write_indices, lengths };
         plan.planned(py)?;

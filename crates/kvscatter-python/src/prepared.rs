@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::plan::Plan;
-use crate::prepared_scatter::{CallIndices, PreparedScatter};
+use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
 use crate::{options, prepared_scatter, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
@@ -78,7 +78,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
         self.0.in_place(py, &plan, &indices.all(), cache, update)
     }
@@ -93,7 +93,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let pairs = prepared_scatter::pairs(pairs)?;
         let plan = self.0.plan(py, &indices)?;
         self.0.write_many(py, &plan, &indices, &pairs)
@@ -111,7 +111,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
         let past_cache = Array::read(past_cache, "past_cache")?;
         self.0.cache.form.check_prepared(&past_cache, 0)?;

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::error;
 use crate::prepared::PyPrepared;
-use crate::prepared_scatter::CallIndices;
+use crate::prepared_scatter::ScatterIndices;
 
 /// Nanoseconds of `repeats` calls in Rust: every one checks the positions, plans and writes.
 #[pyfunction]
@@ -20,7 +20,7 @@ pub(crate) fn time_rust_call(
     write_indices: &Bound<'_, PyAny>,
     repeats: u32,
 ) -> PyResult<u64> {
-    let indices = CallIndices::of(Some(write_indices), None)?;
+    let indices = ScatterIndices::of(Some(write_indices), None)?;
     let write = write.shared();
     let (cache, update) = write.arrays(0, cache, update)?;
     let (cache, update) = {

@@ -15,7 +15,7 @@ use crate::integer::{decimal, integer};
 use crate::{dlpack, strided, torch};
 
 /// One of the two tensors as the write was prepared for it.
-pub(crate) struct Side {
+pub(crate) struct PreparedTensor {
     pub(crate) form: Form,
     numpy: Option<NumpyForm>,
     dlpack: Option<DLDataType>,
@@ -27,7 +27,7 @@ struct NumpyForm {
     strides: SmallVec<[isize; 6]>,
 }
 
-impl Side {
+impl PreparedTensor {
     /// An array as it will be given, or the shape of a dense one.
     pub(crate) fn of(
         object: &Bound<'_, PyAny>,

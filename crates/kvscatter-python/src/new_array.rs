@@ -67,7 +67,7 @@ impl Memory {
         let count = bits.div_ceil(8 * size_of::<Line>());
         let mut lines: Vec<MaybeUninit<Line>> = Vec::new();
         lines.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        // SAFETY: there is room, and nothing need be initialised.
+        // SAFETY: `try_reserve_exact` has reserved `count`, and `MaybeUninit<Line>` needs no initialisation.
         unsafe { lines.set_len(count) };
         Ok(Self { form, lines })
     }
