@@ -1,4 +1,4 @@
-//! The oracle's adversarial cases, as far as the Python functions can say them.
+//! The oracle's adversarial cases, of which those come that the Python functions can express.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -33,7 +33,7 @@ struct CaseFilter {
     extensions: Vec<String>,
 }
 
-/// A case as Python takes it apart.
+/// A case as Python unpacks it.
 #[derive(IntoPyObject)]
 struct PythonCase<'py> {
     name: String,

@@ -44,7 +44,7 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
 ///         are never written) or any library with `__dlpack__` or `__cuda_array_interface__`.
 ///     write_indices: The first slot written, one per sample: int32 or int64 on the device. Where it is left away, all
 ///         begin at slot 0, which linear mode allows.
-///     lengths: Rows of each sample that are real, likewise: padding behind them is not written. An extension of ours.
+///     lengths: Rows of each sample that are real, likewise: padding after them is not written. An extension of ours.
 ///     axis, mode, negative_index: Those of `tensor_scatter_`.
 ///     skip_all: Whether a launch with any bad index writes nothing, instead of leaving out the samples that have one.
 ///     status: 16 bytes on the device, 8-byte aligned and zero, in which launches report bad indices. By default PyTorch

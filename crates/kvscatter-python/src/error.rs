@@ -74,7 +74,7 @@ pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// The exception for an error of the core in a write in place, whose cache is no past that stays as it is.
+/// The exception for an error of the core in a write in place, whose cache is called `cache`.
 #[cold]
 pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {

@@ -30,9 +30,9 @@ pub(crate) enum Failure {
     Device { argument: &'static str, device: String, is: Option<MemoryKind>, wanted: MemoryKind },
     /// A CUDA device that is not the current one.
     NotCurrent { argument: &'static str, device: i32, current: i32 },
-    /// What is no array on a CUDA device, nor any other.
+    /// An object that is not an array.
     NotOnDevice { argument: &'static str, class: String },
-    /// `__cuda_array_interface__` that does not say what it must.
+    /// `__cuda_array_interface__` that lacks what it must have.
     Interface { argument: &'static str, why: &'static str },
     /// Indices on a device that are not as wide as kernels read them.
     DeviceIntegers { argument: &'static str, got: Element, expected: &'static str },
@@ -40,11 +40,11 @@ pub(crate) enum Failure {
     NoPairs { argument: &'static str },
     /// A status of another size, or the copy of one.
     StatusBytes { argument: &'static str, got: usize },
-    /// Nobody here can make a status, or knows which stream is current.
+    /// Only the caller can make a status for this library, or know which stream is current.
     Unknown { argument: &'static str, library: String },
     /// A tensor whose gradient would be lost, or that is no plain memory.
     Tensor { argument: &'static str, why: &'static str },
-    /// What stands for tensors of another time or place, and has no memory of its own.
+    /// A tensor that stands for others, such as one of a trace, and has no memory.
     NoMemory { argument: &'static str, class: String, advice: &'static str },
     /// The exporter itself refused.
     Export { argument: &'static str, why: String },
@@ -66,7 +66,7 @@ pub(crate) enum Failure {
     NotASequence { argument: &'static str, class: String },
     /// An element of `pairs` that is no tuple of two.
     NotAPair { index: usize, class: String },
-    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it; with its place in a list.
+    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it; with its index in a list.
     IntegerRange { argument: &'static str, index: Option<usize>, value: String, bits: u32 },
     /// Indices with another number of dimensions than one.
     IndexRank { argument: &'static str, rank: usize },

@@ -1,7 +1,7 @@
 //! kvscatter for Python: the compiled half of the package, `kvscatter._native`.
 //!
-//! It translates and delegates: `array` makes the core's types of whatever holds a tensor, `indices` copies
-//! positions, `write` is the one way from there to the core, and `error` the one way back. `cuda` is the same for arrays on
+//! It translates and delegates: `array` describes a tensor of any library in the core's types, `indices` copies
+//! positions, `write` calls the core, and `error` turns its errors into exceptions. `cuda` is the same for arrays on
 //! a device. `session` and `generate` run decoders in the `runtime` that this Python has.
 
 mod array;
@@ -80,7 +80,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // They call themselves what they are called in `kvscatter.cuda`, where people find them.
+        // Their own names are those that they have in `kvscatter.cuda`.
         let py = module.py();
         module.add("CudaStatus", py.get_type::<CudaStatus>())?;
         module.add("CudaWrite", py.get_type::<CudaWrite>())?;

@@ -148,7 +148,7 @@ impl Replaced {
     /// Releases them. This may run code, so everything must be written before.
     fn release(self, _py: Python<'_>) {
         for ObjectElement(object) in self.0 {
-            // SAFETY: null, or a reference that an array held until it was written over.
+            // SAFETY: null, or a reference that an array owned until it was written over.
             unsafe { ffi::Py_XDECREF(object) };
         }
     }

@@ -16,7 +16,7 @@ use crate::{error, options};
 ///
 /// It can be looked at, and carried out any number of times: for keys, for values, for every layer that shares the
 /// positions. It keeps a copy of them, and no array. A notebook shows it as a picture, and `str` gives the same as
-/// text. It is its own copy, and cannot be pickled: another process makes its own.
+/// text. Copying returns the same object. It cannot be pickled, so another process makes another one.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<PreparedScatter>,
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
 ///     write_indices: The first slot written, one per sample; 0 if absent.
 ///     axis: The sequence dimension.
 ///     mode: `"linear"` or `"circular"`.
-///     lengths: Rows of each sample that are real: padding behind them is not written. An extension of ours.
+///     lengths: Rows of each sample that are real: padding after them is not written. An extension of ours.
 ///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit as it is. An extension of ours.
 ///     negative_index: In a ring: `"modulo"`, or `"reject"` as in ONNX Runtime.
 ///     dtype: The type of the elements, where shapes are given.

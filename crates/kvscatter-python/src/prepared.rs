@@ -13,9 +13,9 @@ use crate::{options, prepared_scatter, write};
 /// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
 ///
 /// `write(cache, update, write_indices=None, lengths=None)` writes in place and returns the number of samples skipped. It
-/// takes arrays of the dtype, shapes and strides that it was prepared for, of whatever library, and the positions of
-/// `tensor_scatter_`. Any number of threads may share it. It is its own copy, and cannot be pickled: another process
-/// prepares its own.
+/// takes arrays of the dtype, shapes and strides that it was prepared for, of any library, and the positions of
+/// `tensor_scatter_`. Any number of threads may share it. Copying returns the same object. It cannot be pickled, so another
+/// process prepares another one.
 ///
 /// Raises:
 ///     ShapeError, ElementTypeError: An array of another shape or stride, of another dtype.

@@ -16,7 +16,7 @@ use crate::{error, new_array, options, write};
 ///     write_indices: The slot of each sample's first row, `[batch]`; zeros if absent.
 ///     axis: The sequence dimension: any but the first.
 ///     mode: `"linear"`, or `"circular"`: slots are taken modulo the capacity.
-///     lengths: Rows of each sample that are real, `[batch]`: padding behind them is not written. An extension of ours.
+///     lengths: Rows of each sample that are real, `[batch]`: padding after them is not written. An extension of ours.
 ///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit as it is. An extension of ours.
 ///     negative_index: In a ring: `"modulo"`, where -1 is the last slot, or `"reject"` as in ONNX Runtime.
 ///

@@ -95,7 +95,7 @@ fn view<'py>(owner: &Bound<'py, PyScores>, values: &[f32]) -> Bound<'py, PyArray
     // SAFETY: the values belong to `owner`, which the array keeps alive. `PyScores` is frozen and nothing in it ever
     // changes, so the values stay where they are.
     let array = unsafe { PyArray1::borrow_from_array(&values, owner.clone().into_any()) };
-    // The array is new: nobody else can have borrowed it.
+    // The array is new, so it is not borrowed.
     array.readwrite().make_nonwriteable();
     array
 }

@@ -13,9 +13,9 @@ use crate::scores::{PySample, PyScores};
 use crate::session_error::{closed, raise};
 use crate::{options, runtime};
 
-/// A decoder with a static cache, and a batch of samples that come, grow, are cut and go, in ONNX Runtime.
+/// A decoder with a static cache in ONNX Runtime. Samples of its batch can be added, extended, truncated and removed.
 ///
-/// The caches are allocated once and written in place. Each sample has a place in the batch and a length;
+/// The caches are allocated once and written in place. Each sample has an index in the batch and a length;
 /// `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` are made of the lengths. Samples may have different
 /// lengths, and a step may give each another number of tokens.
 ///
@@ -24,7 +24,7 @@ use crate::{options, runtime};
 ///
 /// Args:
 ///     path: The model: an ONNX file whose caches are static, as `kvscatter convert` makes them.
-///     batch: Places of the batch; the model's if it is fixed, else 1 if not given.
+///     batch: The most samples at a time; the model's if it is fixed, else 1 if not given.
 ///     capacity: Tokens that a sample can have; to be given where the model leaves it open.
 ///     threads: Threads of one operator; ONNX Runtime's choice if not given.
 ///     memory: The most bytes that the caches may take: a file may claim anything.
@@ -98,7 +98,7 @@ impl PyKvSession {
         self.with(py, |session| Ok(session.bytes_written()))
     }
 
-    /// Bytes of caches that ONNX Runtime copied in the last step instead of writing them in place: 0 is what one wants.
+    /// Bytes of caches that ONNX Runtime copied in the last step instead of writing them in place. It should be 0.
     #[getter]
     fn bytes_copied(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.bytes_copied()))
@@ -110,15 +110,15 @@ impl PyKvSession {
         py.detach(|| self.open.lock().unwrap_or_else(PoisonError::into_inner).is_none())
     }
 
-    /// Takes a free place of the batch: an empty sample.
+    /// Adds an empty sample at a free index of the batch.
     ///
     /// Raises:
-    ///     OptionError: Every place is taken.
+    ///     OptionError: The batch is full.
     fn add(&self, py: Python<'_>) -> PyResult<PySample> {
         self.with(py, |session| session.add().map(PySample))
     }
 
-    /// Gives a sample's place back. The others stay where they are.
+    /// Removes a sample and frees its index in the batch. The others keep theirs.
     ///
     /// Raises:
     ///     OptionError: The sample is not in this batch.
@@ -151,7 +151,7 @@ impl PyKvSession {
 
     /// Gives samples their next tokens, as many for each as it likes; samples that are not named stay as they are.
     ///
-    /// One run of the model; more where the padding of a sample would not fit behind it, or where the model scores the last
+    /// One run of the model; more where the padding of a sample would not fit after it, or where the model scores the last
     /// token only.
     ///
     /// Args:
@@ -165,7 +165,7 @@ impl PyKvSession {
     ///         model does not have.
     ///     OptionError: Before anything is run, for a sample that is not in this batch, for one without tokens, for no
     ///         sample.
-    ///     SessionError: ONNX Runtime failed; lengths are as they were, rows behind them may have been written.
+    ///     SessionError: ONNX Runtime failed; lengths are as they were, rows after them may have been written.
     fn step(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<PyScores> {
         let token_lists = tokens_of(tokens)?;
         let token_lists = borrowed(&token_lists);
@@ -224,7 +224,7 @@ impl PyKvSession {
         call: impl FnOnce(&mut KvSession) -> Result<T, SessionError> + Send,
     ) -> PyResult<T> {
         let called = py.detach(|| {
-            // A call that panicked has left no length behind that it did not reach.
+            // A call that panicked has set no length that it did not reach.
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             open.as_mut().map(call)
         });

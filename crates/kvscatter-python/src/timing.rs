@@ -1,5 +1,5 @@
-//! What `bench/peers.py` compares the package with, in the same process and on the same memory: the Rust call
-//! behind a prepared write, and libc's memcpy. Not part of the public interface.
+//! What `bench/peers.py` compares the package with, in the same process and on the same memory: the Rust call of a
+//! prepared write, and libc's memcpy. Not part of the public interface.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -39,7 +39,7 @@ pub(crate) fn time_rust_call(
     Ok(nanoseconds(begin))
 }
 
-/// Nanoseconds of `repeats` times one memcpy of `bytes`, between memory of its own that a first one has warmed.
+/// Nanoseconds of `repeats` times one memcpy of `bytes`, between buffers made for this that a first one has warmed.
 #[pyfunction]
 pub(crate) fn time_memcpy(bytes: u32, repeats: u32) -> u64 {
     let bytes = bytes as usize;

@@ -1,4 +1,4 @@
-//! What the operators call their arguments, how each is prepared, and how the core's errors are told of each.
+//! What the operators call their arguments, how each is prepared, and how the core's errors are raised for each.
 
 use kvscatter::Prepared;
 use kvscatter_cuda::{Cuda, CudaError, DeviceWrite, List, Pair, PresentBuffers};

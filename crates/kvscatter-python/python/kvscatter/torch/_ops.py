@@ -34,7 +34,7 @@ def tensor_scatter(
     mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The operator behind ``kvscatter.torch.tensor_scatter``, which says what it does."""
+    """The operator that ``kvscatter.torch.tensor_scatter`` calls and documents."""
     past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
     if 0 in past.stride():  # broadcast, as gradients often are; what is only read may be
         past = past.contiguous()
@@ -57,7 +57,7 @@ def tensor_scatter_(
     cache_mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> None:
-    """The operator behind ``kvscatter.torch.tensor_scatter_``, which says what it does.
+    """The operator that ``kvscatter.torch.tensor_scatter_`` calls and documents.
 
     ``mode`` is ``cache_mode`` here: PyTorch cannot functionalize a write in place by an operator that has an argument
     ``mode``.
