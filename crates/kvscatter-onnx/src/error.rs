@@ -1,5 +1,7 @@
 //! Everything that can go wrong with an ONNX file or its evaluation.
 
+mod kind;
+
 use std::fmt;
 use std::path::PathBuf;
 

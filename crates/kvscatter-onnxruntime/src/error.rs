@@ -20,3 +20,37 @@ pub enum RuntimeError {
     #[error("{}: this process already runs the ONNX Runtime of {}", path.display(), loaded.display())]
     Loaded { path: PathBuf, loaded: PathBuf },
 }
+
+impl RuntimeError {
+    /// Returns the stable name of the error, such as `runtime_missing`.
+    ///
+    /// It keeps its meaning from version to version, also where a variant gets another name.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "runtime_missing",
+            Self::Unusable { .. } => "runtime_unusable",
+            Self::TooOld { .. } => "runtime_too_old",
+            Self::Loaded { .. } => "runtime_loaded",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PathBuf, RuntimeError};
+
+    #[test]
+    fn names_are_stable() {
+        let path = PathBuf::new;
+        let named = [
+            (RuntimeError::Missing { tried: vec![] }, "runtime_missing"),
+            (RuntimeError::Unusable { path: path(), why: String::new() }, "runtime_unusable"),
+            (RuntimeError::TooOld { path: path(), version: String::new() }, "runtime_too_old"),
+            (RuntimeError::Loaded { path: path(), loaded: path() }, "runtime_loaded"),
+        ];
+        for (error, name) in named {
+            assert_eq!(error.kind(), name, "{error:?}");
+        }
+    }
+}

@@ -14,6 +14,7 @@ mod version;
 
 use std::error::Error as _;
 use std::ffi::CStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 

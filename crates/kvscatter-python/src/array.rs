@@ -41,7 +41,7 @@ pub(crate) enum Owner<'py> {
         /// Dropping it gives the memory back.
         tensor: ImportedDlpack,
     },
-    /// Whoever made the array.
+    /// The caller that made the array.
     Caller,
 }
 
@@ -108,7 +108,7 @@ impl<'py> Array<'py> {
 }
 
 impl Form {
-    /// Strides that nobody takes a step of, along dimensions of one element or none, are those of a dense array.
+    /// Strides along dimensions of one element or none lead nowhere, and become those of a dense array.
     pub(crate) fn new(element: Element, shape: Shape, mut strides: Strides) -> Self {
         let mut step = Some(1_isize);
         let mut dense = true;
@@ -159,7 +159,7 @@ impl Form {
         if self.element.bits() < 8 { least.next_multiple_of(2) } else { least }
     }
 
-    /// Elements, if they can be counted: who describes an array may say anything.
+    /// Elements, if they can be counted: a description of an array may have any sizes.
     pub(crate) fn count(&self) -> Option<usize> {
         if self.shape.contains(&0) {
             return Some(0);
@@ -179,17 +179,17 @@ impl Form {
         ahead.fold(self.offset().wrapping_add(1), usize::wrapping_add)
     }
 
-    /// The places of all elements in the buffer, in row-major order.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+    /// The offsets of all elements in the buffer, in row-major order.
+    pub(crate) fn offsets(&self) -> impl Iterator<Item = usize> {
         let count = if self.shape.contains(&0) { 0 } else { self.shape.iter().product() };
         let dims: Vec<_> = self.shape.iter().zip(&self.strides).rev().collect();
         let origin = self.offset();
         (0..count).map(move |index| {
             let mut rest: usize = index;
-            dims.iter().fold(origin, |place, &(&size, &stride)| {
+            dims.iter().fold(origin, |offset, &(&size, &stride)| {
                 let along = rest.wrapping_rem(size).cast_signed();
                 rest = rest.wrapping_div(size);
-                place.wrapping_add_signed(along.wrapping_mul(stride))
+                offset.wrapping_add_signed(along.wrapping_mul(stride))
             })
         })
     }

@@ -1,4 +1,4 @@
-//! The oracle's adversarial cases, as far as the Python functions can say them.
+//! The oracle's adversarial cases, of which those come that the Python functions can express.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -18,11 +18,11 @@ const PATIENCE: usize = 16_000;
 #[pyclass(frozen, module = "kvscatter._native")]
 pub(crate) struct OracleCases {
     all: Mutex<Box<dyn Iterator<Item = Case> + Send>>,
-    wanted: Wanted,
+    filter: CaseFilter,
 }
 
 /// Which cases are asked for.
-struct Wanted {
+struct CaseFilter {
     /// Operators by the names of their functions.
     operators: Vec<String>,
     /// ONNX names of the cache's element types.
@@ -33,7 +33,7 @@ struct Wanted {
     extensions: Vec<String>,
 }
 
-/// A case as Python takes it apart.
+/// A case as Python unpacks it.
 #[derive(IntoPyObject)]
 struct PythonCase<'py> {
     name: String,
@@ -73,8 +73,8 @@ impl OracleCases {
         available: Vec<String>,
         extensions: Vec<String>,
     ) -> Self {
-        let wanted = Wanted { operators, elements, available, extensions };
-        Self { all: Mutex::new(Box::new(cases(seed, usize::MAX))), wanted }
+        let filter = CaseFilter { operators, elements, available, extensions };
+        Self { all: Mutex::new(Box::new(cases(seed, usize::MAX))), filter }
     }
 
     fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -85,7 +85,7 @@ impl OracleCases {
         let next = py.detach(|| {
             // What a thread that panicked left is an iterator like any other.
             let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-            let case = all.by_ref().take(PATIENCE).find(|case| self.wanted.takes(case))?;
+            let case = all.by_ref().take(PATIENCE).find(|case| self.filter.takes(case))?;
             drop(all);
             let answer = Answer::of(&case.call, case.elements, &case.cache_shape, &case.update_shape);
             Some((case, answer))
@@ -98,7 +98,7 @@ impl OracleCases {
     }
 }
 
-impl Wanted {
+impl CaseFilter {
     fn takes(&self, case: &Case) -> bool {
         let has = |list: &[String], name: &str| list.iter().any(|listed| listed == name);
         let (operator, extensions) = match &case.call {

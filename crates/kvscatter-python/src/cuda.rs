@@ -17,8 +17,8 @@ use kvscatter::{Mode, NegativeIndex, OutOfRange, Prepared};
 use pyo3::prelude::*;
 
 use crate::options;
-use arguments::{Given, Shapes};
-use lists::Lists;
+use arguments::{CommonArguments, Shapes};
+use lists::ListArguments;
 use operator::{ASCEND, ONNX, PRESENT, SLOTS, TENSORRT};
 pub(crate) use write::{CudaStatus, CudaWrite};
 
@@ -43,7 +43,7 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
 ///         are never written) or any library with `__dlpack__` or `__cuda_array_interface__`.
 ///     write_indices: The first slot written, one per sample: int32 or int64 on the device. Where it is left away, all
 ///         begin at slot 0, which linear mode allows.
-///     lengths: Rows of each sample that are real, likewise: padding behind them is not written. An extension of ours.
+///     lengths: Rows of each sample that are real, likewise: padding after them is not written. An extension of ours.
 ///     axis, mode, negative_index: Those of `tensor_scatter_`.
 ///     skip_all: Whether a launch with any bad index writes nothing, instead of leaving out the samples that have one.
 ///     status: 16 bytes on the device, 8-byte aligned and zero, in which launches report bad indices. By default PyTorch
@@ -72,9 +72,9 @@ pub(crate) fn prepare(
     skip_all: bool,
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
-    let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
+    let lists = ListArguments { starts: write_indices, lengths, ..ListArguments::default() };
     let check = tensor_scatter(axis, mode, negative_index);
-    arguments::prepare(&ONNX, pairs, Given { lists, skip_all, status }, check)
+    arguments::prepare(&ONNX, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
 /// Prepares the functional form of ONNX `TensorScatter`: each present becomes its past with the update in it, in one pass.
@@ -101,9 +101,9 @@ pub(crate) fn prepare_present(
     skip_all: bool,
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
-    let lists = Lists { starts: write_indices, lengths, ..Lists::default() };
+    let lists = ListArguments { starts: write_indices, lengths, ..ListArguments::default() };
     let check = tensor_scatter(axis, mode, negative_index);
-    arguments::prepare(&PRESENT, triples, Given { lists, skip_all, status }, check)
+    arguments::prepare(&PRESENT, triples, CommonArguments { lists, skip_all, status }, check)
 }
 
 /// Prepares TensorRT `KVCacheUpdate` into many caches at the same positions: padded, or packed where `updateLengths` is
@@ -130,12 +130,12 @@ pub(crate) fn prepare_kv_cache_update(
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
     let tensorrt = KvCacheUpdate::new().out_of_range(OutOfRange::SkipSample);
-    let lists = Lists { starts: Some(writeIndices), lengths, row_counts: updateLengths, layer: None };
+    let lists = ListArguments { starts: Some(writeIndices), lengths, row_counts: updateLengths, layer: None };
     let check = |Shapes { element, cache, update }: Shapes<'_>| match updateLengths {
         Some(_) => tensorrt.prepare_packed(element, cache, update),
         None => tensorrt.prepare(element, cache, update),
     };
-    arguments::prepare(&TENSORRT, pairs, Given { lists, skip_all, status }, check)
+    arguments::prepare(&TENSORRT, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
 /// Prepares Ascend ATB `KVCacheOperation` into one layer of many caches, whose number is on the device too.
@@ -162,9 +162,10 @@ pub(crate) fn prepare_kv_cache_operation(
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
     let ascend = KvCacheOperation::new().out_of_range(OutOfRange::SkipSample);
-    let lists = Lists { starts: Some(tokenOffset), lengths, row_counts: Some(seqLen), layer: Some(layerId) };
+    let lists =
+        ListArguments { starts: Some(tokenOffset), lengths, row_counts: Some(seqLen), layer: Some(layerId) };
     let check = |of: Shapes<'_>| ascend.prepare(of.element, of.cache, of.update);
-    arguments::prepare(&ASCEND, pairs, Given { lists, skip_all, status }, check)
+    arguments::prepare(&ASCEND, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
 /// Prepares a write of tokens to one slot each, as engines with paged caches make it.
@@ -188,9 +189,9 @@ pub(crate) fn prepare_slots(
     skip_all: bool,
     status: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<CudaWrite> {
-    let lists = Lists { starts: Some(slot_mapping), ..Lists::default() };
+    let lists = ListArguments { starts: Some(slot_mapping), ..ListArguments::default() };
     let check = tensor_scatter(axis, Mode::Linear, NegativeIndex::Modulo);
-    arguments::prepare(&SLOTS, pairs, Given { lists, skip_all, status }, check)
+    arguments::prepare(&SLOTS, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
 /// Checks the shapes of a write by the rules of `TensorScatter`.

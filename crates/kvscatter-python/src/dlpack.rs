@@ -1,5 +1,5 @@
 //! Tensors of other libraries, through DLPack: without a copy, and without a word of their own API but for what
-//! DLPack cannot say.
+//! DLPack cannot express.
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDevice, DLDeviceType, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};

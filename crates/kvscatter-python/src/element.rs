@@ -16,7 +16,7 @@ pub(crate) struct Element {
 pub(crate) enum Storage {
     /// As the core stores it: 4-bit values packed two to a byte.
     Native,
-    /// A 4-bit value in a byte of its own, as in ml_dtypes.
+    /// One 4-bit value per byte, as in ml_dtypes.
     Padded,
     /// Two 4-bit values that the array counts as one element, as in PyTorch's `float4_e2m1fn_x2`.
     Pair,
@@ -27,7 +27,7 @@ impl Element {
         Self { ty, storage: Storage::Native }
     }
 
-    /// The type that the core is told: data moves by width, and an element that has a byte of its own moves as one.
+    /// The type that the core gets: data moves by width, and a 4-bit element that fills a byte moves as a byte.
     pub(crate) const fn stored(self) -> ElementType {
         match self.storage {
             Storage::Native => self.ty,

@@ -57,7 +57,7 @@ pub(crate) fn raise(
         }
         class.python(py)?.call((message, kind, argument), Some(&attributes))
     };
-    // What making an exception raises is raised in its place.
+    // An error in making the exception is raised instead of it.
     exception().map_or_else(|error| error, PyErr::from_value)
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// The exception for an error of the core in a write in place, whose cache is no past that stays as it is.
+/// The exception for an error of the core in a write in place, whose cache is called `cache`.
 #[cold]
 pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -145,6 +145,24 @@ fn raise_core(py: Python<'_>, error: Error, name: fn(Argument) -> &'static str, 
     raise(py, details.kind.class().into(), details.kind.name(), argument, message, &fields)
 }
 
+/// The name, the class and the fields of a kind of error.
+type Kind<'py> = (&'static str, Bound<'py, PyType>, Vec<&'static str>);
+
+/// Describes every kind of error that the core has, for tests.
+#[pyfunction]
+pub(crate) fn error_kinds(py: Python<'_>) -> PyResult<Vec<Kind<'_>>> {
+    let describe = |kind: &ErrorKind| {
+        let class = Class::from(kind.class()).python(py)?.clone();
+        Ok((kind.name(), class, kind.fields().iter().copied().map(attribute).collect()))
+    };
+    ErrorKind::ALL.iter().map(describe).collect()
+}
+
+/// The name of a field in Python, where `with` is a keyword.
+fn attribute(field: &'static str) -> &'static str {
+    if field == "with" { "with_" } else { field }
+}
+
 fn fields_of(details: &ErrorDetails, name: fn(Argument) -> &'static str) -> Vec<(&'static str, Field)> {
     let field = |(field_name, field)| {
         let field = match field {
@@ -156,8 +174,7 @@ fn fields_of(details: &ErrorDetails, name: fn(Argument) -> &'static str) -> Vec<
             // The element types that an operator takes are in the message.
             _ => return None,
         };
-        // `with` is a keyword of Python.
-        Some((if field_name == "with" { "with_" } else { field_name }, field))
+        Some((attribute(field_name), field))
     };
     details.fields().filter_map(field).collect()
 }
@@ -165,7 +182,7 @@ fn fields_of(details: &ErrorDetails, name: fn(Argument) -> &'static str) -> Vec<
 impl Class {
     fn python(self, py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
         static CLASSES: [PyOnceLock<Py<PyType>>; 8] = [const { PyOnceLock::new() }; 8];
-        let (place, name) = match self {
+        let (index, name) = match self {
             Self::Shape => (0, "ShapeError"),
             Self::Option => (1, "OptionError"),
             Self::ElementType => (2, "ElementTypeError"),
@@ -175,7 +192,7 @@ impl Class {
             Self::Session => (6, "SessionError"),
             Self::Cuda => (7, "CudaError"),
         };
-        CLASSES[place].import(py, "kvscatter.errors", name)
+        CLASSES[index].import(py, "kvscatter.errors", name)
     }
 }
 
@@ -201,6 +218,18 @@ impl From<i64> for Field {
 impl From<usize> for Field {
     fn from(value: usize) -> Self {
         Self::Size(value)
+    }
+}
+
+impl From<&str> for Field {
+    fn from(value: &str) -> Self {
+        Self::Name(value.to_owned())
+    }
+}
+
+impl From<String> for Field {
+    fn from(value: String) -> Self {
+        Self::Name(value)
     }
 }
 

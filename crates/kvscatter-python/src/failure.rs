@@ -1,7 +1,6 @@
 //! What can be wrong with a Python argument before the core sees it.
 
-use std::fmt;
-
+use kvscatter::error::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -31,9 +30,9 @@ pub(crate) enum Failure {
     Device { argument: &'static str, device: String, is: Option<MemoryKind>, wanted: MemoryKind },
     /// A CUDA device that is not the current one.
     NotCurrent { argument: &'static str, device: i32, current: i32 },
-    /// What is no array on a CUDA device, nor any other.
+    /// An object that is not an array.
     NotOnDevice { argument: &'static str, class: String },
-    /// `__cuda_array_interface__` that does not say what it must.
+    /// `__cuda_array_interface__` that lacks what it must have.
     Interface { argument: &'static str, why: &'static str },
     /// Indices on a device that are not as wide as kernels read them.
     DeviceIntegers { argument: &'static str, got: Element, expected: &'static str },
@@ -41,11 +40,11 @@ pub(crate) enum Failure {
     NoPairs { argument: &'static str },
     /// A status of another size, or the copy of one.
     StatusBytes { argument: &'static str, got: usize },
-    /// Nobody here can make a status, or knows which stream is current.
+    /// Only the caller can make a status for this library, or know which stream is current.
     Unknown { argument: &'static str, library: String },
     /// A tensor whose gradient would be lost, or that is no plain memory.
     Tensor { argument: &'static str, why: &'static str },
-    /// What stands for tensors of another time or place, and has no memory of its own.
+    /// A tensor that stands for others, such as one of a trace, and has no memory.
     NoMemory { argument: &'static str, class: String, advice: &'static str },
     /// The exporter itself refused.
     Export { argument: &'static str, why: String },
@@ -67,7 +66,7 @@ pub(crate) enum Failure {
     NotASequence { argument: &'static str, class: String },
     /// An element of `pairs` that is no tuple of two.
     NotAPair { index: usize, class: String },
-    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it; with its place in a list.
+    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it; with its index in a list.
     IntegerRange { argument: &'static str, index: Option<usize>, value: String, bits: u32 },
     /// Indices with another number of dimensions than one.
     IndexRank { argument: &'static str, rank: usize },
@@ -93,292 +92,234 @@ pub(crate) enum MemoryKind {
 /// Of a status on a device.
 pub(crate) const STATUS_BYTES: usize = size_of::<kvscatter_cuda::StatusWords>();
 
-impl Failure {
-    fn class(&self) -> Class {
-        match self {
-            Self::NotAnArray { .. }
-            | Self::NotOnDevice { .. }
-            | Self::DeviceIntegers { .. }
-            | Self::Dtype { .. }
-            | Self::DtypeName { .. }
-            | Self::ByteOrder { .. }
-            | Self::DtypeMismatch { .. }
-            | Self::NotAString { .. }
-            | Self::NotIntegers { .. }
-            | Self::NotASequence { .. }
-            | Self::Prepared { what: "dtype", .. }
-            | Self::Keyword { .. }
-            | Self::NotAPair { .. } => Class::ElementType,
-            Self::Strides { .. }
-            | Self::ReadOnly { .. }
-            | Self::Immutable { .. }
-            | Self::Tensor { .. }
-            | Self::NoMemory { .. }
-            | Self::Export { .. }
-            | Self::Interface { .. }
-            | Self::NotContiguous { .. }
-            | Self::Moved { .. }
-            | Self::Overlap { .. } => Class::Array,
-            Self::Device { .. } | Self::NotCurrent { .. } => Class::Device,
-            Self::StatusBytes { .. }
-            | Self::Prepared { .. }
-            | Self::OutShape { .. }
-            | Self::IndexRank { .. }
-            | Self::Dimension { .. } => Class::Shape,
-            Self::IntegerRange { .. } => Class::Position,
-            Self::Axis { .. }
-            | Self::Choice { .. }
-            | Self::Unknown { .. }
-            | Self::NoPairs { .. }
-            | Self::DtypeKeyword { .. } => Class::Option,
-        }
-    }
-
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::NotAnArray { .. } | Self::NotOnDevice { .. } => "not_an_array",
-            Self::Dtype { .. } | Self::DtypeName { .. } => "element_type",
-            Self::ByteOrder { .. } => "byte_order",
-            Self::DtypeMismatch { .. } => "element_type_mismatch",
-            Self::Strides { .. } => "strides",
-            Self::ReadOnly { .. } => "read_only",
-            Self::Immutable { .. } => "immutable",
-            Self::Device { .. } | Self::NotCurrent { .. } => "device",
-            Self::Tensor { .. } => "tensor",
-            Self::NoMemory { .. } => "no_memory",
-            Self::Export { .. } | Self::Interface { .. } => "export",
-            Self::NoPairs { .. } => "no_pairs",
-            Self::StatusBytes { .. } => "status_bytes",
-            Self::Unknown { .. } => "unknown",
-            Self::Prepared { .. } => "prepared",
-            Self::OutShape { .. } => "out_shape",
-            Self::NotContiguous { .. } => "not_contiguous",
-            Self::Moved { .. } => "moved",
-            Self::NotAString { .. } => "not_a_string",
-            Self::Overlap { .. } => "overlap",
-            Self::NotIntegers { .. } | Self::NotASequence { .. } | Self::DeviceIntegers { .. } => {
-                "not_integers"
-            }
-            Self::NotAPair { .. } => "not_a_pair",
-            Self::IntegerRange { .. } => "integer_range",
-            Self::IndexRank { .. } => "rank",
-            Self::Keyword { .. } => "keyword_type",
-            Self::Axis { .. } => "axis_out_of_range",
-            Self::Choice { .. } => "choice",
-            Self::DtypeKeyword { .. } => "dtype_keyword",
-            Self::Dimension { .. } => "dimension",
-        }
-    }
-
-    fn argument(&self) -> &'static str {
-        match *self {
-            Self::NotAnArray { argument, .. }
-            | Self::Dtype { argument, .. }
-            | Self::ByteOrder { argument, .. }
-            | Self::DtypeMismatch { argument, .. }
-            | Self::Strides { argument, .. }
-            | Self::ReadOnly { argument }
-            | Self::Immutable { argument, .. }
-            | Self::Device { argument, .. }
-            | Self::NotCurrent { argument, .. }
-            | Self::NotOnDevice { argument, .. }
-            | Self::Interface { argument, .. }
-            | Self::DeviceIntegers { argument, .. }
-            | Self::Unknown { argument, .. }
-            | Self::StatusBytes { argument, .. }
-            | Self::NoPairs { argument }
-            | Self::Tensor { argument, .. }
-            | Self::NoMemory { argument, .. }
-            | Self::Export { argument, .. }
-            | Self::Prepared { argument, .. }
-            | Self::OutShape { argument, .. }
-            | Self::NotContiguous { argument }
-            | Self::Moved { argument }
-            | Self::NotAString { argument, .. }
-            | Self::Overlap { argument, .. }
-            | Self::NotIntegers { argument, .. }
-            | Self::NotASequence { argument, .. }
-            | Self::IntegerRange { argument, .. }
-            | Self::IndexRank { argument, .. }
-            | Self::Keyword { argument, .. }
-            | Self::Choice { argument, .. }
-            | Self::Dimension { argument, .. } => argument,
-            Self::DtypeName { .. } | Self::DtypeKeyword { .. } => "dtype",
-            Self::Axis { .. } => "axis",
-            Self::NotAPair { .. } => "pairs",
-        }
-    }
-
+/// A failure as the exception that it becomes.
+struct Description {
+    class: Class,
+    kind: &'static str,
+    argument: &'static str,
+    message: String,
     /// What a caller may want to read without parsing the message.
-    fn fields(&self) -> Vec<(&'static str, Field)> {
-        let int = Field::Size;
-        let name = |value: &str| Field::Name(value.to_owned());
-        match self {
-            Self::Dtype { dtype, .. } | Self::DtypeName { dtype } | Self::ByteOrder { dtype, .. } => {
-                vec![("dtype", name(dtype))]
-            }
-            Self::DtypeMismatch { element, cache, .. } => {
-                vec![("element", element.ty.into()), ("cache", cache.ty.into())]
-            }
-            Self::Strides { dimension, itemsize, .. } => {
-                vec![("dimension", int(*dimension)), ("itemsize", int(*itemsize))]
-            }
-            Self::Device { device, .. } => vec![("device", name(device))],
-            Self::NotCurrent { device, .. } => vec![("device", Field::Name(format!("cuda:{device}")))],
-            Self::StatusBytes { got, .. } => vec![("got", int(*got)), ("expected", int(STATUS_BYTES))],
-            Self::Prepared { pair, what, got, expected, .. } => {
-                vec![
-                    ("pair", int(*pair)),
-                    ("what", name(what)),
-                    ("got", name(got)),
-                    ("expected", name(expected)),
-                ]
-            }
-            Self::OutShape { got, expected, .. } => vec![("got", name(got)), ("expected", name(expected))],
-            Self::Overlap { with, .. } => vec![("with_", name(with))],
-            Self::IntegerRange { index, value, .. } => {
-                let index = index.map(|index| ("index", int(index)));
-                index.into_iter().chain([("value", Field::Digits(value.clone()))]).collect()
-            }
-            Self::IndexRank { rank, .. } => vec![("rank", int(*rank))],
-            Self::Dimension { dimension, .. } => vec![("dimension", int(*dimension))],
-            Self::Axis { value } => vec![("axis", Field::Digits(value.clone()))],
-            Self::Choice { value, .. } => vec![("value", name(value))],
-            _ => vec![],
-        }
+    fields: Vec<(&'static str, Field)>,
+}
+
+impl Description {
+    fn new(class: Class, kind: &'static str, argument: &'static str, message: String) -> Self {
+        Self { class, kind, argument, message, fields: Vec::new() }
+    }
+
+    fn field(mut self, name: &'static str, field: impl Into<Field>) -> Self {
+        self.fields.push((name, field.into()));
+        self
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Failure {
+    #[expect(clippy::too_many_lines, reason = "a table: one arm for each variant")]
+    fn describe(self) -> Description {
+        let of = Description::new;
         match self {
             Self::NotAnArray { argument, class } => {
-                write!(f, "{argument} is of type {class}: must be a NumPy array or have __dlpack__")
+                let message =
+                    format!("{argument} is of type {class}: must be a NumPy array or have __dlpack__");
+                of(Class::ElementType, "not_an_array", argument, message)
             }
-            Self::Dtype { argument, dtype } => write!(
-                f,
-                "{argument} has dtype {dtype}, which is none of the 24 types of TensorScatter: strings need dtype=object, other data a view of the same width"
-            ),
-            Self::DtypeName { dtype } => write!(
-                f,
-                "dtype = {dtype}: NumPy does not know it; bfloat16, float8 and 4-bit types come with ml_dtypes"
-            ),
+            Self::Dtype { argument, dtype } => {
+                let message = format!(
+                    "{argument} has dtype {dtype}, which is none of the 24 types of TensorScatter: strings need dtype=object, other data a view of the same width"
+                );
+                of(Class::ElementType, ErrorKind::ElementType.name(), argument, message).field("dtype", dtype)
+            }
+            Self::DtypeName { dtype } => {
+                let message = format!(
+                    "dtype = {dtype}: NumPy does not know it; bfloat16, float8 and 4-bit types come with ml_dtypes"
+                );
+                of(Class::ElementType, ErrorKind::ElementType.name(), "dtype", message).field("dtype", dtype)
+            }
             Self::ByteOrder { argument, dtype } => {
-                write!(f, "{argument} has dtype {dtype}, which is not in this machine's byte order")
+                let message =
+                    format!("{argument} has dtype {dtype}, which is not in this machine's byte order");
+                of(Class::ElementType, "byte_order", argument, message).field("dtype", dtype)
             }
             Self::DtypeMismatch { argument, element, cache } => {
-                write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
+                let message =
+                    format!("{argument} is {element}, but the cache is {cache}: both must have one type");
+                of(Class::ElementType, ErrorKind::ElementTypeMismatch.name(), argument, message)
+                    .field("element", element.ty)
+                    .field("cache", cache.ty)
             }
-            Self::Strides { argument, dimension, stride, itemsize } => write!(
-                f,
-                "{argument} has a stride of {stride} bytes in dimension {dimension}, which is no multiple of its elements' {itemsize}"
-            ),
+            Self::Strides { argument, dimension, stride, itemsize } => {
+                let message = format!(
+                    "{argument} has a stride of {stride} bytes in dimension {dimension}, which is no multiple of its elements' {itemsize}"
+                );
+                of(Class::Array, "strides", argument, message)
+                    .field("dimension", dimension)
+                    .field("itemsize", itemsize)
+            }
             Self::ReadOnly { argument } => {
-                write!(f, "{argument} is read-only: it cannot be written in place")
+                let message = format!("{argument} is read-only: it cannot be written in place");
+                of(Class::Array, "read_only", argument, message)
             }
-            Self::Immutable { argument, library, kind: MemoryKind::Cuda } => write!(
-                f,
-                "{argument} is a {library} array, which is immutable: caches are memory of PyTorch, CuPy or your own"
-            ),
-            Self::Immutable { argument: "out", library, .. } => {
-                write!(f, "out is a {library} array, which is immutable: leave out away to get a new one")
+            Self::Immutable { argument, library, kind } => {
+                let advice = match (kind, argument) {
+                    (MemoryKind::Cuda, _) => "caches are memory of PyTorch, CuPy or your own",
+                    (MemoryKind::Host, "out") => "leave out away to get a new one",
+                    (MemoryKind::Host, _) => "use tensor_scatter, which returns a new one",
+                };
+                let message = format!("{argument} is a {library} array, which is immutable: {advice}");
+                of(Class::Array, "immutable", argument, message)
             }
-            Self::Immutable { argument, library, .. } => write!(
-                f,
-                "{argument} is a {library} array, which is immutable: use tensor_scatter, which returns a new one"
-            ),
-            Self::Device { argument, device, wanted: MemoryKind::Cuda, .. } => {
-                write!(f, "{argument} lies on {device}: must lie on a CUDA device")
+            Self::Device { argument, device, is, wanted } => {
+                let advice = match (wanted, is) {
+                    (MemoryKind::Cuda, _) => "must lie on a CUDA device",
+                    (MemoryKind::Host, Some(_)) => "kvscatter.cuda writes what lies there",
+                    (MemoryKind::Host, None) => "must lie in the memory of the CPU",
+                };
+                let message = format!("{argument} lies on {device}: {advice}");
+                of(Class::Device, "device", argument, message).field("device", device)
             }
-            Self::Device { argument, device, is: Some(_), .. } => {
-                write!(f, "{argument} lies on {device}: kvscatter.cuda writes what lies there")
+            Self::NotCurrent { argument, device, current } => {
+                let device = format!("cuda:{device}");
+                let message = format!(
+                    "{argument} lies on {device}, but cuda:{current} is current on this thread: choose its device first"
+                );
+                of(Class::Device, "device", argument, message).field("device", device)
             }
-            Self::Device { argument, device, .. } => {
-                write!(f, "{argument} lies on {device}: must lie in the memory of the CPU")
+            Self::NotOnDevice { argument, class } => {
+                let message = format!(
+                    "{argument} is of type {class}: must be an array on a CUDA device, with __dlpack__ or __cuda_array_interface__"
+                );
+                of(Class::ElementType, "not_an_array", argument, message)
             }
-            Self::NotCurrent { argument, device, current } => write!(
-                f,
-                "{argument} lies on cuda:{device}, but cuda:{current} is current on this thread: choose its device first"
-            ),
-            Self::NotOnDevice { argument, class } => write!(
-                f,
-                "{argument} is of type {class}: must be an array on a CUDA device, with __dlpack__ or __cuda_array_interface__"
-            ),
             Self::Interface { argument, why } => {
-                write!(f, "{argument} cannot be read through __cuda_array_interface__: {why}")
+                let message = format!("{argument} cannot be read through __cuda_array_interface__: {why}");
+                of(Class::Array, "export", argument, message)
             }
             Self::DeviceIntegers { argument, got, expected } => {
-                write!(f, "{argument} holds {got}: must hold {expected} on a device")
+                let message = format!("{argument} holds {got}: must hold {expected} on a device");
+                of(Class::ElementType, "not_integers", argument, message)
             }
-            Self::NoPairs { argument } => write!(f, "{argument} is empty: a write has at least one"),
+            Self::NoPairs { argument } => {
+                let message = format!("{argument} is empty: a write has at least one");
+                of(Class::Option, "no_pairs", argument, message)
+            }
             Self::StatusBytes { argument, got } => {
-                write!(f, "{argument} has {got} bytes, must have {STATUS_BYTES}")
+                let message = format!("{argument} has {got} bytes, must have {STATUS_BYTES}");
+                of(Class::Shape, "status_bytes", argument, message)
+                    .field("got", got)
+                    .field("expected", STATUS_BYTES)
             }
-            Self::Unknown { argument: "stream", library } => write!(
-                f,
-                "stream is needed, as in launch(stream): only PyTorch and CuPy are asked for theirs, and the first cache is of {library}"
-            ),
-            Self::Unknown { argument, library } => write!(
-                f,
-                "{argument} is needed: only PyTorch and CuPy are asked to make one, and the first cache is of {library}"
-            ),
-            Self::Tensor { argument, why } => write!(f, "{argument} {why}"),
+            Self::Unknown { argument, library } => {
+                let why = match argument {
+                    "stream" => ", as in launch(stream): only PyTorch and CuPy are asked for theirs",
+                    _ => ": only PyTorch and CuPy are asked to make one",
+                };
+                let message = format!("{argument} is needed{why}, and the first cache is of {library}");
+                of(Class::Option, "unknown", argument, message)
+            }
+            Self::Tensor { argument, why } => {
+                of(Class::Array, "tensor", argument, format!("{argument} {why}"))
+            }
             Self::NoMemory { argument, class, advice } => {
-                write!(f, "{argument} is of type {class}, which has no memory that could be read: {advice}")
+                let message = format!(
+                    "{argument} is of type {class}, which has no memory that could be read: {advice}"
+                );
+                of(Class::Array, "no_memory", argument, message)
             }
-            Self::Export { argument, why } => write!(f, "{argument} cannot be read through DLPack: {why}"),
+            Self::Export { argument, why } => {
+                let message = format!("{argument} cannot be read through DLPack: {why}");
+                of(Class::Array, "export", argument, message)
+            }
             Self::Prepared { argument, pair, what, got, expected } => {
-                let pair = if *pair > 0 { format!(" (pair {pair})") } else { String::new() };
-                write!(
-                    f,
-                    "{argument}{pair} has {what} {got}, must have {expected}: a write has one form for all its calls and pairs, prepare another write for it"
-                )
+                let class = if what == "dtype" { Class::ElementType } else { Class::Shape };
+                let of_pair = if pair > 0 { format!(" (pair {pair})") } else { String::new() };
+                let message = format!(
+                    "{argument}{of_pair} has {what} {got}, must have {expected}: a write has one form for all its calls and pairs, prepare another write for it"
+                );
+                of(class, "prepared", argument, message)
+                    .field("pair", pair)
+                    .field("what", what)
+                    .field("got", got)
+                    .field("expected", expected)
             }
             Self::OutShape { argument, got, expected } => {
-                write!(f, "{argument} has shape {got}, must have past_cache's {expected}")
+                let message = format!("{argument} has shape {got}, must have past_cache's {expected}");
+                of(Class::Shape, "out_shape", argument, message).field("got", got).field("expected", expected)
             }
-            Self::NotContiguous { argument } => write!(f, "{argument} must be C-contiguous"),
+            Self::NotContiguous { argument } => {
+                of(Class::Array, "not_contiguous", argument, format!("{argument} must be C-contiguous"))
+            }
             Self::Moved { argument } => {
-                write!(f, "{argument} was moved or reshaped while the call read another argument")
+                let message =
+                    format!("{argument} was moved or reshaped while the call read another argument");
+                of(Class::Array, "moved", argument, message)
             }
             Self::NotAString { argument, class } => {
-                write!(f, "{argument} holds {class}: object arrays must hold str and nothing else")
+                let message =
+                    format!("{argument} holds {class}: object arrays must hold str and nothing else");
+                of(Class::ElementType, "not_a_string", argument, message)
             }
-            Self::Overlap { argument, with } => write!(f, "{argument} shares memory with {with}"),
-            Self::NotIntegers { argument, got } => write!(f, "{argument} holds {got}: must hold integers"),
+            Self::Overlap { argument, with } => {
+                let message = format!("{argument} shares memory with {with}");
+                of(Class::Array, ErrorKind::Overlap.name(), argument, message).field("with_", with)
+            }
+            Self::NotIntegers { argument, got } => {
+                let message = format!("{argument} holds {got}: must hold integers");
+                of(Class::ElementType, "not_integers", argument, message)
+            }
             Self::NotASequence { argument, class } => {
-                write!(f, "{argument} is of type {class}: must be an array or a sequence of integers")
+                let message =
+                    format!("{argument} is of type {class}: must be an array or a sequence of integers");
+                of(Class::ElementType, "not_integers", argument, message)
             }
             Self::NotAPair { index, class } => {
-                write!(f, "pairs[{index}] is of type {class}: must be a tuple of a cache and its update")
+                let message =
+                    format!("pairs[{index}] is of type {class}: must be a tuple of a cache and its update");
+                of(Class::ElementType, "not_a_pair", "pairs", message)
             }
-            Self::IntegerRange { argument, index: Some(index), value, bits } => {
-                write!(f, "{argument}[{index}] = {value}: must fit {bits} bits")
+            Self::IntegerRange { argument, index, value, bits } => {
+                let of_list = index.map_or_else(String::new, |index| format!("[{index}]"));
+                let message = format!("{argument}{of_list} = {value}: must fit {bits} bits");
+                let description = of(Class::Position, "integer_range", argument, message);
+                let indexed = match index {
+                    Some(index) => description.field("index", index),
+                    None => description,
+                };
+                indexed.field("value", Field::Digits(value))
             }
-            Self::IntegerRange { argument, index: None, value, bits } => {
-                write!(f, "{argument} = {value}: must fit {bits} bits")
+            Self::IndexRank { argument, rank } => {
+                let message = format!(
+                    "{argument} has {rank} dimension{}, must have 1: one value per sample",
+                    plural(rank)
+                );
+                of(Class::Shape, ErrorKind::Rank.name(), argument, message).field("rank", rank)
             }
-            Self::IndexRank { argument, rank } => write!(
-                f,
-                "{argument} has {rank} dimension{}, must have 1: one value per sample",
-                plural(*rank)
-            ),
             Self::Keyword { argument, class, expected } => {
-                write!(f, "{argument} is of type {class}: must be {expected}")
+                let message = format!("{argument} is of type {class}: must be {expected}");
+                of(Class::ElementType, "keyword_type", argument, message)
             }
-            Self::Axis { value } => write!(f, "axis = {value} is not a dimension of any cache"),
+            Self::Axis { value } => {
+                let message = format!("axis = {value} is not a dimension of any cache");
+                of(Class::Option, ErrorKind::AxisOutOfRange.name(), "axis", message)
+                    .field("axis", Field::Digits(value))
+            }
             Self::Choice { argument, value, choices } => {
-                write!(f, "{argument} = {value:?}: must be {}", choices.join(" or "))
+                let message = format!("{argument} = {value:?}: must be {}", choices.join(" or "));
+                of(Class::Option, "choice", argument, message).field("value", value)
             }
-            Self::DtypeKeyword { needed: true } => {
-                f.write_str("dtype is needed where shapes are given instead of arrays")
+            Self::DtypeKeyword { needed } => {
+                let message = match needed {
+                    true => "dtype is needed where shapes are given instead of arrays",
+                    false => "dtype is for shapes: arrays have their own",
+                };
+                of(Class::Option, "dtype_keyword", "dtype", message.to_owned())
             }
-            Self::DtypeKeyword { needed: false } => f.write_str("dtype is for shapes: arrays have their own"),
-            Self::Dimension { argument, dimension, value } => write!(
-                f,
-                "{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}",
-                isize::MAX
-            ),
+            Self::Dimension { argument, dimension, value } => {
+                let message = format!(
+                    "{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}",
+                    isize::MAX
+                );
+                of(Class::Shape, "dimension", argument, message).field("dimension", dimension)
+            }
         }
     }
 }
@@ -395,9 +336,7 @@ pub(crate) fn class_name(class: &Bound<'_, PyType>) -> String {
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
-        Python::attach(|py| {
-            let argument = Some(failure.argument());
-            raise(py, failure.class(), failure.kind(), argument, failure.to_string(), &failure.fields())
-        })
+        let Description { class, kind, argument, message, fields } = failure.describe();
+        Python::attach(|py| raise(py, class, kind, Some(argument), message, &fields))
     }
 }

@@ -26,7 +26,7 @@ impl<'py> Array<'py> {
     }
 
     /// Whether it still lies where it was found. Code that ran since, asked for another argument, may have given its
-    /// memory back although it is held: with `resize(refcheck=False)` in NumPy, with `set_` in PyTorch.
+    /// memory back although it is borrowed: with `resize(refcheck=False)` in NumPy, with `set_` in PyTorch.
     pub(crate) fn check_unmoved(&self) -> PyResult<()> {
         let argument = self.argument;
         let current = match &self.owner {

@@ -1,5 +1,5 @@
-//! One integer per sample, copied out of whatever holds them: what is checked must be what is written by, and another
-//! thread may change an array at any time.
+//! One integer per sample, copied from an array or a sequence. The values that are checked must be those that are used, and
+//! another thread may change an array at any time.
 
 use std::{ptr, slice};
 
@@ -21,13 +21,13 @@ use crate::{strided, torch};
 /// More samples than this cost an allocation.
 type Values = SmallVec<[i64; 64]>;
 
-/// Where values lie that were in no array.
+/// The source of values that were in no array.
 const NO_BUFFER: RawBuffer = RawBuffer { ptr: ptr::null_mut(), len: 0 };
 
 /// `write_indices`, `lengths` and their like: absent, or a value per sample.
 pub(crate) struct Indices {
     argument: &'static str,
-    /// Whether it was a single integer, whose value has no place in a list.
+    /// Whether it was a single integer, whose value has no index in a list.
     is_one: bool,
     values: Option<Values>,
     /// Where they were read from, if that is an array.
@@ -180,7 +180,7 @@ fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Va
     items.enumerate().map(|(index, item)| number(&item?, argument, Some(index))).collect()
 }
 
-/// A single integer, with its place if it is one of a list.
+/// A single integer, with its index if it is one of a list.
 fn number(item: &Bound<'_, PyAny>, argument: &'static str, index: Option<usize>) -> PyResult<i64> {
     let not_an_integer = || Failure::NotIntegers { argument, got: class_name(&item.get_type()) };
     let integer = integer(item)?.ok_or_else(not_an_integer)?;

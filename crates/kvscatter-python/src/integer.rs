@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyInt};
 /// integers.
 ///
 /// # Errors
-/// What `__index__` raises, except for a `TypeError`: by that, NumPy says that an array or a boolean is not an integer.
+/// What `__index__` raises, except for a `TypeError`: by that, NumPy refuses an array or a boolean as an integer.
 pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyInt>>> {
     static INDEX: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if value.is_instance_of::<PyBool>() {

@@ -18,13 +18,13 @@ use crate::{error, options, write};
 /// Args:
 ///     past: `[layer, batch, maxSeqLen, hiddenSize]`. It comes first, as the cache of every operator here; the document
 ///         lists `newKv` first.
-///     newKv: `[nTokens, hiddenSize]`, the tokens of one batch behind those of another; or
+///     newKv: `[nTokens, hiddenSize]`, the tokens of one batch after those of another; or
 ///         `[batch, seq_len, head_num, head_size]`, with `head_num * head_size == hiddenSize` and each `seqLen` equal
 ///         to `seq_len`. float16, bfloat16 or int8.
 ///     layerId: The layer: an integer, or exactly one in an array.
 ///     tokenOffset: The length after the write, one per batch: `seqLen[i]` to `maxSeqLen`.
 ///     seqLen: The tokens of each batch, at least 1 each.
-///     lengths: Tokens of each batch that are real: padding behind them is not written. An extension of ours.
+///     lengths: Tokens of each batch that are real: padding after them is not written. An extension of ours.
 ///     out_of_range: `"error"`, or `"skip"` to leave a batch whose `tokenOffset` does not fit as it is. An
 ///         extension of ours.
 ///

@@ -16,9 +16,9 @@ use crate::{error, options, write};
 ///         `updateLengths` it is packed, as in TensorRT 11: `[totalTokens, d, h]`.
 ///     writeIndices: The first slot written, one per sample of the update.
 ///     updateLengths: Where each sample's rows begin in a packed update: cumulative from 0, one more than samples.
-///     lengths: Rows of each sample that are real: padding behind them is not written. An extension of ours.
+///     lengths: Rows of each sample that are real: padding after them is not written. An extension of ours.
 ///     out_of_range: `"error"`, or `"skip"` to leave a sample whose index does not fit as it is. An extension of
-///         ours: TensorRT's header says that such updates are ignored, its document that there must be none.
+///         ours: by TensorRT's header such updates are ignored, by its document there must be none.
 ///
 /// Returns:
 ///     The number of samples that were skipped.

@@ -1,7 +1,7 @@
 //! kvscatter for Python: the compiled half of the package, `kvscatter._native`.
 //!
-//! It translates and delegates: `array` makes the core's types of whatever holds a tensor, `indices` copies
-//! positions, `write` is the one way from there to the core, and `error` the one way back. `cuda` is the same for arrays on
+//! It translates and delegates: `array` describes a tensor of any library in the core's types, `indices` copies
+//! positions, `write` calls the core, and `error` turns its errors into exceptions. `cuda` is the same for arrays on
 //! a device. `session` and `generate` run decoders in the `runtime` that this Python has.
 
 mod array;
@@ -12,7 +12,6 @@ mod dtype;
 mod element;
 mod error;
 mod failure;
-mod fresh;
 mod generate;
 mod import;
 mod indices;
@@ -21,20 +20,21 @@ mod kv_cache_operation;
 mod kv_cache_update;
 mod logits;
 mod model;
+mod new_array;
+mod object_array;
 mod options;
 mod plan;
 mod positions;
 mod prepared;
 mod prepared_scatter;
+mod prepared_tensor;
 mod reference;
 mod refusal;
 mod runtime;
 mod scatter;
 mod session;
 mod session_error;
-mod side;
 mod strided;
-mod text;
 mod timing;
 mod torch;
 mod write;
@@ -46,6 +46,8 @@ mod _native {
     #[pymodule_export]
     use crate::cases::OracleCases;
     #[pymodule_export]
+    use crate::error::error_kinds;
+    #[pymodule_export]
     use crate::generate::generate;
     #[pymodule_export]
     use crate::kv_cache_operation::kv_cache_operation_;
@@ -56,7 +58,7 @@ mod _native {
     #[pymodule_export]
     use crate::model::OnnxModel;
     #[pymodule_export]
-    use crate::options::integer_within;
+    use crate::options::{integer_within, resolve_axis};
     #[pymodule_export]
     use crate::plan::{Plan, plan};
     #[pymodule_export]
@@ -78,7 +80,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // They call themselves what they are called in `kvscatter.cuda`, where people find them.
+        // Their own names are those that they have in `kvscatter.cuda`.
         let py = module.py();
         module.add("CudaStatus", py.get_type::<CudaStatus>())?;
         module.add("CudaWrite", py.get_type::<CudaWrite>())?;

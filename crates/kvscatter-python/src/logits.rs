@@ -10,7 +10,7 @@ use crate::options;
 
 /// A sample of a running batch: what `KvSession.add` returns.
 ///
-/// It is the sample's for as long as it is there: a sample that is added later at the same index is another one.
+/// It names one sample until that is removed. A sample that is added later at the same index is another one.
 #[pyclass(frozen, eq, hash, name = "Sample", module = "kvscatter")]
 #[derive(PartialEq, Hash)]
 pub(crate) struct PySample(pub(crate) Sample);
@@ -95,7 +95,7 @@ fn view<'py>(owner: &Bound<'py, PyLogits>, values: &[f32]) -> Bound<'py, PyArray
     // SAFETY: the values belong to `owner`, which the array keeps alive. `PyLogits` is frozen and nothing in it ever
     // changes, so the values stay where they are.
     let array = unsafe { PyArray1::borrow_from_array(&values, owner.clone().into_any()) };
-    // The array is new: nobody else can have borrowed it.
+    // The array is new, so it is not borrowed.
     array.readwrite().make_nonwriteable();
     array
 }

@@ -4,7 +4,6 @@
 //! NumPy side of them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
@@ -31,16 +30,16 @@ self_cell!(
 #[pyclass(frozen, module = "kvscatter._native")]
 pub(crate) struct OnnxModel(EvaluableModel);
 
-/// The values of a tensor.
+/// The values of an input.
 #[derive(FromPyObject)]
-enum Given<'py> {
+enum InputValues<'py> {
     Bytes(PyReadonlyArray1<'py, u8>),
     Strings(Vec<Vec<u8>>),
 }
 
-/// The values of a tensor.
+/// The values of an output.
 #[derive(IntoPyObject)]
-enum Taken<'py> {
+enum OutputValues<'py> {
     Bytes(Bound<'py, PyArray1<u8>>),
     Strings(Vec<Bound<'py, PyBytes>>),
 }
@@ -76,8 +75,8 @@ impl OnnxModel {
     fn run<'py>(
         &self,
         py: Python<'py>,
-        feeds: Vec<(String, String, Vec<usize>, Given<'py>)>,
-    ) -> PyResult<Vec<(&'static str, Vec<usize>, Taken<'py>)>> {
+        feeds: Vec<(String, String, Vec<usize>, InputValues<'py>)>,
+    ) -> PyResult<Vec<(&'static str, Vec<usize>, OutputValues<'py>)>> {
         let (mut names, mut tensors) = (Vec::new(), Vec::new());
         for (name, element, shape, values) in feeds {
             tensors.push(tensor(&element, shape, values).map_err(|error| raise(py, error))?);
@@ -100,21 +99,21 @@ impl OnnxModel {
     }
 }
 
-fn tensor(element: &str, shape: Vec<usize>, values: Given<'_>) -> Result<Tensor, OnnxError> {
+fn tensor(element: &str, shape: Vec<usize>, values: InputValues<'_>) -> Result<Tensor, OnnxError> {
     let element = ElementType::from_name(element).ok_or(OnnxError::UndefinedType)?;
     let data = match values {
-        Given::Bytes(bytes) => Data::Bytes(bytes.as_array().to_vec()),
-        Given::Strings(strings) => Data::Strings(strings),
+        InputValues::Bytes(bytes) => Data::Bytes(bytes.as_array().to_vec()),
+        InputValues::Strings(strings) => Data::Strings(strings),
     };
     Ok(Tensor::new(element, shape, data)?)
 }
 
-fn python_tensor(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, Taken<'_>) {
+fn python_tensor(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, OutputValues<'_>) {
     let (element, shape, data) = tensor.into_parts();
     let values = match data {
-        Data::Bytes(bytes) => Taken::Bytes(PyArray1::from_vec(py, bytes)),
+        Data::Bytes(bytes) => OutputValues::Bytes(PyArray1::from_vec(py, bytes)),
         Data::Strings(strings) => {
-            Taken::Strings(strings.iter().map(|string| PyBytes::new(py, string)).collect())
+            OutputValues::Strings(strings.iter().map(|string| PyBytes::new(py, string)).collect())
         }
     };
     (element.numpy_name(), shape, values)
@@ -126,10 +125,9 @@ fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let about = |error: &OnnxError| {
         let fields = PyDict::new(py);
-        place(error, &fields)?;
-        let kind = kind_of(error.root());
+        set_fields(error, &fields)?;
         let class = CLASS.import(py, "kvscatter.onnx_backend", "ModelError")?;
-        class.call((error.to_string(), kind), Some(&fields)).map(PyErr::from_value)
+        class.call((error.to_string(), error.kind()), Some(&fields)).map(PyErr::from_value)
     };
     let raised = about(&error).unwrap_or_else(|error| error);
     match error.root() {
@@ -142,23 +140,23 @@ fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
     }
 }
 
-/// Where it happened, and which value it is about.
-fn place(error: &OnnxError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+/// Sets where it happened, and which value it is about.
+fn set_fields(error: &OnnxError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     match error {
         OnnxError::InFile { path, cause } => {
             fields.set_item("file", path)?;
-            place(cause, fields)
+            set_fields(cause, fields)
         }
         OnnxError::InTensor { name, cause } => {
             fields.set_item("tensor", name)?;
-            place(cause, fields)
+            set_fields(cause, fields)
         }
         OnnxError::InNode { node, cause } => {
             let NodeLabel { index, name, op_type, .. } = &**node;
             fields.set_item("node", index)?;
             fields.set_item("node_name", name)?;
             fields.set_item("op_type", op_type)?;
-            place(cause, fields)
+            set_fields(cause, fields)
         }
         OnnxError::InputMissing { name }
         | OnnxError::InputUnknown { name }
@@ -173,16 +171,4 @@ fn place(error: &OnnxError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// `ValueType { .. }` is `value_type`.
-pub(crate) fn kind_of(error: &impl fmt::Debug) -> String {
-    let mut kind = String::new();
-    for letter in format!("{error:?}").chars().take_while(char::is_ascii_alphanumeric) {
-        if letter.is_ascii_uppercase() && !kind.is_empty() {
-            kind.push('_');
-        }
-        kind.push(letter.to_ascii_lowercase());
-    }
-    kind
 }

@@ -7,7 +7,7 @@ use kvscatter_session::LoadOptions;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::error::{Class, Field, raise};
+use crate::error::{self, Class, Field, raise};
 use crate::failure::{Failure, class_name};
 use crate::integer::{self, decimal};
 
@@ -27,7 +27,7 @@ pub(crate) fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "samples", ..PICTURE }.size(value)
 }
 
-/// `batch`: places of a session.
+/// `batch`: samples that a session has room for.
 pub(crate) fn batch(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Bounds { argument: "batch", ..COUNT }.optional(value)
 }
@@ -62,7 +62,7 @@ pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "length", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
-/// `token`: a place among the tokens of a step.
+/// `token`: an index among the tokens of a step.
 pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "token", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
@@ -136,6 +136,16 @@ pub(crate) fn integer_within(
     max: i128,
 ) -> PyResult<i128> {
     Bounds { argument, class: Class::Option, min, max }.number(value)
+}
+
+/// Returns the sequence dimension of a cache of `rank` dimensions, counted from the front, for the modules in Python.
+#[pyfunction]
+pub(crate) fn resolve_axis(
+    py: Python<'_>,
+    #[pyo3(from_py_with = self::axis)] axis: i64,
+    rank: usize,
+) -> PyResult<usize> {
+    TensorScatter::new().axis(axis).resolve_axis(rank).map_err(|refused| error::core(py, refused))
 }
 
 /// `mode`.

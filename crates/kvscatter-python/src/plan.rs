@@ -9,14 +9,14 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::failure::plural;
-use crate::prepared_scatter::{CallIndices, PreparedScatter};
+use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
 use crate::{error, options};
 
 /// A write whose every position is known to be right: what `kvscatter.plan` and `Prepared.plan` return.
 ///
 /// It can be looked at, and carried out any number of times: for keys, for values, for every layer that shares the
 /// positions. It keeps a copy of them, and no array. A notebook shows it as a picture, and `str` gives the same as
-/// text. It is its own copy, and cannot be pickled: another process makes its own.
+/// text. Copying returns the same object. It cannot be pickled, so another process makes another one.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<PreparedScatter>,
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
 ///     write_indices: The first slot written, one per sample; 0 if absent.
 ///     axis: The sequence dimension.
 ///     mode: `"linear"` or `"circular"`.
-///     lengths: Rows of each sample that are real: padding behind them is not written. An extension of ours.
+///     lengths: Rows of each sample that are real: padding after them is not written. An extension of ours.
 ///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit as it is. An extension of ours.
 ///     negative_index: In a ring: `"modulo"`, or `"reject"` as in ONNX Runtime.
 ///     dtype: The type of the elements, where shapes are given.
@@ -173,7 +173,7 @@ impl Plan {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let [write_indices, lengths] = indices.all().map(|list| list.values().map(Box::from));
         let plan = Self { write, write_indices, lengths };
         plan.planned(py)?;
@@ -187,7 +187,7 @@ impl Plan {
     }
 }
 
-/// Lanes of a picture, where nobody says how many.
+/// Lanes of a picture by default.
 const SHOWN: usize = 64;
 /// Of one that shows by itself: they are 52 pixels high.
 const SHOWN_IN_NOTEBOOK: usize = 16;
@@ -207,18 +207,15 @@ fn summary(plan: &WritePlan<'_>) -> String {
 /// Loops that repeat nothing are left out.
 fn python_block<'py>(py: Python<'py>, block: Block) -> PyResult<Bound<'py, PyAny>> {
     static BLOCK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let Block { len, dst_offset: dst, src_offset: src, loops, .. } = block;
-    let loops = loops.into_iter().filter(|around| around.count != 1).map(|around| python_loop(py, around));
+    let Block { len, dst_offset, src_offset, loops, .. } = block;
+    let loops = loops.into_iter().filter(|each| each.count != 1).map(|each| python_loop(py, each));
     let loops = PyTuple::new(py, loops.collect::<PyResult<Vec<_>>>()?)?;
-    BLOCK.import(py, MODULE, "Block")?.call1((len, dst, src, loops))
+    BLOCK.import(py, MODULE, "Block")?.call1((len, dst_offset, src_offset, loops))
 }
 
-fn python_loop(
-    py: Python<'_>,
-    Loop { count, dst_stride: dst, src_stride: src }: Loop,
-) -> PyResult<Bound<'_, PyAny>> {
+fn python_loop(py: Python<'_>, Loop { count, dst_stride, src_stride }: Loop) -> PyResult<Bound<'_, PyAny>> {
     static LOOP: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    LOOP.import(py, MODULE, "Loop")?.call1((count, dst, src))
+    LOOP.import(py, MODULE, "Loop")?.call1((count, dst_stride, src_stride))
 }
 
 fn python_segment(py: Python<'_>, segment: Segment) -> PyResult<Bound<'_, PyAny>> {

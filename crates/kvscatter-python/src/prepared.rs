@@ -7,15 +7,15 @@ use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::plan::Plan;
-use crate::prepared_scatter::{CallIndices, PreparedScatter};
+use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
 use crate::{options, prepared_scatter, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
 ///
 /// `write(cache, update, write_indices=None, lengths=None)` writes in place and returns the number of samples skipped. It
-/// takes arrays of the dtype, shapes and strides that it was prepared for, of whatever library, and the positions of
-/// `tensor_scatter_`. Any number of threads may share it. It is its own copy, and cannot be pickled: another process
-/// prepares its own.
+/// takes arrays of the dtype, shapes and strides that it was prepared for, of any library, and the positions of
+/// `tensor_scatter_`. Any number of threads may share it. Copying returns the same object. It cannot be pickled, so another
+/// process prepares another one.
 ///
 /// Raises:
 ///     ShapeError, ElementTypeError: An array of another shape or stride, of another dtype.
@@ -78,7 +78,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
         self.0.in_place(py, &plan, &indices.all(), cache, update)
     }
@@ -93,7 +93,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let pairs = prepared_scatter::pairs(pairs)?;
         let plan = self.0.plan(py, &indices)?;
         self.0.write_many(py, &plan, &indices, &pairs)
@@ -111,7 +111,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = CallIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::of(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
         let past_cache = Array::read(past_cache, "past_cache")?;
         self.0.cache.form.check_prepared(&past_cache, 0)?;

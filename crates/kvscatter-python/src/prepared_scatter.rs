@@ -11,14 +11,14 @@ use crate::array::{Access, Array, Form};
 use crate::error::Refuse;
 use crate::failure::{Failure, class_name};
 use crate::indices::Indices;
-use crate::side::Side;
+use crate::prepared_tensor::PreparedTensor;
 use crate::{error, torch, write};
 
 /// What everything that is made of a prepared write shares.
 pub(crate) struct PreparedScatter {
     pub(crate) prepared: kvscatter::Prepared,
-    pub(crate) cache: Side,
-    pub(crate) update: Side,
+    pub(crate) cache: PreparedTensor,
+    pub(crate) update: PreparedTensor,
 }
 
 /// Checks everything about the shapes of a cache and an update.
@@ -48,12 +48,12 @@ pub(crate) fn pairs<'py>(pairs: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> 
 }
 
 /// The positions of one call.
-pub(crate) struct CallIndices {
+pub(crate) struct ScatterIndices {
     starts: Indices,
     lengths: Indices,
 }
 
-impl CallIndices {
+impl ScatterIndices {
     pub(crate) fn of(
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
@@ -89,8 +89,11 @@ impl PreparedScatter {
         update: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Arc<Self>> {
-        let sides = (Side::of(past_cache, "past_cache", dtype)?, Side::of(update, "update", dtype)?);
-        Self::of_sides(py, operator, sides, error::core).map(Arc::new)
+        let tensors = (
+            PreparedTensor::of(past_cache, "past_cache", dtype)?,
+            PreparedTensor::of(update, "update", dtype)?,
+        );
+        Self::of_tensors(py, operator, tensors, error::core).map(Arc::new)
     }
 
     /// For more arrays like this cache and this update.
@@ -99,15 +102,15 @@ impl PreparedScatter {
         operator: TensorScatter,
         (cache, update): &Pair<'_>,
     ) -> PyResult<Self> {
-        let cache = Side::of_array(Array::written(cache, "cache")?);
-        let update = Side::of_array(Array::read(update, "update")?);
-        Self::of_sides(py, operator, (cache, update), error::core_in_place)
+        let cache = PreparedTensor::of_array(Array::written(cache, "cache")?);
+        let update = PreparedTensor::of_array(Array::read(update, "update")?);
+        Self::of_tensors(py, operator, (cache, update), error::core_in_place)
     }
 
-    fn of_sides(
+    fn of_tensors(
         py: Python<'_>,
         operator: TensorScatter,
-        (cache, update): (Side, Side),
+        (cache, update): (PreparedTensor, PreparedTensor),
         refuse: Refuse,
     ) -> PyResult<Self> {
         let prepared = check(py, operator, &cache.form, &update.form, refuse)?;
@@ -115,7 +118,7 @@ impl PreparedScatter {
     }
 
     /// Checks a call's positions.
-    pub(crate) fn plan<'a>(&'a self, py: Python<'_>, indices: &'a CallIndices) -> PyResult<WritePlan<'a>> {
+    pub(crate) fn plan<'a>(&'a self, py: Python<'_>, indices: &'a ScatterIndices) -> PyResult<WritePlan<'a>> {
         indices.plan(py, &self.prepared)
     }
 
@@ -163,7 +166,7 @@ impl PreparedScatter {
         &self,
         py: Python<'_>,
         plan: &WritePlan<'_>,
-        indices: &CallIndices,
+        indices: &ScatterIndices,
         pairs: &[Pair<'_>],
     ) -> PyResult<usize> {
         let pairs = pairs.iter().enumerate();

@@ -18,7 +18,7 @@ use crate::refusal::BrokenRule;
 /// one at a time and takes 24 bytes for each.
 const MAX_ELEMENTS: usize = 1 << 27;
 
-/// What the oracle says of a call.
+/// The oracle's answer to a call.
 pub(crate) struct Answer {
     /// For every element of the present, in row-major order, the element of the update that it is, or -1 where the
     /// past stays.

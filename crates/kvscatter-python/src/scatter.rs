@@ -4,8 +4,8 @@ use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::prepared_scatter::{self, CallIndices, PreparedScatter};
-use crate::{error, fresh, options, write};
+use crate::prepared_scatter::{self, PreparedScatter, ScatterIndices};
+use crate::{error, new_array, options, write};
 
 /// ONNX TensorScatter-24 in place: writes `update` into `cache`.
 ///
@@ -16,7 +16,7 @@ use crate::{error, fresh, options, write};
 ///     write_indices: The slot of each sample's first row, `[batch]`; zeros if absent.
 ///     axis: The sequence dimension: any but the first.
 ///     mode: `"linear"`, or `"circular"`: slots are taken modulo the capacity.
-///     lengths: Rows of each sample that are real, `[batch]`: padding behind them is not written. An extension of ours.
+///     lengths: Rows of each sample that are real, `[batch]`: padding after them is not written. An extension of ours.
 ///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit as it is. An extension of ours.
 ///     negative_index: In a ring: `"modulo"`, where -1 is the last slot, or `"reject"` as in ONNX Runtime.
 ///
@@ -54,7 +54,7 @@ pub(crate) fn tensor_scatter_(
     #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<usize> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    let indices = CallIndices::of(write_indices, lengths)?;
+    let indices = ScatterIndices::of(write_indices, lengths)?;
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
     let prepared = prepared_scatter::check(py, operator, &cache.form, &update.form, error::core_in_place)?;
@@ -97,7 +97,7 @@ pub(crate) fn tensor_scatter<'py>(
     #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<Bound<'py, PyAny>> {
     let operator = options::tensor_scatter(axis, mode, OutOfRange::Error, negative_index);
-    let indices = CallIndices::of(write_indices, lengths)?;
+    let indices = ScatterIndices::of(write_indices, lengths)?;
     let past = Array::read(past_cache, "past_cache")?;
     let update = Array::read(update, "update")?;
     let prepared = prepared_scatter::check(py, operator, &past.form, &update.form, error::core)?;
@@ -112,7 +112,7 @@ pub(crate) fn tensor_scatter<'py>(
             }
             Ok(out.clone())
         }
-        None => fresh::present(past_cache, &past, |present| {
+        None => new_array::present(past_cache, &past, |present| {
             write::write_present(py, &plan, &past, &update, present, &[]).map(drop)
         }),
     }
@@ -147,7 +147,7 @@ pub(crate) fn write_many(
     #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<usize> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    let indices = CallIndices::of(write_indices, lengths)?;
+    let indices = ScatterIndices::of(write_indices, lengths)?;
     let pairs = prepared_scatter::pairs(pairs)?;
     let Some(first) = pairs.first() else { return Ok(0) };
     let write = PreparedScatter::like(py, operator, first)?;

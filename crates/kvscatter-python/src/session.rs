@@ -13,7 +13,7 @@ use crate::logits::{PyLogits, PySample};
 use crate::session_error::{closed, raise};
 use crate::{options, runtime};
 
-/// A decoder with a static cache, and a batch of samples that come, grow, are cut and go, in ONNX Runtime.
+/// A decoder with a static cache in ONNX Runtime. Samples of its batch can be added, extended, truncated and removed.
 ///
 /// The caches are allocated once and written in place. The session counts the cached tokens of each
 /// sample; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from these counts. Samples may have different
@@ -24,7 +24,7 @@ use crate::{options, runtime};
 ///
 /// Args:
 ///     path: The model: an ONNX file whose caches are static, as `kvscatter convert` makes them.
-///     batch: How many samples there is room for; the model's if it is fixed, else 1 if not given.
+///     batch: The most samples at a time; the model's if it is fixed, else 1 if not given.
 ///     capacity: Tokens that a sample can have; to be given where the model leaves it open.
 ///     threads: Threads of one operator; ONNX Runtime's choice if not given.
 ///     memory: The most bytes that the caches may take: a file may claim anything.
@@ -94,13 +94,13 @@ impl PyKvSession {
 
     /// Bytes that the last step wrote into the caches, padding included.
     #[getter]
-    fn written(&self, py: Python<'_>) -> PyResult<u64> {
+    fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.bytes_written()))
     }
 
-    /// Bytes of caches that ONNX Runtime copied in the last step instead of writing them in place: 0 is what one wants.
+    /// Bytes of caches that ONNX Runtime copied in the last step instead of writing them in place. It should be 0.
     #[getter]
-    fn copied(&self, py: Python<'_>) -> PyResult<u64> {
+    fn bytes_copied(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.bytes_copied()))
     }
 
@@ -151,7 +151,7 @@ impl PyKvSession {
 
     /// Gives samples their next tokens, as many for each as it likes; samples that are not named stay as they are.
     ///
-    /// One run of the model; more where the padding of a sample would not fit behind it, or where the model gives logits
+    /// One run of the model; more where the padding of a sample would not fit after it, or where the model gives logits
     /// of the last token only.
     ///
     /// Args:
@@ -224,7 +224,7 @@ impl PyKvSession {
         call: impl FnOnce(&mut KvSession) -> Result<T, SessionError> + Send,
     ) -> PyResult<T> {
         let called = py.detach(|| {
-            // A call that panicked has left no length behind that it did not reach.
+            // A call that panicked has set no length that it did not reach.
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             open.as_mut().map(call)
         });

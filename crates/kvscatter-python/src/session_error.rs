@@ -5,25 +5,19 @@ use kvscatter_session::{SessionError, SessionSetting};
 use pyo3::prelude::*;
 
 use crate::error::{Class, Field, raise as raise_of};
-use crate::model::kind_of;
 
 /// The exception for an error of a session.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, error: &SessionError) -> PyErr {
     let (class, argument, fields) = describe(error);
-    let kind = match error {
-        SessionError::Onnx(error) => kind_of(error.root()),
-        error => kind_of(error),
-    };
-    raise_of(py, class, &kind, argument, format!("{error}{}", keyword(error)), &fields)
+    raise_of(py, class, error.kind(), argument, format!("{error}{}", keyword(error)), &fields)
 }
 
 /// The exception where there is no ONNX Runtime.
 #[cold]
 pub(crate) fn no_runtime(py: Python<'_>, error: &RuntimeError) -> PyErr {
-    let kind = format!("runtime_{}", kind_of(error));
     let keyword = if matches!(error, RuntimeError::Missing { .. }) { " (onnxruntime=)" } else { "" };
-    raise_of(py, Class::Session, &kind, Some("onnxruntime"), format!("{error}{keyword}"), &[])
+    raise_of(py, Class::Session, error.kind(), Some("onnxruntime"), format!("{error}{keyword}"), &[])
 }
 
 /// The exception for a call of a session that is closed.
@@ -32,7 +26,7 @@ pub(crate) fn closed(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "closed", None, "the session is closed".to_owned(), &[])
 }
 
-/// What is put behind an error's words: the keyword that is about it. Empty where none is.
+/// Returns what follows an error's message: the keyword that it is about, if it is about one.
 fn keyword(error: &SessionError) -> &'static str {
     match error.about() {
         Some(SessionSetting::Memory) => " (memory=)",

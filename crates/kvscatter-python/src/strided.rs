@@ -83,13 +83,13 @@ pub(crate) fn i64s<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<(&'a [i64
         return None;
     }
     let first = data(array);
-    // SAFETY: NumPy keeps `count` of them there, one behind the other and aligned; they are read before any other code
+    // SAFETY: NumPy keeps `count` of them there, one after the other and aligned; they are read before any other code
     // runs.
     let values = unsafe { slice::from_raw_parts(first.cast::<i64>(), count) };
     Some((values, RawBuffer { ptr: first, len: size_of_val(values) }))
 }
 
-/// The dtype by address: NumPy has one object for each of its own, and arrays made alike share the others'.
+/// The dtype by address: NumPy has one object for each built-in dtype, and arrays made alike share the others.
 pub(crate) fn descr_address(array: &Bound<'_, PyUntypedArray>) -> usize {
     fields(array).descr.addr()
 }

@@ -1,5 +1,5 @@
-//! What `bench/peers.py` compares the package with, in the same process and on the same memory: the Rust call
-//! behind a prepared write, and libc's memcpy. Not part of the public interface.
+//! What `bench/peers.py` compares the package with, in the same process and on the same memory: the Rust call of a
+//! prepared write, and libc's memcpy. Not part of the public interface.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::error;
 use crate::prepared::PyPrepared;
-use crate::prepared_scatter::CallIndices;
+use crate::prepared_scatter::ScatterIndices;
 
 /// Nanoseconds of `repeats` calls in Rust: every one checks the positions, plans and writes.
 #[pyfunction]
@@ -20,7 +20,7 @@ pub(crate) fn time_rust_call(
     write_indices: &Bound<'_, PyAny>,
     repeats: u32,
 ) -> PyResult<u64> {
-    let indices = CallIndices::of(Some(write_indices), None)?;
+    let indices = ScatterIndices::of(Some(write_indices), None)?;
     let write = write.shared();
     let (cache, update) = write.arrays(0, cache, update)?;
     let (cache, update) = {
@@ -39,7 +39,7 @@ pub(crate) fn time_rust_call(
     Ok(nanoseconds(begin))
 }
 
-/// Nanoseconds of `repeats` times one memcpy of `bytes`, between memory of its own that a first one has warmed.
+/// Nanoseconds of `repeats` times one memcpy of `bytes`, between buffers made for this that a first one has warmed.
 #[pyfunction]
 pub(crate) fn time_memcpy(bytes: u32, repeats: u32) -> u64 {
     let bytes = bytes as usize;

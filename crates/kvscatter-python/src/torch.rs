@@ -89,7 +89,7 @@ fn increment<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<&'py Increment> {
     INCREMENT.get_or_try_init(tensor.py(), || Increment::of(tensor))
 }
 
-/// `torch.autograd.graph.increment_version`, or the C function behind it, which takes half the time.
+/// `torch.autograd.graph.increment_version`, or the C function that it calls, which takes half the time.
 enum Increment {
     InC(Py<PyAny>),
     InPython(Py<PyAny>),
@@ -118,13 +118,13 @@ struct TensorClass {
     describe: Describe,
 }
 
-/// `DLPackDLTensorFromPyObjectNoSync`: fills in a description that the tensor lends.
+/// `DLPackDLTensorFromPyObjectNoSync`: fills in a description that borrows from the tensor.
 type Describe = unsafe extern "C" fn(object: *mut c_void, out: *mut DLTensor) -> c_int;
 
 /// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs that gives it other memory. (During
 /// a large write other threads may, by `set_`, `resize_` or `data`; they take the memory away from under PyTorch's own
 /// operators too, and no DLPack handle would hold it.) `None` if it is none, if it
-/// lies on another device, or if anything about it is unusual: the way over `dlpack` then says what.
+/// lies on another device, or if anything about it is unusual, which an import by `dlpack` then reports.
 pub(crate) fn look<R>(
     object: &Bound<'_, PyAny>,
     look: impl FnOnce(&TensorRef<'_>) -> Option<R>,

@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::error::Refuse;
 use crate::failure::Failure;
 use crate::indices::Indices;
-use crate::{error, text};
+use crate::{error, object_array};
 
 /// From here on the interpreter lock is released while bytes move: 256 KiB take longer than taking it back does.
 const DETACHED: usize = 256 << 10;
@@ -23,7 +23,7 @@ pub(crate) fn in_place(
     check_unmoved([cache, update])?;
     check_disjoint(indices, buffer(plan, cache), cache.argument)?;
     if cache.element().is_string() {
-        return text::in_place(py, plan, &[(cache, update)]);
+        return object_array::in_place(py, plan, &[(cache, update)]);
     }
     let skipped = in_place_raw(py, plan, buffer(plan, cache), update.buffer(plan.geometry().update_bytes()))?;
     cache.note_written()?;
@@ -37,9 +37,9 @@ pub(crate) fn in_place_raw(
     cache: RawBuffer,
     update: RawBuffer,
 ) -> PyResult<usize> {
-    let pair = Foreign((cache, update));
+    let pair = BorrowedBuffers([cache, update]);
     run(py, plan, error::core_in_place, move || {
-        let Foreign((cache, update)) = pair.into_inner();
+        let BorrowedBuffers([cache, update]) = pair.into_inner();
         // SAFETY: both buffers are memory of arrays that the calling function borrows until the write is done, as long as
         // their owners say. Python programs order their own writes to one array, as they must for NumPy's: otherwise bytes
         // may be torn, but none outside is touched.
@@ -60,14 +60,14 @@ pub(crate) fn write_many(
     }
     if pairs.first().is_some_and(|(cache, _)| cache.element().is_string()) {
         let pairs: Vec<_> = pairs.iter().map(|(cache, update)| (cache, update)).collect();
-        return text::in_place(py, plan, &pairs);
+        return object_array::in_place(py, plan, &pairs);
     }
     let bytes = plan.geometry().update_bytes();
     let buffers: Vec<_> =
         pairs.iter().map(|(cache, update)| (buffer(plan, cache), update.buffer(bytes))).collect();
-    let buffers = Foreign(buffers);
+    let buffers = BorrowedBuffers(buffers);
     let skipped = run(py, plan, error::core_in_place, move || {
-        let Foreign(buffers) = buffers.into_inner();
+        let BorrowedBuffers(buffers) = buffers.into_inner();
         // SAFETY: all buffers are memory of arrays that are borrowed until the write is done, as long as their owners
         // say; a vector yields the same pairs each time. Python programs order their own writes to one array, as they must
         // for NumPy's.
@@ -90,16 +90,16 @@ pub(crate) fn write_present(
     past.form.check_out(out)?;
     check_disjoint(indices, out.buffer(plan.geometry().present_bytes()), out.argument)?;
     if past.element().is_string() {
-        return text::write_present(py, plan, past, update, out);
+        return object_array::write_present(py, plan, past, update, out);
     }
     let geometry = plan.geometry();
-    let buffers = Foreign([
+    let buffers = BorrowedBuffers([
         buffer(plan, past),
         update.buffer(geometry.update_bytes()),
         out.buffer(geometry.present_bytes()),
     ]);
     let skipped = run(py, plan, error::core, move || {
-        let Foreign([past, update, out]) = buffers.into_inner();
+        let BorrowedBuffers([past, update, out]) = buffers.into_inner();
         // SAFETY: all three buffers are memory of arrays that are borrowed until the write is done, as long as their owners
         // say. Python programs order their own writes to one array, as they must for NumPy's.
         unsafe { plan.write_present_raw(past, update, out) }
@@ -137,15 +137,20 @@ fn run(
     written.map(|written| written.skipped).map_err(|refused| refuse(py, refused))
 }
 
-/// Addresses that may cross to a thread that has let go of the interpreter.
-struct Foreign<T>(T);
+/// Memory of arrays that are borrowed until [`run`] returns, for its closure.
+struct BorrowedBuffers<T>(T);
 
-impl<T> Foreign<T> {
+impl<T> BorrowedBuffers<T> {
     /// Closures capture the whole, not the field.
     fn into_inner(self) -> Self {
         self
     }
 }
 
-// SAFETY: these are addresses, and the arrays at them are borrowed until `run` returns, which waits for the closure.
-unsafe impl<T> Send for Foreign<T> {}
+// SAFETY: a `RawBuffer` is an address and a length. The arrays at them are borrowed until `run` returns, which waits for
+// the closure.
+unsafe impl<const N: usize> Send for BorrowedBuffers<[RawBuffer; N]> {}
+
+// SAFETY: a `RawBuffer` is an address and a length. The arrays at them are borrowed until `run` returns, which waits for
+// the closure.
+unsafe impl Send for BorrowedBuffers<Vec<(RawBuffer, RawBuffer)>> {}

@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 import kvscatter
 from kvscatter import errors, positions
+from kvscatter._native import error_kinds
 from kvscatter.onnx_backend import ModelError
 from kvscatter.reference import Refused
 
 Array = NDArray[Any]
-CRATES = Path(__file__).parents[2]
-CORE = (CRATES / "kvscatter/src/error/mod.rs").read_text()
-DETAILS = (CRATES / "kvscatter/src/error/details.rs").read_text()
-FIELD = r'\.(?:field|index|value|limit)\(\s*"(\w+)"|\.between\((min), (max)\)'
+SOURCE = Path(__file__).parents[1] / "src"
+# The core's errors by name: the class of each, and its fields.
+KINDS = {name: (of, set(fields)) for name, of, fields in error_kinds()}
+# Fields that Python adds to those of the core: which of many values was wrong.
+ADDED = {("invalid_position", "length"): {"index"}}
 
 
 def f32(*shape: int) -> Array:
@@ -270,7 +272,7 @@ UNREACHABLE = {
     "before_buffer": "`Form::layout` leaves the room that negative strides need",
     "buffer_length": "`write.rs` asks the core for the length of the buffers that it gives it",
     "null_buffer": "arrays of more than no bytes have an address",
-    "element_width": "`text.rs` moves strings",
+    "element_width": "`object_array.rs` moves strings",
     "index_too_large": "`indices.rs` gives the core signed numbers",
 }
 
@@ -295,40 +297,19 @@ def test_an_error_has_a_class_a_kind_and_fields(
     assert (type(again), again.args, vars(again)) == (of, error.args, vars(error))
 
 
-def words(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-def variants() -> dict[str, list[str]]:
-    """The core's variants with their fields, read in its source."""
-    body = CORE.split("pub enum Error {\n")[1].split("\n}\n")[0]
-    found = re.findall(r"^    ([A-Z]\w+)(?: \{\n(.*?)^    \}|),$", body, flags=re.M | re.S)
-    return {name: re.findall(r"^        (\w+):", fields, flags=re.M) for name, fields in found}
-
-
-def fields_of(code: str) -> set[str]:
-    """The names of the fields that an arm of the core's table gives."""
-    return {name for names in re.findall(FIELD, code) for name in names if name}
-
-
 def test_every_error_of_the_core_is_mapped_with_its_fields() -> None:
-    table = DETAILS.split("pub fn details(&self)")[1].split("#[cfg(test)]")[0]
-    mapped = {}
-    for arm in re.split(r"^            Self::", table, flags=re.M)[1:]:
-        variant = arm.split(maxsplit=1)[0]
-        assert re.findall(r"Kind::(\w+)", arm) == [variant.rstrip(",")]
-        mapped[variant] = fields_of(arm) | (
-            {"argument"} if re.search(r"Kind::\w+, argument\)", arm) else set()
-        )
-    assert mapped == {variant: set(fields) for variant, fields in variants().items()}
-    kinds = dict(re.findall(r"^    (\w+) (\w+) \w+,$", DETAILS, flags=re.M))
-    assert kinds == {variant: words(variant) for variant in variants()}
+    """A test of the core compares each kind's fields with its variant."""
+    assert len(KINDS) == len(error_kinds()) > 30
+    assert all(name.isidentifier() and name.islower() for name in KINDS)
+    for kind, of, argument, fields, _ in CAUSED:
+        assert KINDS[kind][0] is of
+        assert KINDS[kind][1] - {"accepted"} == fields.keys() - ADDED.get((kind, argument), set())
 
 
 def test_what_is_not_caused_here_cannot_be_caused() -> None:
     caused = {kind for kind, *_ in CAUSED}
     assert not caused & UNREACHABLE.keys()
-    assert caused | UNREACHABLE.keys() == {words(variant) for variant in variants()}
+    assert caused | UNREACHABLE.keys() == KINDS.keys()
 
 
 def test_the_message_is_the_cores() -> None:
@@ -414,17 +395,16 @@ def test_every_field_that_is_given_is_declared() -> None:
     """Checks the source of the compiled module: type checkers refuse a field that no class declares."""
     declared = set().union(*(get_type_hints(of) for of in CLASSES))
     patterns = {
+        "failure.rs": r'\.field\("(\w+)"',
         "refusal.rs": r'\.(?:name|number|size)\("(\w+)"',
         "model.rs": r'set_item\("(\w+)"',
         "session_error.rs": r'\("(\w+)", (?:\(\*|\w+\.batch_index|digits|0_usize)',
     }
-    source = CRATES / "kvscatter-python/src"
     given = {
-        file: set(re.findall(pattern, (source / file).read_text())) for file, pattern in patterns.items()
+        file: set(re.findall(pattern, (SOURCE / file).read_text())) for file, pattern in patterns.items()
     }
-    # A keyword of Python, and what is in the message alone.
-    core = {{"with": "with_"}.get(name, name) for name in fields_of(DETAILS)} - {"accepted"}
-    given["details.rs"] = core
+    # The types that an operator takes are in the message alone.
+    given["the core"] = set().union(*(fields for _, fields in KINDS.values())) - {"accepted"}
     assert all(len(names) > 3 for names in given.values()), given
     # The oracle's `argument` is the error's.
     assert set().union(*given.values()) - declared == set()

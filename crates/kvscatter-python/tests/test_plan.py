@@ -34,9 +34,10 @@ def carried_out(plan: Plan, cache: Array, update: Array) -> Array:
     cache, update = cache.copy(), update.copy()
     flat, new = cache.reshape(-1), update.reshape(-1)
     for block in plan.blocks:
-        for at in product(*(range(around.count) for around in block.loops)):
-            dst = block.dst + sum(step * around.dst for step, around in zip(at, block.loops, strict=True))
-            src = block.src + sum(step * around.src for step, around in zip(at, block.loops, strict=True))
+        for at in product(*(range(loop.count) for loop in block.loops)):
+            steps = list(zip(at, block.loops, strict=True))
+            dst = block.dst_offset + sum(step * loop.dst_stride for step, loop in steps)
+            src = block.src_offset + sum(step * loop.src_stride for step, loop in steps)
             flat[dst : dst + block.len] = new[src : src + block.len]
     return cache
 
@@ -73,7 +74,7 @@ def test_the_blocks_are_the_write(mode: Any, cache_shape: Any, update_shape: Any
 def test_offsets_count_from_the_lowest_address() -> None:
     memory, update = painted(1, 4, 2), painted(1, 1, 2, first=100)
     plan = kvscatter.plan(memory[:, ::-1], update, [1])
-    assert plan.blocks == [Block(len=2, dst=4, src=0, loops=())]
+    assert plan.blocks == [Block(len=2, dst_offset=4, src_offset=0, loops=())]
     want = memory.copy()
     want[0, 2] = update[0, 0]
     plan.write(memory[:, ::-1], update)
@@ -82,7 +83,9 @@ def test_offsets_count_from_the_lowest_address() -> None:
 
 def test_loops_that_repeat_are_listed() -> None:
     plan = kvscatter.plan((1, 2, 3, 4, 5), (1, 2, 3, 1, 5), [2], dtype=np.float32)
-    assert plan.blocks == [Block(len=5, dst=10, src=0, loops=(Loop(count=6, dst=20, src=5),))]
+    assert plan.blocks == [
+        Block(len=5, dst_offset=10, src_offset=0, loops=(Loop(count=6, dst_stride=20, src_stride=5),))
+    ]
 
 
 def test_segments_are_slots() -> None:

@@ -139,7 +139,7 @@ def test_a_step_writes_its_rows_and_copies_no_cache(session: KvSession) -> None:
     samples = [session.add() for _ in range(3)]
     session.step({sample: [1] for sample in samples})
     rows = len(samples)
-    assert (session.written, session.copied) == (rows * session.memory().per_token, 0)
+    assert (session.bytes_written, session.bytes_copied) == (rows * session.memory().per_token, 0)
 
 
 def test_memory_is_told_by_cache_layer_and_token(session: KvSession) -> None:
@@ -179,14 +179,14 @@ def test_a_sample_is_a_key(session: KvSession) -> None:
     first, second = session.add(), session.add()
     assert {first: 1, second: 2}[session.samples[1]] == 2
     assert (first == second, first == 0) == (False, False)
-    assert repr(second) == "<kvscatter.Sample: place 1>"
+    assert repr(second) == "<kvscatter.Sample: index 1>"
     with pytest.raises(KeyError):
         session.step({first: A}).last(second)
 
 
 def test_what_is_seen_without_running_anything(session: KvSession) -> None:
     assert (session.batch, session.capacity, session.vocabulary) == (3, CAPACITY, 256)
-    assert (session.samples, session.closed, session.written) == ([], False, 0)
+    assert (session.samples, session.closed, session.bytes_written) == ([], False, 0)
     assert repr(session) == "<kvscatter.KvSession: batch 3, capacity 64>"
 
 

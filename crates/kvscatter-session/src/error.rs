@@ -401,6 +401,57 @@ impl SessionSetting {
 }
 
 impl SessionError {
+    /// Returns the stable name of the error, such as `capacity_exceeded`. An error of the model's file or graph has the
+    /// name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind).
+    ///
+    /// It keeps its meaning from version to version, also where a variant gets another name.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Onnx(error) => error.kind(),
+            Self::TensorTooLarge { .. } => "tensor_too_large",
+            Self::ValueCount { .. } => "value_count",
+            Self::ByteCount { .. } => "byte_count",
+            Self::InputType { .. } => "input_type",
+            Self::MemoryLimit { .. } => "memory_limit",
+            Self::NotStatic { .. } => "not_static",
+            Self::NotScattered { .. } => "not_scattered",
+            Self::PastRead { .. } => "past_read",
+            Self::CacheElement { .. } => "cache_element",
+            Self::NoWriteIndices => "no_write_indices",
+            Self::NoLogits => "no_logits",
+            Self::InputUnknown { .. } => "input_unknown",
+            Self::InputRank { .. } => "input_rank",
+            Self::TokensFixed { .. } => "tokens_fixed",
+            Self::SizeOpen { .. } => "size_open",
+            Self::SizesDiffer { .. } => "sizes_differ",
+            Self::CapacityOpen => "capacity_open",
+            Self::SizeFixed { .. } => "size_fixed",
+            Self::Empty { .. } => "empty",
+            Self::LogitsShape { .. } => "logits_shape",
+            Self::LogitsElement { .. } => "logits_element",
+            Self::BatchFull { .. } => "batch_full",
+            Self::NoSuchSample { .. } => "no_such_sample",
+            Self::SampleTwice { .. } => "sample_twice",
+            Self::NoTokens { .. } => "no_tokens",
+            Self::NoSamples => "no_samples",
+            Self::NoChunk => "no_chunk",
+            Self::CapacityExceeded { .. } => "capacity_exceeded",
+            Self::TokenUnknown { .. } => "token_unknown",
+            Self::TruncateBeyond { .. } => "truncate_beyond",
+            Self::Ragged { .. } => "ragged",
+            Self::PromptEmpty { .. } => "prompt_empty",
+            Self::NoPrompts => "no_prompts",
+            Self::NotANumber { .. } => "not_a_number",
+            Self::PromptTokenUnknown { .. } => "prompt_token_unknown",
+            Self::PromptTooLong { .. } => "prompt_too_long",
+            Self::CapacityUseless => "capacity_useless",
+            Self::Load { .. } => "load",
+            Self::Run { .. } => "run",
+            Self::CacheLost { .. } => "cache_lost",
+        }
+    }
+
     /// Returns the setting that can be changed to avoid the error, if there is one.
     #[must_use]
     pub fn about(&self) -> Option<SessionSetting> {
@@ -427,4 +478,73 @@ fn ranks(ranks: &[usize]) -> String {
 fn known(vocabulary: Option<usize>) -> String {
     vocabulary
         .map_or_else(String::new, |vocabulary| format!(": it has 0 to {}", vocabulary.saturating_sub(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Growth, ModelSize, PathBuf, Sample, SessionError, SessionSetting};
+
+    #[test]
+    fn names_are_stable() {
+        let (sample, element) = (Sample { batch_index: 0, serial: 0 }, kvscatter::ElementType::Float32);
+        let name = || "x".to_owned();
+        let named = [
+            (SessionError::Onnx(kvscatter_onnx::OnnxError::GraphMissing), "graph_missing"),
+            (SessionError::TensorTooLarge { element, shape: vec![] }, "tensor_too_large"),
+            (SessionError::ValueCount { shape: vec![], expected: 1, got: 1 }, "value_count"),
+            (SessionError::ByteCount { element, shape: vec![], expected: 1, got: 1 }, "byte_count"),
+            (SessionError::InputType { element, value: 1 }, "input_type"),
+            (SessionError::MemoryLimit { needed: None, limit: 1 }, "memory_limit"),
+            (SessionError::NotStatic { input: name(), growth: Growth::Joined }, "not_static"),
+            (SessionError::NotScattered { input: name(), why: name() }, "not_scattered"),
+            (SessionError::PastRead { input: name(), reader: name() }, "past_read"),
+            (SessionError::CacheElement { input: name(), element }, "cache_element"),
+            (SessionError::NoWriteIndices, "no_write_indices"),
+            (SessionError::NoLogits, "no_logits"),
+            (SessionError::InputUnknown { input: name() }, "input_unknown"),
+            (SessionError::InputRank { input: name(), rank: 1, expected: vec![] }, "input_rank"),
+            (SessionError::TokensFixed { size: 1 }, "tokens_fixed"),
+            (SessionError::SizeOpen { input: name(), axis: 1 }, "size_open"),
+            (
+                SessionError::SizesDiffer { size: ModelSize::Batch, input: name(), got: 1, expected: 1 },
+                "sizes_differ",
+            ),
+            (SessionError::CapacityOpen, "capacity_open"),
+            (SessionError::SizeFixed { setting: SessionSetting::Batch, fixed: 1, got: 1 }, "size_fixed"),
+            (SessionError::Empty { batch: 1, capacity: 1 }, "empty"),
+            (SessionError::LogitsShape { output: name(), shape: vec![], batch: 1, width: 1 }, "logits_shape"),
+            (SessionError::LogitsElement { output: name(), element }, "logits_element"),
+            (SessionError::BatchFull { batch: 1 }, "batch_full"),
+            (SessionError::NoSuchSample { sample }, "no_such_sample"),
+            (SessionError::SampleTwice { sample }, "sample_twice"),
+            (SessionError::NoTokens { sample }, "no_tokens"),
+            (SessionError::NoSamples, "no_samples"),
+            (SessionError::NoChunk, "no_chunk"),
+            (
+                SessionError::CapacityExceeded { sample, cached: 1, tokens: 1, capacity: 1 },
+                "capacity_exceeded",
+            ),
+            (SessionError::TokenUnknown { sample, index: 1, token: 1, vocabulary: None }, "token_unknown"),
+            (SessionError::TruncateBeyond { sample, to: 1, cached: 1 }, "truncate_beyond"),
+            (SessionError::Ragged { first: 1, other: 1, growth: Growth::Joined }, "ragged"),
+            (SessionError::PromptEmpty { prompt: 1 }, "prompt_empty"),
+            (SessionError::NoPrompts, "no_prompts"),
+            (SessionError::NotANumber { prompt: 1 }, "not_a_number"),
+            (
+                SessionError::PromptTokenUnknown { prompt: 1, index: 1, token: 1, vocabulary: None },
+                "prompt_token_unknown",
+            ),
+            (
+                SessionError::PromptTooLong { prompt: 1, tokens: 1, generated: 1, capacity: 1 },
+                "prompt_too_long",
+            ),
+            (SessionError::CapacityUseless, "capacity_useless"),
+            (SessionError::Load { path: PathBuf::new(), engine: name(), message: name() }, "load"),
+            (SessionError::Run { engine: name(), message: name() }, "run"),
+            (SessionError::CacheLost { engine: name(), cache: name() }, "cache_lost"),
+        ];
+        for (error, name) in named {
+            assert_eq!(error.kind(), name, "{error:?}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-"""The compiled half of the package. What each function does is said by its docstring at run time."""
+"""The compiled half of the package. Each function's docstring at run time describes it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -23,6 +23,7 @@ from kvscatter._typing import (
     SupportsDLPack,
     TorchDType,
 )
+from kvscatter.errors import Error
 
 __all__ = [
     "CudaStatus",
@@ -41,6 +42,7 @@ __all__ = [
     "cuda_prepare_kv_cache_update",
     "cuda_prepare_present",
     "cuda_prepare_slots",
+    "error_kinds",
     "generate",
     "integer_within",
     "kv_cache_operation_",
@@ -51,6 +53,7 @@ __all__ = [
     "plan",
     "positions",
     "prepare",
+    "resolve_axis",
     "tensor_scatter",
     "tensor_scatter_",
     "time_memcpy",
@@ -95,9 +98,9 @@ class KvSession:
     @property
     def samples(self) -> list[Sample]: ...
     @property
-    def written(self) -> int: ...
+    def bytes_written(self) -> int: ...
     @property
-    def copied(self) -> int: ...
+    def bytes_copied(self) -> int: ...
     @property
     def closed(self) -> bool: ...
     def add(self) -> Sample: ...
@@ -418,6 +421,8 @@ class OnnxModel:
         self, feeds: Sequence[tuple[str, str, Sequence[int], NDArray[np.uint8] | Sequence[bytes]]]
     ) -> list[tuple[str, list[int], NDArray[np.uint8] | list[bytes]]]: ...
 
+def error_kinds() -> list[tuple[str, type[Error], list[str]]]: ...
+def resolve_axis(axis: int, rank: int) -> int: ...
 def integer_within(argument: str, value: object, min: int, max: int) -> int: ...
 def time_rust_call(
     write: Prepared,

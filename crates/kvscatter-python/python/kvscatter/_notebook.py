@@ -9,8 +9,8 @@ __all__ = ["image"]
 
 
 def image(svg: str, alt: str) -> str:
-    """HTML that shows an SVG document. As an image it keeps its names and styles to itself: a page has many pictures,
-    and styles of its own.
+    """HTML that shows an SVG document. As an image it shares no names or styles with the page, which has styles and may
+    have many pictures.
     """
     source = base64.b64encode(svg.encode()).decode("ascii")
     return (

@@ -16,8 +16,8 @@ class Loop:
     """A strided loop: how often, and how far destination and source move each time, in elements."""
 
     count: int
-    dst: int
-    src: int
+    dst_stride: int
+    src_stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,20 @@ class Block:
     """One strided copy: a contiguous run of ``len`` elements inside at most three loops, outermost first.
 
     Offsets are those of the first element, counted in elements from the lowest address of an array. With two loops, the
-    run at loop indices ``i`` and ``j`` begins at ``dst + i * loops[0].dst + j * loops[1].dst``, and at the same sum
-    over ``src``. The blocks of a plan share no destination, so they may be copied in any order.
+    run at loop indices ``i`` and ``j`` begins in the destination at
+    ``dst_offset + i * loops[0].dst_stride + j * loops[1].dst_stride``, and in the source at the same sum over
+    ``src_offset`` and ``src_stride``. The blocks of a plan share no destination, so they may be copied in any order.
     """
 
     len: int
-    dst: int
-    src: int
+    dst_offset: int
+    src_offset: int
     loops: tuple[Loop, ...]
 
     @property
     def elements(self) -> int:
         """Elements that it moves."""
-        return self.len * math.prod(around.count for around in self.loops)
+        return self.len * math.prod(loop.count for loop in self.loops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Error(Exception):
 
     ``kind`` names the rule that was broken. Each kind has its own fields, which are attributes. Every error has every
     attribute: those that its kind does not use are None. Sizes and positions are counted in elements, rows or samples,
-    as the message says. Errors can be pickled and copied, and a program can raise its own, such as
+    as the message states. Errors can be pickled and copied, and a program can raise its own, such as
     ``ShapeError("the mask has 3 rows")``.
     """
 
@@ -44,7 +44,7 @@ class Error(Exception):
     """The argument that broke it, as its specification spells it; None if it is not about a single one."""
 
     index: int | None = None
-    """The sample, or the place in a list."""
+    """The sample, or the index in a list."""
     value: int | None = None
     """What was given there."""
     rows: int | None = None
@@ -60,7 +60,7 @@ class Error(Exception):
     expected: int | tuple[int, ...] | None = None
     """What ``got`` must be, or the ranks that an array may have."""
     dimension: int | None = None
-    """The place of a dimension in the shape."""
+    """The index of a dimension in the shape."""
     rank: int | None = None
     """Dimensions of an array."""
     axis: int | None = None
@@ -70,7 +70,7 @@ class Error(Exception):
     cache: int | str | None = None
     """What the cache has where ``argument`` has something else: a rank, a batch or an element type."""
     pair: int | None = None
-    """The place of a pair in a call over many."""
+    """The index of a pair in a call over many."""
     update: int | str | None = None
     """What the update has where the cache has something else: a rank, a batch or an element type."""
     heads: int | None = None
@@ -101,7 +101,7 @@ class Error(Exception):
     with_: str | None = None
     """The argument that ``argument`` shares memory with."""
     with_pair: int | None = None
-    """The place of the pair that ``with_`` is of."""
+    """The index of the pair that ``with_`` is of."""
     dtype: str | None = None
     """The dtype that was given, as its library names it."""
     device: str | None = None

@@ -52,13 +52,13 @@ Inputs = Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 class ModelError(Error, ValueError):
     """A model that is broken or cannot be evaluated, or inputs that are not what it declares.
 
-    ``kind`` says which of these it is. Where it is about a part of the model, ``node``, ``node_name`` and
+    ``kind`` names which of these it is. Where it is about a part of the model, ``node``, ``node_name`` and
     ``op_type``, or ``tensor``, or ``file``, or ``value_name`` say which. What breaks a rule of ``TensorScatter`` itself
     is another error of this package, such as ``PositionError``, whose cause is a ``ModelError`` that names the node.
     """
 
     node: int | None = None
-    """The node's place in its graph."""
+    """The node's index in its graph."""
     node_name: str | None = None
     op_type: str | None = None
     tensor: str | None = None
@@ -249,7 +249,7 @@ def _value_info(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Any:
 
 
 def _output_info(node: Any, name: str, inputs: Sequence[Any]) -> Any:
-    """Every operator that is evaluated has the type of its first input; what has none says so itself."""
+    """Every operator that is evaluated has the type of its first input. That of others is inferred."""
     if inputs:
         element = inputs[0].type.tensor_type.elem_type
     else:

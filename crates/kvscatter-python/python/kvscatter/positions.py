@@ -11,7 +11,7 @@ Ascend ATB             ``tokenOffset``       end: length after the write
 GroupQueryAttention    ``seqlens_k``         *last index*: length after the write, less 1
 =====================  ====================  ==================================================
 
-One write, four numbers. A cache of 8 slots has 5 tokens of one sample, and 2 more are written behind them:
+One write, four numbers. A cache of 8 slots has 5 tokens of one sample, and 2 more are written after them:
 
 >>> from kvscatter import positions
 >>> start = 5

@@ -1,7 +1,7 @@
 """A second opinion on kernels: the pseudocode of the three specifications, slow and obvious.
 
 The functions of this module are functional and leave what they are given as it was. They share no code with the rest of
-the package: an oracle that visits elements one at a time says where each element of the result comes from, and NumPy
+the package: an oracle that visits elements one at a time returns where each element of the result comes from, and NumPy
 moves it, bit for bit. Where a specification errs or is silent, they follow the same published decisions.
 
 >>> import numpy as np
@@ -124,7 +124,7 @@ def tensor_scatter(
 
     ``past_cache`` is ``(batch, ..., max_sequence_length, ...)`` with the sequence at ``axis``, ``update`` the same but
     shorter there, ``write_indices`` ``(batch,)`` and zeros if absent. ``lengths``, ``(batch,)``, and the policies are
-    extensions; how many samples ``out_of_range="skip"`` leaves as they were, `answer` says.
+    extensions. `answer` returns how many samples ``out_of_range="skip"`` leaves as they were.
 
     Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
     for masked ones.
@@ -135,7 +135,7 @@ def tensor_scatter(
     if not -(2**63) <= axis < 2**63:
         message = f"axis: axis = {_digits(axis)}, rank = {past.ndim}"
         raise Refused(message, "axis", "axis", axis=axis, rank=past.ndim)
-    told = _native.oracle_tensor_scatter(
+    oracle_answer = _native.oracle_tensor_scatter(
         _tensors(past, new),
         _optional("write_indices", write_indices),
         axis,
@@ -147,7 +147,7 @@ def tensor_scatter(
         ),
     )
     names = {"cache": "past_cache", "update": "update", "starts": "write_indices"}
-    return _answer(past, new, told, names)
+    return _answer(past, new, oracle_answer, names)
 
 
 @_present
@@ -169,7 +169,7 @@ def kv_cache_update(
     for masked ones.
     """
     past, new = as_array("cache", cache), as_array("update", update)
-    told = _native.oracle_kv_cache_update(
+    oracle_answer = _native.oracle_kv_cache_update(
         _tensors(past, new),
         _indices("writeIndices", writeIndices),
         None if updateLengths is None else _indices("updateLengths", updateLengths, 32),
@@ -177,7 +177,7 @@ def kv_cache_update(
         _policy("out_of_range", out_of_range, "error", "skip"),
     )
     names = {"cache": "cache", "update": "update", "starts": "writeIndices"}
-    return _answer(past, new, told, names)
+    return _answer(past, new, oracle_answer, names)
 
 
 @_present
@@ -201,7 +201,7 @@ def kv_cache_operation(
     """
     cache, new = as_array("past", past), as_array("newKv", newKv)
     layers = [layerId] if isinstance(layerId, (int, np.integer)) else layerId
-    told = _native.oracle_kv_cache_operation(
+    oracle_answer = _native.oracle_kv_cache_operation(
         _tensors(cache, new),
         _indices("layerId", layers, 32),
         _indices("tokenOffset", tokenOffset, 32),
@@ -210,7 +210,7 @@ def kv_cache_operation(
         _policy("out_of_range", out_of_range, "error", "skip"),
     )
     names = {"cache": "past", "update": "newKv", "starts": "tokenOffset"}
-    return _answer(cache, new, told, names)
+    return _answer(cache, new, oracle_answer, names)
 
 
 def refused(refusal: tuple[str, str, dict[str, Any]], names: dict[str, str]) -> Refused:
@@ -260,8 +260,8 @@ _ABOUT = {
 """What each rule is about."""
 
 
-def _answer(past: Array, update: Array, told: tuple[Any, int, Any], names: dict[str, str]) -> Answer:
-    origins, skipped, refusal = told
+def _answer(past: Array, update: Array, oracle_answer: tuple[Any, int, Any], names: dict[str, str]) -> Answer:
+    origins, skipped, refusal = oracle_answer
     if refusal is not None:
         raise refused(refusal, names)
     return Answer(gathered(past, update, origins), skipped)

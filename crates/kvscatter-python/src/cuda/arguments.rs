@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::array::DeviceArray;
-use super::lists::Lists;
-use super::operator::{Make, Operator};
+use super::lists::ListArguments;
+use super::operator::{Operator, PrepareFn};
 use super::stream::{self, Current};
 use super::write::{CudaWrite, Launch};
 use super::{driver, error};
@@ -19,8 +19,8 @@ use crate::failure::{Failure, STATUS_BYTES, class_name};
 use crate::prepared_scatter;
 
 /// What every call has beside its tensors.
-pub(super) struct Given<'a, 'py> {
-    pub(super) lists: Lists<'a, 'py>,
+pub(super) struct CommonArguments<'a, 'py> {
+    pub(super) lists: ListArguments<'a, 'py>,
     pub(super) skip_all: bool,
     pub(super) status: Option<&'a Bound<'py, PyAny>>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Shapes<'a> {
 pub(super) fn prepare<'py>(
     operator: &'static Operator,
     tensors: &Bound<'py, PyAny>,
-    Given { lists, skip_all, status }: Given<'_, 'py>,
+    CommonArguments { lists, skip_all, status }: CommonArguments<'_, 'py>,
     check: impl FnOnce(Shapes<'_>) -> Result<Prepared, kvscatter::Error>,
 ) -> PyResult<CudaWrite> {
     let py = tensors.py();
@@ -110,7 +110,7 @@ struct Row<'py> {
 
 impl<'py> Row<'py> {
     fn read(operator: &Operator, tensors: &Bound<'py, PyAny>) -> PyResult<Vec<Self>> {
-        if let Make::InPlace(_) = operator.make {
+        if let PrepareFn::InPlace(_) = operator.make {
             let row = |(cache, update): &(_, _)| {
                 let cache = DeviceArray::written(cache, operator.cache)?;
                 Ok(Self { cache, update: DeviceArray::read(update, operator.update)?, present: None })
@@ -170,9 +170,9 @@ impl<'py> Row<'py> {
 }
 
 /// What a tuple of three holds.
-type Three<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+type Triple<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Three<'py>>> {
+fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Triple<'py>>> {
     let triples = triples.try_iter()?.map(|triple| {
         let triple = triple?;
         let unfit = |_| Failure::Keyword {
@@ -197,12 +197,12 @@ fn make(
     let cache = |row: &Row<'_>| row.cache.buffer(geometry.cache_bytes());
     let update = |row: &Row<'_>| row.update.buffer(geometry.update_bytes());
     match operator.make {
-        Make::InPlace(make) => {
+        PrepareFn::InPlace(make) => {
             let pair = |row| BufferPair { cache: cache(row), update: update(row) };
             let pairs: Vec<_> = rows.iter().map(pair).collect();
             py.detach(|| make(cuda, prepared, &pairs))
         }
-        Make::Present(make) => {
+        PrepareFn::Present(make) => {
             let present = |row: &Row<'_>| row.written().buffer(geometry.present_bytes());
             let triple =
                 |row| PresentBuffers { past: cache(row), update: update(row), present: present(row) };

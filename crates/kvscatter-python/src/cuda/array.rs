@@ -20,7 +20,7 @@ pub(crate) struct DeviceArray<'py> {
     pub(crate) object: Bound<'py, PyAny>,
     /// The device's number, where its library tells.
     device: Option<i32>,
-    /// The stream that its library says it is ready on.
+    /// The stream on which it is ready, if its library names one.
     pub(crate) stream: Option<usize>,
 }
 

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 /// The lists that an operator has, as they are given.
 #[derive(Default)]
-pub(crate) struct Lists<'a, 'py> {
+pub(crate) struct ListArguments<'a, 'py> {
     pub(crate) layer: Option<&'a Bound<'py, PyAny>>,
     pub(crate) starts: Option<&'a Bound<'py, PyAny>>,
     pub(crate) row_counts: Option<&'a Bound<'py, PyAny>>,
@@ -24,7 +24,7 @@ pub(crate) struct ListArrays<'py> {
     lengths: Option<DeviceArray<'py>>,
 }
 
-impl<'py> Lists<'_, 'py> {
+impl<'py> ListArguments<'_, 'py> {
     /// In the order in which every operator has them.
     pub(crate) fn read(self, operator: &Operator) -> PyResult<ListArrays<'py>> {
         let read = |list: Option<&Bound<'py, PyAny>>, argument| {

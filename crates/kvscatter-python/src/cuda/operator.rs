@@ -1,4 +1,4 @@
-//! What the operators call their arguments, how each is prepared, and how the core's errors are told of each.
+//! What the operators call their arguments, how each is prepared, and how the core's errors are raised for each.
 
 use kvscatter::Prepared;
 use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceWrite, LaunchArgument, PresentBuffers};
@@ -13,18 +13,18 @@ pub(crate) struct Operator {
     pub(crate) row_counts: &'static str,
     /// What is written.
     pub(crate) written: &'static str,
-    pub(crate) make: Make,
+    pub(crate) make: PrepareFn,
     pub(crate) refuse: Refuse,
 }
 
 /// How a write is prepared, and whether of pairs or of triples.
 #[derive(Clone, Copy)]
-pub(crate) enum Make {
+pub(crate) enum PrepareFn {
     InPlace(fn(&Cuda, &Prepared, &[BufferPair]) -> Result<DeviceWrite, CudaError>),
     Present(fn(&Cuda, &Prepared, &[PresentBuffers]) -> Result<DeviceWrite, CudaError>),
 }
 
-impl Make {
+impl PrepareFn {
     /// The argument with the tensors.
     pub(crate) fn argument(self) -> &'static str {
         match self {
@@ -40,21 +40,21 @@ pub(crate) static ONNX: Operator = Operator {
     starts: "write_indices",
     row_counts: "lengths",
     written: "cache",
-    make: Make::InPlace(Cuda::prepare),
+    make: PrepareFn::InPlace(Cuda::prepare),
     refuse: error::core_in_place,
 };
 
 pub(crate) static PRESENT: Operator = Operator {
     cache: "past",
     written: "present",
-    make: Make::Present(Cuda::prepare_present),
+    make: PrepareFn::Present(Cuda::prepare_present),
     refuse: error::core_present,
     ..ONNX
 };
 
 pub(crate) static SLOTS: Operator = Operator {
     starts: "slot_mapping",
-    make: Make::InPlace(Cuda::prepare_slots),
+    make: PrepareFn::InPlace(Cuda::prepare_slots),
     refuse: error::core_slots,
     ..ONNX
 };
@@ -68,7 +68,7 @@ pub(crate) static ASCEND: Operator = Operator {
     starts: "tokenOffset",
     row_counts: "seqLen",
     written: "past",
-    make: Make::InPlace(Cuda::prepare),
+    make: PrepareFn::InPlace(Cuda::prepare),
     refuse: error::core_as_named,
 };
 

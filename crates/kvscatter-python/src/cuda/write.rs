@@ -50,11 +50,11 @@ impl CudaWrite {
     ///
     /// Args:
     ///     stream: A stream of PyTorch, CuPy or another library with `__cuda_stream__`, or its address; the caller orders
-    ///         it behind whatever fills the arrays. Needed where the first cache is of neither library, and no array
+    ///         it after the work that fills the arrays. Needed where the first cache is of neither library, and no array
     ///         names a stream in `__cuda_array_interface__`.
     ///
     /// Raises:
-    ///     CudaError: The driver refuses, possibly for the fault of an earlier launch of anybody's.
+    ///     CudaError: The driver refuses, possibly for the fault of any earlier launch.
     ///     DeviceError: Another device is current on this thread than when the write was prepared.
     ///     OptionError: There is no stream.
     #[pyo3(signature = (stream=None))]
@@ -94,16 +94,16 @@ impl CudaWrite {
 impl CudaStatus {
     /// Raises the error that the CPU raises, for the first bad index that launches have found; does nothing if they have
     /// found none. It waits for the legacy default stream and for no other: call it where the launches have run, such as
-    /// behind `torch.cuda.synchronize()`. The status stays as it is until it is cleared.
+    /// after `torch.cuda.synchronize()`. The status stays as it is until it is cleared.
     ///
     /// Args:
-    ///     words: What the status held, as `read` returns it, or a copy of `array` that the caller has made and waited for:
+    ///     words: The status's words, as `read` returns them, or a copy of `array` that the caller has made and waited for:
     ///         16 bytes on the CPU. Nothing is read from the device then, and no driver is asked. What else belongs to the
     ///         error is not known: of a length all rows are taken, or the kind is `bad_indices`.
     ///
     /// Raises:
     ///     PositionError: As `tensor_scatter_` and its like; of kind `bad_indices` if the lists hold other values by now.
-    ///     CudaError: The driver refuses, possibly for the fault of an earlier launch of anybody's.
+    ///     CudaError: The driver refuses, possibly for the fault of any earlier launch.
     ///     DeviceError: Another device is current on this thread; or `words` lie on one.
     ///     ShapeError: `words` of another size.
     #[pyo3(signature = (words=None))]
@@ -133,7 +133,7 @@ impl CudaStatus {
     }
 
     /// The array of 16 bytes that it lies in: what was given as `status`, or what PyTorch or CuPy has made, two int64.
-    /// Who polls copies it on a stream of its own, without waiting, and calls `check` with the copy.
+    /// To poll without waiting, copy it on another stream and call `check` with the copy.
     #[getter]
     fn array(&self, py: Python<'_>) -> Py<PyAny> {
         self.0.array.clone_ref(py)

@@ -22,9 +22,9 @@ pub enum ErrorClass {
     Buffer,
 }
 
-/// Declares [`ErrorKind`] from one table: the variant of [`Error`], its name, and its class.
+/// Declares [`ErrorKind`] from one table: the variant of [`Error`], its name, its class, and its fields but `argument`.
 macro_rules! error_kinds {
-    ($($variant:ident $name:ident $class:ident,)*) => {
+    ($($variant:ident $name:ident $class:ident [$($field:ident)*],)*) => {
         /// The stable name of an [`Error`]'s variant.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -42,45 +42,53 @@ macro_rules! error_kinds {
                     $(Self::$variant => (stringify!($name), ErrorClass::$class),)*
                 }
             }
+
+            /// Returns the names of the fields that [`ErrorDetails::fields`] gives for errors of this kind, in its order.
+            #[must_use]
+            pub const fn fields(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$variant => &[$(stringify!($field)),*],)*
+                }
+            }
         }
     };
 }
 
 error_kinds! {
-    ElementType element_type ElementType,
-    ElementTypeMismatch element_type_mismatch ElementType,
-    Rank rank Shape,
-    RankTooLow rank_too_low Shape,
-    RankMismatch rank_mismatch Shape,
-    AxisOutOfRange axis_out_of_range Attribute,
-    AxisIsBatch axis_is_batch Attribute,
-    UnknownMode unknown_mode Attribute,
-    DimensionMismatch dimension_mismatch Shape,
-    HiddenSize hidden_size Shape,
-    BatchTooLarge batch_too_large Shape,
-    UpdateLongerThanCache update_longer_than_cache Shape,
-    TooLarge too_large Shape,
-    StrideCount stride_count Buffer,
-    BeforeBuffer before_buffer Buffer,
-    CacheOverlapsItself cache_overlaps_itself Buffer,
-    TooManyLoops too_many_loops Buffer,
-    ListLength list_length Position,
-    NegativeStart negative_start Position,
-    StartOutOfRange start_out_of_range Position,
-    EndOutOfRange end_out_of_range Position,
-    LengthOutOfRange length_out_of_range Position,
-    CumulativeStart cumulative_start Position,
-    CumulativeOrder cumulative_order Position,
-    CumulativeLength cumulative_length Position,
-    TokenSum token_sum Position,
-    LayerOutOfRange layer_out_of_range Position,
-    IndexTooLarge index_too_large Position,
-    InvalidPosition invalid_position Position,
-    BufferLength buffer_length Buffer,
-    NullBuffer null_buffer Buffer,
-    AddressSpace address_space Buffer,
-    Overlap overlap Buffer,
-    ElementWidth element_width ElementType,
+    ElementType element_type ElementType [element accepted],
+    ElementTypeMismatch element_type_mismatch ElementType [cache element],
+    Rank rank Shape [rank expected],
+    RankTooLow rank_too_low Shape [rank min],
+    RankMismatch rank_mismatch Shape [cache update],
+    AxisOutOfRange axis_out_of_range Attribute [axis rank],
+    AxisIsBatch axis_is_batch Attribute [axis rank],
+    UnknownMode unknown_mode Attribute [],
+    DimensionMismatch dimension_mismatch Shape [dimension expected got],
+    HiddenSize hidden_size Shape [heads head_size hidden],
+    BatchTooLarge batch_too_large Shape [cache update],
+    UpdateLongerThanCache update_longer_than_cache Shape [rows capacity],
+    TooLarge too_large Shape [],
+    StrideCount stride_count Buffer [strides rank],
+    BeforeBuffer before_buffer Buffer [offset min],
+    CacheOverlapsItself cache_overlaps_itself Buffer [],
+    TooManyLoops too_many_loops Buffer [loops],
+    ListLength list_length Position [got expected],
+    NegativeStart negative_start Position [index value],
+    StartOutOfRange start_out_of_range Position [index value rows capacity],
+    EndOutOfRange end_out_of_range Position [index value min max],
+    LengthOutOfRange length_out_of_range Position [index value min max],
+    CumulativeStart cumulative_start Position [value],
+    CumulativeOrder cumulative_order Position [index value previous],
+    CumulativeLength cumulative_length Position [index rows capacity],
+    TokenSum token_sum Position [got tokens],
+    LayerOutOfRange layer_out_of_range Position [value layers],
+    IndexTooLarge index_too_large Position [index],
+    InvalidPosition invalid_position Position [value rows],
+    BufferLength buffer_length Buffer [pair got expected],
+    NullBuffer null_buffer Buffer [pair len],
+    AddressSpace address_space Buffer [pair address len],
+    Overlap overlap Buffer [with pair with_pair],
+    ElementWidth element_width ElementType [got element],
 }
 
 impl ErrorKind {
@@ -417,7 +425,7 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{collections::BTreeSet, string::ToString};
+    use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
 
     use super::{ErrorField, ErrorKind};
     use crate::{Argument, ElementType, Error};
@@ -433,6 +441,60 @@ mod tests {
             name.split('_').map(upper).collect()
         };
         assert_eq!(names.into_iter().map(camel).collect::<BTreeSet<_>>(), debug);
+    }
+
+    #[test]
+    fn details_have_the_fields_of_every_variant() {
+        let (argument, element) = (Argument::Update, ElementType::Float16);
+        let errors = [
+            Error::ElementType { argument, element, accepted: &[] },
+            Error::ElementTypeMismatch { cache: element, argument, element },
+            Error::Rank { argument, rank: 1, expected: &[] },
+            Error::RankTooLow { argument, rank: 1, min: 1 },
+            Error::RankMismatch { argument, cache: 1, update: 1 },
+            Error::AxisOutOfRange { axis: 1, rank: 1 },
+            Error::AxisIsBatch { axis: 1, rank: 1 },
+            Error::UnknownMode,
+            Error::DimensionMismatch { argument, dimension: 1, expected: 1, got: 1 },
+            Error::HiddenSize { argument, heads: 1, head_size: 1, hidden: 1 },
+            Error::BatchTooLarge { argument, cache: 1, update: 1 },
+            Error::UpdateLongerThanCache { argument, rows: 1, capacity: 1 },
+            Error::TooLarge { argument },
+            Error::StrideCount { argument, strides: 1, rank: 1 },
+            Error::BeforeBuffer { argument, offset: 1, min: 1 },
+            Error::CacheOverlapsItself { argument },
+            Error::TooManyLoops { loops: 1 },
+            Error::ListLength { argument, got: 1, expected: 1 },
+            Error::NegativeStart { argument, index: 1, value: 1 },
+            Error::StartOutOfRange { argument, index: 1, value: 1, rows: 1, capacity: 1 },
+            Error::EndOutOfRange { argument, index: 1, value: 1, min: 1, max: 1 },
+            Error::LengthOutOfRange { argument, index: 1, value: 1, min: 1, max: 1 },
+            Error::CumulativeStart { argument, value: 1 },
+            Error::CumulativeOrder { argument, index: 1, value: 1, previous: 1 },
+            Error::CumulativeLength { argument, index: 1, rows: 1, capacity: 1 },
+            Error::TokenSum { argument, got: 1, tokens: 1 },
+            Error::LayerOutOfRange { argument, value: 1, layers: 1 },
+            Error::IndexTooLarge { argument, index: 1 },
+            Error::InvalidPosition { value: 1, rows: 1 },
+            Error::BufferLength { argument, pair: 1, got: 1, expected: 1 },
+            Error::NullBuffer { argument, pair: 1, len: 1 },
+            Error::AddressSpace { argument, pair: 1, address: 1, len: 1 },
+            Error::Overlap { argument, with: Argument::PastCache, pair: 1, with_pair: 1 },
+            Error::ElementWidth { got: 1, element },
+        ];
+        assert!(errors.iter().map(Error::kind).eq(ErrorKind::ALL.iter().copied()));
+        for error in errors {
+            let details = error.details();
+            // `BatchTooLarge { argument: Update, cache: 1, update: 1 }`
+            let debug = alloc::format!("{error:?}");
+            let (variant, fields) = debug.split_once(' ').unwrap_or((&debug, ""));
+            assert_eq!(variant, alloc::format!("{:?}", details.kind));
+            let fields = fields.split([' ', '{']).filter_map(|word| word.strip_suffix(':'));
+            let (arguments, fields): (Vec<_>, Vec<_>) = fields.partition(|&field| field == "argument");
+            assert_eq!(details.kind.fields(), fields, "{variant}");
+            assert!(details.fields().map(|(name, _)| name).eq(fields), "{variant}");
+            assert!(arguments.is_empty() || details.argument == Some(argument), "{variant}");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ class Case:
     refusal: Refused | None
     """The rule that the call breaks, if it must be refused."""
     origins: npt.NDArray[np.int64] | None
-    """For each element of ``expected`` the place in the update that it comes from; -1 if it is the past's."""
+    """For each element of ``expected`` the index in the update that it comes from; -1 if it is the past's."""
 
     @property
     def cache(self) -> Array:
@@ -114,9 +114,9 @@ def left_out() -> tuple[str, ...]:
 
 def _exactly(n: int, drawn: Iterator[dict[str, Any]], otherwise: str) -> Iterator[Case]:
     made = 0
-    for told in islice(drawn, n):
+    for drawn_case in islice(drawn, n):
         made += 1
-        yield _case(told)
+        yield _case(drawn_case)
     if made < n:
         raise OptionError(otherwise, "no_such_case", "dtypes")
 
@@ -142,16 +142,18 @@ def _element_name(dtype: npt.DTypeLike) -> str:
     return name
 
 
-def _case(told: dict[str, Any]) -> Case:
-    operator: Operator = told["operator"]
-    names = [next(key for key, value in ONNX_NAMES.items() if value == onnx) for onnx in told["elements"]]
-    cache = _array(names[0], told["cache_shape"], told["cache"])
-    update = _array(names[1], told["update_shape"], told["update"])
-    origins, skipped, refusal = told["answer"]
+def _case(drawn_case: dict[str, Any]) -> Case:
+    operator: Operator = drawn_case["operator"]
+    names = [
+        next(key for key, value in ONNX_NAMES.items() if value == onnx) for onnx in drawn_case["elements"]
+    ]
+    cache = _array(names[0], drawn_case["cache_shape"], drawn_case["cache"])
+    update = _array(names[1], drawn_case["update_shape"], drawn_case["update"])
+    origins, skipped, refusal = drawn_case["answer"]
     return Case(
-        name=told["name"],
+        name=drawn_case["name"],
         operator=operator,
-        arguments=_arguments(operator, cache, update, told),
+        arguments=_arguments(operator, cache, update, drawn_case),
         expected=None if origins is None else gathered(cache, update, origins),
         skipped=skipped,
         refusal=None if refusal is None else refused(refusal, _NAMES[operator]),
@@ -170,33 +172,37 @@ def _array(name: str, shape: list[int], stored: bytes | list[str]) -> Array:
     return values.copy().view(dtype).reshape(shape)
 
 
-def _arguments(operator: Operator, cache: Array, update: Array, told: dict[str, Any]) -> dict[str, Any]:
+def _arguments(operator: Operator, cache: Array, update: Array, drawn_case: dict[str, Any]) -> dict[str, Any]:
     arguments: dict[str, Any]
     if operator == "tensor_scatter":
-        arguments = {"past_cache": cache, "update": update, "write_indices": _indices(told["write_indices"])}
-        arguments |= {"axis": told["axis"], "mode": told["mode"]}
+        arguments = {
+            "past_cache": cache,
+            "update": update,
+            "write_indices": _indices(drawn_case["write_indices"]),
+        }
+        arguments |= {"axis": drawn_case["axis"], "mode": drawn_case["mode"]}
     elif operator == "kv_cache_update":
         arguments = {
             "cache": cache,
             "update": update,
-            "writeIndices": _indices(told["write_indices"], narrow=True),
+            "writeIndices": _indices(drawn_case["write_indices"], narrow=True),
         }
-        arguments["updateLengths"] = _indices(told["update_lengths"], narrow=True)
+        arguments["updateLengths"] = _indices(drawn_case["update_lengths"], narrow=True)
     else:
-        arguments = {"past": cache, "newKv": update, "layerId": _indices(told["layer_id"], narrow=True)}
-        arguments["tokenOffset"] = _indices(told["token_offset"], narrow=True)
-        arguments["seqLen"] = _indices(told["seq_len"], narrow=True)
-    if told["lengths"] is not None:
-        arguments["lengths"] = _indices(told["lengths"])
-    if told["skip"]:
+        arguments = {"past": cache, "newKv": update, "layerId": _indices(drawn_case["layer_id"], narrow=True)}
+        arguments["tokenOffset"] = _indices(drawn_case["token_offset"], narrow=True)
+        arguments["seqLen"] = _indices(drawn_case["seq_len"], narrow=True)
+    if drawn_case["lengths"] is not None:
+        arguments["lengths"] = _indices(drawn_case["lengths"])
+    if drawn_case["skip"]:
         arguments["out_of_range"] = "skip"
-    if told["reject"]:
+    if drawn_case["reject"]:
         arguments["negative_index"] = "reject"
     return arguments
 
 
 def _indices(values: list[int] | None, *, narrow: bool = False) -> npt.NDArray[np.integer[Any]] | None:
-    """int64, or int32 where the document says so and the values allow it."""
+    """int64, or int32 where the document asks for it and the values allow it."""
     if values is None:
         return None
     wide = np.array(values, np.int64)

@@ -33,7 +33,7 @@ class Row(NamedTuple):
     """A row of the update."""
 
     sample: int | None
-    """None where samples are packed one behind the other."""
+    """None where samples are packed one after the other."""
     row: int
     """The row of the sample, or the token."""
 
@@ -45,14 +45,14 @@ class WrongSlot:
     lane: int
     """The sample; for ``kv_cache_operation``, ``layer * batch + sample``."""
     slot: int
-    """The place along the sequence axis."""
+    """The index along the sequence axis."""
     kind: Kind
     expected: Row | None
     """The row of the update that must be there; None if it must stay as it was."""
     found: Row | None
     """The row of the update that is there, if it is one."""
     elements: int = 0
-    """Elements of the row, those behind all heads together."""
+    """Elements of the row, those of all heads together."""
     right: int = 0
     """How many of them are as they must be."""
     past: int = 0
@@ -167,7 +167,7 @@ def _names(case: Case) -> list[str]:
 
 
 def _labels(case: Case) -> tuple[list[Row], list[tuple[Row, Any]]]:
-    """For each element of the update the row that it belongs to, and the rows with what tells them apart."""
+    """For each element of the update the row that it belongs to, and the rows with the bits that distinguish them."""
     update = case.update
     if case.operator == "tensor_scatter":
         rows, axis = _lanes(case, update), case.arguments["axis"] % update.ndim
@@ -185,7 +185,7 @@ def _labels(case: Case) -> tuple[list[Row], list[tuple[Row, Any]]]:
 
 
 def _keys(lanes: Array) -> list[list[Any]]:
-    """What tells rows apart: their bits."""
+    """The bits of rows, which distinguish them."""
     comparable = _comparable(lanes)
     if comparable.dtype.hasobject:
         return [[tuple(row) for row in lane] for lane in comparable]
@@ -208,7 +208,7 @@ def _comparable(array: Array) -> Array:
     flat = np.ascontiguousarray(array)
     if array.dtype.name in FOUR_BITS:
         return flat.view(np.uint8) & 0xF
-    # A dimension of its own for the bytes: no type is 16 bytes wide and compares by bits.
+    # Another dimension for the bytes: no type is 16 bytes wide and compares by bits.
     return flat.reshape(*array.shape, 1).view(np.uint8)
 
 

@@ -26,7 +26,7 @@ class Writes:
     """The tensors that a program writes to, which were not among its outputs."""
 
     places: list[tuple[int, int]]
-    """Of each, its place among the inputs that are tensors, and that of what is written among the outputs, counted
+    """Of each, its index among the inputs that are tensors, and that of what is written among the outputs, counted
     from the end: -1 is the last."""
     new_inputs: int
     """How many buffers have become inputs: the last ones."""
@@ -35,8 +35,8 @@ class Writes:
 def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, Writes]:
     """``program``, in functional form, with buffers that it writes to as inputs, and with all writes as outputs.
 
-    New inputs are keyword arguments behind the others, named after the buffer with ``_`` for dots. New outputs stand
-    behind the program's own; a write that the program returns already is not returned twice, and not listed.
+    New inputs are keyword arguments after the others, named after the buffer with ``_`` for dots. New outputs follow
+    the program's own; a write that the program returns already is not returned twice, and not listed.
     """
     graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     signature = program.graph_signature
@@ -112,7 +112,7 @@ def _names(program: ExportedProgram) -> dict[str, str]:
 def _buffers_last(
     graph: torch.fx.Graph, signature: ExportGraphSignature, buffers: dict[str, str]
 ) -> list[InputSpec]:
-    """Moves the buffers behind all other inputs, and says what the inputs are now."""
+    """Moves the buffers after all other inputs, and returns what the inputs are now."""
     inputs = list(zip(signature.input_specs, graph.find_nodes(op="placeholder"), strict=True))
     moved = [
         (spec, node) for spec, node in inputs if spec.kind is InputKind.BUFFER and spec.target in buffers

@@ -20,6 +20,7 @@ from torch.autograd.forward_ad import (
 
 import kvscatter
 from kvscatter import Prepared, errors
+from kvscatter._native import resolve_axis
 
 Mode = Literal["linear", "circular"]
 
@@ -33,7 +34,7 @@ def tensor_scatter(
     mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The operator behind ``kvscatter.torch.tensor_scatter``, which says what it does."""
+    """The operator that ``kvscatter.torch.tensor_scatter`` calls and documents."""
     past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
     if 0 in past.stride():  # broadcast, as gradients often are; what is only read may be
         past = past.contiguous()
@@ -56,7 +57,7 @@ def tensor_scatter_(
     cache_mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> None:
-    """The operator behind ``kvscatter.torch.tensor_scatter_``, which says what it does.
+    """The operator that ``kvscatter.torch.tensor_scatter_`` calls and documents.
 
     ``mode`` is ``cache_mode`` here: PyTorch cannot functionalize a write in place by an operator that has an argument
     ``mode``.
@@ -144,12 +145,6 @@ def _(
     return torch.empty(shape, dtype=torch.int64, device=past_cache.device)
 
 
-def sequence_dimension(axis: int, rank: int) -> int:
-    """``axis`` counted from the front. Raises `errors.OptionError` if it is out of range or the batch."""
-    _prepared((1,) * rank, (1,) * rank, axis)
-    return axis % rank
-
-
 def _prepared(past_cache: Sequence[int], update: Sequence[int], axis: int, mode: str = "linear") -> Prepared:
     """The compiled module's rules about shapes and attributes, which hold for elements of every size."""
     return kvscatter.prepare(
@@ -171,12 +166,15 @@ def _check_shapes(
         raise errors.ElementTypeError(message, "element_type_mismatch", "update")
     shapes = past_cache.shape, update.shape
     # Each of these sizes is compared with the other tensor's below.
-    symbols = {place for shape in shapes for place, size in enumerate(shape) if _is_symbol(size)}
-    known = [[1 if place in symbols else size for place, size in enumerate(shape)] for shape in shapes]
+    symbols = {dimension for shape in shapes for dimension, size in enumerate(shape) if _is_symbol(size)}
+    known = [
+        [1 if dimension in symbols else size for dimension, size in enumerate(shape)] for shape in shapes
+    ]
     write = _prepared(known[0], known[1], axis, mode)
-    for place in symbols:
-        capacity, rows = past_cache.shape[place], update.shape[place]
-        fits = rows <= capacity if place == axis % past_cache.dim() else rows == capacity
+    sequence = resolve_axis(axis, past_cache.dim())
+    for dimension in symbols:
+        capacity, rows = past_cache.shape[dimension], update.shape[dimension]
+        fits = rows <= capacity if dimension == sequence else rows == capacity
         torch._check(fits, lambda: f"update {tuple(update.shape)} does not fit {tuple(past_cache.shape)}")
     counts = [
         _count(argument, values, past_cache.shape[0])

@@ -35,7 +35,7 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes new keys and values behind the old ones and returns the whole caches.
+        """Writes new keys and values after the old ones and returns the whole caches.
 
         Both are ``[batch, heads, rows, head_size]``, strided as they come. Raises `errors.PositionError` before
         anything is written if they do not fit, which `StaticLayer` leaves to an index error or a device assert.
@@ -50,7 +50,7 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forgets the last ``-tokens_to_remove`` tokens, at most all: the next ones are written in their place.
+        """Forgets the last ``-tokens_to_remove`` tokens, at most all: the next ones are written over them.
 
         The number is 0 or negative, as in `DynamicLayer.crop`; a positive one raises `errors.OptionError`.
         """

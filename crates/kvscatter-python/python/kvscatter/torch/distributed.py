@@ -29,7 +29,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
 
 from kvscatter import errors
-from kvscatter.torch._ops import sequence_dimension
+from kvscatter._native import resolve_axis
 
 __all__: list[str] = []
 
@@ -42,7 +42,7 @@ def _strategy(schema: OpSchema) -> OpStrategy:
     """
     given: dict[str, Any] = dict(zip(_NAMES, schema.args_schema, strict=False))
     cache = _spec(given["past_cache"])
-    sequence = sequence_dimension(given.get("axis", -2), cache.ndim)
+    sequence = resolve_axis(given.get("axis", -2), cache.ndim)
     _check_cache(cache.placements, sequence)
     wanted = {
         "past_cache": cache.placements,

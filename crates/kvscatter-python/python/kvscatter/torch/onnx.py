@@ -62,7 +62,7 @@ def export(
     program, writes = with_writes_as_outputs(functionalize(program))
     for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONAL):
         _refuse_lengths(_arguments(node)["lengths"])
-    if dynamic_shapes is not None:  # it names dimensions only if it says something about every input
+    if dynamic_shapes is not None:  # it names dimensions only if it describes every input
         dynamic_shapes = (dynamic_shapes, *[None] * writes.new_inputs)
     exported = torch.onnx.export(
         program,
@@ -170,7 +170,7 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _call(like: torch.fx.Node, target: torch._ops.OpOverload, args: tuple[Any, ...]) -> torch.fx.Node:
-    """A new node in the place of ``like``, with its origin, and with the value that its shapes are read from."""
+    """A new node instead of ``like``, with its origin, and with the value that its shapes are read from."""
     node = like.graph.call_function(target, args)
     values = torch.fx.map_arg(args, lambda argument: argument.meta["val"])
     node.meta = {**like.meta, "val": target(*values)}

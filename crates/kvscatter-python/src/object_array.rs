@@ -11,11 +11,11 @@ use crate::array::Array;
 use crate::error;
 use crate::failure::{Failure, class_name};
 
-/// An element of an object array: null, or a reference that the array owns. A clone is a reference of its own. Dropping
-/// one gives nothing back, since that may run code, and none may run while arrays are half written.
+/// An element of an object array: null, or a reference that the array owns. A clone is another reference. Dropping one
+/// does not release it, since that may run code, and none may run while arrays are half written.
 #[derive(Debug)]
 #[repr(transparent)]
-struct Slot(*mut ffi::PyObject);
+struct ObjectElement(*mut ffi::PyObject);
 
 /// Writes every pair, or none. All have the form that the plan was prepared for.
 pub(crate) fn in_place(
@@ -23,11 +23,11 @@ pub(crate) fn in_place(
     plan: &WritePlan<'_>,
     pairs: &[(&Array<'_>, &Array<'_>)],
 ) -> PyResult<usize> {
-    for (place, (cache, update)) in pairs.iter().enumerate() {
+    for (index, (cache, update)) in pairs.iter().enumerate() {
         check_strings(py, update)?;
         for (other, (other_cache, other_update)) in pairs.iter().enumerate() {
             check_disjoint(cache, other_update)?;
-            if other < place {
+            if other < index {
                 check_disjoint(cache, other_cache)?;
             }
         }
@@ -36,15 +36,15 @@ pub(crate) fn in_place(
     for (cache, update) in pairs {
         // SAFETY: no Python code runs before the write is done, and nothing else reads the cache meanwhile: `check_disjoint`
         // has compared it with every update and every other cache.
-        let cache = unsafe { slots_mut(bytes(cache)) };
+        let cache = unsafe { elements_mut(bytes(cache)) };
         // SAFETY: no Python code runs before the write is done, and nothing writes to an update: `check_disjoint` has
         // compared it with every cache.
-        let update = unsafe { slots(bytes(update)) };
+        let update = unsafe { elements(bytes(update)) };
         let before = replaced.0.len();
         plan.for_each_block(|block| {
             block.for_each_run(|to, _| {
                 let run = cache.get(to..to.wrapping_add(block.len)).unwrap_or_default();
-                replaced.0.extend(run.iter().map(|slot| Slot(slot.0)));
+                replaced.0.extend(run.iter().map(|element| ObjectElement(element.0)));
             });
         });
         if let Err(refused) = plan.write_cloned(cache, update) {
@@ -71,13 +71,13 @@ pub(crate) fn write_present(
     check_disjoint(out, update)?;
     // SAFETY: no Python code runs before the write is done, and nothing else reads `out` meanwhile: `check_disjoint` has
     // compared it with the past and the update.
-    let present = unsafe { slots_mut(bytes(out)) };
-    let replaced = Replaced(present.iter().map(|slot| Slot(slot.0)).collect());
+    let present = unsafe { elements_mut(bytes(out)) };
+    let replaced = Replaced(present.iter().map(|element| ObjectElement(element.0)).collect());
     // SAFETY: no Python code runs before the write is done, and nothing writes to the past, which `out` does not overlap.
-    let past = unsafe { slots(bytes(past)) };
+    let past = unsafe { elements(bytes(past)) };
     // SAFETY: no Python code runs before the write is done, and nothing writes to the update, which `out` does not
     // overlap.
-    let update = unsafe { slots(bytes(update)) };
+    let update = unsafe { elements(bytes(update)) };
     // Every element of the present is written, once.
     let written =
         plan.write_present_cloned(past, update, present).map_err(|refused| error::core(py, refused))?;
@@ -85,12 +85,12 @@ pub(crate) fn write_present(
     Ok(written.skipped)
 }
 
-/// What is written must be strings; what a cache holds until then is its owner's matter.
+/// Checks that every element that will be written is a string. A cache may hold anything before that.
 fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
     // SAFETY: the array owns its memory, and no Python code that could write to it runs while these are read.
-    let slots = unsafe { slots(bytes(array)) };
-    for place in array.form.places() {
-        let Some(&Slot(object)) = slots.get(place) else { continue };
+    let elements = unsafe { elements(bytes(array)) };
+    for offset in array.form.offsets() {
+        let Some(&ObjectElement(object)) = elements.get(offset) else { continue };
         // SAFETY: null, or an object that the array refers to.
         let object: Option<Borrowed<'_, '_, PyAny>> = unsafe { Borrowed::from_ptr_or_opt(py, object) };
         if !object.is_some_and(|object| object.is_instance_of::<PyString>()) {
@@ -109,13 +109,13 @@ fn check_disjoint(written: &Array<'_>, other: &Array<'_>) -> Result<(), Failure>
 }
 
 fn bytes(array: &Array<'_>) -> RawBuffer {
-    array.buffer(Some(array.form.extent().wrapping_mul(size_of::<Slot>())))
+    array.buffer(Some(array.form.extent().wrapping_mul(size_of::<ObjectElement>())))
 }
 
 /// # Safety
 /// The memory is that of an array of objects, which outlives the slice and is not written to as long as it lives.
-unsafe fn slots<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [Slot] {
-    let count = len.wrapping_div(size_of::<Slot>());
+unsafe fn elements<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [ObjectElement] {
+    let count = len.wrapping_div(size_of::<ObjectElement>());
     // SAFETY: the memory is that of an array of objects, which outlives the slice and is not written to meanwhile (this
     // function's contract). `strided` has checked that its elements are aligned as pointers. Between those of a view lies
     // memory of the array that it is a view of.
@@ -125,30 +125,30 @@ unsafe fn slots<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [Slot] {
 /// # Safety
 /// The memory is that of an array of objects, which outlives the slice, and nothing else reads or writes it as long as the
 /// slice lives.
-unsafe fn slots_mut<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a mut [Slot] {
-    let count = len.wrapping_div(size_of::<Slot>());
+unsafe fn elements_mut<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a mut [ObjectElement] {
+    let count = len.wrapping_div(size_of::<ObjectElement>());
     // SAFETY: the memory is that of an array of objects, which outlives the slice, and nothing else reads or writes it
     // meanwhile (this function's contract). `strided` has checked that its elements are aligned as pointers. Between those
     // of a view lies memory of the array that it is a view of.
     if count == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(ptr.cast(), count) } }
 }
 
-impl Clone for Slot {
+impl Clone for ObjectElement {
     fn clone(&self) -> Self {
-        // SAFETY: null, or an object that an array refers to; slots are cloned only where the interpreter is attached.
+        // SAFETY: null, or an object that an array refers to; elements are cloned only where the interpreter is attached.
         unsafe { ffi::Py_XINCREF(self.0) };
         Self(self.0)
     }
 }
 
 /// References that arrays have given up.
-struct Replaced(Vec<Slot>);
+struct Replaced(Vec<ObjectElement>);
 
 impl Replaced {
-    /// Gives them back. This may run code: everything is written by now.
+    /// Releases them. This may run code, so everything must be written before.
     fn release(self, _py: Python<'_>) {
-        for Slot(object) in self.0 {
-            // SAFETY: null, or a reference that an array held until it was written over.
+        for ObjectElement(object) in self.0 {
+            // SAFETY: null, or a reference that an array owned until it was written over.
             unsafe { ffi::Py_XDECREF(object) };
         }
     }

@@ -1,4 +1,4 @@
-//! One of the two tensors of a prepared write: what it must be, and whether an array is told at a glance to be it.
+//! One of the two tensors of a prepared write: its form, and a quick check whether an array has that form.
 
 use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
@@ -15,19 +15,19 @@ use crate::integer::{decimal, integer};
 use crate::{dlpack, strided, torch};
 
 /// One of the two tensors as the write was prepared for it.
-pub(crate) struct Side {
+pub(crate) struct PreparedTensor {
     pub(crate) form: Form,
     numpy: Option<NumpyForm>,
     dlpack: Option<DLDataType>,
 }
 
-/// The same as a NumPy array says it, so that a call compares and does not translate.
+/// The same as NumPy stores it, so that a call compares and does not translate.
 struct NumpyForm {
     descr: Py<PyArrayDescr>,
     strides: SmallVec<[isize; 6]>,
 }
 
-impl Side {
+impl PreparedTensor {
     /// An array as it will be given, or the shape of a dense one.
     pub(crate) fn of(
         object: &Bound<'_, PyAny>,
@@ -65,8 +65,8 @@ impl Side {
     /// Whether there is nothing to an array but its memory.
     ///
     /// A tensor is a negated view if it is the imaginary part of a conjugated one, where it steps over every other number.
-    /// Where several lie one behind the other it is none, and asking takes longer than writing a row. (It would be one
-    /// after `as_strided` on such a part, which reads what is not its own.)
+    /// Where several elements follow each other it is none, and asking takes longer than writing a row. (It would be one
+    /// after `as_strided` on such a part, which reads memory of another view.)
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         if object.is_instance_of::<PyUntypedArray>() {
             return true;
@@ -77,8 +77,8 @@ impl Side {
             && (needs_no_look || torch::check_values(object, "").is_ok())
     }
 
-    /// The memory of an array that is told at a glance to be what the write was prepared for. All else, errors
-    /// included, takes the way over [`Array`].
+    /// Returns the memory of an array that quick comparisons show to be what the write was prepared for. All other arrays,
+    /// and those that are errors, are read as an [`Array`].
     pub(crate) fn memory(
         &self,
         object: &Bound<'_, PyAny>,

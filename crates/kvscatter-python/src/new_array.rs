@@ -67,7 +67,7 @@ impl Memory {
         let count = bits.div_ceil(8 * size_of::<Line>());
         let mut lines: Vec<MaybeUninit<Line>> = Vec::new();
         lines.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        // SAFETY: there is room, and nothing need be initialised.
+        // SAFETY: `try_reserve_exact` has reserved `count`, and `MaybeUninit<Line>` needs no initialisation.
         unsafe { lines.set_len(count) };
         Ok(Self { form, lines })
     }
@@ -77,7 +77,7 @@ impl Memory {
     }
 }
 
-/// What hands it over: `__dlpack__` alone.
+/// An object with `__dlpack__` alone, which exports the memory.
 #[pyclass(frozen)]
 struct Exported(Arc<Memory>);
 
@@ -137,7 +137,7 @@ impl Exported {
         tensor.set_device(DLDevice::CPU);
         tensor.set_dtype(dtype);
         tensor.set_flags(self.flags()).map_err(|error| refused(&error))?;
-        // SAFETY: the tensor owns a share of the memory, which is dense and of this type and shape, and which nobody
+        // SAFETY: the tensor owns a share of the memory, which is dense and of this type and shape, and which no code
         // here writes to any more.
         Ok(unsafe { tensor.finish() })
     }
