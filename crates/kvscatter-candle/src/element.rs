@@ -2,6 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType};
+use kvscatter::spec::same_element_type;
 use kvscatter::{Argument, ElementType, WritePlan, Written};
 
 use crate::CandleError;
@@ -29,12 +30,7 @@ pub(crate) fn element_of(argument: Argument, dtype: DType) -> Result<ElementType
 pub(crate) fn element_of_both(cache: DType, update: DType) -> Result<ElementType, CandleError> {
     let cache = element_of(Argument::PastCache, cache)?;
     let update = element_of(Argument::Update, update)?;
-    if cache == update {
-        Ok(cache)
-    } else {
-        let argument = Argument::Update;
-        Err(kvscatter::Error::ElementTypeMismatch { cache, argument, element: update }.into())
-    }
+    Ok(same_element_type(cache, Argument::Update, update)?)
 }
 
 pub(crate) fn element_of_storage(

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use kvscatter::{DlpackType, ElementType};
+use kvscatter::ElementType;
 
 use crate::boundary::{reference, struct_size};
 use crate::failure::{Failure, FailureKind};
@@ -75,11 +75,7 @@ impl DlTensor {
 
     fn element(&self) -> Result<ElementType, Failure> {
         let Self { code, bits, lanes, .. } = *self;
-        let has_type = |element: &ElementType| {
-            let same = |dlpack: DlpackType| (dlpack.code, dlpack.bits, 1) == (code, bits, lanes);
-            element.dlpack().is_some_and(same)
-        };
-        let element = ElementType::ALL.into_iter().find(has_type);
+        let element = ElementType::from_dlpack(code, bits).filter(|_| lanes == 1);
         element.ok_or(FailureKind::DlpackType { code, bits, lanes }.into())
     }
 

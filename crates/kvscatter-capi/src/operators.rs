@@ -2,6 +2,7 @@
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::same_element_type;
 use kvscatter::spec::tensorrt::AttentionIoForm;
 use kvscatter::{Argument, ElementType, Error, Layout, Prepared};
 
@@ -162,11 +163,8 @@ impl PrepareArguments {
         let of_cache = unsafe { cache.describe() }?;
         // SAFETY: C1 and C2 for `update`, by this function's contract.
         let of_update = unsafe { update.describe() }?;
-        if of_cache.element != of_update.element {
-            let (cache, argument, element) = (of_cache.element, update.argument, of_update.element);
-            return Err(Error::ElementTypeMismatch { cache, argument, element }.into());
-        }
-        let write = prepare(of_cache.element, of_cache.layout()?, of_update.layout()?)?;
+        let element = same_element_type(of_cache.element, update.argument, of_update.element)?;
+        let write = prepare(element, of_cache.layout()?, of_update.layout()?)?;
         let prepared = kvs_prepared::new(write, operator, &of_cache, &of_update, present.c_name());
         let prepared = Box::into_raw(Box::new(prepared));
         // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C3 for the others, by this function's

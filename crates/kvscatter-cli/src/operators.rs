@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use kvscatter::error::ErrorKind;
 use kvscatter::spec::ascend::{self, KvCacheOperationCall};
 use kvscatter::spec::onnx;
+use kvscatter::spec::same_element_type;
 use kvscatter::spec::tensorrt::{self, PackedCall};
 use kvscatter::{Argument, ElementType, Lengths, Mode, Positions, WritePlan};
 
@@ -166,12 +167,7 @@ impl Operator {
         [cache, update]: &[Described; 2],
         then: impl FnOnce(&WritePlan<'_>) -> Result<R, CommandError>,
     ) -> Result<R, CommandError> {
-        let element = cache.element;
-        if element != update.element {
-            let (argument, element) = (self.update_argument(), update.element);
-            let cache = cache.element;
-            return Err(kvscatter::Error::ElementTypeMismatch { cache, argument, element }.into());
-        }
+        let element = same_element_type(cache.element, self.update_argument(), update.element)?;
         let hinted = |rule| self.hinted(rule, cache, update);
         match self {
             Self::TensorScatter(options) => {

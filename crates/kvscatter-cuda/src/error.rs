@@ -181,8 +181,8 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// Returns the variant's name in `snake_case`, or for [`Write`](Self::Write) the name of the core error's kind. It keeps
-    /// its meaning from version to version.
+    /// Returns the stable name of the error. Where the core has an error for the same fact, such as `overlap`, it is the
+    /// name of the core's [`ErrorKind`](kvscatter::error::ErrorKind).
     ///
     /// ```
     /// use kvscatter_cuda::CudaError;
@@ -198,18 +198,16 @@ impl CudaError {
             Self::ComputeCapability { .. } => "compute_capability",
             Self::Kernels { .. } => "kernels",
             Self::NoContext => "no_context",
-            Self::Loops { .. } => "loops",
+            Self::Loops { .. } => "too_many_loops",
             Self::TooLarge { .. } => "too_large",
-            Self::Buffer { .. } => "buffer",
+            Self::Buffer { .. } => "buffer_length",
             Self::WholeWords { .. } => "whole_words",
-            Self::Presents { .. } => "presents",
             Self::SamplesNotAdjacent => "samples_not_adjacent",
             Self::SlotMapping(_) => "slot_mapping",
             Self::List { .. } => "list",
-            Self::Address { .. } => "address",
-            Self::ListWraps { .. } => "list_wraps",
-            Self::Overlap { .. } => "overlap",
-            Self::StatusShared => "status_shared",
+            Self::Address { .. } => "misaligned",
+            Self::ListWraps { .. } => "address_space",
+            Self::Presents { .. } | Self::Overlap { .. } | Self::StatusShared => "overlap",
             Self::BadIndices { .. } => "bad_indices",
         }
     }

@@ -5,6 +5,8 @@
 use core::ops::Deref;
 use core::ptr;
 
+use kvscatter::error::LengthUnit;
+use kvscatter::spec::same_element_type;
 use kvscatter::{ElementType, Error, Geometry, Prepared, RawBuffer, WritePlan};
 
 use crate::context::{Context, InputTensor};
@@ -98,11 +100,7 @@ impl Deref for CheckedWrite<'_> {
 
 /// Returns the element type that both have. The runtime checks it where a model declares both types.
 fn common_element(cache: &InputTensor<'_>, update: &InputTensor<'_>) -> Result<ElementType, Failure> {
-    let (of_cache, element) = (cache.element()?, update.element()?);
-    if of_cache != element {
-        return Err(Error::ElementTypeMismatch { cache: of_cache, argument: update.argument, element }.into());
-    }
-    Ok(element)
+    Ok(same_element_type(cache.element()?, update.argument, update.element()?)?)
 }
 
 /// Refuses tensors whose memory, as the runtime computes it, is not as large as the core computes it.
@@ -115,7 +113,8 @@ fn check_memory(
     for (tensor, expected) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
         let (argument, expected, got) = (tensor.argument, expected.unwrap_or(0), context.bytes(tensor)?);
         if got != expected {
-            return Err(Error::BufferLength { argument, pair: 0, got, expected }.into());
+            let unit = LengthUnit::Bytes;
+            return Err(Error::BufferLength { argument, pair: 0, got, expected, unit, exact: true }.into());
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::DLDataType;
-use kvscatter::{DlpackType, ElementType};
+use kvscatter::ElementType;
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
 
@@ -56,18 +56,13 @@ impl Element {
     ) -> Result<Self, Failure> {
         let DLDataType { code, bits, lanes } = dtype;
         let code = code.0;
-        let matches = |ty: &ElementType| {
-            let is_it = |its: DlpackType| its.code == code && its.bits == bits;
-            ty.dlpack().is_some_and(is_it)
-        };
         let storage = match (bits, lanes) {
             (4, 1) if flags.contains(DlpackFlags::IS_SUBBYTE_TYPE_PADDED) => Some(Storage::Padded),
             (4, 2) if !flags.contains(DlpackFlags::IS_SUBBYTE_TYPE_PADDED) => Some(Storage::Pair),
             (_, 1) => Some(Storage::Native),
             _ => None,
         };
-        let ty = ElementType::ALL.into_iter().find(matches);
-        match (ty, storage) {
+        match (ElementType::from_dlpack(code, bits), storage) {
             (Some(ty), Some(storage)) => Ok(Self { ty, storage }),
             _ => {
                 let dtype = format!("(DLPack code {code}, {bits} bits, lanes {lanes})");

@@ -12,8 +12,8 @@ use bytemuck::NoUninit;
 pub use self::raw::RawBuffer;
 pub(crate) use self::raw::{check_pairs, check_present};
 use crate::cpu::{CpuKernels, Executor, Threads};
-use crate::error::Error;
-use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source, Unit};
+use crate::error::{Error, LengthUnit};
+use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source};
 use crate::plan::{Moves, Segment};
 use crate::size;
 
@@ -228,7 +228,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// [`Error::BufferLength`].
     pub fn write_cloned<T: Clone>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
-        self.geometry().check_buffers(0, [cache.len(), update.len()], Unit::Elements)?;
+        self.geometry().check_buffers(0, [cache.len(), update.len()], LengthUnit::Elements)?;
         self.for_each_block(|block| clone_block(block, cache, update));
         Ok(self.written())
     }
@@ -331,8 +331,8 @@ impl WritePlan<'_> {
         update: &[T],
         present: &mut [T],
     ) -> Result<Written, Error> {
-        self.geometry().check_buffers(0, [past.len(), update.len()], Unit::Elements)?;
-        self.geometry().check_present(present.len(), Unit::Elements)?;
+        self.geometry().check_buffers(0, [past.len(), update.len()], LengthUnit::Elements)?;
+        self.geometry().check_present(present.len(), LengthUnit::Elements)?;
         self.for_each_present(|source, block| {
             let source = match source {
                 Source::Past => past,

@@ -1,6 +1,7 @@
 //! X1: after an error no byte of any cache has changed, in calls over many buffers too.
 
 use kvscatter::Prepared;
+use kvscatter::error::LengthUnit;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, BufferPairs, ElementType, Error};
 use proptest::prelude::*;
@@ -68,7 +69,7 @@ proptest! {
         let got = buffer.len();
 
         let (mut slice, mut set) = (before.clone(), before.clone());
-        let refused = Error::BufferLength { argument, pair: bad, got, expected };
+        let refused = Error::BufferLength { argument, pair: bad, got, expected, unit: LengthUnit::Elements, exact: true };
         prop_assert_eq!(write.write_many(&mut slice, &[0_i64, 1]), Err(refused));
         prop_assert_eq!(write.write_many(&mut Set(&mut set), &[0_i64, 1]), Err(refused));
         prop_assert_eq!(&slice, &before);
@@ -103,7 +104,10 @@ fn every_way_to_write_checks_every_buffer_first() {
     let plan = write.plan(&[0_i64, 1]).unwrap();
     let (cache, update) = pairs(1).remove(0);
     let resized = |len: usize| vec![9_u16; len];
-    let refused = |argument, got, expected| Err(Error::BufferLength { argument, pair: 0, got, expected });
+    let refused_in = |unit, argument, got, expected| {
+        Err(Error::BufferLength { argument, pair: 0, got, expected, unit, exact: true })
+    };
+    let refused = |argument, got, expected| refused_in(LengthUnit::Elements, argument, got, expected);
     for got in [0, CACHE - 1, CACHE + 1] {
         let mut wrong = resized(got);
         let as_cache = refused(Argument::PastCache, got, CACHE);
@@ -115,7 +119,7 @@ fn every_way_to_write_checks_every_buffer_first() {
         assert_eq!(plan.write_present(&cache, &update, &mut wrong), as_present);
         assert_eq!(plan.write_present_cloned(&cache, &update, &mut wrong), as_present);
         assert_eq!(wrong, resized(got));
-        let as_bytes = refused(Argument::PastCache, 2 * got, 2 * CACHE);
+        let as_bytes = refused_in(LengthUnit::Bytes, Argument::PastCache, 2 * got, 2 * CACHE);
         assert_eq!(
             plan.write_bytes(bytemuck::cast_slice_mut(&mut wrong), bytemuck::cast_slice(&update)),
             as_bytes

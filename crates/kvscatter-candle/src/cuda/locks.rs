@@ -7,6 +7,7 @@ use candle_core::cuda::CudaStorageSlice;
 use candle_core::cuda::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Storage, Tensor};
 use kvscatter::Argument;
+use kvscatter::error::LengthUnit;
 use kvscatter_cuda::{DeviceBuffer, DeviceList};
 
 use super::launch::TensorView;
@@ -55,7 +56,10 @@ impl LockedStorages {
             _ => (DeviceList::i32(address, expected), bytes / size_of::<i32>()),
         };
         if got < expected {
-            return Err(kvscatter::Error::BufferLength { argument, pair: 0, got, expected }.into());
+            let unit = LengthUnit::Elements;
+            let short =
+                kvscatter::Error::BufferLength { argument, pair: 0, got, expected, unit, exact: false };
+            return Err(short.into());
         }
         Ok(list)
     }

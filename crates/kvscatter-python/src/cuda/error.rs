@@ -7,77 +7,69 @@ use pyo3::prelude::*;
 use super::operator::Operator;
 use crate::error::{Class, Field, raise as raise_of};
 
-/// Class, kind, argument and fields.
-type Described = (Class, &'static str, Option<&'static str>, Vec<(&'static str, Field)>);
+/// Class, argument and fields.
+type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 
 /// The exception for an error about this operator.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: CudaError) -> PyErr {
     let message = error.display_with(|list| operator.list(list), Argument::name).to_string();
-    let (class, kind, argument, fields) = match error {
-        CudaError::Write(refused) => return (operator.refuse)(py, refused),
-        error => describe(operator, &error),
-    };
-    raise_of(py, class, kind, argument, message, &fields)
+    if let CudaError::Write(refused) = error {
+        return (operator.refuse)(py, refused);
+    }
+    let (class, argument, fields) = describe(operator, &error);
+    raise_of(py, class, error.kind(), argument, message, &fields)
 }
 
 fn describe(operator: &Operator, error: &CudaError) -> Described {
     of_driver(error)
         .or_else(|| of_tensors(operator, error))
         .or_else(|| of_lists(operator, error))
-        .unwrap_or((Class::Cuda, "unknown", None, vec![]))
+        .unwrap_or((Class::Cuda, None, vec![]))
 }
 
 /// An error of the driver, its device or its context.
 fn of_driver(error: &CudaError) -> Option<Described> {
-    let (kind, fields) = match error {
-        CudaError::NoDriver { .. } => ("no_driver", vec![]),
-        CudaError::Driver { code, .. } => ("driver", vec![("code", i64::from(*code).into())]),
+    let fields = match error {
+        CudaError::NoDriver { .. } | CudaError::NoContext => vec![],
+        CudaError::Driver { code, .. } => vec![("code", i64::from(*code).into())],
         CudaError::ComputeCapability { major, minor } => {
             let got = major.saturating_mul(10).saturating_add(*minor);
-            ("compute_capability", vec![("got", i64::from(got).into())])
+            vec![("got", i64::from(got).into())]
         }
-        // The PTX is what every driver reads.
+        // Every driver reads the PTX.
         CudaError::Kernels { ptx, .. } => match **ptx {
-            CudaError::Driver { code, .. } => ("kernels", vec![("code", i64::from(code).into())]),
-            _ => ("kernels", vec![]),
+            CudaError::Driver { code, .. } => vec![("code", i64::from(code).into())],
+            _ => vec![],
         },
-        CudaError::NoContext => ("no_context", vec![]),
         _ => return None,
     };
-    Some((Class::Cuda, kind, None, fields))
+    Some((Class::Cuda, None, fields))
 }
 
 /// An error of a cache, an update or a present: its shape, its layout or its memory.
 fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
     Some(match error {
-        CudaError::Loops { loops } => {
-            (Class::Array, "too_many_loops", None, vec![("loops", (*loops).into())])
-        }
+        CudaError::Loops { loops } => (Class::Array, None, vec![("loops", (*loops).into())]),
         CudaError::TooLarge { what, got, max } => {
             let fields =
                 vec![("what", Field::Name(what.to_string())), ("got", (*got).into()), ("max", (*max).into())];
-            (Class::Shape, "too_large", count_argument(operator, *what), fields)
+            (Class::Shape, count_argument(operator, *what), fields)
         }
         CudaError::Buffer { tensor, index, bytes, needed, .. } => (
             Class::Array,
-            "buffer_length",
             Some(tensor_argument(operator, *tensor)),
             numbers([("pair", *index), ("len", *bytes), ("needed", *needed)]),
         ),
         CudaError::WholeWords { pair, bytes, needed, .. } => (
             Class::Array,
-            "whole_words",
             Some(operator.written),
             numbers([("pair", *pair), ("len", *bytes), ("needed", *needed)]),
         ),
-        CudaError::Presents { triple, with } => (
-            Class::Array,
-            "overlap",
-            Some(operator.written),
-            numbers([("pair", *triple), ("with_pair", *with)]),
-        ),
-        CudaError::SamplesNotAdjacent => (Class::Array, "apart", Some(operator.update), vec![]),
+        CudaError::Presents { triple, with } => {
+            (Class::Array, Some(operator.written), numbers([("pair", *triple), ("with_pair", *with)]))
+        }
+        CudaError::SamplesNotAdjacent => (Class::Array, Some(operator.update), vec![]),
         CudaError::SlotMapping(why) => {
             let fields = match why {
                 SlotMappingError::Samples(samples) => {
@@ -85,7 +77,7 @@ fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
                 }
                 _ => vec![],
             };
-            (Class::Shape, "slot_mapping", Some(operator.update), fields)
+            (Class::Shape, Some(operator.update), fields)
         }
         _ => return None,
     })
@@ -93,25 +85,23 @@ fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
 
 /// An error of a list or the status: its presence, its memory or a value in it.
 fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
-    let (class, kind, list, fields) = match error {
-        CudaError::List { list, .. } => (Class::Option, "list", list, vec![]),
-        CudaError::Address { list, .. } => (Class::Array, "misaligned", list, vec![]),
-        CudaError::ListWraps { list, bytes, .. } => {
-            (Class::Array, "address_space", list, numbers([("len", *bytes)]))
-        }
+    let (class, list, fields) = match error {
+        CudaError::List { list, .. } => (Class::Option, list, vec![]),
+        CudaError::Address { list, .. } => (Class::Array, list, vec![]),
+        CudaError::ListWraps { list, bytes, .. } => (Class::Array, list, numbers([("len", *bytes)])),
         CudaError::Overlap { list, pair } => {
             let fields = vec![("with_", Field::Name(operator.written.into())), ("with_pair", (*pair).into())];
-            (Class::Array, "overlap", list, fields)
+            (Class::Array, list, fields)
         }
-        CudaError::StatusShared => (Class::Array, "overlap", &LaunchArgument::Status, vec![]),
+        CudaError::StatusShared => (Class::Array, &LaunchArgument::Status, vec![]),
         CudaError::BadIndices { bad_samples, first: FirstBad { list, sample, value } } => {
             let mut fields = vec![("got", i64::from(*bad_samples).into()), ("value", (*value).into())];
             fields.extend(sample.map(|sample| ("index", sample.into())));
-            (Class::Position, "bad_indices", list, fields)
+            (Class::Position, list, fields)
         }
         _ => return None,
     };
-    Some((class, kind, Some(operator.list(*list)), fields))
+    Some((class, Some(operator.list(*list)), fields))
 }
 
 fn numbers<const N: usize>(fields: [(&'static str, usize); N]) -> Vec<(&'static str, Field)> {

@@ -5,7 +5,8 @@ use super::copy::{BlockBatch, Copier, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
 use super::present::{PresentKernels, PresentWrite};
-use crate::geometry::{Geometry, Unit};
+use crate::error::LengthUnit;
+use crate::geometry::Geometry;
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -91,7 +92,7 @@ impl ByteKernels {
         present: *mut u8,
         [past, update]: [*const u8; 2],
     ) {
-        let bytes = moves.geometry().present_len(Unit::Bytes);
+        let bytes = moves.geometry().present_len(LengthUnit::Bytes);
         let (past, update) = (Pointers { dst: present, src: past }, Pointers { dst: present, src: update });
         let write = PresentWrite { kernels: &self.present, moves, past, update };
         // SAFETY: K1 for the moves and `self.present`, which `new` makes for the same geometry. V1: the three buffers

@@ -32,8 +32,8 @@ pub use self::executor::Executor;
 pub(crate) use self::executor::Threads;
 pub use self::isa::Isa;
 use self::nibbles::NibbleKernels;
-use crate::error::Error;
-use crate::geometry::{Geometry, Unit};
+use crate::error::{Error, LengthUnit};
+use crate::geometry::Geometry;
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -89,7 +89,7 @@ impl CpuKernels {
     ) -> Result<&ByteKernels, Error> {
         match &self.kind {
             KernelKind::Bytes(bytes) if bytes.are_as_wide_as::<T>() => {
-                moves.geometry().check_buffers(pair, lens, Unit::Elements)?;
+                moves.geometry().check_buffers(pair, lens, LengthUnit::Elements)?;
                 Ok(bytes)
             }
             _ => {
@@ -140,7 +140,7 @@ impl CpuKernels {
         update: &[u8],
     ) -> Result<(), Error> {
         self.check_fixed_width(moves.geometry())?;
-        moves.geometry().check_buffers(0, [cache.len(), update.len()], Unit::Bytes)?;
+        moves.geometry().check_buffers(0, [cache.len(), update.len()], LengthUnit::Bytes)?;
         // SAFETY: K1 holds for the moves of a plan. V1: both lengths have been compared with the geometry of `moves`,
         // which is of fixed width. The update is borrowed, and the cache is borrowed exclusively.
         unsafe { self.write_raw(moves, threads, cache, update) };
@@ -209,7 +209,7 @@ impl CpuKernels {
         present: &'p mut [MaybeUninit<T>],
     ) -> Result<&'p mut [T], Error> {
         let bytes = self.kernels_for::<T>(moves, 0, [past.len(), update.len()])?;
-        moves.geometry().check_present(present.len(), Unit::Elements)?;
+        moves.geometry().check_present(present.len(), LengthUnit::Elements)?;
         let (start, sources) = (present.as_mut_ptr().cast(), [past.as_ptr().cast(), update.as_ptr().cast()]);
         // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the geometry of
         // `moves`, past and update are borrowed, and the present is borrowed exclusively.
@@ -231,8 +231,8 @@ impl CpuKernels {
         present: &mut [u8],
     ) -> Result<(), Error> {
         self.check_fixed_width(moves.geometry())?;
-        moves.geometry().check_buffers(0, [past.len(), update.len()], Unit::Bytes)?;
-        moves.geometry().check_present(present.len(), Unit::Bytes)?;
+        moves.geometry().check_buffers(0, [past.len(), update.len()], LengthUnit::Bytes)?;
+        moves.geometry().check_present(present.len(), LengthUnit::Bytes)?;
         // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the geometry of
         // `moves`, which is of fixed width. Past and update are borrowed, and the present is initialised and borrowed
         // exclusively.

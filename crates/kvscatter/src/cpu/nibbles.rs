@@ -11,7 +11,8 @@ use core::hint;
 use super::executor::Threads;
 use super::kernel::{Overlapping, Run};
 use super::{Isa, parts};
-use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source, Unit};
+use crate::error::LengthUnit;
+use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source};
 use crate::plan::Moves;
 
 const LOW: u8 = 0x0f;
@@ -90,7 +91,7 @@ impl NibbleKernels {
     ) {
         let geometry = moves.geometry();
         let written = geometry.sample_elements().div_ceil(2);
-        let executor = threads.for_bytes(geometry.present_len(Unit::Bytes));
+        let executor = threads.for_bytes(geometry.present_len(LengthUnit::Bytes));
         parts::share(geometry, present, written, executor, |mine| {
             moves.for_each_sample(|SampleRows { layer, sample, pieces }| {
                 let Some(part) = mine.part_of(layer, sample) else { return };
@@ -106,7 +107,7 @@ impl NibbleKernels {
                 }
             });
         });
-        clear_padding(present, geometry.present_len(Unit::Elements));
+        clear_padding(present, geometry.present_len(LengthUnit::Elements));
     }
 
     fn copy(self, block: &Block, dst: &mut [u8], src: &[u8]) {

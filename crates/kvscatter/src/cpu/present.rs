@@ -9,7 +9,8 @@ use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
 use super::limits::{SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE};
 use super::prefetch::{Hint, LINE};
-use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source, Unit};
+use crate::error::LengthUnit;
+use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source};
 use crate::plan::Moves;
 use crate::size::Width;
 
@@ -32,7 +33,7 @@ impl PresentKernels {
         let (capacity, row_bytes) = (geometry.capacity(), width.bytes(geometry.row_elements()));
         let from_update = Copier::new(isa, geometry.present_mapping(Source::Update), width, rows);
         let from_past = Copier::new(isa, geometry.present_mapping(Source::Past), width, capacity);
-        let stores = Stores::for_bytes(geometry.present_len(Unit::Bytes));
+        let stores = Stores::for_bytes(geometry.present_len(LengthUnit::Bytes));
         let slabs = Slabs::new(&from_past, &from_update, rows, capacity, stores);
         Self { width, row_bytes, from_update, from_past, stores, slabs }
     }

@@ -151,7 +151,8 @@ pub enum ErrorField {
 }
 
 impl ErrorDetails {
-    /// Returns the variant's fields but `argument` and `hint`, by the names that they have in [`Error`].
+    /// Returns the numbers, types and arguments among the variant's fields, by the names that they have in [`Error`].
+    /// `argument` is left out.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, ErrorField)> + use<> {
         self.fields.into_iter().flatten()
     }
@@ -397,7 +398,7 @@ impl Error {
             Self::InvalidPosition { value, rows } => {
                 ErrorDetails::new(Kind::InvalidPosition, None).value("value", value).field("rows", rows)
             }
-            Self::BufferLength { argument, pair, got, expected } => of(Kind::BufferLength, argument)
+            Self::BufferLength { argument, pair, got, expected, .. } => of(Kind::BufferLength, argument)
                 .index("pair", pair)
                 .value("got", got)
                 .limit("expected", expected),
@@ -428,6 +429,7 @@ mod tests {
     use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
 
     use super::{ErrorField, ErrorKind};
+    use crate::error::LengthUnit;
     use crate::{Argument, ElementType, Error};
 
     #[test]
@@ -455,7 +457,7 @@ mod tests {
             Error::AxisOutOfRange { axis: 1, rank: 1 },
             Error::AxisIsBatch { axis: 1, rank: 1 },
             Error::UnknownMode,
-            Error::DimensionMismatch { argument, dimension: 1, expected: 1, got: 1 },
+            Error::DimensionMismatch { argument, dimension: 1, expected: 1, got: 1, hint: None },
             Error::HiddenSize { argument, heads: 1, head_size: 1, hidden: 1 },
             Error::BatchTooLarge { argument, cache: 1, update: 1 },
             Error::UpdateLongerThanCache { argument, rows: 1, capacity: 1 },
@@ -476,7 +478,14 @@ mod tests {
             Error::LayerOutOfRange { argument, value: 1, layers: 1 },
             Error::IndexTooLarge { argument, index: 1 },
             Error::InvalidPosition { value: 1, rows: 1 },
-            Error::BufferLength { argument, pair: 1, got: 1, expected: 1 },
+            Error::BufferLength {
+                argument,
+                pair: 1,
+                got: 1,
+                expected: 1,
+                unit: LengthUnit::Bytes,
+                exact: true,
+            },
             Error::NullBuffer { argument, pair: 1, len: 1 },
             Error::AddressSpace { argument, pair: 1, address: 1, len: 1 },
             Error::Overlap { argument, with: Argument::PastCache, pair: 1, with_pair: 1 },
@@ -489,7 +498,9 @@ mod tests {
             let debug = alloc::format!("{error:?}");
             let (variant, fields) = debug.split_once(' ').unwrap_or((&debug, ""));
             assert_eq!(variant, alloc::format!("{:?}", details.kind));
-            let fields = fields.split([' ', '{']).filter_map(|word| word.strip_suffix(':'));
+            // These are in the message alone.
+            let is_field = |field: &&str| !["hint", "unit", "exact"].contains(field);
+            let fields = fields.split([' ', '{']).filter_map(|word| word.strip_suffix(':')).filter(is_field);
             let (arguments, fields): (Vec<_>, Vec<_>) = fields.partition(|&field| field == "argument");
             assert_eq!(details.kind.fields(), fields, "{variant}");
             assert!(details.fields().map(|(name, _)| name).eq(fields), "{variant}");

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{Error, SequenceHint};
+use super::{Error, LengthUnit, SequenceHint};
 use crate::argument::Argument;
 
 impl Error {
@@ -161,9 +161,13 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 "position {value} with {}: no write begins before slot 0 or ends out of range",
                 Counted(rows, "row")
             ),
-            Error::BufferLength { pair, got, expected, .. } => {
-                write!(f, "the buffer of {argument}{} has length {got}, must have {expected}", Pair(pair))
-            }
+            Error::BufferLength { pair, got, expected, unit, exact, .. } => write!(
+                f,
+                "the buffer of {argument}{} has {}, must have {}{expected}",
+                Pair(pair),
+                Counted(got, unit.name()),
+                if exact { "" } else { "at least " }
+            ),
             Error::NullBuffer { pair, len, .. } => {
                 write!(f, "the buffer of {argument}{} is null, must have {len} bytes", Pair(pair))
             }
@@ -186,6 +190,15 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 Some(4) => write!(f, "{element} is packed two to a byte: use the `_bytes` methods"),
                 Some(expected) => write!(f, "the slice's elements have {got} bits, {element} has {expected}"),
             },
+        }
+    }
+}
+
+impl LengthUnit {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Elements => "element",
+            Self::Bytes => "byte",
         }
     }
 }
@@ -229,6 +242,7 @@ impl fmt::Display for Pair {
 mod tests {
     use alloc::string::ToString;
 
+    use crate::error::LengthUnit;
     use crate::{Argument, ElementType, Error};
 
     #[test]
@@ -240,6 +254,22 @@ mod tests {
         let rank = |rank, expected| Error::Rank { argument, rank, expected }.to_string();
         assert_eq!(rank(1, &[4]), "past has 1 dimension, must have 4");
         assert_eq!(rank(3, &[2, 4]), "past has 3 dimensions, must have 2 or 4");
+    }
+
+    #[test]
+    fn lengths_of_buffers_have_a_unit() {
+        let length = |got, unit, exact| {
+            let argument = Argument::PastCache;
+            Error::BufferLength { argument, pair: 1, got, expected: 32, unit, exact }.to_string()
+        };
+        assert_eq!(
+            length(8, LengthUnit::Bytes, true),
+            "the buffer of past_cache (pair 1) has 8 bytes, must have 32"
+        );
+        assert_eq!(
+            length(1, LengthUnit::Elements, false),
+            "the buffer of past_cache (pair 1) has 1 element, must have at least 32"
+        );
     }
 
     #[test]

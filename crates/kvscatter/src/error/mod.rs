@@ -283,10 +283,14 @@ pub enum Error {
         argument: Argument,
         /// The pair that it belongs to, in a call over many pairs; 0 otherwise.
         pair: usize,
-        /// Its length, in elements for typed slices and in bytes for `*_bytes` methods.
+        /// Its length, in `unit`.
         got: usize,
-        /// The length asked for, in the same unit: exact for dense tensors, the minimum for strided ones.
+        /// The length asked for, in `unit`.
         expected: usize,
+        /// Elements for typed slices, bytes for `*_bytes` methods and for memory by address.
+        unit: LengthUnit,
+        /// Whether the length must be exactly that, as for a dense tensor. Of a strided one it is the minimum.
+        exact: bool,
     },
     /// A foreign buffer that must hold bytes is null.
     NullBuffer {
@@ -326,6 +330,15 @@ pub enum Error {
         /// The operator's element type.
         element: ElementType,
     },
+}
+
+/// What the length of a buffer counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LengthUnit {
+    /// Elements.
+    Elements,
+    /// Bytes. Strings have no width, so they are counted one by one.
+    Bytes,
 }
 
 /// What to do about a dimension that seems to be the sequence, such as dimension 1 of `[batch, sequence, heads,

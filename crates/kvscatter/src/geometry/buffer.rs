@@ -2,7 +2,7 @@
 
 use crate::argument::Argument;
 use crate::element::ElementType;
-use crate::error::Error;
+use crate::error::{Error, LengthUnit};
 use crate::size;
 
 /// The length that a tensor's buffer must have, and where the tensor begins in it.
@@ -30,26 +30,27 @@ impl Buffer {
     }
 
     #[inline]
-    pub(super) fn len_in(&self, unit: Unit) -> usize {
+    pub(super) fn len_in(&self, unit: LengthUnit) -> usize {
         match unit {
-            Unit::Elements => self.len,
-            Unit::Bytes => self.bytes,
+            LengthUnit::Elements => self.len,
+            LengthUnit::Bytes => self.bytes,
         }
     }
 
     /// Compares a length with what the tensor needs. An error names the argument and the pair.
     #[inline]
-    pub(super) fn check(&self, argument: Argument, pair: usize, got: usize, unit: Unit) -> Result<(), Error> {
+    pub(super) fn check(
+        &self,
+        argument: Argument,
+        pair: usize,
+        got: usize,
+        unit: LengthUnit,
+    ) -> Result<(), Error> {
         let expected = self.len_in(unit);
         let fits = if self.exact { got == expected } else { got >= expected };
-        if fits { Ok(()) } else { Err(Error::BufferLength { argument, pair, got, expected }) }
+        if fits {
+            return Ok(());
+        }
+        Err(Error::BufferLength { argument, pair, got, expected, unit, exact: self.exact })
     }
-}
-
-/// What lengths of buffers count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
-    Elements,
-    /// Bytes; of strings, strings.
-    Bytes,
 }

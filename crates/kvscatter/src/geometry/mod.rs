@@ -15,7 +15,6 @@ use core::fmt;
 pub use self::blocks::{Block, Loop};
 pub(crate) use self::blocks::{Offsets, RowRange, SampleRows, Source};
 use self::buffer::Buffer;
-pub(crate) use self::buffer::Unit;
 pub use self::layout::Layout;
 pub(crate) use self::layout::{Dim, View};
 pub(crate) use self::mapping::Mapping;
@@ -24,7 +23,7 @@ pub(crate) use self::operands::{ByTensor, Operands};
 use self::overlap::SortedStrides;
 use crate::argument::ArgumentNames;
 use crate::element::ElementType;
-use crate::error::Error;
+use crate::error::{Error, LengthUnit};
 
 /// The shapes of one write: batch × outer × capacity × row, with strides for both sides.
 ///
@@ -180,7 +179,7 @@ impl Geometry {
 
     /// The length of a present's buffer.
     #[inline]
-    pub(crate) fn present_len(&self, unit: Unit) -> usize {
+    pub(crate) fn present_len(&self, unit: LengthUnit) -> usize {
         self.present.buffer.len_in(unit)
     }
 
@@ -205,7 +204,7 @@ impl Geometry {
         &self,
         pair: usize,
         [cache, update]: [usize; 2],
-        unit: Unit,
+        unit: LengthUnit,
     ) -> Result<(), Error> {
         self.cache.check(self.names.cache, pair, cache, unit)?;
         self.update.check(self.names.update, pair, update, unit)
@@ -213,7 +212,7 @@ impl Geometry {
 
     /// Compares the length of a present with what the functional form writes.
     #[inline]
-    pub(crate) fn check_present(&self, len: usize, unit: Unit) -> Result<(), Error> {
+    pub(crate) fn check_present(&self, len: usize, unit: LengthUnit) -> Result<(), Error> {
         self.present.buffer.check(self.names.present, 0, len, unit)
     }
 

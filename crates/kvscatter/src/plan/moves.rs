@@ -4,8 +4,8 @@ use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
 use super::rules::{CallRules, Convention, ListCounts, Padded};
 use crate::argument::Argument;
-use crate::error::Error;
-use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source, Unit};
+use crate::error::{Error, LengthUnit};
+use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source};
 
 /// The rows that one call moves. All of its indices are checked:
 ///
@@ -155,7 +155,7 @@ impl<'a> Moves<'a> {
     #[inline(always)]
     pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(SampleRows)) {
         let geometry = self.geometry();
-        if geometry.present_len(Unit::Elements) == 0 {
+        if geometry.present_len(LengthUnit::Elements) == 0 {
             return;
         }
         let (capacity, cache_batch) = (geometry.capacity(), geometry.cache_batch());

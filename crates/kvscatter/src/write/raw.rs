@@ -6,8 +6,8 @@ use core::ptr;
 use super::{WritePlan, Written};
 use crate::argument::Argument;
 use crate::cpu::CpuKernels;
-use crate::error::Error;
-use crate::geometry::{Geometry, Unit};
+use crate::error::{Error, LengthUnit};
+use crate::geometry::Geometry;
 use crate::plan::Integers;
 
 /// The memory of one tensor, by address and length, as a C caller or a host runtime gives it.
@@ -124,7 +124,7 @@ pub(crate) fn check_pairs(
     let names = geometry.names();
     cpu.check_fixed_width(geometry)?;
     for (pair, (cache, update)) in pairs.clone().enumerate() {
-        geometry.check_buffers(pair, [cache.len, update.len], Unit::Bytes)?;
+        geometry.check_buffers(pair, [cache.len, update.len], LengthUnit::Bytes)?;
         check_addresses(pair, [(names.cache, cache), (names.update, update)])?;
     }
     check_overlap(geometry, &pairs)
@@ -140,8 +140,8 @@ pub(crate) fn check_present(
 ) -> Result<(), Error> {
     let names = geometry.names();
     cpu.check_fixed_width(geometry)?;
-    geometry.check_buffers(0, [past.len, update.len], Unit::Bytes)?;
-    geometry.check_present(present.len, Unit::Bytes)?;
+    geometry.check_buffers(0, [past.len, update.len], LengthUnit::Bytes)?;
+    geometry.check_present(present.len, LengthUnit::Bytes)?;
     let sources = [(names.cache, past), (names.update, update)];
     check_addresses(0, sources)?;
     check_addresses(0, [(names.present, present)])?;
