@@ -46,7 +46,7 @@ pub enum Integers<'a> {
 
 /// The lists of one call: [`Prepared::plan`](crate::Prepared::plan) takes what converts into it.
 ///
-/// That is a list of starts for ONNX's `TensorScatter` and a padded `KVCacheUpdate`, a
+/// That is a list of positions for ONNX's `TensorScatter` and a padded `KVCacheUpdate`, a
 /// [`PackedCall`](crate::spec::tensorrt::PackedCall) for a packed one, and a
 /// [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) for Ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

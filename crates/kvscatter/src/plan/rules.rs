@@ -50,8 +50,8 @@ pub(crate) struct RuleOptions {
     pub(crate) mode: Mode,
     pub(crate) out_of_range: OutOfRange,
     pub(crate) negative_index: NegativeIndex,
-    /// Whether absent starts mean zero.
-    pub(crate) optional_starts: bool,
+    /// Whether absent positions mean zero.
+    pub(crate) optional_positions: bool,
     pub(crate) convention: Convention,
     /// The rows that a sample brings at least, where a list gives them.
     pub(crate) min_rows: usize,
@@ -66,7 +66,7 @@ impl RuleOptions {
             mode: Mode::Linear,
             out_of_range,
             negative_index: NegativeIndex::Reject,
-            optional_starts: false,
+            optional_positions: false,
             convention,
             min_rows: 0,
             has_layers: false,
@@ -79,7 +79,7 @@ impl RuleOptions {
 pub(crate) struct CallRules {
     pub(crate) geometry: Geometry,
     pub(crate) options: RuleOptions,
-    /// The update, if a call needs only a list of starts, as in decoding.
+    /// The update, if a call needs only a list of positions, as in decoding.
     pub(super) padded: Option<Padded>,
 }
 
@@ -130,7 +130,7 @@ impl CallRules {
                 })?
             }
         };
-        if positions.is_none() && !self.options.optional_starts {
+        if positions.is_none() && !self.options.optional_positions {
             return Err(Error::ListLength { argument: names.positions, got: 0, expected });
         }
         let cache = geometry.cache_batch();

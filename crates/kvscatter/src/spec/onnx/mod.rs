@@ -54,7 +54,7 @@ impl TensorScatter {
             mode: Mode::Linear,
             out_of_range: OutOfRange::Error,
             negative_index: NegativeIndex::Modulo,
-            optional_starts: true,
+            optional_positions: true,
             convention: Convention::Starts,
             min_rows: 0,
             has_layers: false,
