@@ -112,7 +112,8 @@ ELSEWHERE = {
     "_native.Logits.after.token": "needs logits: below",
 }
 FOR_THE_PACKAGE = tuple(
-    f"_native.{name}" for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within")
+    f"_native.{name}"
+    for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within", "resolve_axis")
 )
 
 
