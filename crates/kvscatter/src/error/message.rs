@@ -122,8 +122,7 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             }
             Error::StartOutOfRange { index, value, rows, capacity, .. } => write!(
                 f,
-                "{argument}[{index}] = {value}: {value} + {} exceed the cache's capacity of {capacity}",
-                Counted(rows, "row")
+                "{argument}[{index}] = {value}: {value} + {rows} rows exceed the cache's capacity of {capacity}"
             ),
             Error::EndOutOfRange { index, value, min, max, .. } => write!(
                 f,
