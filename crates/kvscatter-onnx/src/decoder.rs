@@ -7,6 +7,7 @@
 mod cache;
 mod cost;
 mod flow;
+mod growth;
 mod hazards;
 mod pairs;
 mod part;
@@ -19,9 +20,10 @@ mod writer;
 use kvscatter::ElementType;
 
 use crate::{Graph, OnnxError, ValueInfo};
-pub use cache::{Cache, CachePart, Growth, UnknownStyle, WriterStyle};
+pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
 use flow::Flow;
+pub use growth::Growth;
 pub use hazards::{Hazard, PrefixMask, Runtime};
 pub use roles::{Input, Role};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};

@@ -2,14 +2,13 @@
 
 mod kind;
 
-use std::fmt;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
 
 use crate::convert::ConvertRefusal;
+use crate::dynamic_dim::{OpenDim, OpenDims};
 use crate::eval::NotInPlace;
-use crate::generate::OpenDim;
 use crate::{FoldError, NodeLabel, TensorError};
 
 /// Why a file, a model or its evaluation was refused.
@@ -376,18 +375,5 @@ impl OnnxError {
 
     pub(crate) fn in_tensor(self, name: &str) -> Self {
         Self::InTensor { name: name.to_owned(), cause: Box::new(self) }
-    }
-}
-
-/// `dimension "b" of input "x", dimension "h" of input "x"`.
-struct OpenDims<'a>(&'a [OpenDim]);
-
-impl fmt::Display for OpenDims<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, OpenDim { dim, input }) in self.0.iter().enumerate() {
-            let comma = if index > 0 { ", " } else { "" };
-            write!(f, "{comma}dimension {dim:?} of input {input:?}")?;
-        }
-        Ok(())
     }
 }

@@ -7,20 +7,12 @@ use kvscatter::ElementType;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
+pub use crate::dynamic_dim::OpenDim;
 use crate::eval::{Evaluator, Op, TensorType, Types, bytes};
 use crate::{Data, Dimension, Model, OnnxError, Tensor, ValueInfo, storage_len};
 
 mod indices;
 mod values;
-
-/// An open dimension without a size.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenDim {
-    /// What its size is given under; see [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
-    pub dim: String,
-    /// The first input that has it.
-    pub input: String,
-}
 
 /// Values for every graph input that has no initializer, by name.
 ///

@@ -1,7 +1,6 @@
 //! A model's graph, its structure checked once: names, order, operator sets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use kvscatter::ElementType;
 use kvscatter::spec::Dimension;
@@ -15,7 +14,7 @@ use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     ValueInfoProto,
 };
-use crate::{OnnxError, tensor_proto};
+use crate::{NodeLabel, OnnxError, tensor_proto};
 
 /// The full name of the domain that is usually written as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
@@ -57,24 +56,6 @@ pub struct Node<'m> {
     version: i64,
     is_function: bool,
 }
-
-/// What identifies a node to a reader: its place, name, operator, domain and the domain's version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeLabel {
-    /// Its place among the graph's nodes, from 0.
-    pub index: usize,
-    /// Its name; may be empty.
-    pub name: String,
-    /// The operator.
-    pub op_type: String,
-    /// The operator's domain; `ai.onnx` for the default one.
-    pub domain: String,
-    /// The imported version of the domain's operator set; `None` if it is not imported.
-    pub version: Option<i64>,
-}
-
-/// A node in a sentence: its operator set is of no interest there.
-pub(crate) struct ShortLabel<'a>(pub(crate) &'a NodeLabel);
 
 /// A graph input or output as declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -281,30 +262,6 @@ impl<'m> ValueInfo<'m> {
             element: tensor_proto::element_type(tensor.elem_type).map_err(|error| error.in_tensor(name))?,
             shape: shape.map_err(|error: OnnxError| error.in_tensor(name))?,
         })
-    }
-}
-
-impl fmt::Display for NodeLabel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}", self.index)?;
-        if !self.name.is_empty() {
-            write!(f, " {:?}", self.name)?;
-        }
-        write!(f, " ({}, domain {}", self.op_type.escape_debug(), self.domain.escape_debug())?;
-        match self.version {
-            Some(version) => write!(f, ", version {version})"),
-            None => f.write_str(")"),
-        }
-    }
-}
-
-impl fmt::Display for ShortLabel<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NodeLabel { index, name, op_type, .. } = self.0;
-        match name.as_str() {
-            "" => write!(f, "node {index} ({})", op_type.escape_debug()),
-            name => write!(f, "node {index} {name:?} ({})", op_type.escape_debug()),
-        }
     }
 }
 

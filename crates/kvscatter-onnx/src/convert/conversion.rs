@@ -6,7 +6,7 @@ use super::equivalence::Comparison;
 use super::exported::Exported;
 use super::length::{self, Replacement};
 use super::rewriter::AddedInputs;
-use super::{caches, refusal, rewrite};
+use super::{caches, rewrite};
 use crate::decoder::{CostAt, Decoder, Role};
 use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, opset};
@@ -46,8 +46,7 @@ pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, OnnxError> {
     let mut raised = model.clone();
     opset::upgrade(raised.proto_mut(), OPSET)?;
     let raised_graph = raised.graph()?;
-    convert_raised(&raised, &raised_graph, max_seq)
-        .map_err(|error| refusal::about(&graph, &raised_graph, error))
+    convert_raised(&raised, &raised_graph, max_seq).map_err(|error| about(&graph, &raised_graph, error))
 }
 
 /// Converts a decoder of operator set 24.
@@ -104,9 +103,26 @@ fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), OnnxErr
         probe.feed_static(&decoder, &exported.inputs, exported.max_seq, &mut converted)?;
         let mut comparison =
             Comparison { exported: exported.fold(probe)?, converted, names: &names, sites: &exported.sites };
-        comparison
-            .check(&graph)
-            .map_err(|error| probe.capacity(refusal::about(exported.graph, &graph, error)))?;
+        comparison.check(&graph).map_err(|error| probe.capacity(about(exported.graph, &graph, error)))?;
     }
     Ok(())
+}
+
+/// An error about a node of `changed`, said about the node of `original` that makes the same value: the place of the
+/// other one is nothing that the user has.
+fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
+    match error {
+        OnnxError::InNode { node, cause } => {
+            let there = changed.nodes().iter().find(|it| it.label() == *node).and_then(|it| it.output(0));
+            let makes = |output: &&str| {
+                original.nodes().iter().find(|it| it.proto().output.iter().any(|name| name == output))
+            };
+            let node = there.as_ref().and_then(makes).map_or(node, |node| Box::new(node.label()));
+            OnnxError::InNode { node, cause }
+        }
+        OnnxError::Capacity { tokens, cause } => {
+            OnnxError::Capacity { tokens, cause: Box::new(about(original, changed, *cause)) }
+        }
+        other => other,
+    }
 }

@@ -2,8 +2,8 @@
 
 use kvscatter::ElementType;
 
+use crate::NodeLabel;
 use crate::decoder::Growth;
-use crate::{Graph, NodeLabel, OnnxError};
 
 /// Why a decoder was left as it is. The node it is about comes around it, as [`OnnxError::InNode`](crate::OnnxError::InNode).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -102,23 +102,4 @@ pub enum ConvertRefusal {
     /// An input or output of Attention that has no static form.
     #[error("{what} of Attention has no form for a static cache")]
     AttentionForm { what: &'static str },
-}
-
-/// An error about a node of `changed`, said about the node of `original` that makes the same value: the place of the
-/// other one is nothing that the user has.
-pub(super) fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
-    match error {
-        OnnxError::InNode { node, cause } => {
-            let there = changed.nodes().iter().find(|it| it.label() == *node).and_then(|it| it.output(0));
-            let makes = |output: &&str| {
-                original.nodes().iter().find(|it| it.proto().output.iter().any(|name| name == output))
-            };
-            let node = there.as_ref().and_then(makes).map_or(node, |node| Box::new(node.label()));
-            OnnxError::InNode { node, cause }
-        }
-        OnnxError::Capacity { tokens, cause } => {
-            OnnxError::Capacity { tokens, cause: Box::new(about(original, changed, *cause)) }
-        }
-        other => other,
-    }
 }

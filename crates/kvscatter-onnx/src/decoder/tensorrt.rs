@@ -15,7 +15,7 @@ use super::Decoder;
 use super::flow::Flow;
 use super::trace::Path;
 use crate::eval::Op;
-use crate::graph::ShortLabel;
+use crate::node_label::ShortLabel;
 use crate::{Node, NodeLabel, ValueInfo};
 
 /// A rule that a node breaks.

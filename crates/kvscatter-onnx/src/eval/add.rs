@@ -1,7 +1,7 @@
 //! `Add` on integers, with NumPy's broadcasting. A sum that leaves the type wraps around, as it does in NumPy and
 //! ONNX Runtime, and so signed and unsigned integers of one width are added alike.
 
-use super::TensorType;
+use super::types::TensorType;
 use crate::{Data, Tensor};
 
 /// The bytes of `left + right`, which have the type `sum`.

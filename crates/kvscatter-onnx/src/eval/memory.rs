@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::evaluator::Evaluator;
+use super::feed::Feed;
+use super::op::Op;
 use super::placement::Placed;
-use super::{Evaluator, Feed, Op, Types};
+use super::types::Types;
 use crate::{Data, OnnxError, Tensor, storage_len};
 
 /// Refuses an evaluation that would allocate more than it may.

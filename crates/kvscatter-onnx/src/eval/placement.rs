@@ -3,8 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Evaluator, NotInPlace, Op, Placement, Use};
+use super::evaluator::Evaluator;
+use super::op::Op;
+use super::report::{NotInPlace, Use};
 use crate::{NodeLabel, OnnxError, ValueInfo};
+
+/// Where `present_cache` may lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// In the buffer of `past_cache` wherever that is possible.
+    #[default]
+    Auto,
+    /// In the buffer of `past_cache`; an error if a node cannot.
+    InPlace,
+    /// Always in a buffer of its own.
+    Functional,
+}
 
 /// A buffer during evaluation, under all the names that values in it have.
 struct Buffer {

@@ -4,13 +4,55 @@ use std::collections::BTreeMap;
 
 use kvscatter::{Positions, WritePlan};
 
+use super::evaluator::Evaluator;
+use super::feed::Feed;
 use super::memory::size;
-use super::placement::place;
-use super::{
-    Evaluation, Evaluator, Feed, NodeReport, NotInPlace, Op, Outcome, OutputCopy, Placement, Report,
-    TensorType, Types, add, memory,
-};
+use super::op::Op;
+use super::placement::{Placement, place};
+use super::report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report};
+use super::types::{TensorType, Types};
+use super::{add, memory};
 use crate::{Data, Node, OnnxError, Tensor};
+
+/// What an evaluation gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evaluation {
+    /// The graph's outputs by name, in the graph's order.
+    pub outputs: Vec<(String, Tensor)>,
+    /// What each node did.
+    pub report: Report,
+}
+
+impl<'m> Evaluator<'m> {
+    /// Evaluates the graph. Every type, shape and placement, and the memory needed, is checked before the first
+    /// byte moves.
+    ///
+    /// # Errors
+    /// About feeds: [`OnnxError::InputMissing`], [`OnnxError::InputUnknown`], [`OnnxError::ValueType`], [`OnnxError::ValueRank`],
+    /// [`OnnxError::ValueDim`], [`OnnxError::SymbolConflict`], [`OnnxError::RankTooLarge`]; the same for outputs that are not
+    /// what the graph declares. Within [`OnnxError::InNode`]: [`OnnxError::Operator`], [`OnnxError::AddType`],
+    /// [`OnnxError::AddTypes`], [`OnnxError::Broadcast`], [`OnnxError::NotInPlace`]. And [`OnnxError::MemoryLimit`].
+    pub fn run(
+        &self,
+        feeds: BTreeMap<&str, Feed<'_>>,
+        placement: Placement,
+    ) -> Result<Evaluation, OnnxError> {
+        self.run_observed(feeds, placement, &mut |_, _| {})
+    }
+
+    /// [`run`](Self::run) that shows every `TensorScatter` node's plan to `observe`, just before it is executed.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_observed(
+        &self,
+        feeds: BTreeMap<&str, Feed<'_>>,
+        placement: Placement,
+        observe: &mut dyn FnMut(&Node<'m>, &WritePlan<'_>),
+    ) -> Result<Evaluation, OnnxError> {
+        run(self, feeds, placement, observe)
+    }
+}
 
 /// Values during evaluation. Several names may stand for one buffer.
 #[derive(Default)]
@@ -28,7 +70,7 @@ enum Buffer<'a> {
     Taken,
 }
 
-pub(super) fn run<'a, 'm>(
+fn run<'a, 'm>(
     evaluator: &'a Evaluator<'m>,
     feeds: BTreeMap<&str, Feed<'a>>,
     placement: Placement,

@@ -6,8 +6,11 @@ use std::rc::Rc;
 use kvscatter::spec::PartialTensor;
 use kvscatter::{ElementType, Prepared};
 
-use super::{MAX_RANK, Op};
+use super::op::Op;
 use crate::{Dimension, OnnxError, Tensor, ValueInfo, storage_len};
+
+/// The most dimensions a value may have here: NumPy's limit.
+pub const MAX_RANK: usize = 64;
 
 /// A type and a shape whose size fits a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::{FoldError, MAX_VALUES, Value, Values, Work, shapes};
+use super::value::MAX_VALUES;
+use super::work::Work;
+use super::{FoldError, Value, Values, shapes};
 use crate::proto::{AttributeProto, NodeProto};
 use crate::{ExternalData, OnnxError, attribute, tensor_proto};
 

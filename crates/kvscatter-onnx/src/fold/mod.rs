@@ -25,31 +25,27 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 mod value;
+mod values;
+mod work;
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::{ExternalData, Graph, Node, OnnxError};
 
 pub use error::FoldError;
 
-pub(crate) use value::{Value, Values};
+pub(crate) use value::{MAX_VALUES, Value};
+pub(crate) use values::Values;
 
 use body::{Body, Function, Functions, Known, Level, Open, Origin, Source, Wires};
 use call::{Attributes, Call};
-
-/// The most elements of which values are computed or read: larger ones have only their shape. The causal masks that
-/// older models store are triangles of 1024 or 2048 positions.
-pub(crate) const MAX_VALUES: usize = 4 << 20;
+use work::Work;
 
 /// The most elements of something made of constants alone whose values are computed for their own sake.
 const MAX_CONSTANTS: usize = 64 << 10;
 
 /// The largest vector whose values are computed because a shape may depend on them.
 const MAX_PARAMETERS: usize = 1 << 10;
-
-/// How many bytes of values, and multiplications of matrix products, one [`Fold`] computes between two changes.
-const MAX_WORK: u64 = 512 << 20;
 
 /// What a node costs, whatever it computes.
 const NODE_WORK: usize = 1 << 10;
@@ -74,10 +70,6 @@ pub(crate) struct Fold<'g, 'm> {
     origins: Option<Vec<Origin>>,
 }
 
-/// What may still be computed.
-#[derive(Debug)]
-struct Work(Cell<u64>);
-
 /// A value that is to reach a level.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
@@ -96,7 +88,7 @@ impl<'g, 'm> Fold<'g, 'm> {
             functions: Rc::new(Functions::new(graph.functions())),
             attributes: Attributes::default(),
             external,
-            work: Rc::new(Work(Cell::new(MAX_WORK))),
+            work: Rc::new(Work::new()),
             depth: 0,
             origins: None,
         }
@@ -111,7 +103,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         let value = value.map_err(|error| error.in_tensor(name))?;
         self.body.set(self.body.id(name)?, value);
         self.origins = None;
-        self.work.0.set(MAX_WORK);
+        self.work.reset();
         Ok(())
     }
 
@@ -402,26 +394,5 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// What a value is made of, after [`origin`](Self::origin).
     fn origin_of(&self, id: usize) -> Origin {
         self.origins.as_ref().and_then(|origins| origins.get(id)).copied().unwrap_or(Origin::Unknown)
-    }
-}
-
-impl Work {
-    /// Takes note of something that is computed.
-    ///
-    /// # Errors
-    /// [`FoldError::TooMuch`] beyond [`MAX_WORK`].
-    fn charge(&self, amount: usize) -> Result<(), OnnxError> {
-        let left = u64::try_from(amount).ok().and_then(|amount| self.0.get().checked_sub(amount));
-        self.0.set(left.ok_or(FoldError::TooMuch { limit: MAX_WORK })?);
-        Ok(())
-    }
-
-    /// As [`charge`](Self::charge), for the bytes of a value.
-    fn charge_values(&self, value: &Value) -> Result<(), OnnxError> {
-        self.charge(match &value.data {
-            None => 0,
-            Some(Values::Bools(values)) => values.len(),
-            Some(values) => values.len().saturating_mul(8),
-        })
     }
 }

@@ -7,30 +7,10 @@
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
+use super::FoldError;
 use super::shapes::signed;
-use super::{FoldError, Values};
+use super::values::{NumberKind, Values, int_range};
 use crate::OnnxError;
-
-/// How a type's values are kept. Strings, complex numbers and floats of fewer than 16 bits have no kind: only their
-/// shapes are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Int,
-    Float,
-    Bool,
-}
-
-impl Kind {
-    pub(crate) fn of(element: ElementType) -> Option<Self> {
-        match element {
-            ElementType::Bool => Some(Self::Bool),
-            ElementType::Float64 | ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 => {
-                Some(Self::Float)
-            }
-            element => int_range(element).map(|_| Self::Int),
-        }
-    }
-}
 
 /// A float in the precision and range of its type.
 #[expect(clippy::as_conversions, reason = "rounding is what is asked for")]
@@ -53,37 +33,43 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxE
 }
 
 /// Values as another type has them: floats truncate to integers, integers wrap around to narrower ones, and
-/// whatever is not zero is true, NaN too. `None` if the type has no [`Kind`].
+/// whatever is not zero is true, NaN too. `None` if the type has no [`NumberKind`].
 ///
 /// # Errors
 /// [`FoldError::Cast`] for a float that truncates to no value of the integer type, which ONNX leaves undefined, and
 /// for a negative integer as uint64, of which only the lower half is kept.
 pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, OnnxError> {
-    let Some(kind) = Kind::of(to) else { return Ok(None) };
+    let Some(kind) = NumberKind::of(to) else { return Ok(None) };
     Ok(Some(match (values, kind) {
-        (Values::Ints(from), Kind::Int) => {
+        (Values::Ints(from), NumberKind::Int) => {
             Values::Ints(from.iter().map(|&value| wrap(to, value)).collect::<Result<_, _>>()?)
         }
-        (Values::Ints(from), Kind::Float) => {
+        (Values::Ints(from), NumberKind::Float) => {
             Values::Floats(from.iter().map(|&value| int_to_float(to, value)).collect())
         }
-        (Values::Ints(from), Kind::Bool) => Values::Bools(from.iter().map(|&value| value != 0).collect()),
-        (Values::Floats(from), Kind::Int) => {
+        (Values::Ints(from), NumberKind::Bool) => {
+            Values::Bools(from.iter().map(|&value| value != 0).collect())
+        }
+        (Values::Floats(from), NumberKind::Int) => {
             Values::Ints(from.iter().map(|&value| float_to_int(to, value)).collect::<Result<_, _>>()?)
         }
-        (Values::Floats(from), Kind::Float) => {
+        (Values::Floats(from), NumberKind::Float) => {
             Values::Floats(from.iter().map(|&value| round(to, value)).collect())
         }
-        (Values::Floats(from), Kind::Bool) => Values::Bools(from.iter().map(|&value| value != 0.0).collect()),
-        (Values::Bools(from), Kind::Int) => Values::Ints(from.iter().map(|&value| value.into()).collect()),
-        (Values::Bools(from), Kind::Float) => {
+        (Values::Floats(from), NumberKind::Bool) => {
+            Values::Bools(from.iter().map(|&value| value != 0.0).collect())
+        }
+        (Values::Bools(from), NumberKind::Int) => {
+            Values::Ints(from.iter().map(|&value| value.into()).collect())
+        }
+        (Values::Bools(from), NumberKind::Float) => {
             Values::Floats(from.iter().map(|&value| f64::from(u8::from(value))).collect())
         }
-        (Values::Bools(from), Kind::Bool) => Values::Bools(from.clone()),
+        (Values::Bools(from), NumberKind::Bool) => Values::Bools(from.clone()),
     }))
 }
 
-/// The values that a tensor's bytes hold; `None` if its type has no [`Kind`], or a value is beyond int64's range.
+/// The values that a tensor's bytes hold; `None` if its type has no [`NumberKind`], or a value is beyond int64's range.
 pub(crate) fn decode(element: ElementType, bytes: &[u8], count: usize) -> Option<Values> {
     fn ints<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> i64) -> Option<Values> {
         Some(Values::Ints(bytes.as_chunks().0.iter().map(|&chunk| read(chunk)).collect()))
@@ -120,23 +106,6 @@ pub(crate) fn decode(element: ElementType, bytes: &[u8], count: usize) -> Option
         ElementType::BFloat16 => floats(bytes, |chunk| bf16::from_le_bytes(chunk).to_f64()),
         _ => None,
     }
-}
-
-/// The integers of a type that are kept: all, but of uint64 only those that int64 has as well.
-fn int_range(element: ElementType) -> Option<(i64, i64)> {
-    Some(match element {
-        ElementType::Int64 => (i64::MIN, i64::MAX),
-        ElementType::Int32 => (i32::MIN.into(), i32::MAX.into()),
-        ElementType::Int16 => (i16::MIN.into(), i16::MAX.into()),
-        ElementType::Int8 => (i8::MIN.into(), i8::MAX.into()),
-        ElementType::Int4 => (-8, 7),
-        ElementType::UInt64 => (0, i64::MAX),
-        ElementType::UInt32 => (0, u32::MAX.into()),
-        ElementType::UInt16 => (0, u16::MAX.into()),
-        ElementType::UInt8 => (0, u8::MAX.into()),
-        ElementType::UInt4 => (0, 15),
-        _ => return None,
-    })
 }
 
 /// The low bits of an integer, read as the type.

@@ -7,7 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::number::{Kind, fit, int_to_float};
+use super::number::{fit, int_to_float};
+use super::values::NumberKind;
 use super::{Fold, Value, Values};
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
@@ -188,17 +189,17 @@ fn value() -> impl Strategy<Value = Value> {
         |(element, shape, numbers, is_known)| {
             let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim))?;
             let numbers = numbers.get(..count).filter(|_| is_known);
-            let data = numbers.zip(Kind::of(element)).map(|(numbers, kind)| match kind {
-                Kind::Int => Values::Ints(
+            let data = numbers.zip(NumberKind::of(element)).map(|(numbers, kind)| match kind {
+                NumberKind::Int => Values::Ints(
                     numbers.iter().map(|&number| fit(element, Some(number)).unwrap_or(1)).collect(),
                 ),
-                Kind::Float => Values::Floats(
+                NumberKind::Float => Values::Floats(
                     numbers
                         .iter()
                         .map(|&number| if number > 99 { f64::NAN } else { int_to_float(element, number) })
                         .collect(),
                 ),
-                Kind::Bool => Values::Bools(numbers.iter().map(|&number| number > 0).collect()),
+                NumberKind::Bool => Values::Bools(numbers.iter().map(|&number| number > 0).collect()),
             });
             Value::new(element, shape, data).ok()
         },

@@ -2,11 +2,15 @@
 
 use kvscatter::ElementType;
 
-use super::number::{self, Kind};
-use super::{FoldError, MAX_VALUES, shapes};
+use super::values::{NumberKind, Values};
+use super::{FoldError, number, shapes};
 use crate::eval::MAX_RANK;
 use crate::proto::TensorProto;
 use crate::{Data, ExternalData, OnnxError, Tensor, storage_len, tensor_proto};
+
+/// The most elements of which values are computed or read: larger ones have only their shape. The causal masks that
+/// older models store are triangles of 1024 or 2048 positions.
+pub(crate) const MAX_VALUES: usize = 4 << 20;
 
 /// A value of a graph. Its fields belong together as [`Value::new`] checks.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,15 +19,6 @@ pub(crate) struct Value {
     pub(crate) shape: Vec<usize>,
     /// `None`: only the shape is known.
     pub(crate) data: Option<Values>,
-}
-
-/// Values in row-major order. Integers of every width are kept in 64 bits and floats in 64 bits, both in the range
-/// and precision of their element type.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Values {
-    Ints(Vec<i64>),
-    Floats(Vec<f64>),
-    Bools(Vec<bool>),
 }
 
 impl Value {
@@ -45,7 +40,7 @@ impl Value {
         let data = data.or_else(|| if shape.contains(&0) { Values::empty(element) } else { None });
         let value = Self { element, shape, data };
         if let Some(data) = &value.data
-            && (data.len() != value.len() || Some(data.kind()) != Kind::of(element))
+            && (data.len() != value.len() || Some(data.kind()) != NumberKind::of(element))
         {
             let (shape, got) = (value.shape.clone(), data.len());
             return Err(FoldError::Values { element, shape, got }.into());
@@ -69,7 +64,7 @@ impl Value {
         Self::new(ElementType::Int64, vec![values.len()], Some(Values::Ints(values)))
     }
 
-    /// The values of a tensor; only its shape, if it has a type without [`Kind`], or an unsigned integer beyond
+    /// The values of a tensor; only its shape, if it has a type without [`NumberKind`], or an unsigned integer beyond
     /// int64's range.
     ///
     /// # Errors
@@ -143,66 +138,5 @@ impl Value {
             Some(Values::Bools(values)) => Some(values),
             _ => None,
         }
-    }
-}
-
-impl Values {
-    /// No values; `None` if the type has no [`Kind`].
-    pub(crate) fn empty(element: ElementType) -> Option<Self> {
-        Kind::of(element).map(|kind| match kind {
-            Kind::Int => Self::Ints(Vec::new()),
-            Kind::Float => Self::Floats(Vec::new()),
-            Kind::Bool => Self::Bools(Vec::new()),
-        })
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Ints(values) => values.len(),
-            Self::Floats(values) => values.len(),
-            Self::Bools(values) => values.len(),
-        }
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        match self {
-            Self::Ints(_) => Kind::Int,
-            Self::Floats(_) => Kind::Float,
-            Self::Bools(_) => Kind::Bool,
-        }
-    }
-
-    /// The values at these positions: every operator that only moves values is this.
-    ///
-    /// # Errors
-    /// [`FoldError::Position`] for a position where there is no value.
-    pub(crate) fn pick(&self, positions: &[usize]) -> Result<Self, OnnxError> {
-        fn each<T: Copy>(values: &[T], positions: &[usize]) -> Result<Vec<T>, OnnxError> {
-            let at = |&position: &usize| {
-                let count = values.len();
-                values.get(position).copied().ok_or_else(|| FoldError::Position { position, count }.into())
-            };
-            positions.iter().map(at).collect()
-        }
-        Ok(match self {
-            Self::Ints(values) => Self::Ints(each(values, positions)?),
-            Self::Floats(values) => Self::Floats(each(values, positions)?),
-            Self::Bools(values) => Self::Bools(each(values, positions)?),
-        })
-    }
-
-    /// All values of several, one behind the other; `None` unless all are known and of one kind.
-    pub(crate) fn chain<'a>(parts: impl IntoIterator<Item = Option<&'a Self>>) -> Option<Self> {
-        let mut parts = parts.into_iter();
-        let mut all = parts.next()??.clone();
-        for part in parts {
-            match (&mut all, part?) {
-                (Self::Ints(all), Self::Ints(part)) => all.extend(part),
-                (Self::Floats(all), Self::Floats(part)) => all.extend(part),
-                (Self::Bools(all), Self::Bools(part)) => all.extend(part),
-                _ => return None,
-            }
-        }
-        Some(all)
     }
 }

@@ -7,7 +7,7 @@ use kvscatter::Mode;
 use crate::edit::{Editor, NewNode};
 use crate::{Dimension, OnnxError};
 
-use super::Scatter;
+use super::scatter::Scatter;
 
 /// Makes nodes, each once: what is computed alike from the same values is the same value.
 pub(super) struct Indices<'p> {

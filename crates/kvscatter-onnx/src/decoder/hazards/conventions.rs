@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Hazard;
+use super::hazard::Hazard;
 use crate::decoder::Decoder;
 use crate::decoder::cache::{Cache, WriterStyle};
 use crate::decoder::roles::{self, Role};

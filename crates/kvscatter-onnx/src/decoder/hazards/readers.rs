@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kvscatter::Mode;
 
-use super::{Hazard, PrefixMask};
+use super::hazard::{Hazard, PrefixMask};
 use crate::Node;
 use crate::decoder::cache::{Cache, WriterStyle};
 use crate::decoder::flow::Flow;

@@ -2,7 +2,7 @@
 
 use kvscatter::{ElementType, Mode};
 
-use super::{Hazard, Runtime};
+use super::hazard::{Hazard, Runtime};
 use crate::decoder::Decoder;
 use crate::decoder::cache::WriterStyle;
 

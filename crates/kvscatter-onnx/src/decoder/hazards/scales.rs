@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Hazard;
+use super::hazard::Hazard;
 use crate::Node;
 use crate::decoder::flow::Flow;
 

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::{Hazard, PrefixMask, Runtime};
+use super::hazard::{Hazard, PrefixMask, Runtime};
 use crate::NodeLabel;
 use crate::decoder::roles::Role;
-use crate::graph::ShortLabel;
+use crate::node_label::ShortLabel;
 
 impl Hazard {
     /// A name for the kind of hazard that programs can rely on.

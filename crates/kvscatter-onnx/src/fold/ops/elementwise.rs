@@ -5,8 +5,9 @@ use kvscatter::ElementType;
 use crate::OnnxError;
 use crate::attribute;
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::{self, Kind, fit, round};
+use crate::fold::number::{self, fit, round};
 use crate::fold::shapes::{self, broadcast, spread};
+use crate::fold::values::NumberKind;
 use crate::fold::{FoldError, Value, Values};
 
 pub(super) fn cast(call: &Call<'_>) -> Outputs {
@@ -258,13 +259,13 @@ pub(super) fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Resul
     Err(FoldError::InputType { input: index, element, expected: "the other inputs' type" }.into())
 }
 
-pub(super) fn of_kind(index: usize, input: &Value, kind: Kind) -> Result<(), OnnxError> {
+pub(super) fn of_kind(index: usize, input: &Value, kind: NumberKind) -> Result<(), OnnxError> {
     let expected = match kind {
-        Kind::Int => "an integer",
-        Kind::Float => "a float",
-        Kind::Bool => "bool",
+        NumberKind::Int => "an integer",
+        NumberKind::Float => "a float",
+        NumberKind::Bool => "bool",
     };
-    if Kind::of(input.element) == Some(kind) {
+    if NumberKind::of(input.element) == Some(kind) {
         return Ok(());
     }
     Err(FoldError::InputType { input: index, element: input.element, expected }.into())

@@ -5,8 +5,8 @@ use kvscatter::ElementType;
 use super::elementwise::{of_kind, pairs, same_type};
 use crate::fold::Values;
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::Kind;
 use crate::fold::shapes::broadcast;
+use crate::fold::values::NumberKind;
 
 pub(super) fn compare(call: &Call<'_>) -> Outputs {
     fn ordered<T: PartialOrd>(op_type: &str) -> fn(&T, &T) -> bool {
@@ -45,7 +45,7 @@ pub(super) fn compare(call: &Call<'_>) -> Outputs {
 pub(super) fn logic(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     for (index, input) in [left, right].into_iter().enumerate() {
-        of_kind(index, input, Kind::Bool)?;
+        of_kind(index, input, NumberKind::Bool)?;
     }
     let holds: fn(bool, bool) -> bool = match call.op_type {
         "And" => |l, r| l && r,
@@ -62,7 +62,7 @@ pub(super) fn logic(call: &Call<'_>) -> Outputs {
 
 pub(super) fn not(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    of_kind(0, input, Kind::Bool)?;
+    of_kind(0, input, NumberKind::Bool)?;
     let made = call.make(ElementType::Bool, input.shape.clone(), |_| {
         Ok(input.as_bools().map(|values| Values::Bools(values.iter().map(|value| !value).collect())))
     });

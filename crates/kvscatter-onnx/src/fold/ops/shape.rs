@@ -7,8 +7,8 @@ use crate::OnnxError;
 use crate::attribute;
 use crate::eval::{ConstantValue, MAX_RANK};
 use crate::fold::call::{Call, Outputs, dim};
-use crate::fold::number::Kind;
 use crate::fold::shapes::{self, AxisSplit, signed};
+use crate::fold::values::NumberKind;
 use crate::fold::{FoldError, Value, Values, number};
 
 pub(super) fn shape(call: &Call<'_>) -> Outputs {
@@ -144,8 +144,8 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
     same_type(call, 1, start)?;
     same_type(call, 2, start)?;
     let unknown = |input| FoldError::ValuesUnknown { input };
-    match Kind::of(element) {
-        Some(Kind::Int) => {
+    match NumberKind::of(element) {
+        Some(NumberKind::Int) => {
             let [start, limit, delta] = [call.scalar(0)?, call.scalar(1)?, call.scalar(2)?].map(i128::from);
             let span = limit.saturating_sub(start);
             let towards = if delta > 0 { span } else { span.saturating_neg() };
@@ -161,7 +161,7 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
             })?;
             Ok(vec![values])
         }
-        Some(Kind::Float) => {
+        Some(NumberKind::Float) => {
             let one = |value: &Value, input| match value.as_floats() {
                 Some(&[value]) => Ok(value),
                 _ => Err(unknown(input)),

@@ -2,8 +2,9 @@
 
 use super::elementwise::of_kind;
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::{Kind, fit, round};
+use crate::fold::number::{fit, round};
 use crate::fold::shapes::broadcast;
+use crate::fold::values::NumberKind;
 use crate::fold::{FoldError, Value, Values};
 
 pub(super) fn signed(call: &Call<'_>) -> Outputs {
@@ -66,7 +67,7 @@ pub(super) fn unary(call: &Call<'_>) -> Outputs {
 
 pub(super) fn relu(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    if Kind::of(input.element) == Some(Kind::Int) {
+    if NumberKind::of(input.element) == Some(NumberKind::Int) {
         return call.shaped([(input.element, input.shape.clone())]);
     }
     each(call, input, |value| if value < 0.0 { 0.0 } else { value })
@@ -102,7 +103,7 @@ pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
 }
 
 fn each(call: &Call<'_>, input: &Value, compute: impl Fn(f64) -> f64) -> Outputs {
-    of_kind(0, input, Kind::Float)?;
+    of_kind(0, input, NumberKind::Float)?;
     let element = input.element;
     let made = call.make(element, input.shape.clone(), |_| {
         let values = input.as_floats();

@@ -1,0 +1,25 @@
+//! Dimensions of inputs whose sizes are not known.
+
+use std::fmt;
+
+/// An open dimension without a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenDim {
+    /// What its size is given under; see [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
+    pub dim: String,
+    /// The first input that has it.
+    pub input: String,
+}
+
+/// `dimension "b" of input "x", dimension "h" of input "x"`.
+pub(crate) struct OpenDims<'a>(pub(crate) &'a [OpenDim]);
+
+impl fmt::Display for OpenDims<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, OpenDim { dim, input }) in self.0.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            write!(f, "{comma}dimension {dim:?} of input {input:?}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! A model that can be evaluated.
+
+use std::collections::BTreeMap;
+
+use super::op::Op;
+use super::types::{Bindings, TensorType, Types};
+use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, OnnxError, Tensor, ValueInfo, tensor_proto};
+
+/// A model whose every node can be evaluated, with its constants read.
+#[derive(Clone, Debug)]
+pub struct Evaluator<'m> {
+    pub(super) graph: Graph<'m>,
+    pub(super) inputs: Vec<ValueInfo<'m>>,
+    pub(super) outputs: Vec<ValueInfo<'m>>,
+    pub(super) ops: Vec<Op<'m>>,
+    /// Initializers and the outputs of `Constant` nodes.
+    pub(super) constants: BTreeMap<&'m str, Tensor>,
+    pub(super) memory_limit: u64,
+}
+
+impl<'m> Evaluator<'m> {
+    /// Checks that every node can be evaluated, and reads the constants.
+    ///
+    /// # Errors
+    /// Those of [`Graph::new`], [`Graph::inputs`] and [`tensor_proto::decode`]. Within [`OnnxError::InNode`], which
+    /// names the node, its operator, domain and version: [`OnnxError::UnsupportedOperator`], [`OnnxError::Function`],
+    /// [`OnnxError::OpsetTooOld`] (`TensorScatter` needs 24, `Add` 7), and the other variants of [`OnnxError`] on inputs,
+    /// outputs and attributes.
+    pub fn new(model: &'m Model) -> Result<Self, OnnxError> {
+        let graph = model.graph()?;
+        let ops = graph.nodes().iter().map(Op::parse).collect::<Result<Vec<_>, _>>()?;
+        let external = model.external_data()?;
+        let mut constants = BTreeMap::new();
+        for (&name, &message) in graph.initializers() {
+            let tensor = tensor_proto::decode(message.clone(), external.as_ref())?;
+            constants.insert(name, tensor);
+        }
+        for (node, op) in graph.nodes().iter().zip(&ops) {
+            if let Op::Constant { value, output } = op {
+                let tensor = value.read(external.as_ref()).map_err(|error| node.error(error))?;
+                constants.insert(output, tensor);
+            }
+        }
+        Ok(Self {
+            inputs: graph.inputs()?,
+            outputs: graph.outputs()?,
+            graph,
+            ops,
+            constants,
+            memory_limit: DEFAULT_MEMORY_LIMIT,
+        })
+    }
+
+    /// Sets how many bytes of values an evaluation may allocate (results of `Add`, caches that are not written in
+    /// place, and outputs that are copied), and how many bytes of inputs may be generated for it:
+    /// [`DEFAULT_MEMORY_LIMIT`] otherwise. What is needed is known and compared before anything is computed.
+    #[must_use]
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.memory_limit = bytes;
+        self
+    }
+
+    /// The graph.
+    #[must_use]
+    pub fn graph(&self) -> &Graph<'m> {
+        &self.graph
+    }
+
+    /// The graph's inputs that have no initializer, as declared: those that must be fed.
+    pub fn required_inputs(&self) -> impl Iterator<Item = &ValueInfo<'m>> {
+        self.inputs.iter().filter(|input| !self.constants.contains_key(input.name))
+    }
+
+    /// The graph's inputs, as declared.
+    #[must_use]
+    pub fn inputs(&self) -> &[ValueInfo<'m>] {
+        &self.inputs
+    }
+
+    /// The graph's outputs, as declared.
+    #[must_use]
+    pub fn outputs(&self) -> &[ValueInfo<'m>] {
+        &self.outputs
+    }
+
+    /// The types of all values, given those of the inputs that are fed.
+    pub(crate) fn infer(&self, fed: &BTreeMap<&'m str, TensorType>) -> Result<Types<'m>, OnnxError> {
+        let mut bindings = Bindings::default();
+        let mut types = Types::default();
+        for (&name, tensor) in &self.constants {
+            types.add_value(name, TensorType::of(tensor))?;
+        }
+        for input in &self.inputs {
+            if let Some(ty) = fed.get(input.name) {
+                types.add_value(input.name, ty.clone())?;
+            }
+            let ty = types
+                .get(input.name)
+                .ok_or_else(|| OnnxError::InputMissing { name: input.name.to_owned() })?;
+            bindings.check(input, ty)?;
+        }
+        for (node, op) in self.graph.nodes().iter().zip(&self.ops) {
+            types.add_node(op).map_err(|error| node.error(error))?;
+        }
+        for output in &self.outputs {
+            if let Some(ty) = types.get(output.name) {
+                bindings.check(output, ty)?;
+            }
+        }
+        Ok(types)
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.memory_limit
+    }
+
+    pub(crate) fn ops(&self) -> &[Op<'m>] {
+        &self.ops
+    }
+
+    pub(crate) fn constants(&self) -> &BTreeMap<&'m str, Tensor> {
+        &self.constants
+    }
+}

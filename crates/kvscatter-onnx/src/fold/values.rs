@@ -1,0 +1,114 @@
+//! Values in memory, and how each element type's are kept.
+
+use kvscatter::ElementType;
+
+use super::FoldError;
+use crate::OnnxError;
+
+/// Values in row-major order. Integers of every width are kept in 64 bits and floats in 64 bits, both in the range
+/// and precision of their element type.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Values {
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Bools(Vec<bool>),
+}
+
+/// How a type's values are kept. Strings, complex numbers and floats of fewer than 16 bits have no kind: only their
+/// shapes are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NumberKind {
+    Int,
+    Float,
+    Bool,
+}
+
+impl NumberKind {
+    pub(crate) fn of(element: ElementType) -> Option<Self> {
+        match element {
+            ElementType::Bool => Some(Self::Bool),
+            ElementType::Float64 | ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 => {
+                Some(Self::Float)
+            }
+            element => int_range(element).map(|_| Self::Int),
+        }
+    }
+}
+
+impl Values {
+    /// No values; `None` if the type has no [`NumberKind`].
+    pub(crate) fn empty(element: ElementType) -> Option<Self> {
+        NumberKind::of(element).map(|kind| match kind {
+            NumberKind::Int => Self::Ints(Vec::new()),
+            NumberKind::Float => Self::Floats(Vec::new()),
+            NumberKind::Bool => Self::Bools(Vec::new()),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Ints(values) => values.len(),
+            Self::Floats(values) => values.len(),
+            Self::Bools(values) => values.len(),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> NumberKind {
+        match self {
+            Self::Ints(_) => NumberKind::Int,
+            Self::Floats(_) => NumberKind::Float,
+            Self::Bools(_) => NumberKind::Bool,
+        }
+    }
+
+    /// The values at these positions: every operator that only moves values is this.
+    ///
+    /// # Errors
+    /// [`FoldError::Position`] for a position where there is no value.
+    pub(crate) fn pick(&self, positions: &[usize]) -> Result<Self, OnnxError> {
+        fn each<T: Copy>(values: &[T], positions: &[usize]) -> Result<Vec<T>, OnnxError> {
+            let at = |&position: &usize| {
+                let count = values.len();
+                values.get(position).copied().ok_or_else(|| FoldError::Position { position, count }.into())
+            };
+            positions.iter().map(at).collect()
+        }
+        Ok(match self {
+            Self::Ints(values) => Self::Ints(each(values, positions)?),
+            Self::Floats(values) => Self::Floats(each(values, positions)?),
+            Self::Bools(values) => Self::Bools(each(values, positions)?),
+        })
+    }
+
+    /// All values of several, one behind the other; `None` unless all are known and of one kind.
+    pub(crate) fn chain<'a>(parts: impl IntoIterator<Item = Option<&'a Self>>) -> Option<Self> {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next()??.clone();
+        for part in parts {
+            match (&mut all, part?) {
+                (Self::Ints(all), Self::Ints(part)) => all.extend(part),
+                (Self::Floats(all), Self::Floats(part)) => all.extend(part),
+                (Self::Bools(all), Self::Bools(part)) => all.extend(part),
+                _ => return None,
+            }
+        }
+        Some(all)
+    }
+}
+
+/// The integers of a type that are kept: all, but of uint64 only those that int64 has as well.
+pub(super) fn int_range(element: ElementType) -> Option<(i64, i64)> {
+    Some(match element {
+        ElementType::Int64 => (i64::MIN, i64::MAX),
+        ElementType::Int32 => (i32::MIN.into(), i32::MAX.into()),
+        ElementType::Int16 => (i16::MIN.into(), i16::MAX.into()),
+        ElementType::Int8 => (i8::MIN.into(), i8::MAX.into()),
+        ElementType::Int4 => (-8, 7),
+        ElementType::UInt64 => (0, i64::MAX),
+        ElementType::UInt32 => (0, u32::MAX.into()),
+        ElementType::UInt16 => (0, u16::MAX.into()),
+        ElementType::UInt8 => (0, u8::MAX.into()),
+        ElementType::UInt4 => (0, 15),
+        _ => return None,
+    })
+}

@@ -1,0 +1,87 @@
+//! The `TensorScatter` nodes of a graph, with what is declared about their inputs.
+
+use std::collections::BTreeMap;
+
+use kvscatter::{ElementType, Mode};
+
+use crate::eval::{MAX_RANK, Op};
+use crate::graph::{DEFAULT_DOMAIN, full_domain};
+use crate::proto::{GraphProto, NodeProto};
+use crate::{Dimension, Graph, Model, Node, OnnxError, ValueInfo};
+
+/// A `TensorScatter` of the graph, with what is declared about it.
+#[derive(Debug)]
+pub(super) struct Scatter<'m> {
+    pub(super) node: Node<'m>,
+    pub(super) axis: usize,
+    pub(super) mode: Mode,
+    pub(super) past_cache: &'m str,
+    pub(super) update: &'m str,
+    pub(super) write_indices: Option<&'m str>,
+    /// The cache's dimensions; their number is the rank.
+    pub(super) cache: Vec<Dimension<'m>>,
+    /// The update's length.
+    pub(super) length: Dimension<'m>,
+}
+
+/// Returns every `TensorScatter` of the graph.
+///
+/// # Errors
+/// As [`lower`](super::lower()).
+pub(super) fn scatters<'m>(model: &'m Model, graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
+    let declared = declared(&model.proto().graph);
+    let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());
+    found.map(|node| scatter(node, Op::parse(node)?, &declared).map_err(|error| node.error(error))).collect()
+}
+
+fn scatter<'m>(
+    node: &Node<'m>,
+    op: Op<'m>,
+    declared: &BTreeMap<&'m str, ValueInfo<'m>>,
+) -> Result<Scatter<'m>, OnnxError> {
+    let Op::TensorScatter { op, mode, past_cache, update, write_indices, present_cache } = op else {
+        return Err(OnnxError::UnsupportedOperator);
+    };
+    let info = |name: &str| declared.get(name);
+    let caches = || [info(past_cache), info(present_cache)].into_iter().flatten();
+    let element = caches().chain(info(update)).map(|info| info.element).next();
+    if let Some(element) = element.filter(|&element| !takes(element)) {
+        return Err(OnnxError::LowerType { element });
+    }
+    let update_shape = info(update).and_then(|info| info.shape.as_deref());
+    let cache = caches().find_map(|info| info.shape.as_deref());
+    let rank = cache.or(update_shape).map(<[_]>::len).ok_or(OnnxError::RankUnknown)?;
+    if rank > MAX_RANK {
+        return Err(OnnxError::RankTooLarge { name: past_cache.to_owned(), rank, limit: MAX_RANK });
+    }
+    let axis = op.resolve_axis(rank)?;
+    let length = update_shape.and_then(|shape| shape.get(axis).copied()).unwrap_or(Dimension::Unknown);
+    let cache = cache.map_or_else(|| vec![Dimension::Unknown; rank], <[_]>::to_vec);
+    Ok(Scatter { node: *node, axis, mode, past_cache, update, write_indices, cache, length })
+}
+
+/// Whether `ScatterElements` and `ScatterND` have this type; the same ones, in every version.
+fn takes(element: ElementType) -> bool {
+    !matches!(
+        element,
+        ElementType::Float8E4M3Fn
+            | ElementType::Float8E4M3FnUz
+            | ElementType::Float8E5M2
+            | ElementType::Float8E5M2FnUz
+            | ElementType::Float8E8M0
+            | ElementType::Float4E2M1
+            | ElementType::Int4
+            | ElementType::UInt4
+    )
+}
+
+/// What is declared about values, by name.
+fn declared(graph: &GraphProto) -> BTreeMap<&str, ValueInfo<'_>> {
+    let values = graph.value_info.iter().chain(&graph.output).chain(&graph.input);
+    values.filter_map(|value| ValueInfo::parse(value).ok()).map(|info| (info.name, info)).collect()
+}
+
+/// Whether a node is a `TensorScatter`, or a function of that name.
+pub(super) fn is_scatter(node: &NodeProto) -> bool {
+    node.op_type.as_deref() == Some("TensorScatter") && full_domain(node.domain.as_deref()) == DEFAULT_DOMAIN
+}

@@ -1,0 +1,45 @@
+//! What identifies a node in a report or an error.
+
+use std::fmt;
+
+/// What identifies a node to a reader: its index, name, operator, domain and the domain's version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeLabel {
+    /// Its index among the graph's nodes, from 0.
+    pub index: usize,
+    /// Its name; may be empty.
+    pub name: String,
+    /// The operator.
+    pub op_type: String,
+    /// The operator's domain; `ai.onnx` for the default one.
+    pub domain: String,
+    /// The imported version of the domain's operator set; `None` if it is not imported.
+    pub version: Option<i64>,
+}
+
+/// A node in a sentence: its operator set is of no interest there.
+pub(crate) struct ShortLabel<'a>(pub(crate) &'a NodeLabel);
+
+impl fmt::Display for NodeLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.index)?;
+        if !self.name.is_empty() {
+            write!(f, " {:?}", self.name)?;
+        }
+        write!(f, " ({}, domain {}", self.op_type.escape_debug(), self.domain.escape_debug())?;
+        match self.version {
+            Some(version) => write!(f, ", version {version})"),
+            None => f.write_str(")"),
+        }
+    }
+}
+
+impl fmt::Display for ShortLabel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NodeLabel { index, name, op_type, .. } = self.0;
+        match name.as_str() {
+            "" => write!(f, "node {index} ({})", op_type.escape_debug()),
+            name => write!(f, "node {index} {name:?} ({})", op_type.escape_debug()),
+        }
+    }
+}
