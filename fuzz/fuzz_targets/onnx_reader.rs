@@ -19,7 +19,7 @@ use kvscatter_onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto,
 };
-use kvscatter_onnx::{Model, Tensor, generate, read_tensor_pb, tensor_proto};
+use kvscatter_onnx::{Model, Tensor, random_inputs, read_tensor_pb, tensor_proto};
 use libfuzzer_sys::fuzz_target;
 
 /// What one evaluation, and one set of inputs, may allocate.
@@ -74,12 +74,12 @@ fn evaluated(model: &Model) {
             }
         }
     }
-    let Ok(inputs) = generate::missing_inputs(&evaluator, &BTreeMap::new(), &dims, 1) else {
+    let Ok(inputs) = random_inputs::missing_inputs(&evaluator, &BTreeMap::new(), &dims, 1) else {
         return;
     };
     let given: BTreeMap<_, _> =
         inputs.iter().step_by(2).map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    if let Ok(rest) = generate::missing_inputs(&evaluator, &given, &dims, 2) {
+    if let Ok(rest) = random_inputs::missing_inputs(&evaluator, &given, &dims, 2) {
         assert_eq!(rest.len() + given.len(), inputs.len());
         assert!(rest.iter().all(|(name, tensor)| inputs[name].shape() == tensor.shape()));
     }

@@ -1,16 +1,17 @@
 //! From a model's file to its certificate.
 
+mod options;
 mod setting;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
-use kvscatter_session::{self as session, Engine, Interface, LoadOptions, Rows, Runner};
+use kvscatter_session::{self as session, Engine, Interface, Rows, Runner};
 
 use crate::certificate::{
-    CacheSummary, Certificate, Check, DecoderSummary, Evidence, LogitsReference, Machine, Parameters,
-    RuntimeInfo, SCHEMA, Subject, Timings,
+    CacheSummary, Certificate, Check, DecoderSummary, Evidence, LogitsReference, Parameters, RuntimeInfo,
+    SCHEMA, Subject, Timings,
 };
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::ScenarioSetting;
@@ -20,42 +21,8 @@ use crate::evidence::observed::{self, Observed, Plan, WideScales};
 use crate::evidence::structural;
 use crate::evidence::timed::{self, Timed};
 use crate::{CertifyError, subject};
+pub use options::CertifyOptions;
 use setting::{check_caches, setting};
-
-/// Options of [`certify`]. Those that are `None` get a value that fits the model.
-#[derive(Clone, Debug)]
-pub struct CertifyOptions {
-    /// The model's file.
-    pub model: PathBuf,
-    /// The file of the model that it was made from, whose logits it must give.
-    pub original: Option<PathBuf>,
-    /// Samples in a batch.
-    pub batch: Option<usize>,
-    /// Tokens in the prompt of each sample.
-    pub prompts: Option<Vec<usize>>,
-    /// Decode steps after the prompts.
-    pub steps: Option<usize>,
-    /// The most tokens in a step of a chunked prefill.
-    pub chunk: Option<usize>,
-    /// Slots of each sample, where the model leaves them open.
-    pub capacity: Option<usize>,
-    /// What tokens and canaries are drawn from.
-    pub seed: u64,
-    /// The largest absolute difference between logits that counts as equal.
-    pub tolerance: Option<f64>,
-    /// Threads of the engine; one unless said otherwise, so that sums are taken in one order.
-    pub threads: usize,
-    /// The most bytes that caches and logits may take at once.
-    pub memory: u64,
-    /// Whether times are taken as well, which takes a while.
-    pub is_timed: bool,
-    /// The command that asks for it, for the record.
-    pub command: String,
-    /// Where it runs, for the record.
-    pub machine: Machine,
-    /// When, for the record.
-    pub made_at: Option<String>,
-}
 
 /// The progress of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,13 +98,6 @@ pub fn certify(
         occupancy: observed.occupancy,
         timings,
     })
-}
-
-impl CertifyOptions {
-    /// How the engine runs whole steps.
-    fn load_options(&self) -> LoadOptions {
-        LoadOptions { threads: Some(self.threads) }
-    }
 }
 
 /// Returns a decoder's inputs and outputs, if its caches are static and can be painted.

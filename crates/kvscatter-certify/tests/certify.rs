@@ -6,7 +6,7 @@ mod support;
 use kvscatter_certify::certificate::{Certificate, SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyOptions, certify};
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
 use support::{options, testdata};
 
@@ -44,7 +44,7 @@ fn an_int8_decoder_is_compared_where_steps_are_the_same() {
     let model = folder.path().join("static.onnx");
     let original = testdata("decoders/optimum-llama-int8/model.onnx");
     let converted = convert(&Model::load(&original).unwrap(), 64).unwrap();
-    converted.model.save_with_weights(&model, Weights::Copy).unwrap();
+    converted.model.save_with_weights(&model, WeightTransfer::Copy).unwrap();
     for (original, opinion) in
         [(None, SecondOpinion::None), (Some(original), SecondOpinion::OriginalInSameEngine)]
     {

@@ -11,7 +11,7 @@ use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Certificate, Check, Fill, LogitsReference, SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::decoder::Growth;
-use kvscatter_onnx::{Model, Target, Weights, lower};
+use kvscatter_onnx::{LowerTarget, Model, WeightTransfer, lower};
 use kvscatter_session::{self as session, SessionSetting};
 use support::testdata;
 
@@ -184,7 +184,11 @@ fn a_lowered_model_is_refused_for_what_writes_its_caches() {
     let folder = tempfile::tempdir().unwrap();
     let lowered = folder.path().join("lowered.onnx");
     let model = Model::load(&testdata(STATIC)).unwrap();
-    lower(&model, Target::ScatterNd).unwrap().model.save_with_weights(&lowered, Weights::Copy).unwrap();
+    lower(&model, LowerTarget::ScatterNd)
+        .unwrap()
+        .model
+        .save_with_weights(&lowered, WeightTransfer::Copy)
+        .unwrap();
     let error = certify(&Fake(Fault::None), &CertifyOptions { model: lowered, ..options(None) }, &mut |_| {});
     let says = error.unwrap_err().to_string();
     let says = says.split_once("lowered.onnx: ").unwrap().1;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::generate::OpenDim;
+use kvscatter_onnx::random_inputs::DynamicDim;
 
 use crate::output::{count, one_line};
 use crate::{files, options};
@@ -83,7 +83,7 @@ pub(crate) enum CommandError {
     #[error("'{name}' is no output of the model; it has {}", .have.join(", "))]
     OutputUnknown { name: String, have: Vec<String> },
     #[error("the model leaves sizes open: give {} (or the inputs themselves with --input)", dim_options(.open))]
-    OpenSizes { open: Vec<OpenDim> },
+    OpenSizes { open: Vec<DynamicDim> },
     #[error("{option} names '{name}' twice")]
     Twice { option: &'static str, name: String },
     #[error("{}: a test directory brings its inputs: give {option} with the model file instead", .dir.display())]
@@ -110,7 +110,7 @@ impl CommandError {
 }
 
 /// Returns the options to add to the command line.
-fn dim_options(open: &[OpenDim]) -> String {
+fn dim_options(open: &[DynamicDim]) -> String {
     let options: Vec<_> = open.iter().map(|open| format!("--dim {}=N", open.dim)).collect();
     options.join(" ")
 }

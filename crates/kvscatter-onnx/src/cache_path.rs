@@ -40,7 +40,7 @@ pub struct CachePath {
 /// Why a cache has no path of its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Inseparable {
+pub enum CachePathError {
     /// An operator that writes the cache computes something else as well, or is not known.
     #[error("{node} does more than hand the cache on or write rows of it")]
     Node {
@@ -63,7 +63,7 @@ pub enum Inseparable {
     },
 }
 
-impl Inseparable {
+impl CachePathError {
     /// What a constant on the way may take.
     pub const CONSTANT_BYTES: usize = 64 << 10;
 }
@@ -72,8 +72,8 @@ impl CachePath {
     /// The path of each cache of a decoder, in the decoder's order.
     ///
     /// # Errors
-    /// Those of [`Graph::new`] and [`Decoder::of`]. A cache without a path is an [`Inseparable`] in its place.
-    pub fn of(model: &Model) -> Result<Vec<Result<Self, Inseparable>>, OnnxError> {
+    /// Those of [`Graph::new`] and [`Decoder::of`]. A cache without a path is a [`CachePathError`] at its index.
+    pub fn of(model: &Model) -> Result<Vec<Result<Self, CachePathError>>, OnnxError> {
         let graph = model.graph()?;
         let decoder = Decoder::of(&graph)?;
         let mut finder = Finder::new(model, &graph);
@@ -114,7 +114,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         }
     }
 
-    fn path(&mut self, cache: &Cache<'m>) -> Result<CachePath, Inseparable> {
+    fn path(&mut self, cache: &Cache<'m>) -> Result<CachePath, CachePathError> {
         let nodes = self.nodes(cache)?;
         let mut draft = Draft { rank: cache.past_shape.len(), ..Draft::default() };
         let mut element = cache.element;
@@ -165,8 +165,9 @@ impl<'a, 'm> Finder<'a, 'm> {
     }
 
     /// From past to present.
-    fn nodes(&self, cache: &Cache<'m>) -> Result<Vec<Node<'m>>, Inseparable> {
-        let no_way = || Inseparable::NoWay { past: cache.past.to_owned(), present: cache.present.to_owned() };
+    fn nodes(&self, cache: &Cache<'m>) -> Result<Vec<Node<'m>>, CachePathError> {
+        let no_way =
+            || CachePathError::NoWay { past: cache.past.to_owned(), present: cache.present.to_owned() };
         let mut nodes = Vec::new();
         let mut value = cache.present;
         while value != cache.past {
@@ -224,8 +225,8 @@ impl<'a, 'm> Finder<'a, 'm> {
     }
 
     /// Takes a constant over into the path. What is none is an input already.
-    fn constant(&mut self, value: &'m str, draft: &mut Draft<'m>) -> Result<(), Inseparable> {
-        let too_large = || Inseparable::Constant { name: value.to_owned() };
+    fn constant(&mut self, value: &'m str, draft: &mut Draft<'m>) -> Result<(), CachePathError> {
+        let too_large = || CachePathError::Constant { name: value.to_owned() };
         if draft.known.contains(value) {
             return Ok(());
         }
@@ -287,11 +288,11 @@ impl<'m> Draft<'m> {
 
 fn has_few_bytes(message: &impl buffa::Message) -> bool {
     let size = message.try_encoded_len().ok().and_then(|size| usize::try_from(size).ok());
-    size.is_some_and(|size| size <= Inseparable::CONSTANT_BYTES)
+    size.is_some_and(|size| size <= CachePathError::CONSTANT_BYTES)
 }
 
-fn inseparable(node: &Node<'_>) -> Inseparable {
-    Inseparable::Node { node: Box::new(node.label()) }
+fn inseparable(node: &Node<'_>) -> CachePathError {
+    CachePathError::Node { node: Box::new(node.label()) }
 }
 
 /// A tensor of open sizes.

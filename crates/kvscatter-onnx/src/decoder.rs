@@ -2,7 +2,7 @@
 //!
 //! Names decide nothing here but one thing: where two inputs of a kind are used in the same way, as GPT-2's token
 //! and position ids are (each picks rows of a table), the names that exporters give them tell them apart; see
-//! [`Role`].
+//! [`InputRole`].
 
 mod cache;
 mod cost;
@@ -24,8 +24,8 @@ pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
 use flow::Flow;
 pub use growth::Growth;
-pub use hazards::{Hazard, PrefixMask, Runtime};
-pub use roles::{Input, Role};
+pub use hazards::{Hazard, PrefixMask, RuntimeBug};
+pub use roles::{Input, InputRole};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
 /// A decoder: a graph whose caches go in as inputs and come back as outputs, with rows written.
@@ -75,7 +75,7 @@ impl<'m> Decoder<'m> {
 
     /// The first input with a role.
     #[must_use]
-    pub fn input(&self, role: Role) -> Option<&ValueInfo<'m>> {
+    pub fn input(&self, role: InputRole) -> Option<&ValueInfo<'m>> {
         self.inputs.iter().find(|input| input.role == role).map(|input| &input.value)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// An open dimension without a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenDim {
+pub struct DynamicDim {
     /// What its size is given under; see [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
     pub dim: String,
     /// The first input that has it.
@@ -12,11 +12,11 @@ pub struct OpenDim {
 }
 
 /// `dimension "b" of input "x", dimension "h" of input "x"`.
-pub(crate) struct OpenDims<'a>(pub(crate) &'a [OpenDim]);
+pub(crate) struct DynamicDims<'a>(pub(crate) &'a [DynamicDim]);
 
-impl fmt::Display for OpenDims<'_> {
+impl fmt::Display for DynamicDims<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, OpenDim { dim, input }) in self.0.iter().enumerate() {
+        for (index, DynamicDim { dim, input }) in self.0.iter().enumerate() {
             let comma = if index > 0 { ", " } else { "" };
             write!(f, "{comma}dimension {dim:?} of input {input:?}")?;
         }

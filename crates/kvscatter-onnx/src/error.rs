@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 
 use crate::convert::ConvertRefusal;
-use crate::dynamic_dim::{OpenDim, OpenDims};
+use crate::dynamic_dim::{DynamicDim, DynamicDims};
 use crate::eval::NotInPlace;
 use crate::{FoldError, NodeLabel, TensorError};
 
@@ -292,8 +292,8 @@ pub enum OnnxError {
     #[error("input {name:?} declares no shape: give its values")]
     ShapeUnknown { name: String },
     /// Dimensions whose sizes nobody gave: all of them.
-    #[error("the size of {} is open: give it", OpenDims(open))]
-    DimsMissing { open: Vec<OpenDim> },
+    #[error("the size of {} is open: give it", DynamicDims(open))]
+    DimsMissing { open: Vec<DynamicDim> },
     /// A dimension that no input has.
     #[error("no input has a dimension {dim:?} whose size is open")]
     DimUnused { dim: String },

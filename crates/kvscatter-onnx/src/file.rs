@@ -15,8 +15,8 @@ use cap_std::fs::{File, OpenOptions};
 use crate::OnnxError;
 
 pub use identity::{Identity, folder_of};
-pub use kind::Kind;
-pub use unfinished::{Ending, Unfinished, remove_unfinished};
+pub use kind::OutputFileKind;
+pub use unfinished::{ShutdownGuard, UnfinishedFiles, remove_unfinished};
 pub use write::write;
 pub(crate) use write::write_with;
 

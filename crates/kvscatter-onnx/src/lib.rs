@@ -5,7 +5,7 @@
 //! * [`Model`] loads and saves a model without losing what this crate does not know; [`Graph`] is its graph, the
 //!   structure checked.
 //! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`, writes the cache in
-//!   place where the graph allows it, and reports where it did. [`generate::inputs`] makes inputs for it.
+//!   place where the graph allows it, and reports where it did. [`random_inputs::inputs`] makes inputs for it.
 //! * [`decoder::Decoder`] finds a decoder's caches by following its graph, with their costs and hazards;
 //!   [`convert::convert()`] makes caches that grow static, [`lower()`] replaces `TensorScatter`, and
 //!   [`Model::save_with_weights`] writes the result with the files of its weights. [`CachePath`] is what lies between one
@@ -14,11 +14,11 @@
 //!
 //! ```
 //! use std::collections::BTreeMap;
-//! use kvscatter_onnx::{Model, generate, eval::{Evaluator, Feed, Placement}};
+//! use kvscatter_onnx::{Model, random_inputs, eval::{Evaluator, Feed, Placement}};
 //!
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx-node/test_tensorscatter_circular");
 //! let model = Model::load(&std::path::Path::new(folder).join("model.onnx"))?;
-//! let inputs = generate::inputs(&model, &BTreeMap::new(), 42)?;
+//! let inputs = random_inputs::inputs(&model, &BTreeMap::new(), 42)?;
 //! let feeds = inputs.iter().map(|(name, tensor)| (name.as_str(), Feed::Donated(tensor.clone()))).collect();
 //! let done = Evaluator::new(&model)?.run(feeds, Placement::Auto)?;
 //! assert!(done.report.is_in_place());
@@ -47,7 +47,6 @@ pub mod eval;
 mod external;
 pub mod file;
 mod fold;
-pub mod generate;
 mod graph;
 mod lower;
 mod model;
@@ -55,6 +54,7 @@ mod model_file;
 mod node_label;
 mod opset;
 pub mod proto;
+pub mod random_inputs;
 mod save;
 mod tensor;
 pub mod tensor_proto;
@@ -64,16 +64,16 @@ pub mod test_dir;
 /// 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 
-pub use cache_path::{CachePath, Inseparable};
+pub use cache_path::{CachePath, CachePathError};
 pub use error::OnnxError;
 pub use external::ExternalData;
 pub use fold::FoldError;
 pub use graph::{Graph, Node, ValueInfo};
 pub use kvscatter::spec::Dimension;
-pub use lower::{Lowered, Target, lower};
+pub use lower::{LowerTarget, Lowered, lower};
 pub use model::Model;
 pub use model_file::ModelFile;
 pub use node_label::NodeLabel;
-pub use save::{DataFile, Placed, Weights};
+pub use save::{DataFile, DataFileOrigin, WeightTransfer};
 pub use tensor::{Data, DataMut, Tensor, TensorError, storage_len};
 pub use tensor_proto::{read_tensor_pb, write_tensor_pb};

@@ -18,7 +18,7 @@ use scatter::{is_scatter, scatters};
 
 /// What `TensorScatter` becomes. Both exist since long; engines differ in which one they do well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum LowerTarget {
     /// An index for every element of the update.
     ScatterElements,
     /// An index for every row of the update.
@@ -44,7 +44,7 @@ pub struct Lowered {
 /// [`OnnxError::ScatterNested`] for one in the body of another node, [`OnnxError::RankUnknown`], [`OnnxError::RankTooLarge`], [`OnnxError::LowerType`] for an
 /// element type that the target does not have, and those about a `TensorScatter` that breaks its own rules.
 /// [`OnnxError::ScatterInFunction`] for one in a function of the model.
-pub fn lower(model: &Model, target: Target) -> Result<Lowered, OnnxError> {
+pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
     let graph = model.graph()?;
     check_nesting(model, &graph)?;
     let scatters = scatters(model, &graph)?;
@@ -55,15 +55,15 @@ pub fn lower(model: &Model, target: Target) -> Result<Lowered, OnnxError> {
     let mut indices = Indices::new(Editor::new(lowered.proto_mut())?);
     for scatter in &scatters {
         let written = match target {
-            Target::ScatterElements => indices.of_elements(scatter)?,
-            Target::ScatterNd => indices.of_rows(scatter)?,
+            LowerTarget::ScatterElements => indices.of_elements(scatter)?,
+            LowerTarget::ScatterNd => indices.of_rows(scatter)?,
         };
         let inputs = [scatter.past_cache, &written, scatter.update];
         let node = match target {
-            Target::ScatterElements => {
+            LowerTarget::ScatterElements => {
                 NewNode::new("ScatterElements", &inputs).int("axis", axis_of(scatter.axis))
             }
-            Target::ScatterNd => NewNode::new("ScatterND", &inputs),
+            LowerTarget::ScatterNd => NewNode::new("ScatterND", &inputs),
         };
         indices.editor().replace_node(scatter.node.index(), node);
     }

@@ -8,12 +8,12 @@ use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File};
 
 use crate::external::Folder;
-use crate::file::{self, Identity, Kind, Unfinished, folder_of};
+use crate::file::{self, Identity, OutputFileKind, UnfinishedFiles, folder_of};
 use crate::{Model, OnnxError};
 
 /// How files of values come into another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Weights {
+pub enum WeightTransfer {
     /// As a file of their own.
     #[default]
     Copy,
@@ -30,12 +30,12 @@ pub struct DataFile {
     /// Its size.
     pub bytes: u64,
     /// How it came there.
-    pub placed: Placed,
+    pub origin: DataFileOrigin,
 }
 
 /// How a file of values came to lie beside a saved model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum DataFileOrigin {
     /// It is the original's: both models lie in one folder.
     Shared,
     /// It was there already, with the same contents.
@@ -55,15 +55,19 @@ impl Model {
     /// Within [`OnnxError::InFile`], and nothing was written: [`OnnxError::OverInput`] if `path` leads to the model's own file or
     /// to one of its values; [`OnnxError::OtherKind`] for a file that is no model; [`OnnxError::DataFileDiffers`] if another file has the place of one of those; and those of
     /// the file system. [`OnnxError::Encode`]; those on external data, within [`OnnxError::InTensor`] in the model that was read.
-    pub fn save_with_weights(&self, path: &Path, weights: Weights) -> Result<Vec<DataFile>, OnnxError> {
+    pub fn save_with_weights(
+        &self,
+        path: &Path,
+        weights: WeightTransfer,
+    ) -> Result<Vec<DataFile>, OnnxError> {
         let bytes = self.to_bytes().map_err(|error| error.in_file(path))?;
         let identity = Identity::of(path).map_err(|error| OnnxError::Io(error).in_file(path))?;
         let is_output = |input: &Path| Identity::of(input).is_ok_and(|input| input == identity);
         if self.path().is_some_and(is_output) || self.external_files().iter().any(|input| is_output(input)) {
             return Err(OnnxError::OverInput.in_file(path));
         }
-        Kind::Model.check(path).map_err(|error| error.in_file(path))?;
-        let mut made = Unfinished::new();
+        OutputFileKind::Model.check(path).map_err(|error| error.in_file(path))?;
+        let mut made = UnfinishedFiles::new();
         let in_model = |error: OnnxError| match self.path() {
             Some(from) => error.in_file(from),
             None => error,
@@ -93,14 +97,14 @@ struct Transfer<'a> {
     to: &'a Path,
     /// The model to be written.
     output: &'a Identity,
-    weights: Weights,
+    weights: WeightTransfer,
 }
 
 impl Transfer<'_> {
     fn place_all(
         &self,
         locations: &BTreeSet<String>,
-        made: &mut Unfinished,
+        made: &mut UnfinishedFiles,
     ) -> Result<Vec<DataFile>, OnnxError> {
         let io = |error| OnnxError::Io(error).in_file(self.to);
         let is_same =
@@ -113,19 +117,28 @@ impl Transfer<'_> {
                 let (file, bytes) = self.source.file(Path::new(location)).map_err(in_location)?;
                 let inside = self.source.resolve(Path::new(location)).map_err(in_location)?;
                 if is_same {
-                    return Ok(DataFile { path: self.to.join(location), bytes, placed: Placed::Shared });
+                    return Ok(DataFile {
+                        path: self.to.join(location),
+                        bytes,
+                        origin: DataFileOrigin::Shared,
+                    });
                 }
                 let path = self.place_for(location, &folder, made)?;
-                let placed = self
+                let origin = self
                     .place(file, bytes, &self.from.join(inside), &path, made)
                     .map_err(|error| error.in_file(&path))?;
-                Ok(DataFile { path, bytes, placed })
+                Ok(DataFile { path, bytes, origin })
             })
             .collect()
     }
 
     /// Where a location lies in the new folder, the folders on the way made.
-    fn place_for(&self, location: &str, folder: &Dir, made: &mut Unfinished) -> Result<PathBuf, OnnxError> {
+    fn place_for(
+        &self,
+        location: &str,
+        folder: &Dir,
+        made: &mut UnfinishedFiles,
+    ) -> Result<PathBuf, OnnxError> {
         let mut names: Vec<_> = Path::new(location)
             .components()
             .filter(|part| matches!(part, Component::Normal(_)))
@@ -154,8 +167,8 @@ impl Transfer<'_> {
         bytes: u64,
         source: &Path,
         target: &Path,
-        made: &mut Unfinished,
-    ) -> Result<Placed, OnnxError> {
+        made: &mut UnfinishedFiles,
+    ) -> Result<DataFileOrigin, OnnxError> {
         if Identity::of(target).is_ok_and(|target| target == *self.output) {
             return Err(OnnxError::DataFileIsModel);
         }
@@ -163,13 +176,15 @@ impl Transfer<'_> {
             let is_source = Identity::of(target)
                 .is_ok_and(|target| Identity::of(source).is_ok_and(|source| source == target));
             return if is_source || same_contents(file, bytes, target)? {
-                Ok(Placed::Kept)
+                Ok(DataFileOrigin::Kept)
             } else {
                 Err(OnnxError::DataFileDiffers)
             };
         }
-        if self.weights == Weights::Link && made.file(target, || std::fs::hard_link(source, target)).is_ok() {
-            return Ok(Placed::Linked);
+        if self.weights == WeightTransfer::Link
+            && made.file(target, || std::fs::hard_link(source, target)).is_ok()
+        {
+            return Ok(DataFileOrigin::Linked);
         }
         let (mut copy, path) = made.file_in(folder_of(target)).map_err(OnnxError::Io)?;
         let got = io::copy(&mut file.into_std().take(bytes), &mut copy).map_err(OnnxError::Io)?;
@@ -177,7 +192,7 @@ impl Transfer<'_> {
             return Err(OnnxError::FileShrank { expected: bytes, got });
         }
         made.rename(&path, target).map_err(OnnxError::Io)?;
-        Ok(Placed::Copied)
+        Ok(DataFileOrigin::Copied)
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_session::{Generator, GreedyOptions, KvSession, SessionOptions};
 
@@ -33,7 +33,7 @@ fn converted_decoders_score_each_sample_as_alone() {
     for name in ["optimum-llama", "mobius-llama-dynamic"] {
         let converted = convert(&Model::load(&testdata(name)).unwrap(), 24).unwrap();
         let path = folder.path().join(format!("{name}.onnx"));
-        converted.model.save_with_weights(&path, Weights::Copy).unwrap();
+        converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         (0..4).for_each(|seed| churn::churn(&engine, &path, None, seed, 1e-4));
     }
 }

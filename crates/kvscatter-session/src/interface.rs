@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
-use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, Role};
+use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole};
 use kvscatter_onnx::{Dimension, Graph, Node, ValueInfo};
 
 use crate::{ModelSize, SessionError, SessionSetting};
@@ -63,7 +63,7 @@ pub struct FeedPort {
 
 /// What an input is fed with.
 ///
-/// It is the [`Role`] that the graph shows for the input. It has no `Past` and no `Other`, since neither can be fed, so a
+/// It is the [`InputRole`] that the graph shows for the input. It has no `Past` and no `Other`, since neither can be fed, so a
 /// `Purpose` is the proof that an input can be. An input without a role may have a purpose: the write indices or lengths
 /// that are computed from it alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Interface {
     pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
         let caches = cache_ports(decoder);
-        let others = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
+        let others = decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
         let computed = computed(graph, decoder);
         let feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
         let mut batch = None;
@@ -102,7 +102,7 @@ impl Interface {
         let of_feeds = decoder
             .inputs
             .iter()
-            .filter(|input| !matches!(input.role, Role::Past(_) | Role::TotalSequenceLength))
+            .filter(|input| !matches!(input.role, InputRole::Past(_) | InputRole::TotalSequenceLength))
             .map(|input| (input.value.name, known(&input.value, 0)));
         for (name, size) in of_caches.chain(of_feeds) {
             let Some(size) = size else { continue };
@@ -116,7 +116,7 @@ impl Interface {
             }
             batch = Some(size);
         }
-        let tokens = decoder.inputs.iter().find(|input| input.role == Role::TokenIds);
+        let tokens = decoder.inputs.iter().find(|input| input.role == InputRole::TokenIds);
         let is_decode_only = match tokens.and_then(|tokens| known(&tokens.value, 1)) {
             Some(1) => true,
             Some(size) => return Err(SessionError::TokensFixed { size }),
@@ -249,21 +249,21 @@ impl CachePort {
 }
 
 impl FeedPort {
-    fn of(input: &Input<'_>, computed: &BTreeMap<&str, Role>) -> Result<Self, SessionError> {
+    fn of(input: &Input<'_>, computed: &BTreeMap<&str, InputRole>) -> Result<Self, SessionError> {
         let value = &input.value;
         let role = match input.role {
-            Role::Other => computed.get(value.name).copied().unwrap_or(Role::Other),
+            InputRole::Other => computed.get(value.name).copied().unwrap_or(InputRole::Other),
             role => role,
         };
         let purpose = match role {
-            Role::TokenIds => Purpose::Tokens,
-            Role::PositionIds => Purpose::Positions,
-            Role::AttentionMask => Purpose::Mask,
-            Role::WriteIndices => Purpose::WriteIndices,
-            Role::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
-            Role::SeqlensK => Purpose::SeqlensK,
-            Role::TotalSequenceLength => Purpose::TotalLength,
-            Role::Past(_) | Role::Other => {
+            InputRole::TokenIds => Purpose::Tokens,
+            InputRole::PositionIds => Purpose::Positions,
+            InputRole::AttentionMask => Purpose::Mask,
+            InputRole::WriteIndices => Purpose::WriteIndices,
+            InputRole::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
+            InputRole::SeqlensK => Purpose::SeqlensK,
+            InputRole::TotalSequenceLength => Purpose::TotalLength,
+            InputRole::Past(_) | InputRole::Other => {
                 return Err(SessionError::InputUnknown { input: value.name.to_owned() });
             }
         };
@@ -287,7 +287,7 @@ impl FeedPort {
 
 /// Returns the inputs without a role from which alone the write indices, or the lengths of attention, are computed. They
 /// are fed as if they were those, and wrong results show if they are not.
-fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, Role> {
+fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, InputRole> {
     let mut makers = BTreeMap::new();
     for node in graph.nodes() {
         let made = node.proto().output.iter().filter(|name| !name.is_empty());
@@ -297,7 +297,7 @@ fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, R
         .inputs
         .iter()
         .filter(|input| {
-            input.role == Role::Other && input.value.shape.as_ref().is_some_and(|shape| shape.len() == 1)
+            input.role == InputRole::Other && input.value.shape.as_ref().is_some_and(|shape| shape.len() == 1)
         })
         .map(|input| input.value.name)
         .collect();
@@ -305,9 +305,10 @@ fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, R
         decoder.caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
     let lengths = graph.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
     let mut roles = BTreeMap::new();
-    for (role, values) in
-        [(Role::WriteIndices, indices.collect::<Vec<_>>()), (Role::NonpadKvSeqlen, lengths.collect())]
-    {
+    for (role, values) in [
+        (InputRole::WriteIndices, indices.collect::<Vec<_>>()),
+        (InputRole::NonpadKvSeqlen, lengths.collect()),
+    ] {
         let sources = sources(&makers, values);
         if let [only] = sources.intersection(&others).copied().collect::<Vec<_>>().as_slice() {
             roles.entry(*only).or_insert(role);

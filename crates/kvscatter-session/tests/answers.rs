@@ -10,7 +10,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::proto::ValueInfoProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
-use kvscatter_onnx::{Model, ModelFile, Weights};
+use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     Engine, Generator, GreedyOptions, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions,
     Step, StepOutput, Tensor,
@@ -193,7 +193,7 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
     tensor(&mut graph.input, "input_ids").elem_type = Some(ElementType::Int32.onnx_code());
     tensor(&mut graph.output, "logits").shape.as_option_mut().unwrap().dim[2].value = None;
-    model.save_with_weights(&file, Weights::Copy).unwrap();
+    model.save_with_weights(&file, WeightTransfer::Copy).unwrap();
     let mut session = KvSession::open(&engine, &file, SessionOptions::default()).unwrap();
     let sample = session.add().unwrap();
     let error = session.prefill(&[(sample, &[1, 1 << 40])], 1).unwrap_err();
@@ -216,7 +216,7 @@ fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
     for name in ["key_cache.0", "value_cache.0", "key_cache.1", "value_cache.1"] {
         tensor(&mut graph.input, name).shape.as_option_mut().unwrap().dim[1].value = None;
     }
-    model.save_with_weights(&file, Weights::Copy).unwrap();
+    model.save_with_weights(&file, WeightTransfer::Copy).unwrap();
     let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));
     let open = |capacity| {
         let options = SessionOptions { capacity, memory: 1 << 20, ..SessionOptions::default() };
@@ -259,7 +259,7 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
     for name in [STATIC, GROWING] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("model.onnx");
-        decode_only(name).save_with_weights(&file, Weights::Copy).unwrap();
+        decode_only(name).save_with_weights(&file, WeightTransfer::Copy).unwrap();
         let generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
         let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 8 };
         let generated = generator

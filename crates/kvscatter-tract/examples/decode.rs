@@ -14,7 +14,7 @@ use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::proto::ValueInfoProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as Size;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{KvSession, Sample, SessionOptions};
 use kvscatter_tract::Tract;
 
@@ -107,7 +107,7 @@ fn converted(capacity: usize, folder: &Path) -> Result<PathBuf, Box<dyn Error>> 
 fn save(model: &Model, folder: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let path = folder.join(name).join("model.onnx");
     std::fs::create_dir_all(folder.join(name))?;
-    model.save_with_weights(&path, Weights::Copy)?;
+    model.save_with_weights(&path, WeightTransfer::Copy)?;
     Ok(path)
 }
 

@@ -17,7 +17,7 @@ use kvscatter_bench::{
     Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters, Progress,
     Report, Scene, Starts, Temperature, UpdateLayout, engines, measure,
 };
-use kvscatter_onnx::file::Kind;
+use kvscatter_onnx::file::OutputFileKind;
 
 use crate::error::CommandError;
 use crate::files;
@@ -155,7 +155,7 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
     }
     // This is last, so that the report is printed even if the picture cannot be written.
     if let (Some(path), Some(picture)) = (&svg, &picture) {
-        files::write_page(path, picture, Kind::Svg, &[])?;
+        files::write_page(path, picture, OutputFileKind::Svg, &[])?;
     }
     Ok(outcome(&report))
 }

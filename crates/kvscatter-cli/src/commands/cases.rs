@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use kvscatter::ElementType;
 use kvscatter_certify::text::size;
-use kvscatter_onnx::file::Unfinished;
+use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case, Element, Values, tensor_scatter};
@@ -101,7 +101,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
 /// [`MARKER`].
 fn write_all(args: &Cases) -> Result<usize, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
-    let mut unfinished = Unfinished::new();
+    let mut unfinished = UnfinishedFiles::new();
     unfinished.folders(&args.output).map_err(refuse)?;
     let folder = unfinished.folder_in(&args.output, INCOMPLETE).map_err(refuse)?;
     files::write_bytes(&folder.join(MARKER), MARKED.as_bytes(), &[])?;

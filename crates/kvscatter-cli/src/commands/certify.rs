@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
 use kvscatter_certify::{CertifyOptions, Progress, certify, report};
-use kvscatter_onnx::file::Kind;
+use kvscatter_onnx::file::OutputFileKind;
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model};
 
 use crate::engines::{self, EngineName};
@@ -110,17 +110,16 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
     if let Some(html) = &args.html {
         // This is checked first, because certifying is slow.
-        files::check_page(html, Kind::Html, &inputs)?;
+        files::check_page(html, OutputFileKind::Html, &inputs)?;
     }
     let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
     let bar = ProgressBar::no_length();
     let certificate = certify(&*engine, &args.options(), &mut |progress| show_progress(&bar, progress));
     bar.finish_and_clear();
     let certificate = certificate?;
-    let written = args
-        .html
-        .as_ref()
-        .map_or(Ok(()), |html| files::write_page(html, &report::html(&certificate), Kind::Html, &inputs));
+    let written = args.html.as_ref().map_or(Ok(()), |html| {
+        files::write_page(html, &report::html(&certificate), OutputFileKind::Html, &inputs)
+    });
     // Certifying is slow, so the certificate is printed even if the page cannot be written.
     let html = args.html.as_deref().filter(|_| written.is_ok());
     if output.is_json() {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::Model;
-use kvscatter_onnx::convert::Advice;
+use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cache, Decoder};
 
 use crate::commands::named::{Dim, unique};
@@ -81,8 +81,8 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let inspected = Inspected {
         model: args.model.display().to_string(),
         advice: grows.then(|| match args.max_seq {
-            Some(max_seq) => Advice::at(&model, max_seq.get()),
-            None => Advice::near(&model, sizes.capacity),
+            Some(max_seq) => ConvertOutcome::at(&model, max_seq.get()),
+            None => ConvertOutcome::near(&model, sizes.capacity),
         }),
         sizes,
         hazards: decoder.hazards(),

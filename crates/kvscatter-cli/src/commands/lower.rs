@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use kvscatter_onnx::{DataFile, Lowered, Model, Target, lower};
+use kvscatter_onnx::{DataFile, LowerTarget, Lowered, Model, lower};
 use serde::Serialize;
 
 use super::weights::{self, WeightFileDocument, WeightFiles};
@@ -40,27 +40,27 @@ pub(crate) struct Lower {
 
     /// The operator that replaces it
     #[arg(long, value_enum)]
-    to: LowerTarget,
+    to: TargetOption,
 
     /// What to do with files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
 }
 
-/// [`Target`], in the command line's words.
+/// [`LowerTarget`], in the command line's words.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum LowerTarget {
+enum TargetOption {
     /// An index for every element
     ScatterElements,
     /// An index for every row
     ScatterNd,
 }
 
-impl LowerTarget {
-    fn target(self) -> Target {
+impl TargetOption {
+    fn target(self) -> LowerTarget {
         match self {
-            Self::ScatterElements => Target::ScatterElements,
-            Self::ScatterNd => Target::ScatterNd,
+            Self::ScatterElements => LowerTarget::ScatterElements,
+            Self::ScatterNd => LowerTarget::ScatterNd,
         }
     }
 

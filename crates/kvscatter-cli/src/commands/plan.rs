@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use kvscatter::picture::Picture;
 use kvscatter::{Block, ElementType, Loop, Segment, WritePlan};
-use kvscatter_onnx::file::Kind;
+use kvscatter_onnx::file::OutputFileKind;
 use serde::Serialize;
 
 use crate::error::CommandError;
@@ -155,7 +155,7 @@ impl<O: Args> Planned<O> {
                 let operands = [self.cache.path(), self.update.path()].into_iter().flatten();
                 let inputs: Vec<_> = operands.chain(operator.files()).collect();
                 let svg = Picture::new(plan, SVG_LANES).svg().to_string();
-                files::write_page(path, &svg, Kind::Svg, &inputs)?;
+                files::write_page(path, &svg, OutputFileKind::Svg, &inputs)?;
             }
             if output.is_json() {
                 output.json(&PlanDocument::new(plan, operator.has_layers(), cache, update))?;

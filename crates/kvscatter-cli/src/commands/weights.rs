@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use kvscatter_onnx::{DataFile, Placed, Weights};
+use kvscatter_onnx::{DataFile, DataFileOrigin, WeightTransfer};
 use serde::Serialize;
 
 use crate::output::{Output, one_line};
 
-/// [`Weights`], in the command line's words.
+/// [`WeightTransfer`], in the command line's words.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum WeightFiles {
     /// As copies
@@ -18,7 +18,7 @@ pub(crate) enum WeightFiles {
     Link,
 }
 
-impl From<WeightFiles> for Weights {
+impl From<WeightFiles> for WeightTransfer {
     fn from(files: WeightFiles) -> Self {
         match files {
             WeightFiles::Copy => Self::Copy,
@@ -37,7 +37,7 @@ pub(crate) struct WeightFileDocument {
 
 impl From<&DataFile> for WeightFileDocument {
     fn from(file: &DataFile) -> Self {
-        Self { path: file.path.display().to_string(), bytes: file.bytes, placed: placed(file.placed) }
+        Self { path: file.path.display().to_string(), bytes: file.bytes, placed: origin(file.origin) }
     }
 }
 
@@ -45,17 +45,17 @@ impl From<&DataFile> for WeightFileDocument {
 pub(crate) fn show(files: &[DataFile], output: &mut Output) -> io::Result<()> {
     for file in files {
         let path = one_line(&file.path.display().to_string());
-        writeln!(output, "{path}: weights of {} bytes, {}", file.bytes, placed(file.placed))?;
+        writeln!(output, "{path}: weights of {} bytes, {}", file.bytes, origin(file.origin))?;
     }
     Ok(())
 }
 
 /// Returns how a file of weights got into the model's folder.
-fn placed(placed: Placed) -> &'static str {
-    match placed {
-        Placed::Shared => "shared",
-        Placed::Kept => "kept",
-        Placed::Linked => "linked",
-        Placed::Copied => "copied",
+fn origin(origin: DataFileOrigin) -> &'static str {
+    match origin {
+        DataFileOrigin::Shared => "shared",
+        DataFileOrigin::Kept => "kept",
+        DataFileOrigin::Linked => "linked",
+        DataFileOrigin::Copied => "copied",
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvscatter_onnx::Tensor;
-use kvscatter_onnx::file::{self, Identity, Kind};
+use kvscatter_onnx::file::{self, Identity, OutputFileKind};
 
 use super::location::Format;
 use super::{FileError, Location, Problem, npy, npz, safetensors};
@@ -55,7 +55,12 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result
 ///
 /// # Errors
 /// Those of [`check_page`] and of the file system.
-pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) -> Result<(), FileError> {
+pub(crate) fn write_page(
+    path: &Path,
+    text: &str,
+    kind: OutputFileKind,
+    inputs: &[&Path],
+) -> Result<(), FileError> {
     check_page(path, kind, inputs)?;
     put(path, text.as_bytes())
 }
@@ -65,7 +70,7 @@ pub(crate) fn write_page(path: &Path, text: &str, kind: Kind, inputs: &[&Path]) 
 ///
 /// # Errors
 /// [`FileError`] otherwise, or if the file system refuses.
-pub(crate) fn check_page(path: &Path, kind: Kind, inputs: &[&Path]) -> Result<(), FileError> {
+pub(crate) fn check_page(path: &Path, kind: OutputFileKind, inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     kind.check(path).map_err(|error| match error {
         kvscatter_onnx::OnnxError::Io(error) => FileError::at_path(path, error),

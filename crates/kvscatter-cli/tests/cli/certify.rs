@@ -3,7 +3,7 @@
 
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnx::{Model, WeightTransfer};
 
 use crate::support::Folder;
 
@@ -89,7 +89,7 @@ fn what_is_refused_names_the_options() {
             _ => {}
         }
     }
-    model.save_with_weights(&other, Weights::Copy).unwrap();
+    model.save_with_weights(&other, WeightTransfer::Copy).unwrap();
     let open = "the caches have an open capacity: one must be given (--capacity)";
     says("certify other.onnx --engine tract", open);
     says("generate other.onnx --prompt-ids 1", open);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::refusal::ConvertRefusal;
-use crate::decoder::{Cache, Decoder, Role, WriterStyle};
+use crate::decoder::{Cache, Decoder, InputRole, WriterStyle};
 use crate::{Dimension, Graph, Node, OnnxError};
 
 /// The form of a static cache: `[batch, heads, max_seq, head size]`.
@@ -28,7 +28,7 @@ pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) ->
         }
     }
     let pasts = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
-    let positions = decoder.input(Role::PositionIds).map(|positions| positions.name);
+    let positions = decoder.input(InputRole::PositionIds).map(|positions| positions.name);
     for node in graph.nodes() {
         if let Some(refusal) = reading(node, &pasts).or_else(|| looking_up(node, graph, positions?, max_seq))
         {

@@ -7,7 +7,7 @@ use super::exported::Exported;
 use super::length::{self, Replacement};
 use super::rewriter::AddedInputs;
 use super::{caches, rewrite};
-use crate::decoder::{CostAt, Decoder, Role};
+use crate::decoder::{CostAt, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, opset};
 
@@ -63,7 +63,7 @@ fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Co
         caches: decoder.caches.len(),
         bytes_per_slot,
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
-        attention_mask: decoder.input(Role::AttentionMask).map(|mask| mask.name.to_owned()),
+        attention_mask: decoder.input(InputRole::AttentionMask).map(|mask| mask.name.to_owned()),
         write_indices: rewritten.write_indices,
         nonpad_kv_seqlen: rewritten.nonpad_kv_seqlen,
         model: converted,

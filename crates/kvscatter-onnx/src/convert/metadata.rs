@@ -1,7 +1,7 @@
 //! What a converted model says of itself.
 
 use super::rewriter::AddedInputs;
-use crate::decoder::{Decoder, Role};
+use crate::decoder::{Decoder, InputRole};
 use crate::edit::Editor;
 
 /// Writes the contract of the new inputs into `metadata_props`, under keys that begin with `kvscatter.`.
@@ -28,7 +28,7 @@ pub(super) fn write(max_seq: usize, decoder: &Decoder<'_>, added: &AddedInputs, 
              written too, and overwritten if the next step begins at their slot"
         ),
     );
-    let mask = decoder.input(Role::AttentionMask).map(|mask| mask.name);
+    let mask = decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
     if let Some(mask) = mask {
         set(
             "attention_mask",

@@ -10,7 +10,6 @@
 //! graphs are evaluated on the same situations, and whatever else leads into the arithmetic must be the same.
 //! Structure decides, never a name. Weights are not touched, and those in other files not even read.
 
-mod advice;
 mod attention;
 mod caches;
 mod conversion;
@@ -18,6 +17,7 @@ mod equivalence;
 mod exported;
 mod length;
 mod metadata;
+mod outcome;
 mod probe;
 mod refusal;
 mod rewrite;
@@ -25,6 +25,6 @@ mod rewriter;
 mod sites;
 mod visibility;
 
-pub use advice::Advice;
 pub use conversion::{Converted, convert};
+pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;

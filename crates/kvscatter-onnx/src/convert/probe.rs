@@ -6,7 +6,7 @@ use std::ops::Range;
 use kvscatter::ElementType;
 
 use super::refusal::ConvertRefusal;
-use crate::decoder::{Decoder, Input, Role};
+use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
 
@@ -48,7 +48,7 @@ pub(super) struct Inputs<'m> {
 #[derive(Debug)]
 struct Growing<'m> {
     value: ValueInfo<'m>,
-    role: Role,
+    role: InputRole,
     /// Of each dimension.
     lengths: Vec<Length>,
 }
@@ -89,8 +89,8 @@ impl Probe {
         for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
             let data = match role {
-                Role::AttentionMask => Some(self.mask_values(value.element, self.total())),
-                Role::PositionIds => self.positions(&shape),
+                InputRole::AttentionMask => Some(self.mask_values(value.element, self.total())),
+                InputRole::PositionIds => self.positions(&shape),
                 _ => None,
             };
             fold.set(value.name, Value { element: value.element, shape, data })?;
@@ -110,21 +110,22 @@ impl Probe {
             let per_sample =
                 |number: usize| Values::Ints(vec![i64::try_from(number).unwrap_or(i64::MAX); self.batch]);
             let (shape, data) = match role {
-                Role::WriteIndices => (vec![self.batch], Some(per_sample(self.past))),
-                Role::NonpadKvSeqlen => (vec![self.batch], Some(per_sample(self.total()))),
-                Role::AttentionMask => {
+                InputRole::WriteIndices => (vec![self.batch], Some(per_sample(self.past))),
+                InputRole::NonpadKvSeqlen => (vec![self.batch], Some(per_sample(self.total()))),
+                InputRole::AttentionMask => {
                     (vec![self.batch, capacity], Some(self.mask_values(value.element, capacity)))
                 }
                 _ => {
                     let known = growing.named(value.name);
                     let lengths = known.map(|input| input.lengths.as_slice()).unwrap_or_default();
-                    let is_past = matches!(role, Role::Past(_));
+                    let is_past = matches!(role, InputRole::Past(_));
                     let size = |&length| match length {
                         Length::Past if is_past => capacity,
                         length => self.size(length),
                     };
                     let shape: Vec<_> = lengths.iter().map(size).collect();
-                    let data = if matches!(role, Role::PositionIds) { self.positions(&shape) } else { None };
+                    let data =
+                        if matches!(role, InputRole::PositionIds) { self.positions(&shape) } else { None };
                     (shape, data)
                 }
             };
@@ -241,12 +242,12 @@ impl<'m> Inputs<'m> {
 
     /// The batch, where it is a number.
     pub(super) fn batch(&self) -> Option<usize> {
-        self.known(|role| matches!(role, Role::Past(_)), 0)
+        self.known(|role| matches!(role, InputRole::Past(_)), 0)
     }
 
     /// The number of new tokens, where it is a number.
     pub(super) fn new_tokens(&self) -> Option<usize> {
-        self.known(|role| matches!(role, Role::TokenIds | Role::PositionIds), 1)
+        self.known(|role| matches!(role, InputRole::TokenIds | InputRole::PositionIds), 1)
     }
 
     /// The input and the axis whose size is the number of new tokens.
@@ -255,7 +256,7 @@ impl<'m> Inputs<'m> {
         self.inputs.iter().find_map(|input| Some((input.value.name, axis(input)?)))
     }
 
-    fn known(&self, is: impl Fn(&Role) -> bool, axis: usize) -> Option<usize> {
+    fn known(&self, is: impl Fn(&InputRole) -> bool, axis: usize) -> Option<usize> {
         let of = |input: &Growing<'_>| match input.lengths.get(axis) {
             Some(&Length::Known(size)) => Some(size),
             _ => None,
@@ -271,7 +272,7 @@ fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Ve
         Some(_) => Vec::new(),
     };
     match *role {
-        Role::Past(cache) => {
+        InputRole::Past(cache) => {
             let Some(cache) = decoder.caches.get(cache) else { return Vec::new() };
             let length = |axis| match axis {
                 0 => Some(Length::Batch),
@@ -280,8 +281,8 @@ fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Ve
             };
             (0..cache.past_shape.len()).map(length).collect()
         }
-        Role::TokenIds | Role::PositionIds => by_token(Length::New),
-        Role::AttentionMask => by_token(Length::Total),
+        InputRole::TokenIds | InputRole::PositionIds => by_token(Length::New),
+        InputRole::AttentionMask => by_token(Length::Total),
         _ => Vec::new(),
     }
 }

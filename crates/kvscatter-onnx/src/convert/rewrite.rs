@@ -11,7 +11,7 @@ use super::metadata;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{AddedInputs, Rewriter};
 use super::sites::{Neutral, Sites, filler_of};
-use crate::decoder::{Cache, Role, WriterStyle};
+use crate::decoder::{Cache, InputRole, WriterStyle};
 use crate::edit::{Editor, NewNode};
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
@@ -35,7 +35,7 @@ pub(super) fn rewrite<'m>(
     for replacement in replacements {
         replace(&mut rewriter, replacement)?;
     }
-    if let Some(mask) = exported.decoder.input(Role::AttentionMask).map(|mask| mask.name) {
+    if let Some(mask) = exported.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) {
         rewriter.editor.set_dims(mask, &[rewriter.batch, Dimension::Known(exported.max_seq)])?;
     }
     let added = rewriter.added_inputs();

@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 
 use super::caches::AXIS;
 use super::probe::Inputs;
-use crate::decoder::{Decoder, Role};
+use crate::decoder::{Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
 use crate::{Dimension, OnnxError};
 
@@ -116,7 +116,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let two = self.editor.ints(&[2])?;
         let positions = self.editor.node("Unsqueeze", &[&positions, &two]);
         let causal = self.editor.node("LessOrEqual", &[&slots, &positions]);
-        let Some(mask) = self.decoder.input(Role::AttentionMask).map(|mask| mask.name) else {
+        let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
             return Ok(causal);
         };
         let to = i64::from(ElementType::Bool.onnx_code());

@@ -27,7 +27,7 @@ pub(super) struct Site<'m> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mask<'m> {
     pub(super) node: Node<'m>,
-    pub(super) kind: Kind<'m>,
+    pub(super) kind: MaskKind<'m>,
     /// What it masks: `[batch, .., new tokens, slots]`.
     pub(super) scores: &'m str,
     /// The masked scores.
@@ -40,7 +40,7 @@ pub(super) struct Mask<'m> {
 
 /// How a node masks scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind<'m> {
+pub(super) enum MaskKind<'m> {
     /// `scores + operand`: 0 where a slot is visible, very negative elsewhere.
     Add { operand: &'m str },
     /// `condition ? scores : filler`; the other way round unless `visible_where`.
@@ -221,18 +221,18 @@ impl<'m> Walk<'_, '_, 'm> {
             ("Add", [Some(Scores { masks }), None]) => self.added(node, masks, a, b)?,
             ("Add", [None, Some(Scores { masks })]) => self.added(node, masks, b, a)?,
             ("Where", [None, Some(Scores { masks }), None]) => {
-                let kind = Kind::Where { condition: a, filler: c, visible_where: true };
+                let kind = MaskKind::Where { condition: a, filler: c, visible_where: true };
                 self.masked(node, masks, b, kind)?
             }
             ("Where", [None, None, Some(Scores { masks })]) => {
-                let kind = Kind::Where { condition: a, filler: b, visible_where: false };
+                let kind = MaskKind::Where { condition: a, filler: b, visible_where: false };
                 self.masked(node, masks, c, kind)?
             }
             ("Max", [Some(Scores { masks }), None]) if !masks.is_empty() => {
-                self.masked(node, masks, a, Kind::Floor { floor: b })?
+                self.masked(node, masks, a, MaskKind::Floor { floor: b })?
             }
             ("Max", [None, Some(Scores { masks })]) if !masks.is_empty() => {
-                self.masked(node, masks, b, Kind::Floor { floor: a })?
+                self.masked(node, masks, b, MaskKind::Floor { floor: a })?
             }
             ("Softmax", [Some(Scores { masks })]) if self.is_over_last(node)? => {
                 self.attended(node, masks)?
@@ -321,7 +321,7 @@ impl<'m> Walk<'_, '_, 'm> {
             self.sites.neutral.push(Neutral { node: *node, scores, operand });
             return Ok(Next::State(state));
         }
-        self.masked(node, masks, scores, Kind::Add { operand })
+        self.masked(node, masks, scores, MaskKind::Add { operand })
     }
 
     /// Scores that become weights: their masks are those of one attention.
@@ -341,7 +341,7 @@ impl<'m> Walk<'_, '_, 'm> {
         node: &Node<'m>,
         masks: &[Mask<'m>],
         scores: &'m str,
-        kind: Kind<'m>,
+        kind: MaskKind<'m>,
     ) -> Result<Next<'m>, OnnxError> {
         if masks.len() >= MAX_MASKS {
             return Ok(Next::Unknown);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::refusal::ConvertRefusal;
-use super::sites::{Kind, Site, Sites};
+use super::sites::{MaskKind, Site, Sites};
 use crate::OnnxError;
 use crate::fold::{Fold, Value, Values};
 
@@ -73,12 +73,12 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
     let mut masks = Vec::new();
     for mask in &site.masks {
         let (name, kind) = match mask.kind {
-            Kind::Add { operand } => (operand, Effect::Added),
-            Kind::Where { condition, filler, visible_where } => {
+            MaskKind::Add { operand } => (operand, Effect::Added),
+            MaskKind::Where { condition, filler, visible_where } => {
                 hidden(fold.value(filler)?).map_err(|error| mask.node.error_within(error))?;
                 (condition, Effect::Chosen { visible_where })
             }
-            Kind::Floor { floor } => {
+            MaskKind::Floor { floor } => {
                 hidden(fold.value(floor)?).map_err(|error| mask.node.error_within(error))?;
                 continue;
             }

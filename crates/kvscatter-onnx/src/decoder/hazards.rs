@@ -9,7 +9,7 @@ mod text;
 
 use super::Decoder;
 use super::growth::Growth;
-pub use hazard::{Hazard, PrefixMask, Runtime};
+pub use hazard::{Hazard, PrefixMask, RuntimeBug};
 
 impl Decoder<'_> {
     /// Everything that is wrong with the caches, those of one cache together and in its order, then what concerns

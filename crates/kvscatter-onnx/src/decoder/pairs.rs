@@ -11,8 +11,8 @@ use super::writer::{Axis, CacheWrite, Writer, earlier};
 use crate::edit::names::reads;
 use crate::{Dimension, Node, OnnxError, ValueInfo};
 
-/// The way of a cache through the graph.
-struct Way<'m> {
+/// The path from a graph input to the input of a writer that is the past.
+struct PathFromPast<'m> {
     past: &'m str,
     /// From past to the writer, in parts where writers before it lie between.
     paths: Vec<Path<'m>>,
@@ -41,15 +41,15 @@ pub(super) fn find<'m>(
             }
             Writer::NoCache => continue,
         };
-        let way = write.past.and_then(|past| Way::back(flow, past));
-        let Some((way, past)) = way.and_then(|way| Some((by_name.get(way.past)?, way))).map(|(p, w)| (w, p))
-        else {
+        let from_past = write.past.and_then(|past| PathFromPast::back(flow, past));
+        let fed = from_past.and_then(|path| Some((*by_name.get(path.past)?, path)));
+        let Some((past, from_past)) = fed else {
             unfed.get_or_insert_with(|| {
                 node.error(OnnxError::CacheNotFed { present: output.name.to_owned() })
             });
             continue;
         };
-        let Some(cache) = cache(past, output, &node, write, &way, &tail)? else { continue };
+        let Some(cache) = cache(past, output, &node, write, &from_past, &tail)? else { continue };
         insert(&mut caches, &mut places, cache);
     }
     for (index, outputs) in unknown {
@@ -70,19 +70,20 @@ pub(super) fn find<'m>(
     Ok(caches)
 }
 
-impl<'m> Way<'m> {
+impl<'m> PathFromPast<'m> {
     /// From the past of a writer to a graph input, through writers before it. `None` if it leads elsewhere.
     fn back(flow: &Flow<'m>, past: &'m str) -> Option<Self> {
-        let mut way = Self { past, paths: vec![Path::back(flow, past)], earlier: Vec::new() };
+        let mut from_past = Self { past, paths: vec![Path::back(flow, past)], earlier: Vec::new() };
         loop {
-            way.past = way.paths.last()?.source;
-            if flow.is_input(way.past) {
-                way.earlier.reverse();
-                return Some(way);
+            from_past.past = from_past.paths.last()?.source;
+            if flow.is_input(from_past.past) {
+                from_past.earlier.reverse();
+                return Some(from_past);
             }
-            let (node, past) = earlier(flow, way.past).filter(|_| way.earlier.len() < MAX_STEPS)?;
-            way.earlier.push(node);
-            way.paths.push(Path::back(flow, past));
+            let (node, past) =
+                earlier(flow, from_past.past).filter(|_| from_past.earlier.len() < MAX_STEPS)?;
+            from_past.earlier.push(node);
+            from_past.paths.push(Path::back(flow, past));
         }
     }
 
@@ -120,10 +121,10 @@ fn cache<'m>(
     present: &ValueInfo<'m>,
     node: &Node<'m>,
     write: CacheWrite<'m>,
-    way: &Way<'m>,
+    from_past: &PathFromPast<'m>,
     tail: &Path<'m>,
 ) -> Result<Option<Cache<'m>>, OnnxError> {
-    let steps: Vec<_> = way.steps().chain(tail.steps.iter().copied()).collect();
+    let steps: Vec<_> = from_past.steps().chain(tail.steps.iter().copied()).collect();
     let reshaped =
         steps.iter().find(|node| matches!(node.op_type(), "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten"));
     let mut style = match reshaped {
@@ -143,7 +144,7 @@ fn cache<'m>(
         Axis::At(axis) => from_front(axis, shape.len()),
         Axis::Open => None,
     };
-    let axis = at_writer.and_then(|axis| way.axis_at_past(axis));
+    let axis = at_writer.and_then(|axis| from_past.axis_at_past(axis));
     let axis = axis.filter(|&axis| axis < shape.len()).unwrap_or_else(|| open_axis(&shape, present));
     if axis == 0 && style == WriterStyle::Concat {
         style = WriterStyle::Unknown(UnknownStyle::AxisZero);
@@ -167,7 +168,7 @@ fn cache<'m>(
         axis,
         part: CachePart::Unknown,
         between: copying(steps, past.element),
-        earlier: way.earlier.clone(),
+        earlier: from_past.earlier.clone(),
         copies: Vec::new(),
     }))
 }
@@ -198,19 +199,19 @@ fn of_unknown_operator<'m>(
     for value in reads(node.proto()) {
         let path = Path::back(flow, value);
         let Some(past) = inputs.get(path.source) else { continue };
-        if let Some(kind) = Kind::of(past).filter(|_| seen.insert(past.name)) {
-            pasts.entry(kind).or_default().push((*past, path));
+        if let Some(traits) = PairTraits::of(past).filter(|_| seen.insert(past.name)) {
+            pasts.entry(traits).or_default().push((*past, path));
         }
     }
     let mut presents: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (present, tail) in outputs {
-        if let Some(kind) = Kind::of(present) {
-            presents.entry(kind).or_default().push((*present, tail));
+        if let Some(traits) = PairTraits::of(present) {
+            presents.entry(traits).or_default().push((*present, tail));
         }
     }
     let mut caches = Vec::new();
-    for (kind, presents) in presents {
-        let Some(pasts) = pasts.get_mut(&kind).filter(|pasts| pasts.len() == presents.len()) else {
+    for (traits, presents) in presents {
+        let Some(pasts) = pasts.get_mut(&traits).filter(|pasts| pasts.len() == presents.len()) else {
             continue;
         };
         // Subgraphs use values in no order that means anything: the graph's own order does.
@@ -222,8 +223,8 @@ fn of_unknown_operator<'m>(
                 update: None,
                 axis: Axis::Open,
             };
-            let way = Way { past: past.name, paths: vec![path.clone()], earlier: Vec::new() };
-            caches.extend(cache(past, present, node, write, &way, tail).ok().flatten());
+            let from_past = PathFromPast { past: past.name, paths: vec![path.clone()], earlier: Vec::new() };
+            caches.extend(cache(past, present, node, write, &from_past, tail).ok().flatten());
         }
     }
     caches
@@ -231,12 +232,12 @@ fn of_unknown_operator<'m>(
 
 /// What a past and its present have in common whatever writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct PairTraits {
     element: ElementType,
     rank: usize,
 }
 
-impl Kind {
+impl PairTraits {
     /// `None` for what is no cache: indices, masks, hidden states.
     fn of(value: &ValueInfo<'_>) -> Option<Self> {
         let rank = value.shape.as_ref()?.len();
@@ -267,8 +268,10 @@ fn not_fed_back<'m>(
         };
         for &slot in slots {
             let Writer::Known(write) = Writer::of(flow, node, slot)? else { continue };
-            let Some(way) = write.past.and_then(|past| Way::back(flow, past)) else { continue };
-            let Some(past) = inputs.get(way.past).filter(|past| !places.contains_key(past.name)) else {
+            let Some(from_past) = write.past.and_then(|past| PathFromPast::back(flow, past)) else {
+                continue;
+            };
+            let Some(past) = inputs.get(from_past.past).filter(|past| !places.contains_key(past.name)) else {
                 continue;
             };
             if (node.is("Concat") && !like_a_cache(past)) || !looked_at.insert(past.name) {

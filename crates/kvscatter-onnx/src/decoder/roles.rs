@@ -16,13 +16,13 @@ pub struct Input<'m> {
     /// As declared.
     pub value: ValueInfo<'m>,
     /// What it is for.
-    pub role: Role,
+    pub role: InputRole,
 }
 
 /// What an input is for: told by the operators it reaches, and only among inputs that reach the same ones by the
 /// names that exporters give (`input_ids`, `position_ids`, `attention_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum InputRole {
     /// A cache: its place among [`Decoder::caches`](super::Decoder::caches).
     Past(usize),
     /// Which tokens count, `[batch, past + new]` or `[batch, capacity]`; or the mask itself, added to the scores.
@@ -47,7 +47,7 @@ pub enum Role {
 #[derive(Clone, Debug, Default)]
 struct Evidence {
     /// An operator's input that has a role.
-    role: Option<Role>,
+    role: Option<InputRole>,
     /// Rows of the tables that it picks rows of.
     tables: Vec<usize>,
     /// It picks elements of a table.
@@ -56,7 +56,7 @@ struct Evidence {
     is_angle: bool,
 }
 
-/// Gives every input its role, and each role but [`Role::Past`] and [`Role::Other`] to one input.
+/// Gives every input its role, and each role but [`InputRole::Past`] and [`InputRole::Other`] to one input.
 pub(super) fn assign<'m>(
     flow: &Flow<'m>,
     inputs: Vec<ValueInfo<'m>>,
@@ -70,7 +70,11 @@ pub(super) fn assign<'m>(
         .into_iter()
         .map(|value| {
             let seen = evidence.get(value.name).unwrap_or(&none);
-            let role = pasts.get(value.name).map(|&at| Role::Past(at)).or(seen.role).unwrap_or(Role::Other);
+            let role = pasts
+                .get(value.name)
+                .map(|&at| InputRole::Past(at))
+                .or(seen.role)
+                .unwrap_or(InputRole::Other);
             (Input { value, role }, seen)
         })
         .collect();
@@ -82,10 +86,10 @@ pub(super) fn assign<'m>(
     let others = |seen: &Evidence| seen.is_angle || seen.picks_elements || !seen.tables.is_empty();
     let indices = |input: &Input<'_>| is_integer(input.value.element);
     let largest = |seen: &Evidence| seen.tables.iter().copied().max();
-    give(&mut inputs, Role::TokenIds, "input_ids", largest, |input, seen| {
+    give(&mut inputs, InputRole::TokenIds, "input_ids", largest, |input, seen| {
         indices(input) && !seen.is_angle && picks(vocabulary)(seen)
     });
-    give(&mut inputs, Role::PositionIds, "position_ids", largest, |input, seen| {
+    give(&mut inputs, InputRole::PositionIds, "position_ids", largest, |input, seen| {
         indices(input) && others(seen)
     });
     let lengths: BTreeSet<_> = caches.iter().filter_map(Length::of_keys).collect();
@@ -98,12 +102,12 @@ pub(super) fn assign<'m>(
     };
     give(
         &mut inputs,
-        Role::AttentionMask,
+        InputRole::AttentionMask,
         "attention_mask",
         |_| None,
         |input, seen| is_mask(input, seen) && fits(input),
     );
-    give(&mut inputs, Role::AttentionMask, "attention_mask", |_| None, is_mask);
+    give(&mut inputs, InputRole::AttentionMask, "attention_mask", |_| None, is_mask);
     inputs.into_iter().map(|(input, _)| input).collect()
 }
 
@@ -111,7 +115,7 @@ pub(super) fn assign<'m>(
 /// or else to the one that `rank` puts before all others.
 fn give(
     inputs: &mut [(Input<'_>, &Evidence)],
-    role: Role,
+    role: InputRole,
     name: &str,
     rank: impl Fn(&Evidence) -> Option<usize>,
     is_candidate: impl Fn(&Input<'_>, &Evidence) -> bool,
@@ -123,7 +127,7 @@ fn give(
         inputs
             .iter()
             .enumerate()
-            .filter(|(_, (input, seen))| input.role == Role::Other && is_candidate(input, seen))
+            .filter(|(_, (input, seen))| input.role == InputRole::Other && is_candidate(input, seen))
     };
     let named = candidates().find(|(_, (input, _))| input.value.name == name);
     let only = candidates().next().filter(|_| candidates().count() == 1);
@@ -161,7 +165,7 @@ fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
 /// The graph inputs that an operator gives a role, node by node.
 pub(super) fn uses<'f, 'm>(
     flow: &'f Flow<'m>,
-) -> impl Iterator<Item = (&'m str, Role, Node<'m>)> + use<'f, 'm> {
+) -> impl Iterator<Item = (&'m str, InputRole, Node<'m>)> + use<'f, 'm> {
     flow.nodes().iter().flat_map(move |node| {
         slots(node)
             .iter()
@@ -170,17 +174,21 @@ pub(super) fn uses<'f, 'm>(
 }
 
 /// The inputs of an operator that have a role.
-fn slots(node: &Node<'_>) -> &'static [(usize, Role)] {
+fn slots(node: &Node<'_>) -> &'static [(usize, InputRole)] {
     match (node.domain(), node.op_type()) {
-        (DEFAULT_DOMAIN, "TensorScatter") => &[(2, Role::WriteIndices)],
-        (DEFAULT_DOMAIN, "Attention") => &[(3, Role::AttentionMask), (6, Role::NonpadKvSeqlen)],
-        (DEFAULT_DOMAIN, "RotaryEmbedding") => &[(3, Role::PositionIds)],
-        ("com.microsoft", "RotaryEmbedding" | "MRotaryEmbedding") => &[(1, Role::PositionIds)],
+        (DEFAULT_DOMAIN, "TensorScatter") => &[(2, InputRole::WriteIndices)],
+        (DEFAULT_DOMAIN, "Attention") => &[(3, InputRole::AttentionMask), (6, InputRole::NonpadKvSeqlen)],
+        (DEFAULT_DOMAIN, "RotaryEmbedding") => &[(3, InputRole::PositionIds)],
+        ("com.microsoft", "RotaryEmbedding" | "MRotaryEmbedding") => &[(1, InputRole::PositionIds)],
         ("com.microsoft", "GroupQueryAttention") => {
-            &[(5, Role::SeqlensK), (6, Role::TotalSequenceLength), (9, Role::PositionIds)]
+            &[(5, InputRole::SeqlensK), (6, InputRole::TotalSequenceLength), (9, InputRole::PositionIds)]
         }
-        ("com.microsoft", "MultiHeadAttention") => &[(4, Role::AttentionMask), (5, Role::AttentionMask)],
-        ("com.microsoft", "EmbedLayerNormalization") => &[(0, Role::TokenIds), (8, Role::PositionIds)],
+        ("com.microsoft", "MultiHeadAttention") => {
+            &[(4, InputRole::AttentionMask), (5, InputRole::AttentionMask)]
+        }
+        ("com.microsoft", "EmbedLayerNormalization") => {
+            &[(0, InputRole::TokenIds), (8, InputRole::PositionIds)]
+        }
         _ => &[],
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Resul
 }
 
 /// A dimension of a declared value.
-type Place<'v, 'm> = (&'v ValueInfo<'m>, usize);
+type DeclaredDim<'v, 'm> = (&'v ValueInfo<'m>, usize);
 
 /// What is known of symbols: the size of each, with the place it is known from, and which are one.
 #[derive(Default)]
@@ -48,7 +48,7 @@ struct Sizes<'m> {
 }
 
 impl<'m> Sizes<'m> {
-    fn unify(&mut self, left: Place<'_, 'm>, right: Place<'_, 'm>) -> Result<(), OnnxError> {
+    fn unify(&mut self, left: DeclaredDim<'_, 'm>, right: DeclaredDim<'_, 'm>) -> Result<(), OnnxError> {
         let (Some(left_dim), Some(right_dim)) = (dim(left), dim(right)) else { return Ok(()) };
         let (left, right) = (self.resolve(left_dim, left), self.resolve(right_dim, right));
         match (left, right) {
@@ -66,7 +66,7 @@ impl<'m> Sizes<'m> {
         }
     }
 
-    fn are_one(&self, left: Place<'_, 'm>, right: Place<'_, 'm>) -> bool {
+    fn are_one(&self, left: DeclaredDim<'_, 'm>, right: DeclaredDim<'_, 'm>) -> bool {
         match (dim(left), dim(right)) {
             (Some(Dimension::Unknown) | None, _) | (_, Some(Dimension::Unknown) | None) => false,
             (Some(left), Some(right)) => left == right,
@@ -77,10 +77,10 @@ impl<'m> Sizes<'m> {
     fn resolve(
         &mut self,
         dim: Dimension<'m>,
-        place: Place<'_, 'm>,
+        declared: DeclaredDim<'_, 'm>,
     ) -> Result<(usize, &'m str, usize), &'m str> {
         let first = match dim {
-            Dimension::Known(size) => return Ok((size, place.0.name, place.1)),
+            Dimension::Known(size) => return Ok((size, declared.0.name, declared.1)),
             Dimension::Symbolic(symbol) => symbol,
             Dimension::Unknown => "",
         };
@@ -110,7 +110,7 @@ fn agree(left: (usize, &str, usize), right: (usize, &str, usize)) -> Result<(), 
 }
 
 /// A dimension that says something.
-fn dim<'m>((value, axis): Place<'_, 'm>) -> Option<Dimension<'m>> {
+fn dim<'m>((value, axis): DeclaredDim<'_, 'm>) -> Option<Dimension<'m>> {
     value.shape.as_ref()?.get(axis).copied().filter(|dim| *dim != Dimension::Unknown)
 }
 

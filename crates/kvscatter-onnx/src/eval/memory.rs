@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::evaluator::Evaluator;
 use super::feed::Feed;
 use super::op::Op;
-use super::placement::Placed;
+use super::placement::PlacementPlan;
 use super::types::Types;
 use crate::{Data, OnnxError, Tensor, storage_len};
 
@@ -17,10 +17,10 @@ pub(super) fn check(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
     types: &Types<'_>,
-    placed: &Placed,
+    plan: &PlacementPlan,
 ) -> Result<(), OnnxError> {
     let limit = evaluator.memory_limit;
-    let needed = needed(evaluator, feeds, types, placed)?;
+    let needed = needed(evaluator, feeds, types, plan)?;
     if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
 }
 
@@ -31,7 +31,7 @@ fn needed(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
     types: &Types<'_>,
-    placed: &Placed,
+    plan: &PlacementPlan,
 ) -> Result<u64, OnnxError> {
     let missing = |name: &str| OnnxError::ValueMissing { name: name.to_owned() };
     let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
@@ -39,7 +39,7 @@ fn needed(
     let feeds = feeds.iter().map(|(&name, feed)| (name, feed.tensor()));
     sizes.extend(constants.chain(feeds).map(|(name, tensor)| (name, footprint(tensor))));
     let mut needed = 0_u64;
-    for (op, reason) in evaluator.ops.iter().zip(&placed.reasons) {
+    for (op, reason) in evaluator.ops.iter().zip(&plan.reasons) {
         let size = |name: &str| sizes.get(name).copied().ok_or_else(|| missing(name));
         let output = match *op {
             Op::Constant { .. } => continue,
@@ -62,7 +62,7 @@ fn needed(
         };
         sizes.insert(op.output(), output);
     }
-    for (output, _) in evaluator.outputs.iter().zip(&placed.output_copies).filter(|(_, is_copy)| **is_copy) {
+    for (output, _) in evaluator.outputs.iter().zip(&plan.output_copies).filter(|(_, is_copy)| **is_copy) {
         let size = sizes.get(output.name).ok_or_else(|| missing(output.name))?;
         needed = needed.saturating_add(*size);
     }

@@ -21,7 +21,7 @@ pub enum Placement {
 }
 
 /// A buffer during evaluation, under all the names that values in it have.
-struct Buffer {
+struct PlannedBuffer {
     owner: Owner,
     /// The last node that reads a value in it, and the name of that value.
     last_use: Option<(Reader, Arc<str>)>,
@@ -41,8 +41,8 @@ enum Reader {
     Output,
 }
 
-/// Who writes where.
-pub(super) struct Placed {
+/// Which nodes write in place, and which outputs are copied.
+pub(super) struct PlacementPlan {
     /// For every node, why it does not write in place; `None` if it does, or is no `TensorScatter`.
     pub(super) reasons: Vec<Option<NotInPlace>>,
     /// For every output of the graph, whether it must be copied: its buffer belongs to the caller or the model, or
@@ -58,7 +58,7 @@ pub(super) fn place(
     evaluator: &Evaluator<'_>,
     is_donated: impl Fn(&str) -> Option<bool>,
     placement: Placement,
-) -> Result<Placed, OnnxError> {
+) -> Result<PlacementPlan, OnnxError> {
     let last_uses = last_uses(evaluator);
     let last_use = |name: &str| last_uses.get(name).map(|&reader| (reader, name.into()));
     let mut labels = BTreeMap::new();
@@ -66,7 +66,7 @@ pub(super) fn place(
     let mut buffer_of = BTreeMap::new();
     for (name, owner) in given(evaluator, is_donated) {
         buffer_of.insert(name, buffers.len());
-        buffers.push(Buffer { owner, last_use: last_use(name) });
+        buffers.push(PlannedBuffer { owner, last_use: last_use(name) });
     }
     let mut reasons = Vec::new();
     for (index, (node, op)) in evaluator.graph.nodes().iter().zip(&evaluator.ops).enumerate() {
@@ -100,7 +100,7 @@ pub(super) fn place(
                 source
             }
             None => {
-                buffers.push(Buffer { owner: Owner::Evaluation, last_use });
+                buffers.push(PlannedBuffer { owner: Owner::Evaluation, last_use });
                 buffers.len().saturating_sub(1)
             }
         };
@@ -109,7 +109,7 @@ pub(super) fn place(
     }
     let buffer = |name: &str| buffer_of.get(name).and_then(|&index| Some((index, buffers.get(index)?)));
     let output_copies = output_copies(evaluator, buffer);
-    Ok(Placed { reasons, output_copies })
+    Ok(PlacementPlan { reasons, output_copies })
 }
 
 /// Returns the values that no node makes, each with the owner of its buffer.
@@ -131,11 +131,11 @@ fn given<'m>(
 /// Returns for every output whether it must be copied. A buffer of the evaluation is given away once.
 fn output_copies<'b>(
     evaluator: &Evaluator<'_>,
-    buffer: impl Fn(&str) -> Option<(usize, &'b Buffer)>,
+    buffer: impl Fn(&str) -> Option<(usize, &'b PlannedBuffer)>,
 ) -> Vec<bool> {
     let mut given_away = BTreeSet::new();
     let is_copy = |output: &ValueInfo<'_>| match buffer(output.name) {
-        Some((index, Buffer { owner: Owner::Evaluation, .. })) => !given_away.insert(index),
+        Some((index, PlannedBuffer { owner: Owner::Evaluation, .. })) => !given_away.insert(index),
         _ => true,
     };
     evaluator.outputs.iter().map(is_copy).collect()
@@ -144,7 +144,7 @@ fn output_copies<'b>(
 /// Why the node at `index` may not change a buffer that it reads.
 fn obstacle(
     evaluator: &Evaluator<'_>,
-    buffer: &Buffer,
+    buffer: &PlannedBuffer,
     index: usize,
     labels: &mut BTreeMap<usize, Arc<NodeLabel>>,
 ) -> Option<NotInPlace> {

@@ -57,11 +57,11 @@ impl<'m> Evaluator<'m> {
 /// Values during evaluation. Several names may stand for one buffer.
 #[derive(Default)]
 struct Values<'a> {
-    buffers: Vec<Buffer<'a>>,
+    buffers: Vec<ValueBuffer<'a>>,
     buffer_of: BTreeMap<&'a str, usize>,
 }
 
-enum Buffer<'a> {
+enum ValueBuffer<'a> {
     /// The caller's or the model's.
     Borrowed(&'a Tensor),
     /// The evaluation's own, and where it lay when it came to be.
@@ -84,26 +84,26 @@ fn run<'a, 'm>(
 
     let mut values = Values::default();
     for (&name, tensor) in &evaluator.constants {
-        values.add(name, Buffer::Borrowed(tensor));
+        values.add(name, ValueBuffer::Borrowed(tensor));
     }
     for input in &evaluator.inputs {
         match feeds.remove(input.name) {
-            Some(Feed::Borrowed(tensor)) => values.add(input.name, Buffer::Borrowed(tensor)),
-            Some(Feed::Donated(tensor)) => values.add(input.name, Buffer::owned(tensor)),
+            Some(Feed::Borrowed(tensor)) => values.add(input.name, ValueBuffer::Borrowed(tensor)),
+            Some(Feed::Donated(tensor)) => values.add(input.name, ValueBuffer::owned(tensor)),
             None => {}
         }
     }
     let mut report = Report::default();
     for ((node, op), reason) in evaluator.graph.nodes().iter().zip(&evaluator.ops).zip(placed.reasons) {
-        let did = values
+        let done = values
             .run_node(op, &types, reason, &mut |plan| observe(node, plan))
             .map_err(|error| node.error(error))?;
         report.nodes.push(NodeReport {
             node: node.label(),
             output: op.output().to_owned(),
-            outcome: did.outcome,
-            planned_bytes: did.planned,
-            moved_bytes: did.moved,
+            outcome: done.outcome,
+            planned_bytes: done.planned,
+            moved_bytes: done.moved,
         });
     }
     let outputs = values.into_outputs(evaluator, &placed.output_copies, &mut report)?;
@@ -134,27 +134,27 @@ struct Scatter<'p, 'a> {
     present_cache: &'a str,
 }
 
-/// What a node did.
-struct Did {
+/// The outcome of a node, with the bytes of its report.
+struct NodeOutcome {
     outcome: Outcome,
     planned: usize,
     moved: usize,
 }
 
-impl Did {
+impl NodeOutcome {
     fn nothing(outcome: Outcome) -> Self {
         Self { outcome, planned: 0, moved: 0 }
     }
 }
 
-impl Buffer<'_> {
+impl ValueBuffer<'_> {
     fn owned(tensor: Tensor) -> Self {
         Self::Owned { entered: tensor.address(), tensor }
     }
 }
 
 impl<'a> Values<'a> {
-    fn add(&mut self, name: &'a str, buffer: Buffer<'a>) {
+    fn add(&mut self, name: &'a str, buffer: ValueBuffer<'a>) {
         self.buffer_of.insert(name, self.buffers.len());
         self.buffers.push(buffer);
     }
@@ -166,9 +166,9 @@ impl<'a> Values<'a> {
 
     fn get(&self, name: &str) -> Result<&Tensor, OnnxError> {
         match self.buffers.get(self.index(name)?) {
-            Some(Buffer::Borrowed(tensor)) => Ok(tensor),
-            Some(Buffer::Owned { tensor, .. }) => Ok(tensor),
-            Some(Buffer::Taken) | None => Err(missing(name)),
+            Some(ValueBuffer::Borrowed(tensor)) => Ok(tensor),
+            Some(ValueBuffer::Owned { tensor, .. }) => Ok(tensor),
+            Some(ValueBuffer::Taken) | None => Err(missing(name)),
         }
     }
 
@@ -176,8 +176,8 @@ impl<'a> Values<'a> {
     fn take(&mut self, name: &str) -> Result<(Tensor, usize), OnnxError> {
         let index = self.index(name)?;
         let slot = self.buffers.get_mut(index).ok_or_else(|| missing(name))?;
-        match std::mem::replace(slot, Buffer::Taken) {
-            Buffer::Owned { tensor, entered } => Ok((tensor, entered)),
+        match std::mem::replace(slot, ValueBuffer::Taken) {
+            ValueBuffer::Owned { tensor, entered } => Ok((tensor, entered)),
             other => {
                 *slot = other;
                 Err(missing(name))
@@ -191,21 +191,21 @@ impl<'a> Values<'a> {
         types: &Types<'_>,
         reason: Option<NotInPlace>,
         observe: &mut dyn FnMut(&WritePlan<'_>),
-    ) -> Result<Did, OnnxError> {
+    ) -> Result<NodeOutcome, OnnxError> {
         match *op {
-            Op::Constant { .. } => Ok(Did::nothing(Outcome::Constant)),
+            Op::Constant { .. } => Ok(NodeOutcome::nothing(Outcome::Constant)),
             Op::Identity { input, output } => {
                 let buffer = self.index(input)?;
                 self.buffer_of.insert(output, buffer);
-                Ok(Did::nothing(Outcome::Alias))
+                Ok(NodeOutcome::nothing(Outcome::Alias))
             }
             Op::Add { left, right, output } => {
                 let ty = types.get(output).ok_or_else(|| missing(output))?;
                 let bytes = add::add(self.get(left)?, self.get(right)?, ty);
                 let sum = Tensor::new(ty.element, ty.shape.to_vec(), Data::Bytes(bytes))?;
                 let moved = size(&sum);
-                self.add(output, Buffer::owned(sum));
-                Ok(Did { outcome: Outcome::Computed, planned: 0, moved })
+                self.add(output, ValueBuffer::owned(sum));
+                Ok(NodeOutcome { outcome: Outcome::Computed, planned: 0, moved })
             }
             Op::TensorScatter { past_cache, update, write_indices, present_cache, .. } => {
                 let starts = write_indices.map(|name| self.int64s(name)).transpose()?;
@@ -218,7 +218,7 @@ impl<'a> Values<'a> {
                     None => self.write_in_place(&scatter)?,
                     Some(reason) => (Outcome::Copied { reason }, self.write_copy(&scatter)?),
                 };
-                Ok(Did { outcome, planned, moved })
+                Ok(NodeOutcome { outcome, planned, moved })
             }
         }
     }
@@ -237,7 +237,7 @@ impl<'a> Values<'a> {
         let _ = cache.write(plan, new)?;
         let moved = moved(plan, new);
         if let Some(slot) = self.buffers.get_mut(buffer) {
-            *slot = Buffer::Owned { tensor: cache, entered };
+            *slot = ValueBuffer::Owned { tensor: cache, entered };
         }
         self.buffer_of.insert(present_cache, buffer);
         Ok((self.in_place(present_cache)?, moved))
@@ -246,7 +246,7 @@ impl<'a> Values<'a> {
     /// Where a value that was written in place came to be, and where it lies.
     fn in_place(&self, present_cache: &str) -> Result<Outcome, OnnxError> {
         match self.buffers.get(self.index(present_cache)?) {
-            Some(&Buffer::Owned { ref tensor, entered }) => {
+            Some(&ValueBuffer::Owned { ref tensor, entered }) => {
                 Ok(Outcome::InPlace { past_address: entered, present_address: tensor.address() })
             }
             _ => Err(missing(present_cache)),
@@ -272,7 +272,7 @@ impl<'a> Values<'a> {
         };
         let present = Tensor::new(past.element(), past.shape().to_vec(), data)?;
         let moved = size(&present);
-        self.add(present_cache, Buffer::owned(present));
+        self.add(present_cache, ValueBuffer::owned(present));
         Ok(moved)
     }
 
@@ -342,7 +342,7 @@ mod tests {
     use kvscatter::spec::onnx::TensorScatter;
     use kvscatter::{ElementType, Positions};
 
-    use super::{Buffer, Outcome, Scatter, Values};
+    use super::{Outcome, Scatter, ValueBuffer, Values};
     use crate::{Data, Tensor};
 
     fn bytes(shape: &[usize], bytes: &[u8]) -> Tensor {
@@ -354,10 +354,10 @@ mod tests {
         let prepared =
             TensorScatter::new().axis(1).prepare(ElementType::UInt8, &[1, 4][..], &[1, 2][..]).unwrap();
         let mut values = Values::default();
-        values.add("x", Buffer::owned(bytes(&[1, 4], &[0; 4])));
-        values.add("u", Buffer::owned(bytes(&[1, 2], &[7, 9])));
+        values.add("x", ValueBuffer::owned(bytes(&[1, 4], &[0; 4])));
+        values.add("u", ValueBuffer::owned(bytes(&[1, 2], &[7, 9])));
         let (tensor, entered) = values.take("x").unwrap();
-        values.buffers[0] = Buffer::Owned { tensor: treat(tensor), entered };
+        values.buffers[0] = ValueBuffer::Owned { tensor: treat(tensor), entered };
         let plan = prepared.plan(Positions::Zero).unwrap();
         let scatter = Scatter { plan, past_cache: "x", update: "u", present_cache: "y" };
         let did = values.write_in_place(&scatter).unwrap();

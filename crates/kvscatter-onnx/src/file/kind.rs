@@ -10,7 +10,7 @@ use crate::OnnxError;
 
 /// The kind of an output whose file name does not decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OutputFileKind {
     /// An ONNX model.
     Model,
     /// An HTML page.
@@ -22,7 +22,7 @@ pub enum Kind {
 /// How many bytes of a file are examined.
 const BEGINNING: u64 = 64 << 10;
 
-impl Kind {
+impl OutputFileKind {
     /// Checks that a file of this kind may be written to a path. If a regular file exists there and is not
     /// empty, it must begin as files of this kind do.
     ///
@@ -91,17 +91,17 @@ fn begins_model(mut bytes: &[u8], has_more: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Kind;
+    use super::OutputFileKind;
 
     #[test]
     fn kinds_are_told_apart_by_their_beginnings() {
         let model = include_bytes!("../../../../testdata/onnx-node/test_tensorscatter/model.onnx");
-        let files: [(&[u8], Option<Kind>); 13] = [
-            (model, Some(Kind::Model)),
-            (b"<!DOCTYPE html>\n<html>", Some(Kind::Html)),
-            (b"\xef\xbb\xbf <html lang=en>", Some(Kind::Html)),
-            (b"<svg xmlns='http://www.w3.org/2000/svg'/>", Some(Kind::Svg)),
-            (b"<?xml version='1.0'?>\n<!-- a --><svg/>", Some(Kind::Svg)),
+        let files: [(&[u8], Option<OutputFileKind>); 13] = [
+            (model, Some(OutputFileKind::Model)),
+            (b"<!DOCTYPE html>\n<html>", Some(OutputFileKind::Html)),
+            (b"\xef\xbb\xbf <html lang=en>", Some(OutputFileKind::Html)),
+            (b"<svg xmlns='http://www.w3.org/2000/svg'/>", Some(OutputFileKind::Svg)),
+            (b"<?xml version='1.0'?>\n<!-- a --><svg/>", Some(OutputFileKind::Svg)),
             (b"<?xml version='1.0'?>\n<rss/>", None),
             (b"text", None),
             (b"\x93NUMPY", None),
@@ -113,26 +113,26 @@ mod tests {
             (b"\x08\x0a\x12", None),
         ];
         for (bytes, kind) in files {
-            for asked in [Kind::Model, Kind::Html, Kind::Svg] {
+            for asked in [OutputFileKind::Model, OutputFileKind::Html, OutputFileKind::Svg] {
                 let text = String::from_utf8_lossy(bytes);
                 assert_eq!(asked.begins(bytes, false), kind == Some(asked), "{asked:?}: {text}");
             }
         }
         // Metadata that is longer than the examined bytes.
-        assert!(Kind::Model.begins(b"\x08\x0a\x72\xff\xff\xff\x7fkey", true));
+        assert!(OutputFileKind::Model.begins(b"\x08\x0a\x72\xff\xff\xff\x7fkey", true));
     }
 
     #[test]
     fn what_is_no_file_or_empty_may_be_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.html");
-        assert!(Kind::Html.check(&path).is_ok());
+        assert!(OutputFileKind::Html.check(&path).is_ok());
         std::fs::write(&path, b"").unwrap();
-        assert!(Kind::Html.check(&path).is_ok());
+        assert!(OutputFileKind::Html.check(&path).is_ok());
         std::fs::write(&path, b"notes").unwrap();
-        let error = Kind::Html.check(&path).unwrap_err();
+        let error = OutputFileKind::Html.check(&path).unwrap_err();
         assert!(matches!(error, crate::OnnxError::OtherKind { .. }), "{error}");
         #[cfg(unix)]
-        assert!(Kind::Html.check("/dev/null".as_ref()).is_ok());
+        assert!(OutputFileKind::Html.check("/dev/null".as_ref()).is_ok());
     }
 }

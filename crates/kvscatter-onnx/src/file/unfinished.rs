@@ -37,13 +37,13 @@ enum Removal {
 /// Files and folders that belong together. They are removed when this is dropped, unless they are
 /// [completed](Self::complete).
 #[derive(Debug)]
-pub struct Unfinished {
+pub struct UnfinishedFiles {
     owner: u64,
 }
 
 /// Nothing new is begun while this lives.
 #[derive(Debug)]
-pub struct Ending {
+pub struct ShutdownGuard {
     _list: MutexGuard<'static, Vec<Entry>>,
     _filling: MutexGuard<'static, ()>,
 }
@@ -54,21 +54,21 @@ pub struct Ending {
 /// This waits for steps that are under way, such as a rename. Call it from a thread, never from a signal
 /// handler.
 #[must_use]
-pub fn remove_unfinished() -> Ending {
+pub fn remove_unfinished() -> ShutdownGuard {
     ENDING.store(true, Ordering::SeqCst);
     let filling = locked(&FILLING);
     let mut list = locked(&LIST);
     remove_last_first(list.drain(..));
-    Ending { _list: list, _filling: filling }
+    ShutdownGuard { _list: list, _filling: filling }
 }
 
-impl Drop for Ending {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
         ENDING.store(false, Ordering::SeqCst);
     }
 }
 
-impl Unfinished {
+impl UnfinishedFiles {
     /// Nothing so far.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default would look like a value that owns nothing")]
@@ -178,7 +178,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedFiles {
     fn drop(&mut self) {
         let owner = self.owner;
         let mut list = locked(&LIST);
@@ -219,7 +219,7 @@ mod tests {
     use std::io;
     use std::path::Path;
 
-    use super::Unfinished;
+    use super::UnfinishedFiles;
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -230,8 +230,8 @@ mod tests {
     }
 
     /// One entry of each kind, each inside the one before.
-    fn begun(folder: &Path) -> Unfinished {
-        let mut unfinished = Unfinished::new();
+    fn begun(folder: &Path) -> UnfinishedFiles {
+        let mut unfinished = UnfinishedFiles::new();
         unfinished.folders(&folder.join("a/b")).unwrap();
         let (_, file) = unfinished.file_in(&folder.join("a/b")).unwrap();
         unfinished.rename(&file, &folder.join("a/b/data")).unwrap();
@@ -249,7 +249,7 @@ mod tests {
         let before = names(folder.path());
         assert_eq!(before.len(), 3, "{before:?}");
 
-        let mut unfinished = Unfinished::new();
+        let mut unfinished = UnfinishedFiles::new();
         let (_, file) = unfinished.file_in(folder.path()).unwrap();
         let taken = unfinished.rename(&file, &folder.path().join("linked")).unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);

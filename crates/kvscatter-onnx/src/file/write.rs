@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::Unfinished;
+use super::UnfinishedFiles;
 use super::identity::folder_of;
 
 /// Writes a file in one step: no reader sees half of it, and no failure leaves half of it. A symbolic link stays
@@ -13,12 +13,12 @@ use super::identity::folder_of;
 /// # Errors
 /// Those of the file system.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_with(Unfinished::new(), path, bytes)
+    write_with(UnfinishedFiles::new(), path, bytes)
 }
 
 /// Does the same as the last step of a larger operation. Afterwards either all of its files exist, or no new
 /// ones do.
-pub(crate) fn write_with(mut unfinished: Unfinished, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_with(mut unfinished: UnfinishedFiles, path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Opening asks for the right to write: a rename alone would replace a write-protected file.
     let (target, permissions) = match OpenOptions::new().write(true).open(path) {
         Ok(mut existing) => match existing.metadata()? {

@@ -13,26 +13,26 @@ use crate::{Graph, Node, NodeLabel, OnnxError};
 #[derive(Debug)]
 pub(super) struct Body<'g, 'm> {
     nodes: Cow<'g, [Node<'m>]>,
-    /// The values that each node reads and makes, as places in `slots`.
-    wires: Vec<Wires>,
-    slots: Vec<Slot<'m>>,
+    /// The values that each node reads and makes, as places in `states`.
+    value_ids: Vec<NodeValueIds>,
+    states: Vec<ValueState<'m>>,
     names: BTreeMap<&'m str, usize>,
     /// The slots whose value was computed or could not be computed. Setting another value invalidates both.
     computed: Vec<usize>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wires {
+pub(super) struct NodeValueIds {
     pub(super) inputs: Vec<Option<usize>>,
     pub(super) outputs: Vec<Option<usize>>,
 }
 
 /// A value.
 #[derive(Debug)]
-pub(super) struct Slot<'m> {
+pub(super) struct ValueState<'m> {
     pub(super) name: &'m str,
     pub(super) source: Source<'m>,
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<KnownValue>,
     /// How much `known` contains of what can be known of the value.
     pub(super) level: Level,
     /// The lowest level that could not be reached.
@@ -41,18 +41,18 @@ pub(super) struct Slot<'m> {
 
 /// What is known of a value.
 #[derive(Clone, Debug)]
-pub(super) enum Known {
+pub(super) enum KnownValue {
     Value(Value),
     /// Nothing is known, not even the shape, because the shape depends on unknown values.
-    Open(Open),
+    Open(OpenShape),
 }
 
 /// Why a value's shape is open. Names the first node on the way to it whose output shape depends on the
 /// values of its inputs, and which of these values are unknown.
 #[derive(Clone, Debug)]
-pub(super) struct Open(Rc<(Vec<NodeLabel>, FoldError)>);
+pub(super) struct OpenShape(Rc<(Vec<NodeLabel>, FoldError)>);
 
-impl Open {
+impl OpenShape {
     /// Returns the reason that an error gives, if the error is about an open shape.
     pub(super) fn of(error: &OnnxError) -> Option<Self> {
         let mut nodes = Vec::new();
@@ -80,7 +80,7 @@ impl Open {
     }
 }
 
-impl Known {
+impl KnownValue {
     pub(super) fn value(&self) -> Option<&Value> {
         match self {
             Self::Value(value) => Some(value),
@@ -140,9 +140,9 @@ pub(super) struct Function<'m> {
 
 type FunctionName<'m> = (&'m str, &'m str, &'m str);
 
-impl Slot<'_> {
+impl ValueState<'_> {
     pub(super) fn value(&self) -> Option<&Value> {
-        self.known.as_ref().and_then(Known::value)
+        self.known.as_ref().and_then(KnownValue::value)
     }
 }
 
@@ -231,8 +231,8 @@ impl<'g, 'm> Body<'g, 'm> {
         for (index, name) in function.input.iter().enumerate() {
             let value = inputs.get(index).copied().flatten();
             let id = body.add(name, if value.is_some() { Source::Set } else { Source::Absent });
-            if let (Some(slot), Some(value)) = (body.slots.get_mut(id), value) {
-                (slot.known, slot.level) = (Some(Known::Value(value.clone())), Level::Values);
+            if let (Some(state), Some(value)) = (body.states.get_mut(id), value) {
+                (state.known, state.level) = (Some(KnownValue::Value(value.clone())), Level::Values);
             }
         }
         for (index, proto) in function.node.iter().enumerate() {
@@ -256,39 +256,40 @@ impl<'g, 'm> Body<'g, 'm> {
         self.names.get(name).copied().ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 
-    pub(super) fn slot(&self, id: usize) -> Option<&Slot<'m>> {
-        self.slots.get(id)
+    pub(super) fn state(&self, id: usize) -> Option<&ValueState<'m>> {
+        self.states.get(id)
     }
 
-    pub(super) fn known(&self, id: usize) -> Option<&Known> {
-        self.slots.get(id)?.known.as_ref()
+    pub(super) fn known(&self, id: usize) -> Option<&KnownValue> {
+        self.states.get(id)?.known.as_ref()
     }
 
     pub(super) fn level(&self, id: usize) -> Level {
-        self.slots.get(id).map_or(Level::Nothing, |slot| slot.level)
+        self.states.get(id).map_or(Level::Nothing, |state| state.level)
     }
 
-    pub(super) fn node(&self, node: usize) -> Option<(Node<'m>, &Wires)> {
-        Some((*self.nodes.get(node)?, self.wires.get(node)?))
+    pub(super) fn node(&self, node: usize) -> Option<(Node<'m>, &NodeValueIds)> {
+        Some((*self.nodes.get(node)?, self.value_ids.get(node)?))
     }
 
     /// The values that a node reads.
-    pub(super) fn read_by(&self, node: usize) -> impl Iterator<Item = (usize, &Slot<'m>)> {
-        let ids = self.wires.get(node).into_iter().flat_map(|wires| wires.inputs.iter().flatten());
-        ids.filter_map(|&id| Some((id, self.slots.get(id)?)))
+    pub(super) fn read_by(&self, node: usize) -> impl Iterator<Item = (usize, &ValueState<'m>)> {
+        let ids =
+            self.value_ids.get(node).into_iter().flat_map(|value_ids| value_ids.inputs.iter().flatten());
+        ids.filter_map(|&id| Some((id, self.states.get(id)?)))
     }
 
-    pub(super) fn store(&mut self, id: usize, known: Known, level: Level) {
-        if let Some(slot) = self.slots.get_mut(id) {
-            (slot.known, slot.level) = (Some(known), level);
+    pub(super) fn store(&mut self, id: usize, known: KnownValue, level: Level) {
+        if let Some(state) = self.states.get_mut(id) {
+            (state.known, state.level) = (Some(known), level);
             self.computed.push(id);
         }
     }
 
     /// Remembers that a level cannot be reached, so that everything that depends on the value fails at once.
     pub(super) fn fail(&mut self, id: usize, level: Level) {
-        if let Some(slot) = self.slots.get_mut(id) {
-            slot.failed = Some(slot.failed.map_or(level, |failed| failed.min(level)));
+        if let Some(state) = self.states.get_mut(id) {
+            state.failed = Some(state.failed.map_or(level, |failed| failed.min(level)));
             self.computed.push(id);
         }
     }
@@ -297,33 +298,34 @@ impl<'g, 'm> Body<'g, 'm> {
     /// values in a row takes time that grows with their number alone.
     pub(super) fn set(&mut self, id: usize, value: Value) {
         for at in std::mem::take(&mut self.computed) {
-            if let Some(slot) = self.slots.get_mut(at).filter(|slot| !matches!(slot.source, Source::Set)) {
-                (slot.known, slot.level, slot.failed) = (None, Level::Nothing, None);
+            if let Some(state) = self.states.get_mut(at).filter(|state| !matches!(state.source, Source::Set))
+            {
+                (state.known, state.level, state.failed) = (None, Level::Nothing, None);
             }
         }
-        if let Some(slot) = self.slots.get_mut(id) {
-            let known = Some(Known::Value(value));
-            *slot = Slot { source: Source::Set, known, level: Level::Values, failed: None, ..*slot };
+        if let Some(state) = self.states.get_mut(id) {
+            let known = Some(KnownValue::Value(value));
+            *state = ValueState { source: Source::Set, known, level: Level::Values, failed: None, ..*state };
         }
     }
 
     /// What each value is made of, so far as its inputs tell. A shape is known whatever it is the shape of.
     pub(super) fn origins(&self, functions: &Functions<'m>) -> Vec<Origin> {
-        let source = |slot: &Slot<'m>| match slot.source {
-            Source::Set if slot.value().is_some_and(|value| value.data.is_some()) => Origin::Given,
+        let source = |state: &ValueState<'m>| match state.source {
+            Source::Set if state.value().is_some_and(|value| value.data.is_some()) => Origin::Given,
             Source::Initializer(_) | Source::Absent => Origin::Constant,
             Source::Set | Source::Input | Source::Node(_) => Origin::Unknown,
         };
-        let mut origins: Vec<Origin> = self.slots.iter().map(source).collect();
-        for (node, wires) in self.nodes.iter().zip(&self.wires) {
-            let inputs = wires.inputs.iter().flatten();
+        let mut origins: Vec<Origin> = self.states.iter().map(source).collect();
+        for (node, value_ids) in self.nodes.iter().zip(&self.value_ids) {
+            let inputs = value_ids.inputs.iter().flatten();
             let least = inputs.map(|&id| origins.get(id).copied().unwrap_or(Origin::Unknown)).min();
             let origin = match least.unwrap_or(Origin::Constant) {
                 Origin::Unknown if functions.asks_for_shapes(node) => Origin::Given,
                 origin => origin,
             };
-            for &id in wires.outputs.iter().flatten() {
-                let is_made = matches!(self.slots.get(id).map(|slot| slot.source), Some(Source::Node(_)));
+            for &id in value_ids.outputs.iter().flatten() {
+                let is_made = matches!(self.states.get(id).map(|state| state.source), Some(Source::Node(_)));
                 if let Some(at) = origins.get_mut(id).filter(|_| is_made) {
                     *at = origin;
                 }
@@ -333,21 +335,27 @@ impl<'g, 'm> Body<'g, 'm> {
     }
 
     fn empty(nodes: Cow<'g, [Node<'m>]>) -> Self {
-        Self { nodes, wires: Vec::new(), slots: Vec::new(), names: BTreeMap::new(), computed: Vec::new() }
+        Self {
+            nodes,
+            value_ids: Vec::new(),
+            states: Vec::new(),
+            names: BTreeMap::new(),
+            computed: Vec::new(),
+        }
     }
 
     fn connect(&mut self, node: usize, proto: &'m NodeProto) {
         let inputs = proto.input.iter().map(|name| self.names.get(name.as_str()).copied()).collect();
         let output = |name: &'m String| (!name.is_empty()).then(|| self.add(name, Source::Node(node)));
         let outputs = proto.output.iter().map(output).collect();
-        self.wires.push(Wires { inputs, outputs });
+        self.value_ids.push(NodeValueIds { inputs, outputs });
     }
 
     /// A place for a value. A second one of the same name is the first one.
     fn add(&mut self, name: &'m str, source: Source<'m>) -> usize {
         *self.names.entry(name).or_insert_with(|| {
-            self.slots.push(Slot { name, source, known: None, level: Level::Nothing, failed: None });
-            self.slots.len().saturating_sub(1)
+            self.states.push(ValueState { name, source, known: None, level: Level::Nothing, failed: None });
+            self.states.len().saturating_sub(1)
         })
     }
 }

@@ -37,7 +37,7 @@ pub use error::FoldError;
 pub(crate) use value::{MAX_VALUES, Value};
 pub(crate) use values::Values;
 
-use body::{Body, Function, Functions, Known, Level, Open, Origin, Source, Wires};
+use body::{Body, Function, Functions, KnownValue, Level, NodeValueIds, OpenShape, Origin, Source};
 use call::{Attributes, Call};
 use work::Work;
 
@@ -128,7 +128,7 @@ impl<'g, 'm> Fold<'g, 'm> {
     pub(crate) fn known(&mut self, name: &str) -> Result<Option<&Value>, OnnxError> {
         let id = self.body.id(name)?;
         let level = self.most(id)?;
-        self.known_at(id, level).map(Known::value)
+        self.known_at(id, level).map(KnownValue::value)
     }
 
     /// A value's shape, without the work of computing its values.
@@ -157,14 +157,14 @@ impl<'g, 'm> Fold<'g, 'm> {
 
     fn demand(&mut self, id: usize, level: Level) -> Result<&Value, OnnxError> {
         match self.known_at(id, level)? {
-            Known::Value(value) => Ok(value),
-            Known::Open(open) => Err(open.error()),
+            KnownValue::Value(value) => Ok(value),
+            KnownValue::Open(open) => Err(open.error()),
         }
     }
 
-    fn known_at(&mut self, id: usize, level: Level) -> Result<&Known, OnnxError> {
+    fn known_at(&mut self, id: usize, level: Level) -> Result<&KnownValue, OnnxError> {
         self.evaluate(id, level)?;
-        let name = self.body.slot(id).map_or("", |slot| slot.name);
+        let name = self.body.state(id).map_or("", |state| state.name);
         self.body.known(id).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 
@@ -179,9 +179,11 @@ impl<'g, 'm> Fold<'g, 'm> {
             let is_output = matches!(error.root(), OnnxError::Fold(FoldError::NoOutput { .. }));
             let failed = stack.len().saturating_sub(usize::from(is_output));
             for &Demand { id, level, .. } in stack.iter().take(failed).filter(|demand| demand.is_waiting) {
-                let Some(Source::Node(node)) = self.body.slot(id).map(|slot| slot.source) else { continue };
+                let Some(Source::Node(node)) = self.body.state(id).map(|state| state.source) else {
+                    continue;
+                };
                 let outputs =
-                    self.body.node(node).map(|(_, wires)| wires.outputs.clone()).unwrap_or_default();
+                    self.body.node(node).map(|(_, value_ids)| value_ids.outputs.clone()).unwrap_or_default();
                 outputs.into_iter().flatten().for_each(|output| self.body.fail(output, level));
             }
         }
@@ -197,9 +199,9 @@ impl<'g, 'm> Fold<'g, 'm> {
                 stack.pop();
                 continue;
             }
-            let Some(slot) = self.body.slot(id) else { return Ok(()) };
-            let (source, name) = (slot.source, slot.name);
-            if slot.failed.is_some_and(|failed| failed <= level) {
+            let Some(state) = self.body.state(id) else { return Ok(()) };
+            let (source, name) = (state.source, state.name);
+            if state.failed.is_some_and(|failed| failed <= level) {
                 return Err(FoldError::FailedBefore { name: name.to_owned() }.into());
             }
             match source {
@@ -218,7 +220,7 @@ impl<'g, 'm> Fold<'g, 'm> {
                         Level::Values => Value::read(name, tensor, self.external)?,
                         _ => Value::header(name, tensor)?,
                     };
-                    self.store(id, Known::Value(value), level)?;
+                    self.store(id, KnownValue::Value(value), level)?;
                 }
                 Source::Input | Source::Absent | Source::Set => {
                     return Err(OnnxError::InputMissing { name: name.to_owned() });
@@ -233,26 +235,26 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// shapes depend on them. Initializers come last, because their values are of no use if another input has
     /// none.
     fn push_missing(&self, node: usize, values: bool, stack: &mut Vec<Demand>) {
-        let is_hopeless = self.body.read_by(node).any(|(_, slot)| {
+        let is_hopeless = self.body.read_by(node).any(|(_, state)| {
             let is_unknown = |value: &Value| value.data.is_none();
-            slot.level == Level::Values && slot.known.is_some() && slot.value().is_none_or(is_unknown)
+            state.level == Level::Values && state.known.is_some() && state.value().is_none_or(is_unknown)
         });
         let is_counted = self.body.node(node).is_some_and(|(node, _)| {
             !node.is_function() && ops::is_shaped_by_values(node.domain(), node.op_type())
         });
         let missing = |initializers: bool| {
-            self.body.read_by(node).filter_map(move |(id, slot)| {
+            self.body.read_by(node).filter_map(move |(id, state)| {
                 let is_parameter = |value: &Value| value.rank() <= 1 && value.len() <= MAX_PARAMETERS;
                 let is_wanted = values && !is_hopeless
-                    || slot.value().is_some_and(is_parameter)
+                    || state.value().is_some_and(is_parameter)
                     || is_counted && self.origin_of(id) != Origin::Unknown;
                 let need = if is_wanted { Level::Values } else { Level::Shape };
-                let is_its_turn = match slot.source {
+                let is_its_turn = match state.source {
                     Source::Absent => false,
                     Source::Initializer(_) => initializers,
                     _ => true,
                 };
-                (slot.level < need && is_its_turn).then_some(Demand { id, level: need, is_waiting: false })
+                (state.level < need && is_its_turn).then_some(Demand { id, level: need, is_waiting: false })
             })
         };
         let waiting = stack.len();
@@ -265,18 +267,18 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// Evaluates a node whose inputs are there, for one of its outputs. Others that nothing is known of matter only
     /// if they are asked for.
     fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), OnnxError> {
-        let Some((node, wires)) = self.body.node(node) else { return Ok(()) };
-        let wires = wires.clone();
-        let outputs = match self.outputs(&node, &wires, values) {
+        let Some((node, value_ids)) = self.body.node(node) else { return Ok(()) };
+        let value_ids = value_ids.clone();
+        let outputs = match self.outputs(&node, &value_ids, values) {
             Ok(outputs) => outputs,
             Err(error) => {
                 let error = node.error(error);
-                let open = Open::of(&error).ok_or(error)?;
-                vec![Some(Known::Open(open)); wires.outputs.len()]
+                let open = OpenShape::of(&error).ok_or(error)?;
+                vec![Some(KnownValue::Open(open)); value_ids.outputs.len()]
             }
         };
         let made = outputs.len();
-        for (id, known) in wires.outputs.iter().zip(outputs) {
+        for (id, known) in value_ids.outputs.iter().zip(outputs) {
             if let (Some(id), Some(known)) = (*id, known)
                 && self.body.level(id) < level
             {
@@ -285,21 +287,26 @@ impl<'g, 'm> Fold<'g, 'm> {
         }
         if self.body.level(wanted) < level {
             // The other missing outputs fail too, so the node is not run again when they are asked for.
-            wires.outputs.iter().skip(made).flatten().for_each(|&id| self.body.fail(id, level));
-            let output = wires.outputs.iter().position(|&id| id == Some(wanted)).unwrap_or_default();
+            value_ids.outputs.iter().skip(made).flatten().for_each(|&id| self.body.fail(id, level));
+            let output = value_ids.outputs.iter().position(|&id| id == Some(wanted)).unwrap_or_default();
             return Err(node.error(FoldError::NoOutput { output }));
         }
         Ok(())
     }
 
-    fn outputs(&self, node: &Node<'m>, wires: &Wires, values: bool) -> Result<Vec<Option<Known>>, OnnxError> {
+    fn outputs(
+        &self,
+        node: &Node<'m>,
+        value_ids: &NodeValueIds,
+        values: bool,
+    ) -> Result<Vec<Option<KnownValue>>, OnnxError> {
         self.work.charge(NODE_WORK)?;
-        let known: Vec<_> = wires.inputs.iter().map(|id| id.and_then(|id| self.body.known(id))).collect();
+        let known: Vec<_> = value_ids.inputs.iter().map(|id| id.and_then(|id| self.body.known(id))).collect();
         if let Some(outputs) = self.outputs_of_open(node, &known)? {
             return Ok(outputs);
         }
         let attributes = Attributes::resolve(node.proto(), &self.attributes)?;
-        let inputs: Vec<_> = known.into_iter().map(|known| known.and_then(Known::value)).collect();
+        let inputs: Vec<_> = known.into_iter().map(|known| known.and_then(KnownValue::value)).collect();
         if node.is_function() {
             return self.call_function(node, &inputs, attributes, values);
         }
@@ -308,28 +315,28 @@ impl<'g, 'm> Fold<'g, 'm> {
             op_type: node.op_type(),
             version: node.version(),
             inputs,
-            outputs: wires.outputs.len(),
+            outputs: value_ids.outputs.len(),
             attributes,
             values,
             external: self.external,
             work: &self.work,
         })?;
-        Ok(outputs.into_iter().map(|value| Some(Known::Value(value))).collect())
+        Ok(outputs.into_iter().map(|value| Some(KnownValue::Value(value))).collect())
     }
 
     /// Returns the outputs of a node with open inputs; `None` if no input is open.
     fn outputs_of_open(
         &self,
         node: &Node<'m>,
-        inputs: &[Option<&Known>],
-    ) -> Result<Option<Vec<Option<Known>>>, OnnxError> {
-        let open = |known: &&Known| matches!(known, Known::Open(_));
+        inputs: &[Option<&KnownValue>],
+    ) -> Result<Option<Vec<Option<KnownValue>>>, OnnxError> {
+        let open = |known: &&KnownValue| matches!(known, KnownValue::Open(_));
         let Some(first) = inputs.iter().copied().flatten().find(open) else { return Ok(None) };
         let like = ops::shaped_like(node.domain(), node.op_type()).filter(|_| !node.is_function());
         let like = like.and_then(|input| inputs.get(input).copied().flatten()?.value());
         Ok(Some(match like {
             Some(Value { element, shape, .. }) => {
-                vec![Some(Known::Value(Value::shaped(*element, shape.clone())?))]
+                vec![Some(KnownValue::Value(Value::shaped(*element, shape.clone())?))]
             }
             None => vec![Some(first.clone()); node.proto().output.len()],
         }))
@@ -342,7 +349,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         inputs: &[Option<&Value>],
         mut attributes: Attributes<'m>,
         values: bool,
-    ) -> Result<Vec<Option<Known>>, OnnxError> {
+    ) -> Result<Vec<Option<KnownValue>>, OnnxError> {
         let (depth, limit) = (self.depth.saturating_add(1), MAX_DEPTH);
         if depth > limit {
             return Err(FoldError::TooDeep { limit }.into());
@@ -374,13 +381,15 @@ impl<'g, 'm> Fold<'g, 'm> {
             });
         }
         let within = |known| match known {
-            Known::Open(open) => Open::of(&node.error(open.error())).map_or(Known::Open(open), Known::Open),
+            KnownValue::Open(open) => {
+                OpenShape::of(&node.error(open.error())).map_or(KnownValue::Open(open), KnownValue::Open)
+            }
             known => known,
         };
         Ok(outputs.into_iter().map(|known| known.map(within)).collect())
     }
 
-    fn store(&mut self, id: usize, known: Known, level: Level) -> Result<(), OnnxError> {
+    fn store(&mut self, id: usize, known: KnownValue, level: Level) -> Result<(), OnnxError> {
         known.value().map_or(Ok(()), |value| self.work.charge_values(value))?;
         self.body.store(id, known, level);
         Ok(())

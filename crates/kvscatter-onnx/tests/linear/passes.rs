@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
-use kvscatter_onnx::{CachePath, Model, Target, generate, lower};
+use kvscatter_onnx::{CachePath, LowerTarget, Model, lower, random_inputs};
 
 type Pass = (&'static str, fn(&Model));
 
@@ -16,8 +16,8 @@ pub(crate) const ALL: &[Pass] = &[
     ("hazards", hazards),
     ("tensorrt", tensorrt),
     ("cache paths", cache_paths),
-    ("lower to ScatterElements", |model| drop(lower(model, Target::ScatterElements))),
-    ("lower to ScatterND", |model| drop(lower(model, Target::ScatterNd))),
+    ("lower to ScatterElements", |model| drop(lower(model, LowerTarget::ScatterElements))),
+    ("lower to ScatterND", |model| drop(lower(model, LowerTarget::ScatterNd))),
     ("convert", |model| drop(convert(model, 64))),
     ("evaluate", evaluate),
     ("files", |model| drop(model.external_files())),
@@ -67,7 +67,7 @@ fn cache_paths(model: &Model) {
 fn evaluate(model: &Model) {
     let Ok(evaluator) = Evaluator::new(model) else { return };
     let sizes = ["batch", "tokens", "past"].map(|dim| (dim.to_owned(), 1)).into();
-    let Ok(inputs) = generate::missing_inputs(&evaluator, &BTreeMap::new(), &sizes, 0) else { return };
+    let Ok(inputs) = random_inputs::missing_inputs(&evaluator, &BTreeMap::new(), &sizes, 0) else { return };
     let feeds = inputs.iter().map(|(name, tensor)| (name.as_str(), Feed::Donated(tensor.clone())));
     let _ = evaluator.run(feeds.collect(), Placement::Auto);
 }

@@ -1,7 +1,7 @@
 //! The nodes between past and present, taken out of real exports.
 
 use kvscatter_onnx::proto::NodeProto;
-use kvscatter_onnx::{CachePath, Inseparable, Model};
+use kvscatter_onnx::{CachePath, CachePathError, Model};
 
 use crate::support::testdata;
 
@@ -49,7 +49,7 @@ fn attention_that_joins_past_and_new_rows_itself_has_no_path() {
         let paths = CachePath::of(&load(name)).unwrap();
         assert_eq!(paths.len(), 4);
         for path in paths {
-            let Err(Inseparable::Node { node }) = path else { panic!("{path:?}") };
+            let Err(CachePathError::Node { node }) = path else { panic!("{path:?}") };
             assert_eq!(node.op_type, operator);
         }
     }

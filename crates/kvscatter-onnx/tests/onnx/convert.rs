@@ -3,7 +3,7 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertRefusal, Converted, convert};
-use kvscatter_onnx::decoder::{Decoder, Role, WriterStyle};
+use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Dimension, Model, OnnxError};
 
@@ -78,7 +78,7 @@ fn every_cache_is_written_by_one_node_at_one_place() {
             assert_eq!(Some(&cache.past_shape), cache.present_info.shape.as_ref(), "{decoder}");
             assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());
         }
-        let mask = found.input(Role::AttentionMask).unwrap();
+        let mask = found.input(InputRole::AttentionMask).unwrap();
         assert_eq!(mask.shape.as_ref().unwrap()[1], Dimension::Known(MAX_SEQ), "{decoder}");
         assert_eq!(converted.nonpad_kv_seqlen.is_some(), ATTENTION.contains(&decoder), "{decoder}");
         let hazards = found.hazards();

@@ -381,7 +381,7 @@ fn models_whose_types_do_not_fit() {
     let run_with = |inputs, node, outputs| {
         let model = model(inputs, vec![node], outputs);
         let evaluator = Evaluator::new(&model)?;
-        let zeros = kvscatter_onnx::generate::inputs(&model, &BTreeMap::new(), 0)?;
+        let zeros = kvscatter_onnx::random_inputs::inputs(&model, &BTreeMap::new(), 0)?;
         let feeds = zeros.iter().map(|(name, tensor)| (name.as_str(), Feed::Borrowed(tensor))).collect();
         evaluator.run(feeds, Placement::Auto)
     };

@@ -6,11 +6,11 @@ use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto,
 };
-use kvscatter_onnx::{Model, OnnxError, Target, lower};
+use kvscatter_onnx::{LowerTarget, Model, OnnxError, lower};
 
 use crate::support::{int, model, node, scatter, string, testdata, value};
 
-const TARGETS: [Target; 2] = [Target::ScatterElements, Target::ScatterNd];
+const TARGETS: [LowerTarget; 2] = [LowerTarget::ScatterElements, LowerTarget::ScatterNd];
 
 /// How often each operator occurs.
 fn count(model: &ModelProto, op_type: &str) -> usize {
@@ -71,7 +71,7 @@ fn sizes_that_nothing_declares_are_asked_of_each_tensor() {
     let inputs = vec![open("k"), open("v"), open("new_k"), open("new_v")];
     let nodes = vec![scatter(&["k", "new_k"], "k_out"), scatter(&["v", "new_v"], "v_out")];
     let model = model(inputs, nodes, vec![open("k_out"), open("v_out")]);
-    let lowered = lower(&model, Target::ScatterElements).unwrap();
+    let lowered = lower(&model, LowerTarget::ScatterElements).unwrap();
     assert_eq!(count(lowered.model.proto(), "Shape"), 8, "three dimensions and a length of each");
 }
 
@@ -112,7 +112,7 @@ fn a_real_decoder_keeps_everything_else() {
 
 #[test]
 fn what_cannot_be_lowered() {
-    let refused = |model: &Model| lower(model, Target::ScatterNd).unwrap_err();
+    let refused = |model: &Model| lower(model, LowerTarget::ScatterNd).unwrap_err();
 
     let none = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
     assert!(matches!(refused(&none), OnnxError::NothingToLower));
@@ -127,7 +127,7 @@ fn what_cannot_be_lowered() {
         let error = refused(&of_type(element));
         assert!(matches!(error.root(), OnnxError::LowerType { element: got } if *got == element), "{error}");
     }
-    lower(&of_type(ElementType::BFloat16), Target::ScatterNd).unwrap();
+    lower(&of_type(ElementType::BFloat16), LowerTarget::ScatterNd).unwrap();
 
     let mut unknown = of_type(ElementType::Float32);
     let graph = unknown.proto_mut().graph.get_or_insert_default();
@@ -157,7 +157,7 @@ fn bodies_and_functions_are_refused_with_their_node() {
     let mut choice = node("If", &["at"], "chosen");
     choice.attribute = vec![branch];
     nested.proto_mut().graph.get_or_insert_default().node.push(choice);
-    let error = lower(&nested, Target::ScatterElements).unwrap_err();
+    let error = lower(&nested, LowerTarget::ScatterElements).unwrap_err();
     assert!(matches!(error.root(), OnnxError::ScatterNested), "{error}");
     assert!(error.to_string().starts_with("node 3 \"nchosen\" (If"), "{error}");
 
@@ -168,6 +168,6 @@ fn bodies_and_functions_are_refused_with_their_node() {
         node: vec![scatter(&["a", "b"], "c")],
         ..FunctionProto::default()
     }];
-    let error = lower(&called, Target::ScatterElements).unwrap_err();
+    let error = lower(&called, LowerTarget::ScatterElements).unwrap_err();
     assert!(matches!(error.root(), OnnxError::ScatterInFunction { name } if name == "write"), "{error}");
 }

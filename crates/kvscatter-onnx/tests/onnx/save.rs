@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::proto::{GraphProto, ModelProto, StringStringEntryProto, TensorProto};
-use kvscatter_onnx::{DataFile, Model, OnnxError, Placed, Weights};
+use kvscatter_onnx::{DataFile, DataFileOrigin, Model, OnnxError, WeightTransfer};
 
 use crate::support::testdata;
 
@@ -47,8 +47,8 @@ fn contents(folder: &tempfile::TempDir) -> Vec<PathBuf> {
     entries.into_iter().map(|entry| below(entry.unwrap().path())).collect()
 }
 
-fn placed(files: &[DataFile]) -> Vec<Placed> {
-    files.iter().map(|file| file.placed).collect()
+fn origins(files: &[DataFile]) -> Vec<DataFileOrigin> {
+    files.iter().map(|file| file.origin).collect()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_real_model_reads_its_values_from_the_new_folder() {
     let source = testdata("mobius-llama-dynamic/model.onnx");
     let model = Model::load(&source).unwrap();
     let values = std::fs::read(source.with_file_name("model.onnx.data")).unwrap();
-    for weights in [Weights::Link, Weights::Copy] {
+    for weights in [WeightTransfer::Link, WeightTransfer::Copy] {
         let out = tempfile::tempdir().unwrap();
         let path = out.path().join("other.onnx");
         let files = model.save_with_weights(&path, weights).unwrap();
@@ -75,29 +75,35 @@ fn links_copies_and_what_is_there_already() {
     let path = out.path().join("model.onnx");
     let all = ["a.bin", "model.onnx", "sub", "sub/deep", "sub/deep/b.bin"].map(PathBuf::from);
 
-    let files = model.save_with_weights(&path, Weights::Link).unwrap();
+    let files = model.save_with_weights(&path, WeightTransfer::Link).unwrap();
     assert_eq!(contents(&out), all);
     // Both folders are in one file system, so that only some other system's refusal makes it copy.
-    if placed(&files) == [Placed::Linked; 2] {
+    if origins(&files) == [DataFileOrigin::Linked; 2] {
         std::fs::write(source.path().join("a.bin"), b"VALUES").unwrap();
         assert_eq!(std::fs::read(out.path().join("a.bin")).unwrap(), b"VALUES");
     }
-    assert_eq!(placed(&model.save_with_weights(&path, Weights::Link).unwrap()), [Placed::Kept; 2]);
+    assert_eq!(
+        origins(&model.save_with_weights(&path, WeightTransfer::Link).unwrap()),
+        [DataFileOrigin::Kept; 2]
+    );
 
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("model.onnx");
-    assert_eq!(placed(&model.save_with_weights(&path, Weights::Copy).unwrap()), [Placed::Copied; 2]);
+    assert_eq!(
+        origins(&model.save_with_weights(&path, WeightTransfer::Copy).unwrap()),
+        [DataFileOrigin::Copied; 2]
+    );
     assert_eq!(contents(&elsewhere), all);
     std::fs::write(source.path().join("a.bin"), b"others").unwrap();
     assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
-    let error = model.save_with_weights(&path, Weights::Copy).unwrap_err();
+    let error = model.save_with_weights(&path, WeightTransfer::Copy).unwrap_err();
     assert!(matches!(error.root(), OnnxError::DataFileDiffers), "{error}");
     assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
     let beside = source.path().join("beside.onnx");
-    let files = model.save_with_weights(&beside, Weights::Copy).unwrap();
-    assert_eq!(placed(&files), [Placed::Shared; 2]);
+    let files = model.save_with_weights(&beside, WeightTransfer::Copy).unwrap();
+    assert_eq!(origins(&files), [DataFileOrigin::Shared; 2]);
 }
 
 #[test]
@@ -106,14 +112,14 @@ fn what_is_read_is_not_overwritten() {
     let model = load(&source);
     let before = contents(&source);
     for name in ["model.onnx", "a.bin"] {
-        let error = model.save_with_weights(&source.path().join(name), Weights::Link).unwrap_err();
+        let error = model.save_with_weights(&source.path().join(name), WeightTransfer::Link).unwrap_err();
         assert!(matches!(error.root(), OnnxError::OverInput), "{error}");
     }
     assert_eq!(std::fs::read(source.path().join("a.bin")).unwrap(), b"values");
     assert_eq!(contents(&source), before);
 
     let out = tempfile::tempdir().unwrap();
-    let error = model.save_with_weights(&out.path().join("a.bin"), Weights::Link).unwrap_err();
+    let error = model.save_with_weights(&out.path().join("a.bin"), WeightTransfer::Link).unwrap_err();
     assert!(matches!(error.root(), OnnxError::DataFileIsModel), "{error}");
     assert!(contents(&out).is_empty());
 }
@@ -124,7 +130,7 @@ fn nothing_new_is_left_when_a_file_is_refused() {
     let path = out.path().join("model.onnx");
     let refused = |source: &tempfile::TempDir| {
         let model = Model::load(&source.path().join("model.onnx"));
-        let error = model.and_then(|model| model.save_with_weights(&path, Weights::Link)).unwrap_err();
+        let error = model.and_then(|model| model.save_with_weights(&path, WeightTransfer::Link)).unwrap_err();
         assert!(contents(&out).is_empty(), "{:?} after {error}", contents(&out));
         error
     };
@@ -154,7 +160,7 @@ fn nothing_new_is_left_when_a_file_is_refused() {
         ..StringStringEntryProto::default()
     };
     tensor.external_data.extend([entry("offset", "3"), entry("length", "4")]);
-    let error = long.save_with_weights(&path, Weights::Link).unwrap_err();
+    let error = long.save_with_weights(&path, WeightTransfer::Link).unwrap_err();
     let root = error.root();
     assert!(matches!(root, OnnxError::ExternalRange { offset: 3, length: 4, size: 6, .. }), "{error}");
     assert!(contents(&out).is_empty());
@@ -162,12 +168,12 @@ fn nothing_new_is_left_when_a_file_is_refused() {
     // The second of two has no place: the first goes again, and so do the folders.
     let source = folder(&["a/a.bin", "b/b.bin"]);
     std::fs::write(out.path().join("b"), b"in the way").unwrap();
-    load(&source).save_with_weights(&path, Weights::Copy).unwrap_err();
+    load(&source).save_with_weights(&path, WeightTransfer::Copy).unwrap_err();
     assert_eq!(contents(&out), [PathBuf::from("b")]);
     // And if the model itself cannot be written.
     std::fs::remove_file(out.path().join("b")).unwrap();
     std::fs::create_dir(&path).unwrap();
-    load(&source).save_with_weights(&path, Weights::Copy).unwrap_err();
+    load(&source).save_with_weights(&path, WeightTransfer::Copy).unwrap_err();
     assert_eq!(contents(&out), [PathBuf::from("model.onnx")]);
 }
 
@@ -185,13 +191,13 @@ fn links_lead_nowhere_else_and_pipes_are_not_waited_for() {
     let model = load(&source);
     std::fs::remove_file(source.path().join("a.bin")).unwrap();
     symlink(outside.path().join("secret"), source.path().join("a.bin")).unwrap();
-    let error = model.save_with_weights(&path, Weights::Link).unwrap_err();
+    let error = model.save_with_weights(&path, WeightTransfer::Link).unwrap_err();
     assert!(matches!(error.root(), OnnxError::ExternalEscape { .. }), "{error}");
 
     std::fs::remove_file(source.path().join("a.bin")).unwrap();
     let pipe = source.path().join("a.bin");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let error = model.save_with_weights(&path, Weights::Link).unwrap_err();
+    let error = model.save_with_weights(&path, WeightTransfer::Link).unwrap_err();
     assert!(matches!(error.root(), OnnxError::NotRegularFile), "{error}");
     assert!(contents(&out).is_empty());
 
@@ -199,13 +205,13 @@ fn links_lead_nowhere_else_and_pipes_are_not_waited_for() {
     std::fs::remove_file(&pipe).unwrap();
     std::fs::write(source.path().join("real.bin"), b"values").unwrap();
     symlink("real.bin", source.path().join("a.bin")).unwrap();
-    load(&source).save_with_weights(&path, Weights::Link).unwrap();
+    load(&source).save_with_weights(&path, WeightTransfer::Link).unwrap();
     assert!(out.path().join("a.bin").symlink_metadata().unwrap().is_file());
 
     // A link in the new folder does not lead out of it.
     let trap = tempfile::tempdir().unwrap();
     symlink(outside.path(), trap.path().join("sub")).unwrap();
     let source = folder(&["sub/a.bin"]);
-    load(&source).save_with_weights(&trap.path().join("model.onnx"), Weights::Link).unwrap_err();
+    load(&source).save_with_weights(&trap.path().join("model.onnx"), WeightTransfer::Link).unwrap_err();
     assert_eq!(contents(&outside), [PathBuf::from("secret")]);
 }

@@ -154,7 +154,7 @@ def test_lists_begin_where_a_device_can_read_them(wrap: Wrap) -> None:
     for at, dtype, itemsize in ((4, np.int64, 8), (2, np.int32, 4)):
         starts = bytes_[at : at + 2 * itemsize].view(dtype)
         error = refused("misaligned", "write_indices", written(cache, update, wrap(starts)))
-        assert str(error).startswith("write_indices lies at 0x") and f"multiple of {itemsize}" in str(error)
+        assert str(error).startswith("write_indices is at 0x") and f"multiple of {itemsize}" in str(error)
     words = bytes_[4:20].view(np.int32)
     refused("misaligned", "status", written(cache, update, status=wrap(words)), of=kvscatter.ArrayError)
 
@@ -180,7 +180,7 @@ def test_what_is_read_must_not_lie_in_what_is_written(wrap: Wrap) -> None:
     starts = bytes_[240:256].view(np.int64)
     error = refused("overlap", "write_indices", written(wrap(within), wrap(update), wrap(starts)))
     assert (error.with_, error.with_pair) == ("cache", 0) and str(error).startswith(
-        "write_indices lies in cache"
+        "write_indices overlaps cache"
     )
     refused("overlap", "status", written(wrap(within), wrap(update), status=wrap(bytes_[:16])))
     starts = bytes_[512:528].view(np.int64)

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_session::{Engine, KvSession, Sample, SessionOptions, argmax};
 use kvscatter_tract::Tract;
@@ -21,7 +21,7 @@ fn decoder(name: &str, folder: &Path) -> PathBuf {
     let converted = convert(&Model::load(&path).unwrap(), 24).unwrap();
     let path = folder.join(format!("{}.onnx", name.replace('/', "-")));
     std::fs::create_dir_all(folder).unwrap();
-    converted.model.save_with_weights(&path, Weights::Copy).unwrap();
+    converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
     path
 }
 

@@ -1,7 +1,7 @@
 //! Running batches in tract: samples are added, extended, truncated and removed, and each gets the logits that it gets alone.
 
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::{Model, Weights};
+use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_tract::Tract;
 
 use crate::churn::churn;
@@ -18,7 +18,7 @@ fn converted_decoders_score_each_sample_as_alone() {
     for name in ["optimum-llama", "mobius-llama-dynamic"] {
         let converted = convert(&Model::load(&decoder(name)).unwrap(), 24).unwrap();
         let path = folder.path().join(format!("{name}.onnx"));
-        converted.model.save_with_weights(&path, Weights::Copy).unwrap();
+        converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         (0..2).for_each(|seed| churn(&Tract, &path, None, seed, 1e-4));
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kvscatter_bench::{Timings, units};
-use kvscatter_onnx::file::Unfinished;
-use kvscatter_onnx::{CachePath, Inseparable, Model};
+use kvscatter_onnx::file::UnfinishedFiles;
+use kvscatter_onnx::{CachePath, CachePathError, Model};
 use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
 
 use super::subject::Timed;
@@ -32,7 +32,7 @@ pub(super) fn time(
     timed: Timed<'_>,
 ) -> Result<(Option<CachePathTimes>, Check), CertifyError> {
     let batch = timed.interface.batch.unwrap_or(1);
-    let mut unfinished = Unfinished::new();
+    let mut unfinished = UnfinishedFiles::new();
     let folder = unfinished
         .folder_in(&std::env::temp_dir(), "kvscatter-")
         .map_err(|cause| CertifyError::Io { path: std::env::temp_dir(), cause })?;
@@ -71,7 +71,7 @@ pub(super) fn time(
     Ok((worst, check))
 }
 
-fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[Inseparable]) -> Check {
+fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[CachePathError]) -> Check {
     let said = worst.map(|times| {
         let [small, large] = [times.at.first(), times.at.last()].map(|at| at.map_or(0, |at| at.cache_bytes));
         format!(

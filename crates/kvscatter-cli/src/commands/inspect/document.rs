@@ -1,8 +1,8 @@
 //! An inspection as `--json` prints it. Sizes are bytes; `null` is what is not known.
 
 use kvscatter_onnx::NodeLabel;
-use kvscatter_onnx::convert::Advice;
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, Role, TensorRtRefusal};
+use kvscatter_onnx::convert::ConvertOutcome;
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, InputRole, TensorRtRefusal};
 use serde::Serialize;
 
 use super::facts::{Inspected, Sizes, total};
@@ -95,7 +95,7 @@ impl<'a> InspectDocument<'a> {
     pub(super) fn new(inspected: &'a Inspected<'_>) -> Self {
         let Inspected { model, decoder, sizes, hazards, refusals, .. } = inspected;
         let caches = &decoder.caches;
-        let inputs = decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
+        let inputs = decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
         Self {
             model,
             batch: sizes.batch,
@@ -164,10 +164,10 @@ impl<'a> HazardDocument<'a> {
 }
 
 impl AdviceDocument {
-    fn new(advice: &Advice) -> Self {
+    fn new(advice: &ConvertOutcome) -> Self {
         match advice {
-            Advice::Convert { max_seq } => Self { max_seq: *max_seq, refused: None },
-            Advice::Refused { max_seq, cause } => {
+            ConvertOutcome::Convert { max_seq } => Self { max_seq: *max_seq, refused: None },
+            ConvertOutcome::Refused { max_seq, cause } => {
                 Self { max_seq: *max_seq, refused: Some(cause.to_string()) }
             }
         }

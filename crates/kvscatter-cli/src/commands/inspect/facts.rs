@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::convert::Advice;
+use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
 
 /// What is known of a model.
@@ -12,7 +12,7 @@ pub(super) struct Inspected<'a> {
     pub(super) sizes: Sizes,
     pub(super) hazards: Vec<Hazard>,
     /// What converting the caches that grow would do, if there are any.
-    pub(super) advice: Option<Advice>,
+    pub(super) advice: Option<ConvertOutcome>,
     /// What the target refuses, if there is one.
     pub(super) refusals: Option<Vec<TensorRtRefusal>>,
     /// How many `TensorScatter` nodes the target was asked about.

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use anstyle::AnsiColor;
 use kvscatter_bench::units;
-use kvscatter_onnx::convert::Advice;
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Role, TensorRtRefusal, UnknownStyle, WriterStyle};
+use kvscatter_onnx::convert::ConvertOutcome;
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle};
 
 use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, groups, shape};
@@ -126,7 +126,7 @@ fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> 
 }
 
 fn inputs(inspected: &Inspected<'_>) -> String {
-    let inputs = inspected.decoder.inputs.iter().filter(|input| !matches!(input.role, Role::Past(_)));
+    let inputs = inspected.decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
     let rows = inputs.map(|input| {
         let shape = input.value.shape.as_ref().map(|shape| shape.iter().map(dim).collect::<Vec<_>>());
         let shape =
@@ -143,7 +143,7 @@ fn inputs(inspected: &Inspected<'_>) -> String {
 /// One line for each kind of hazard of each kind of node, the first of them in full.
 fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
     let kind = |hazard: &Hazard| match hazard {
-        Hazard::Runtime { runtime, .. } => (hazard.kind(), runtime.to_string()),
+        Hazard::RuntimeBug { bug, .. } => (hazard.kind(), bug.to_string()),
         _ => (hazard.kind(), hazard.node().map(|node| node.op_type.clone()).unwrap_or_default()),
     };
     writeln!(output, "\n{}", if hazards.is_empty() { "no hazards" } else { "hazards" })?;
@@ -207,11 +207,11 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     let any = |is: fn(&Cache<'_>) -> bool| inspected.decoder.caches.iter().any(is);
     let mut steps = Vec::new();
     match &inspected.advice {
-        Some(Advice::Convert { max_seq }) => steps.push(format!(
+        Some(ConvertOutcome::Convert { max_seq }) => steps.push(format!(
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the caches that grow static. Give it no more \
              slots than the\nlongest text has: attention reads all of them in every step."
         )),
-        Some(Advice::Refused { max_seq, cause }) => steps.push(one_line(&format!(
+        Some(ConvertOutcome::Refused { max_seq, cause }) => steps.push(one_line(&format!(
             "The caches that grow cannot be made static with {max_seq} slots (--max-seq asks about another number): \
              {cause}"
         ))),

@@ -1,7 +1,7 @@
 //! What the terms of a decoder are called in text and in JSON.
 
 use kvscatter_onnx::Dimension;
-use kvscatter_onnx::decoder::{CachePart, Role, UnknownStyle, WriterStyle};
+use kvscatter_onnx::decoder::{CachePart, InputRole, UnknownStyle, WriterStyle};
 
 /// A dimension as it is declared.
 pub(super) fn dim(dim: &Dimension<'_>) -> String {
@@ -21,17 +21,17 @@ pub(super) fn part(part: CachePart) -> &'static str {
     }
 }
 
-pub(super) fn role(role: Role) -> &'static str {
+pub(super) fn role(role: InputRole) -> &'static str {
     match role {
-        Role::Past(_) => "past",
-        Role::AttentionMask => "attention mask",
-        Role::PositionIds => "position ids",
-        Role::TokenIds => "token ids",
-        Role::WriteIndices => "write_indices",
-        Role::NonpadKvSeqlen => "nonpad_kv_seqlen",
-        Role::SeqlensK => "seqlens_k",
-        Role::TotalSequenceLength => "total_sequence_length",
-        Role::Other => "other",
+        InputRole::Past(_) => "past",
+        InputRole::AttentionMask => "attention mask",
+        InputRole::PositionIds => "position ids",
+        InputRole::TokenIds => "token ids",
+        InputRole::WriteIndices => "write_indices",
+        InputRole::NonpadKvSeqlen => "nonpad_kv_seqlen",
+        InputRole::SeqlensK => "seqlens_k",
+        InputRole::TotalSequenceLength => "total_sequence_length",
+        InputRole::Other => "other",
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvscatter_onnx::decoder::{Decoder, Role};
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Tensor, ValueInfo, generate};
+use kvscatter_onnx::decoder::{Decoder, InputRole};
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Tensor, ValueInfo, random_inputs};
 use kvscatter_session::{Feed, Interface, Purpose};
 
 use crate::error::CommandError;
@@ -29,21 +29,23 @@ pub(super) fn missing_inputs(
     let decoder = Decoder::of(graph)?;
     let interface = Interface::of(graph, &decoder)?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
-    let sized = decoder.inputs.iter().filter(|input| matches!(input.role, Role::Past(_) | Role::TokenIds));
+    let sized =
+        decoder.inputs.iter().filter(|input| matches!(input.role, InputRole::Past(_) | InputRole::TokenIds));
     let sized: BTreeSet<_> = sized.map(|input| input.value.name).collect();
     let is_sized = |input: &ValueInfo<'_>| sized.contains(input.name);
-    let shapes = generate::missing_shapes(&inputs, is_sized, given, dims).map_err(CommandError::of_sizes)?;
+    let shapes =
+        random_inputs::missing_shapes(&inputs, is_sized, given, dims).map_err(CommandError::of_sizes)?;
     let sizes = StepSizes::of(&interface, &shapes, given);
     let caches = interface.caches.iter().filter_map(|cache| {
         let (name, shape) = shapes.get_key_value(cache.past.as_str())?;
         Some((*name, (cache.element, shape.clone())))
     });
-    let mut made = generate::tensors(&caches.collect(), seed, DEFAULT_MEMORY_LIMIT)?;
+    let mut made = random_inputs::tensors(&caches.collect(), seed, DEFAULT_MEMORY_LIMIT)?;
     sizes.check_memory()?;
     let feed = Feed::next(&starts(&sizes, &interface, given, seed)?, sizes.width);
     let last =
         interface.vocabulary.map_or(0, |size| i64::try_from(size).unwrap_or(i64::MAX).saturating_sub(1));
-    let tokens = generate::int64s(&(0..=last.max(0)), sizes.batch.saturating_mul(sizes.width), seed);
+    let tokens = random_inputs::int64s(&(0..=last.max(0)), sizes.batch.saturating_mul(sizes.width), seed);
     let token = |sample: usize, position: usize| {
         let before = feed.samples.get(sample).map_or(0, |sample| sample.start);
         let column = position.saturating_sub(before);
@@ -122,7 +124,7 @@ fn starts(
     }
     let room = sizes.slots.checked_sub(sizes.width);
     let room = room.ok_or(CommandError::StepTooLong { width: sizes.width, capacity: sizes.slots })?;
-    let drawn = generate::int64s(&(0..=i64::try_from(room).unwrap_or(i64::MAX)), sizes.batch, seed);
+    let drawn = random_inputs::int64s(&(0..=i64::try_from(room).unwrap_or(i64::MAX)), sizes.batch, seed);
     Ok(drawn.into_iter().map(|start| usize::try_from(start).unwrap_or_default()).collect())
 }
 

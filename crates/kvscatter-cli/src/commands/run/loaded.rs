@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
 use kvscatter_onnx::eval::{Evaluator, Placement};
-use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo, generate};
+use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo, random_inputs};
 use kvscatter_session::{self as session, Engine, InPlaceCache, LoadOptions, Session, Step};
 
 use super::feeds;
@@ -74,7 +74,7 @@ impl<'m> Loaded<'m> {
         match Evaluator::new(self.model) {
             // `TensorScatter` nodes alone: their valid inputs are known without the rest of a decoder.
             Ok(evaluator) => {
-                generate::missing_inputs(&evaluator, given, dims, seed).map_err(CommandError::of_sizes)
+                random_inputs::missing_inputs(&evaluator, given, dims, seed).map_err(CommandError::of_sizes)
             }
             Err(_) => feeds::missing_inputs(&self.graph, given, dims, seed),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
-use kvscatter_onnx::{Graph, Model, Tensor, ValueInfo, generate};
+use kvscatter_onnx::{Graph, Model, Tensor, ValueInfo, random_inputs};
 
 use super::args::Run;
 use super::loaded::Loaded;
@@ -88,7 +88,7 @@ impl<'m> Subject<'m> {
     ) -> Result<BTreeMap<String, Tensor>, CommandError> {
         match self {
             Self::Evaluated(evaluator) => {
-                generate::missing_inputs(evaluator, given, dims, seed).map_err(CommandError::of_sizes)
+                random_inputs::missing_inputs(evaluator, given, dims, seed).map_err(CommandError::of_sizes)
             }
             Self::Loaded(loaded) => loaded.missing_inputs(given, dims, seed),
         }

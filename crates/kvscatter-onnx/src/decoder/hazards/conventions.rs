@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::hazard::Hazard;
 use crate::decoder::Decoder;
 use crate::decoder::cache::{Cache, WriterStyle};
-use crate::decoder::roles::{self, Role};
+use crate::decoder::roles::{self, InputRole};
 use crate::{Dimension, Node};
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
@@ -70,8 +70,9 @@ fn write_indices<'c, 'm: 'c>(
 
 /// One number cannot be a start, a length and a last index.
 fn two_conventions(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
-    let is_position = |role| matches!(role, Role::WriteIndices | Role::NonpadKvSeqlen | Role::SeqlensK);
-    let mut first: BTreeMap<&str, Vec<(Role, Node<'_>)>> = BTreeMap::new();
+    let is_position =
+        |role| matches!(role, InputRole::WriteIndices | InputRole::NonpadKvSeqlen | InputRole::SeqlensK);
+    let mut first: BTreeMap<&str, Vec<(InputRole, Node<'_>)>> = BTreeMap::new();
     for (input, role, node) in roles::uses(&decoder.flow).filter(|(_, role, _)| is_position(*role)) {
         let uses = first.entry(input).or_default();
         if uses.iter().all(|(other, _)| *other != role) {

@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 
 use crate::NodeLabel;
 use crate::decoder::cache::WriterStyle;
-use crate::decoder::roles::Role;
+use crate::decoder::roles::InputRole;
 
 /// One thing that keeps a cache from being written in place, or makes its use go wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,11 +124,11 @@ pub enum Hazard {
         /// The input.
         input: String,
         /// What one node takes it for.
-        first: Role,
+        first: InputRole,
         /// That node.
         first_node: NodeLabel,
         /// What another takes it for.
-        second: Role,
+        second: InputRole,
         /// That node.
         second_node: NodeLabel,
     },
@@ -138,10 +138,10 @@ pub enum Hazard {
         /// The node that computes the scale.
         node: NodeLabel,
     },
-    /// A runtime that is known to be wrong about a node of this model.
-    Runtime {
-        /// What is wrong with it.
-        runtime: Runtime,
+    /// A runtime has a known bug that affects a node of this model.
+    RuntimeBug {
+        /// The bug.
+        bug: RuntimeBug,
         /// The first such node.
         node: NodeLabel,
     },
@@ -156,10 +156,10 @@ pub enum PrefixMask {
     IsCausal,
 }
 
-/// What runtimes are known to get wrong.
+/// A known bug of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Runtime {
+pub enum RuntimeBug {
     /// ONNX Runtime before 1.25 has no kernel of `TensorScatter`.
     NoKernel,
     /// ONNX Runtime's kernel has 13 of the 24 types: no strings, complex numbers, 8-bit floats and 4-bit types.

@@ -2,32 +2,32 @@
 
 use kvscatter::{ElementType, Mode};
 
-use super::hazard::{Hazard, Runtime};
+use super::hazard::{Hazard, RuntimeBug};
 use crate::decoder::Decoder;
 use crate::decoder::cache::WriterStyle;
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());
-    let mut found = |runtime, node: Option<crate::Node<'_>>| {
-        hazards.extend(node.map(|node| Hazard::Runtime { runtime, node: node.label() }));
+    let mut found = |bug, node: Option<crate::Node<'_>>| {
+        hazards.extend(node.map(|node| Hazard::RuntimeBug { bug, node: node.label() }));
     };
     let first = scatters().find_map(|cache| cache.writer);
-    found(Runtime::NoKernel, first);
+    found(RuntimeBug::NoKernel, first);
     let odd = scatters().find(|cache| !has_kernel(cache.element));
     if let Some(cache) = odd {
-        found(Runtime::NoKernelForType(cache.element), cache.writer);
+        found(RuntimeBug::NoKernelForType(cache.element), cache.writer);
     }
-    found(Runtime::RowsLeftWritten, first);
-    found(Runtime::IndexClamped, first);
+    found(RuntimeBug::RowsLeftWritten, first);
+    found(RuntimeBug::IndexClamped, first);
     let causal = decoder.flow.nodes().iter().find(|node| {
         let is_causal = node.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;
         node.is("Attention") && is_causal && node.input(6).is_some()
     });
     if first.is_some() {
-        found(Runtime::MaskTopLeft, causal.copied());
+        found(RuntimeBug::MaskTopLeft, causal.copied());
     }
     let circular = scatters().find(|cache| cache.style == WriterStyle::TensorScatter(Mode::Circular));
-    found(Runtime::ModuloEverywhere, circular.and_then(|cache| cache.writer));
+    found(RuntimeBug::ModuloEverywhere, circular.and_then(|cache| cache.writer));
 }
 
 fn has_kernel(element: ElementType) -> bool {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::hazard::{Hazard, PrefixMask, Runtime};
+use super::hazard::{Hazard, PrefixMask, RuntimeBug};
 use crate::NodeLabel;
-use crate::decoder::roles::Role;
+use crate::decoder::roles::InputRole;
 use crate::node_label::ShortLabel;
 
 impl Hazard {
@@ -28,7 +28,7 @@ impl Hazard {
             Self::NoWriteIndices { .. } => "no-write-indices",
             Self::TwoConventions { .. } => "two-conventions",
             Self::TensorWideScale { .. } => "tensor-wide-scale",
-            Self::Runtime { .. } => "runtime",
+            Self::RuntimeBug { .. } => "runtime",
         }
     }
 
@@ -53,7 +53,7 @@ impl Hazard {
             | Self::MixedCapacities { .. }
             | Self::TwoConventions { .. }
             | Self::TensorWideScale { .. }
-            | Self::Runtime { .. } => None,
+            | Self::RuntimeBug { .. } => None,
         }
     }
 
@@ -71,7 +71,7 @@ impl Hazard {
             | Self::OperatorWrites { writer: node, .. }
             | Self::TwoConventions { second_node: node, .. }
             | Self::TensorWideScale { node }
-            | Self::Runtime { node, .. } => Some(node),
+            | Self::RuntimeBug { node, .. } => Some(node),
             Self::PresentGivenTwice { .. }
             | Self::TypesDiffer { .. }
             | Self::Grows { .. }
@@ -138,7 +138,7 @@ impl fmt::Display for Hazard {
             }
             Self::OperatorWrites { past, writer } => write!(
                 f,
-                "{past:?} is written by {} itself: ONNX Runtime copies the whole cache, unless past and present are \
+                "{past:?} is written by {} itself: ONNX RuntimeBug copies the whole cache, unless past and present are \
                  bound to one buffer",
                 ShortLabel(writer)
             ),
@@ -175,12 +175,12 @@ impl fmt::Display for Hazard {
                      batch, on padding and on how its prompt is cut"
                 )
             }
-            Self::Runtime { runtime, node } => write!(f, "{runtime} ({})", ShortLabel(node)),
+            Self::RuntimeBug { bug, node } => write!(f, "{bug} ({})", ShortLabel(node)),
         }
     }
 }
 
-impl fmt::Display for Runtime {
+impl fmt::Display for RuntimeBug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoKernel => f.write_str("ONNX Runtime before 1.25 has no TensorScatter"),
@@ -202,11 +202,11 @@ impl fmt::Display for Runtime {
 }
 
 /// What the number that has a role is.
-fn position(role: Role) -> &'static str {
+fn position(role: InputRole) -> &'static str {
     match role {
-        Role::WriteIndices => "the first slot written",
-        Role::NonpadKvSeqlen => "the length after the write",
-        Role::SeqlensK => "the length after the write less 1",
+        InputRole::WriteIndices => "the first slot written",
+        InputRole::NonpadKvSeqlen => "the length after the write",
+        InputRole::SeqlensK => "the length after the write less 1",
         _ => "another number",
     }
 }

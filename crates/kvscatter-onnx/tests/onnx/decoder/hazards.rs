@@ -2,7 +2,7 @@
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, Role, Runtime, WriterStyle};
+use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, PrefixMask, RuntimeBug, WriterStyle};
 use kvscatter_onnx::proto::NodeProto;
 
 use super::made::{Made, attention, circular, scatter};
@@ -276,7 +276,7 @@ fn one_input_for_two_conventions() {
     let made = Made::fixed().change("y", |node| node.input[6] = "write_indices".to_owned());
     let hazards = made.hazards();
     assert!(
-        matches!(&hazards[..], [Hazard::TwoConventions { input, first: Role::WriteIndices, second: Role::NonpadKvSeqlen, .. }]
+        matches!(&hazards[..], [Hazard::TwoConventions { input, first: InputRole::WriteIndices, second: InputRole::NonpadKvSeqlen, .. }]
             if input == "write_indices"),
         "{hazards:?}"
     );
@@ -286,32 +286,32 @@ fn one_input_for_two_conventions() {
     other.domain = Some("com.microsoft".to_owned());
     let hazards = Made::fixed().node(other).hazards();
     assert!(
-        matches!(&hazards[..], [Hazard::TwoConventions { input, first: Role::NonpadKvSeqlen, second: Role::SeqlensK, .. }]
+        matches!(&hazards[..], [Hazard::TwoConventions { input, first: InputRole::NonpadKvSeqlen, second: InputRole::SeqlensK, .. }]
             if input == "nonpad"),
         "{hazards:?}"
     );
 }
 
 #[test]
-fn runtimes_that_are_known_to_be_wrong() {
-    let runtimes = |made: Made| -> Vec<Runtime> {
+fn known_bugs_of_runtimes_are_reported() {
+    let bugs = |made: Made| -> Vec<RuntimeBug> {
         let model = made.model();
         let hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
-        let runtime = |hazard: &Hazard| match hazard {
-            Hazard::Runtime { runtime, .. } => Some(*runtime),
+        let bug = |hazard: &Hazard| match hazard {
+            Hazard::RuntimeBug { bug, .. } => Some(*bug),
             _ => None,
         };
-        hazards.iter().filter_map(runtime).collect()
+        hazards.iter().filter_map(bug).collect()
     };
-    let all = [Runtime::NoKernel, Runtime::RowsLeftWritten, Runtime::IndexClamped];
-    assert_eq!(runtimes(Made::fixed()), all);
-    assert_eq!(runtimes(Made::growing()), []);
+    let all = [RuntimeBug::NoKernel, RuntimeBug::RowsLeftWritten, RuntimeBug::IndexClamped];
+    assert_eq!(bugs(Made::fixed()), all);
+    assert_eq!(bugs(Made::growing()), []);
     let causal = Made::fixed().change("y", |node| node.attribute = vec![int("is_causal", 1)]);
-    assert_eq!(runtimes(causal)[3..], [Runtime::MaskTopLeft]);
-    assert_eq!(runtimes(Made::fixed().change("present_v", circular))[3..], [Runtime::ModuloEverywhere]);
+    assert_eq!(bugs(causal)[3..], [RuntimeBug::MaskTopLeft]);
+    assert_eq!(bugs(Made::fixed().change("present_v", circular))[3..], [RuntimeBug::ModuloEverywhere]);
     let odd = ElementType::Float8E4M3Fn;
     let made = Made::fixed().input(value("past_v", odd, &CACHE)).output(value("present_v", odd, &CACHE));
-    assert_eq!(runtimes(made)[1], Runtime::NoKernelForType(odd));
+    assert_eq!(bugs(made)[1], RuntimeBug::NoKernelForType(odd));
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod styles;
 mod tensorrt;
 
 use kvscatter::{ElementType, Mode};
-use kvscatter_onnx::decoder::{CachePart, Decoder, Role, WriterStyle};
+use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::{Dimension, Model};
 
 use crate::support::testdata;
@@ -28,8 +28,8 @@ fn caches(decoder: &Decoder<'_>) -> Vec<(String, WriterStyle, CachePart, usize)>
     decoder.caches.iter().map(line).collect()
 }
 
-fn roles(decoder: &Decoder<'_>) -> Vec<(String, Role)> {
-    let is_past = |role| matches!(role, Role::Past(_));
+fn roles(decoder: &Decoder<'_>) -> Vec<(String, InputRole)> {
+    let is_past = |role| matches!(role, InputRole::Past(_));
     let inputs = decoder.inputs.iter().filter(|input| !is_past(input.role));
     inputs.map(|input| (input.value.name.to_owned(), input.role)).collect()
 }
@@ -51,10 +51,10 @@ fn four(
 }
 
 /// The inputs of a decoder whose cache grows, besides its pasts.
-const GROWING: [(&str, Role); 3] = [
-    ("input_ids", Role::TokenIds),
-    ("attention_mask", Role::AttentionMask),
-    ("position_ids", Role::PositionIds),
+const GROWING: [(&str, InputRole); 3] = [
+    ("input_ids", InputRole::TokenIds),
+    ("attention_mask", InputRole::AttentionMask),
+    ("position_ids", InputRole::PositionIds),
 ];
 
 #[test]
@@ -86,10 +86,10 @@ fn mobius_scatters_into_a_static_cache() {
     let style = WriterStyle::TensorScatter(Mode::Linear);
     assert_eq!(caches(&decoder), four("{what}_cache.{}", "updated_{what}_cache.{}", &style, 1));
     let expected = [
-        ("input_ids", Role::TokenIds),
-        ("position_ids", Role::PositionIds),
-        ("write_indices", Role::WriteIndices),
-        ("nonpad_kv_seqlen", Role::NonpadKvSeqlen),
+        ("input_ids", InputRole::TokenIds),
+        ("position_ids", InputRole::PositionIds),
+        ("write_indices", InputRole::WriteIndices),
+        ("nonpad_kv_seqlen", InputRole::NonpadKvSeqlen),
     ];
     assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
     assert_eq!(decoder.caches[0].capacity(), Dimension::Known(64));
@@ -105,16 +105,16 @@ fn genai_leaves_it_to_group_query_attention() {
         four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::GroupQueryAttention, 2);
     assert_eq!(found, expected);
     assert_eq!(decoder.caches[1].past, "past_key_values.1.key", "in the order of the outputs");
-    let expected = [("input_ids", Role::TokenIds), ("attention_mask", Role::AttentionMask)];
+    let expected = [("input_ids", InputRole::TokenIds), ("attention_mask", InputRole::AttentionMask)];
     assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
-    assert!(matches!(decoder.input(Role::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
+    assert!(matches!(decoder.input(InputRole::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
 }
 
 /// Exporters, models and precisions that nothing here was written for.
 #[test]
 fn decoders_of_other_exporters() {
     let (concat, past) = (WriterStyle::Concat, WriterStyle::AttentionPast);
-    let all = [Role::TokenIds, Role::AttentionMask, Role::PositionIds];
+    let all = [InputRole::TokenIds, InputRole::AttentionMask, InputRole::PositionIds];
     for (name, style, element, roles) in [
         ("mobius-0.1-gpt2", &past, ElementType::Float32, &all[..]),
         ("mobius-0.1-qwen3-float16", &past, ElementType::Float16, &all),
@@ -150,7 +150,7 @@ fn decoders_of_other_exporters() {
     }
 }
 
-fn roles_of(decoder: &Decoder<'_>) -> Vec<Role> {
+fn roles_of(decoder: &Decoder<'_>) -> Vec<InputRole> {
     let roles = decoder.inputs.iter().map(|input| input.role);
-    roles.filter(|role| !matches!(role, Role::Past(_))).collect()
+    roles.filter(|role| !matches!(role, InputRole::Past(_))).collect()
 }

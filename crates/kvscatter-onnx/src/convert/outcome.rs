@@ -6,7 +6,7 @@ use crate::{Model, OnnxError};
 
 /// The result of converting a decoder whose caches grow.
 #[derive(Debug)]
-pub enum Advice {
+pub enum ConvertOutcome {
     /// Converting to `max_seq` slots succeeds.
     Convert {
         /// Slots of each sample.
@@ -21,7 +21,7 @@ pub enum Advice {
     },
 }
 
-impl Advice {
+impl ConvertOutcome {
     /// Tries to convert a decoder to this many slots.
     #[must_use]
     pub fn at(model: &Model, max_seq: usize) -> Self {

@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
-pub use crate::dynamic_dim::OpenDim;
+pub use crate::dynamic_dim::DynamicDim;
 use crate::eval::{Evaluator, Op, TensorType, Types, bytes};
 use crate::{Data, Dimension, Model, OnnxError, Tensor, ValueInfo, storage_len};
 
@@ -116,7 +116,7 @@ pub fn missing_shapes<'m>(
 ) -> Result<BTreeMap<&'m str, Vec<usize>>, OnnxError> {
     let sizes = sizes(inputs, given, dims)?;
     let mut unused: BTreeSet<&str> = dims.keys().map(String::as_str).collect();
-    let mut open: Vec<OpenDim> = Vec::new();
+    let mut open: Vec<DynamicDim> = Vec::new();
     let mut seen = BTreeSet::new();
     let mut shapes = BTreeMap::new();
     for input in inputs {
@@ -136,7 +136,7 @@ pub fn missing_shapes<'m>(
                     match sizes.get(&dim) {
                         Some(&size) => known.push(size),
                         None if is_made && seen.insert(dim.clone()) => {
-                            open.push(OpenDim { dim, input: input.name.to_owned() });
+                            open.push(DynamicDim { dim, input: input.name.to_owned() });
                         }
                         None => {}
                     }

@@ -6,7 +6,7 @@ use kvscatter::ElementType::{self, Int8, Int64};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model, OnnxError, Tensor, generate, tensor_proto};
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model, OnnxError, Tensor, random_inputs, tensor_proto};
 
 use crate::support::{assert_refused, bytes, int64, model, node, scatter, string, value};
 
@@ -34,7 +34,7 @@ fn ints(tensor: &Tensor) -> Vec<i64> {
 
 /// Generates inputs and checks that the model runs on them.
 fn generated(model: &Model, seed: u64) -> BTreeMap<String, Tensor> {
-    let inputs = generate::inputs(model, &dims(&[("batch", 64), ("u[1]", 3)]), seed).unwrap();
+    let inputs = random_inputs::inputs(model, &dims(&[("batch", 64), ("u[1]", 3)]), seed).unwrap();
     let feeds = inputs.iter().map(|(name, tensor)| (name.as_str(), Feed::Borrowed(tensor))).collect();
     Evaluator::new(model).unwrap().run(feeds, Placement::Auto).unwrap();
     inputs
@@ -61,7 +61,7 @@ fn indices_are_valid_by_construction() {
     offset.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
     // The sum has rank 2, so the model is wrong whatever the values are.
     assert_refused!(
-        generate::inputs(&offset, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
+        random_inputs::inputs(&offset, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
         OnnxError::Operator(kvscatter::Error::Rank { rank: 2, .. })
     );
     let initializer = tensor_proto::encode("w", &int64(&[1], &[2]));
@@ -83,10 +83,10 @@ fn indices_that_cannot_be_valid() {
     let initializer = tensor_proto::encode("w", &int64(&[1], &[6]));
     model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
     assert_refused!(
-        generate::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
+        random_inputs::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
         OnnxError::NoValidIndices { name } if name == "i"
     );
-    assert!(generate::inputs(&model, &dims(&[("batch", 0), ("u[1]", 3)]), 1).is_ok());
+    assert!(random_inputs::inputs(&model, &dims(&[("batch", 0), ("u[1]", 3)]), 1).is_ok());
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_seed_is_reproducible() {
     assert_eq!(generated(&model, 7), generated(&model, 7));
     assert_ne!(generated(&model, 7), generated(&model, 8));
     // Across versions and machines as well.
-    let inputs = generate::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 0).unwrap();
+    let inputs = random_inputs::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 0).unwrap();
     assert_eq!(ints(&inputs["i"]), [0, 3]);
     assert_eq!(ints(&inputs["j"]), [6_494_991_894_978_360_344, -5_916_434_277_248_049_709]);
 }
@@ -104,7 +104,7 @@ fn a_seed_is_reproducible() {
 fn every_type_has_values() {
     for element in ElementType::ALL {
         let model = model(vec![value("x", element, &["5", "3"])], vec![], vec![]);
-        let inputs = generate::inputs(&model, &BTreeMap::new(), 3).unwrap();
+        let inputs = random_inputs::inputs(&model, &BTreeMap::new(), 3).unwrap();
         assert_eq!(inputs["x"].element(), element);
         let typed = tensor_proto::encode_typed("x", &inputs["x"]);
         let tame = |value: f64| value.is_finite() && (0.25..4.0).contains(&value.abs());
@@ -117,7 +117,7 @@ fn every_type_has_values() {
 #[test]
 fn dimensions_must_be_given() {
     let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
-    let refused = |given: &[(&str, usize)]| generate::inputs(&model, &dims(given), 0).unwrap_err();
+    let refused = |given: &[(&str, usize)]| random_inputs::inputs(&model, &dims(given), 0).unwrap_err();
     let open = |given: &[(&str, usize)]| match refused(given) {
         OnnxError::DimsMissing { open } => {
             open.into_iter().map(|open| (open.dim, open.input)).collect::<Vec<_>>()
@@ -154,14 +154,14 @@ fn only_what_is_missing_is_generated() {
     };
     ty.shape = None.into();
     assert_refused!(
-        generate::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 0),
+        random_inputs::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 0),
         OnnxError::ShapeUnknown { name } if name == "x"
     );
 
     let (x, u, i) = (bytes(Int8, &[2, 8], &[0; 16]), bytes(Int8, &[2, 3], &[1; 6]), int64(&[2], &[4, 5]));
     let given = BTreeMap::from([("x", &x), ("u", &u), ("i", &i)]);
     let evaluator = Evaluator::new(&model).unwrap().memory_limit(16);
-    let generated = generate::missing_inputs(&evaluator, &given, &dims(&[]), 0).unwrap();
+    let generated = random_inputs::missing_inputs(&evaluator, &given, &dims(&[]), 0).unwrap();
     assert_eq!(generated.keys().collect::<Vec<_>>(), ["j"]);
     // 4 + j and 5 + j lie in 0..=5.
     assert!(ints(&generated["j"]).iter().all(|j| (-4..=0).contains(j)), "{generated:?}");
@@ -176,7 +176,8 @@ fn given_tensors_that_do_not_fit() {
     let evaluator = Evaluator::new(&model).unwrap().memory_limit(31);
     let (i, int8) = (int64(&[2], &[0, 0]), bytes(Int8, &[2], &[0; 2]));
     let refused = |name, tensor, given: &[(&str, usize)]| {
-        generate::missing_inputs(&evaluator, &BTreeMap::from([(name, tensor)]), &dims(given), 0).unwrap_err()
+        random_inputs::missing_inputs(&evaluator, &BTreeMap::from([(name, tensor)]), &dims(given), 0)
+            .unwrap_err()
     };
     let error = refused("z", &i, &[]);
     assert!(matches!(&error, OnnxError::InputUnknown { name } if name == "z"), "{error}");
@@ -198,7 +199,7 @@ fn shapes_of_some_inputs() {
     let one = graph(vec![scatter(&["x", "u", "i"], "y")]);
     let inputs = one.graph().unwrap().inputs().unwrap();
     let shapes = |sizes: &[(&str, usize)]| {
-        generate::missing_shapes(&inputs, |input| input.name == "x", &BTreeMap::new(), &dims(sizes))
+        random_inputs::missing_shapes(&inputs, |input| input.name == "x", &BTreeMap::new(), &dims(sizes))
     };
     let made = shapes(&[("batch", 2), ("u[1]", 3)]).unwrap();
     assert_eq!(made, BTreeMap::from([("x", vec![2, 8])]));
@@ -210,13 +211,13 @@ fn shapes_of_some_inputs() {
 #[test]
 fn tensors_without_a_graph() {
     let types = BTreeMap::from([("k", (ElementType::Float32, vec![2, 3])), ("s", (Int8, vec![4]))]);
-    let made = generate::tensors(&types, 7, 28).unwrap();
+    let made = random_inputs::tensors(&types, 7, 28).unwrap();
     assert_eq!(made["k"].shape(), [2, 3]);
-    assert_eq!(made, generate::tensors(&types, 7, 28).unwrap());
-    assert_ne!(made, generate::tensors(&types, 8, 28).unwrap());
-    let refused = generate::tensors(&types, 7, 27);
+    assert_eq!(made, random_inputs::tensors(&types, 7, 28).unwrap());
+    assert_ne!(made, random_inputs::tensors(&types, 8, 28).unwrap());
+    let refused = random_inputs::tensors(&types, 7, 27);
     assert!(matches!(refused, Err(OnnxError::MemoryLimit { needed: 28, limit: 27 })));
 
-    let drawn = generate::int64s(&(-2..=2), 200, 7);
+    let drawn = random_inputs::int64s(&(-2..=2), 200, 7);
     assert_eq!((drawn.len(), drawn.iter().min(), drawn.iter().max()), (200, Some(&-2), Some(&2)));
 }
