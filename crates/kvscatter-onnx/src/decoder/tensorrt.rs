@@ -9,6 +9,7 @@ use std::fmt;
 
 use kvscatter::Mode;
 use kvscatter::spec::PartialTensor;
+use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, TensorSource};
 
 use super::Decoder;
@@ -86,25 +87,26 @@ struct Layers<'g, 'm> {
 }
 
 impl<'g, 'm> Layers<'g, 'm> {
-    /// Describes the layer that a node becomes. Of the update and the indices only the source is stated, since a graph
-    /// declares no types and shapes of values that its nodes compute.
+    /// Describes the layer that a node becomes. The cache and the indices have the types and shapes of the graph's inputs.
+    /// Of the update only the source is stated, since a graph declares neither for a value that its nodes compute.
     fn describe(&self, node: &Node<'m>, op: Option<&Op<'m>>) -> KvCacheUpdateLayer<'g> {
         let Some(&Op::TensorScatter { past_cache, update, write_indices, present_cache, .. }) = op else {
             return KvCacheUpdateLayer::default();
         };
-        let tensor =
-            |name| NetworkTensor { name, source: self.source(name), inferred: PartialTensor::default() };
-        let mut cache = tensor(past_cache);
-        if let Some(input) = self.inputs.get(past_cache) {
-            // Along another axis, the capacity is another dimension than the one that TensorRT has a rule for.
-            let has_axis = self.wrong_axis(node, past_cache).is_none();
-            let shape = input.shape.as_deref().filter(|_| has_axis);
-            cache.inferred = PartialTensor { element: Some(input.element), shape };
-        }
+        // Along another axis, the capacity is another dimension than the one that TensorRT has a rule for.
+        let has_axis = self.wrong_axis(node, past_cache).is_none();
+        let tensor = |name, inferred| NetworkTensor { name, source: self.source(name), inferred };
+        let input = |name, has_shape: bool| {
+            let known = |input: &&'g ValueInfo<'m>| PartialTensor {
+                element: Some(input.element),
+                shape: input.shape.as_deref().filter(|_| has_shape),
+            };
+            tensor(name, self.inputs.get(name).map(known).unwrap_or_default())
+        };
         KvCacheUpdateLayer {
-            cache,
-            update: tensor(update),
-            write_indices: write_indices.map(tensor).unwrap_or_default(),
+            cache: input(past_cache, has_axis),
+            update: tensor(update, PartialTensor::default()),
+            write_indices: write_indices.map(|name| input(name, true)).unwrap_or_default(),
             output_is_marked: self.flow.is_output(present_cache),
             ..KvCacheUpdateLayer::default()
         }
@@ -123,7 +125,7 @@ impl<'g, 'm> Layers<'g, 'm> {
     /// Returns the node's axis if the parser refuses it, which it does for 4 dimensions alone.
     fn wrong_axis(&self, node: &Node<'_>, cache: &str) -> Option<i64> {
         let is_4d = self.inputs.get(cache)?.shape.as_ref()?.len() == 4;
-        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(-2);
+        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
         Some(axis).filter(|axis| is_4d && ![2, -2].contains(axis))
     }
 }

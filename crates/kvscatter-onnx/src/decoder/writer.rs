@@ -6,6 +6,7 @@ use super::trace::Path;
 use crate::eval::Op;
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Node, OnnxError};
+use kvscatter::spec::onnx::TensorScatter;
 
 /// What a node says about the cache that one of its outputs is.
 #[derive(Clone, Debug)]
@@ -136,8 +137,7 @@ impl<'m> CacheWrite<'m> {
         let Op::TensorScatter { mode, past_cache, update, .. } = Op::parse(node)? else {
             return Err(node.error(OnnxError::UnsupportedOperator));
         };
-        // ONNX's default.
-        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(-2);
+        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
         Ok(Self {
             style: WriterStyle::TensorScatter(mode),
             past: Some(past_cache),

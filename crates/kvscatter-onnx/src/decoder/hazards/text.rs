@@ -138,7 +138,7 @@ impl fmt::Display for Hazard {
             }
             Self::OperatorWrites { past, writer } => write!(
                 f,
-                "{past:?} is written by {} itself: ONNX RuntimeBug copies the whole cache, unless past and present are \
+                "{past:?} is written by {} itself: ONNX Runtime copies the whole cache, unless past and present are \
                  bound to one buffer",
                 ShortLabel(writer)
             ),

@@ -47,6 +47,15 @@ fn rank_axis_and_mode() {
 }
 
 #[test]
+fn indices_have_one_dimension() {
+    let made = Made::fixed().input(value("write_indices", ElementType::Int64, &["batch", "1"]));
+    let error = Error::Rank { argument: Argument::TensorRtWriteIndices, rank: 2, expected: &[1] };
+    let rule = |layer| NetworkError::Layer { layer, error };
+    let refused = [network("npresent_k", rule(0)), network("npresent_v", rule(1))];
+    assert_eq!(made.refusals(), refused);
+}
+
+#[test]
 fn types_and_capacity() {
     let element = ElementType::Int8;
     let made = cache(Made::fixed(), "past_k", element, &["batch", "2", "64", "16"]);
