@@ -215,7 +215,7 @@ fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Re
             ("newKv", None, size(given))
         }
         Refusal::Dimension { dimension, update: given, .. } => (update, Some(dimension), size(given)),
-        Refusal::UpdateBatch { update: given, .. } => (update, None, size(given)),
+        Refusal::UpdateBatch { argument, update: given, .. } => (argument, None, size(given)),
         Refusal::UpdateTooLong { rows, .. } => (update, None, size(rows)),
         Refusal::IndexCount { argument, given, .. } => (argument, None, size(given)),
         Refusal::Length { sample, length, .. } => ("lengths", Some(sample), Some(length)),

@@ -152,7 +152,7 @@ mod tests {
             Refusal::UpdateRank { rank: 0 },
             Refusal::Axis { axis: 0, rank: 0 },
             Refusal::Dimension { dimension: 0, cache: 0, update: 0 },
-            Refusal::UpdateBatch { cache: 0, update: 0 },
+            Refusal::UpdateBatch { argument: "", cache: 0, update: 0 },
             Refusal::UpdateTooLong { capacity: 0, rows: 0 },
             Refusal::IndexCount { argument: "", given: 0, needed: 0 },
             Refusal::Length { sample: 0, length: 0, rows: 0 },

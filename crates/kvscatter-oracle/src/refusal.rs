@@ -44,8 +44,10 @@ pub enum Refusal {
         /// The update's size.
         update: usize,
     },
-    /// TensorRT: the update has more samples than the cache.
+    /// TensorRT: there are more samples than the cache has.
     UpdateBatch {
+        /// The input that gives their number: the update, or `writeIndices` if the update is packed.
+        argument: &'static str,
         /// Samples in the cache.
         cache: usize,
         /// Samples in the update.

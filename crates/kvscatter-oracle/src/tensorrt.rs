@@ -64,7 +64,8 @@ impl KvCacheUpdate {
                     return Err(Refusal::UpdateTooLong { capacity, rows });
                 }
                 if batch > cache_batch {
-                    return Err(Refusal::UpdateBatch { cache: cache_batch, update: batch });
+                    let argument = "update";
+                    return Err(Refusal::UpdateBatch { argument, cache: cache_batch, update: batch });
                 }
                 expect_count("writeIndices", write_indices.len(), batch)?;
                 expect_lengths(lengths, batch)?;
@@ -76,7 +77,8 @@ impl KvCacheUpdate {
                 }
                 let batch = update_lengths.len() - 1;
                 if batch > cache_batch {
-                    return Err(Refusal::UpdateBatch { cache: cache_batch, update: batch });
+                    let argument = "writeIndices";
+                    return Err(Refusal::UpdateBatch { argument, cache: cache_batch, update: batch });
                 }
                 expect_count("writeIndices", write_indices.len(), batch)?;
                 expect_lengths(lengths, batch)?;

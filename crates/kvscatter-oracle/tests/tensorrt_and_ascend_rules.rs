@@ -42,9 +42,9 @@ fn packed(tokens: usize, write_indices: &[i64], update_lengths: &[i32]) -> Resul
 fn an_update_of_fewer_samples_leaves_the_later_ones() {
     assert_eq!(padded(&[2, 1, 3, 1], &[1, 1, 2, 1], &[1]).unwrap(), ".ab...");
     assert_eq!(packed(2, &[1], &[0, 2]).unwrap(), ".ab.....");
-    let larger = Refusal::UpdateBatch { cache: 1, update: 2 };
-    assert_eq!(padded(&[1, 1, 3, 1], &[2, 1, 1, 1], &[0, 0]), Err(larger));
-    assert_eq!(packed(0, &[0; 3], &[0; 4]), Err(Refusal::UpdateBatch { cache: 2, update: 3 }));
+    let larger = |argument, cache, update| Err(Refusal::UpdateBatch { argument, cache, update });
+    assert_eq!(padded(&[1, 1, 3, 1], &[2, 1, 1, 1], &[0, 0]), larger("update", 1, 2));
+    assert_eq!(packed(0, &[0; 3], &[0; 4]), larger("writeIndices", 2, 3));
 }
 
 #[test]

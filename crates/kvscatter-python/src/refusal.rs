@@ -34,9 +34,10 @@ impl<'a> BrokenRule<'a> {
                 ("cache", *cache),
                 ("update", *update),
             ]),
-            Refusal::UpdateBatch { cache, update } => {
-                Self::new("update_batch").size("cache", *cache).size("update", *update)
-            }
+            Refusal::UpdateBatch { argument, cache, update } => Self::new("update_batch")
+                .name("argument", argument)
+                .size("cache", *cache)
+                .size("update", *update),
             Refusal::UpdateTooLong { capacity, rows } => {
                 Self::new("update_too_long").size("capacity", *capacity).size("rows", *rows)
             }

@@ -179,7 +179,7 @@ PACKED = {"update": painted(1, 2, 4)}
         (
             errors.ShapeError,
             "batch_too_large",
-            "update",
+            "writeIndices",
             PACKED | {"writeIndices": [0, 0, 0], "updateLengths": [0, 0, 0, 1]},
         ),
         (errors.PositionError, "list_length", "writeIndices", PACKED | {"updateLengths": [0]}),

@@ -244,7 +244,6 @@ _ABOUT = {
     "update_rank": "update",
     "axis": "axis",
     "dimension": "update",
-    "update_batch": "update",
     "update_too_long": "update",
     "length": "lengths",
     "negative_start": "starts",

@@ -133,10 +133,8 @@ pub(crate) fn error(
             let argument = words.update;
             Error::DimensionMismatch { argument, dimension, expected: cache, got: update, hint: None }
         }
-        Refusal::UpdateBatch { cache, update } => {
-            // The lists of a packed update give the number of its samples.
-            let is_packed = matches!(call, Call::KvCacheUpdate { update_lengths: Some(_), .. });
-            let argument = if is_packed { words.starts } else { words.update };
+        Refusal::UpdateBatch { argument, cache, update } => {
+            let argument = if argument == "update" { words.update } else { words.starts };
             Error::BatchTooLarge { argument, cache, update }
         }
         Refusal::UpdateTooLong { capacity, rows } => {
