@@ -179,7 +179,7 @@ def test_a_sample_is_a_key(session: KvSession) -> None:
     first, second = session.add(), session.add()
     assert {first: 1, second: 2}[session.samples[1]] == 2
     assert (first == second, first == 0) == (False, False)
-    assert repr(second) == "<kvscatter.Sample: index 1>"
+    assert repr(second) == "<kvscatter.Sample: batch index 1>"
     with pytest.raises(KeyError):
         session.step({first: A}).last(second)
 
