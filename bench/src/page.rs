@@ -1,7 +1,7 @@
 //! The generated parts of pages, and that of `docs/performance.md`.
 
 use kvscatter_bench::engines::HAND_LOOP;
-use kvscatter_bench::{MedianSpread, Movement, Spread, units};
+use kvscatter_bench::{MedianSpread, Spread, Variation, units};
 
 use crate::plots::Figure;
 use crate::results::{CaseResults, EngineResults, Note, Results, RowResults};
@@ -176,9 +176,10 @@ fn spread(noise: Option<MedianSpread>) -> String {
 }
 
 fn moves(case: &CaseResults) -> String {
-    let range =
-        |movement: &Movement| format!("{} – {}", units::time(movement.lowest), units::time(movement.highest));
-    case.movement.as_ref().filter(|movement| movement.engine == HAND_LOOP).map_or_else(dash, range)
+    let range = |variation: &Variation| {
+        format!("{} – {}", units::time(variation.lowest), units::time(variation.highest))
+    };
+    case.variation.as_ref().filter(|variation| variation.engine == HAND_LOOP).map_or_else(dash, range)
 }
 
 fn capitalised(text: &str) -> String {

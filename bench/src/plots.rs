@@ -131,12 +131,12 @@ impl Figure {
 }
 
 fn point(kind: Plot, case: &CaseResults, engine: &str) -> Option<(f64, f64)> {
-    let sides = Case::new(case.case.clone()).ok()?.sides();
+    let dims = Case::new(case.case.clone()).ok()?.dims();
     let time = case.time(engine)?.median;
     let moved = case.moved_bytes as f64;
     Some(match kind {
-        Plot::Batch => (sides.batch as f64, time),
-        Plot::Capacity | Plot::CapacityFunctional => (sides.capacity as f64, time),
+        Plot::Batch => (dims.batch as f64, time),
+        Plot::Capacity | Plot::CapacityFunctional => (dims.capacity as f64, time),
         Plot::Update => (moved, moved / time),
     })
 }

@@ -2,7 +2,7 @@
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
-    EngineOutcome, MedianSpread, Medians, Movement, Outcome, Parameters, Report, Spread, Timings,
+    EngineOutcome, MedianSpread, Medians, Outcome, Parameters, Report, Spread, Timings, Variation,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,13 +44,13 @@ pub(crate) struct CaseResults {
     pub(crate) engines: Vec<EngineResults>,
     /// The A/A spread.
     pub(crate) noise: Option<MedianSpread>,
-    /// What this process contributes to the movement.
+    /// What this process contributes to the variation.
     #[serde(default)]
     pub(crate) medians: Option<Medians>,
     /// How far the medians of blocks of rounds and of processes differ. `None` if the case was not measured in several
     /// processes.
     #[serde(default)]
-    pub(crate) movement: Option<Movement>,
+    pub(crate) variation: Option<Variation>,
     pub(crate) verdicts: Vec<Verdict>,
     /// Why the case could not be measured at all.
     pub(crate) refused: Option<String>,
@@ -145,7 +145,7 @@ impl CaseResults {
             verdicts: targets.iter().map(|target| verdict(report, target, noise)).collect(),
             noise,
             medians: Medians::of(report),
-            movement: None,
+            variation: None,
             refused: None,
         }
     }
@@ -154,7 +154,7 @@ impl CaseResults {
     /// measured.
     pub(crate) fn compare(&mut self, others: &[Self]) {
         let medians = [&*self].into_iter().chain(others).filter_map(|case| case.medians.clone());
-        self.movement = Movement::over(&medians.collect::<Vec<_>>());
+        self.variation = Variation::over(&medians.collect::<Vec<_>>());
         for (index, verdict) in self.verdicts.iter_mut().enumerate() {
             let (Some(ratio), Some(noise)) = (verdict.ratio, self.noise) else { continue };
             // A limit in nanoseconds becomes another ratio in each process, because the baselines differ. So
@@ -163,13 +163,13 @@ impl CaseResults {
             let elsewhere = elsewhere.filter_map(|other| Some((other.ratio?, other.ratio? / other.limit)));
             let own = ratio / verdict.limit;
             let mut ratios = MedianSpread { lowest: ratio, highest: ratio };
-            let mut straying = MedianSpread { lowest: 1.0, highest: 1.0 };
+            let mut spread = MedianSpread { lowest: 1.0, highest: 1.0 };
             for (ratio, part) in elsewhere {
                 ratios = ratios.joined(MedianSpread { lowest: ratio, highest: ratio });
-                straying = straying.joined(MedianSpread { lowest: part / own, highest: part / own });
+                spread = spread.joined(MedianSpread { lowest: part / own, highest: part / own });
             }
             verdict.processes = Some(ratios);
-            verdict.status = status(ratio, verdict.limit, noise.joined(straying));
+            verdict.status = status(ratio, verdict.limit, noise.joined(spread));
         }
     }
 
@@ -190,7 +190,7 @@ impl CaseResults {
             engines: Vec::new(),
             noise: None,
             medians: None,
-            movement: None,
+            variation: None,
             verdicts: targets.iter().map(unknown).collect(),
             refused: Some(why),
         }
@@ -312,7 +312,7 @@ pub(crate) mod tests {
             ],
             noise: Some(NOISE),
             medians: None,
-            movement: None,
+            variation: None,
             verdicts: vec![Verdict {
                 engine: kvscatter,
                 baseline: yardstick,
@@ -372,8 +372,8 @@ pub(crate) mod tests {
         let mut first = process(448.0, 0.9);
         assert_eq!(first.verdicts[0].status, Status::Met);
         first.compare(&[process(370.0, 1.12), process(401.0, 1.0)]);
-        let movement = first.movement.unwrap();
-        assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 3));
+        let variation = first.variation.unwrap();
+        assert_eq!((variation.lowest, variation.highest, variation.processes), (370.0, 448.0, 3));
         assert_eq!(first.verdicts[0].status, Status::MetWithinSpread);
         assert_eq!(first.verdicts[0].processes, Some(MedianSpread { lowest: 0.9, highest: 1.12 }));
     }

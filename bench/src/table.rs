@@ -1,7 +1,7 @@
 //! Tables on the terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-use kvscatter_bench::{MedianSpread, Movement, Spread, units};
+use kvscatter_bench::{MedianSpread, Spread, Variation, units};
 
 use crate::results::{CaseResults, EngineResults, Note, Results};
 use crate::target::{Status, Verdict};
@@ -29,7 +29,7 @@ pub(crate) fn case(case: &CaseResults) -> String {
     if let Some(MedianSpread { lowest, highest }) = case.noise {
         text += &format!(" A/A spread {lowest:.2} – {highest:.2}\n");
     }
-    if let Some(Movement { engine, processes, lowest, highest, .. }) = &case.movement {
+    if let Some(Variation { engine, processes, lowest, highest, .. }) = &case.variation {
         let [lowest, highest] = [*lowest, *highest].map(units::time);
         text += &format!(" {engine} {lowest} – {highest} over blocks of {processes} processes\n");
     }

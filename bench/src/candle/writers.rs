@@ -53,8 +53,8 @@ impl Engine for Core {
     }
 
     fn prepare(&self, case: &Case, _: &Scene) -> Result<Box<dyn Run>, Unsupported> {
-        let Setup { sides, .. } = Setup::new(case, 0)?;
-        Ok(match sides.bits {
+        let Setup { dims, .. } = Setup::new(case, 0)?;
+        Ok(match dims.bits {
             16 => Box::new(CoreRun::<u16>::new(case, self.beside_candle)?),
             32 => Box::new(CoreRun::<u32>::new(case, self.beside_candle)?),
             bits => return Err(Unsupported(format!("is not compared at {bits} bits"))),

@@ -6,7 +6,7 @@
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use kvscatter::ElementType;
-use kvscatter_bench::{Call, Case, Engine, Failed, Form, Run, Scene, Sides, Unsupported, UpdateLayout};
+use kvscatter_bench::{CacheDims, Call, Case, Engine, Failed, Form, Run, Scene, Unsupported, UpdateLayout};
 
 use super::limits::{check_own_memory, unsupported};
 
@@ -38,7 +38,7 @@ impl Engine for ScatterSet {
     }
 
     fn prepare(&self, case: &Case, _: &Scene) -> Result<Box<dyn Run>, Unsupported> {
-        let indices = case.update_bytes() / (case.sides().bits / 8).max(1) * size_of::<u32>();
+        let indices = case.update_bytes() / (case.dims().bits / 8).max(1) * size_of::<u32>();
         Ok(Box::new(Scatter { setup: Setup::new(case, indices)?, tensors: None, indices: None }))
     }
 }
@@ -60,7 +60,7 @@ pub(crate) fn allocated(elements: usize, size: usize) -> usize {
 
 /// What all of candle's need of a case.
 pub(crate) struct Setup {
-    pub(crate) sides: Sides,
+    pub(crate) dims: CacheDims,
     pub(crate) rows: usize,
     dtype: DType,
 }
@@ -82,16 +82,16 @@ impl Setup {
             ElementType::UInt8 => DType::U8,
             other => return unsupported(format!("has no {other}")),
         };
-        Ok(Self { sides: case.sides(), rows: parameters.rows, dtype })
+        Ok(Self { dims: case.dims(), rows: parameters.rows, dtype })
     }
 
     fn wraps(&self, starts: &[i64]) -> bool {
-        starts.iter().any(|&start| start as usize + self.rows > self.sides.capacity)
+        starts.iter().any(|&start| start as usize + self.rows > self.dims.capacity)
     }
 
     /// The cache and the update, copied.
     pub(crate) fn load(&self, call: &mut Call<'_>) -> candle_core::Result<[Tensor; 2]> {
-        let Sides { batch, outer, capacity, inner, .. } = self.sides;
+        let CacheDims { batch, outer, capacity, inner, .. } = self.dims;
         let tensor = |bytes, rows| self.placed(bytes, &[batch, outer, rows, inner]);
         Ok([tensor(call.keys.cache, capacity)?, tensor(call.keys.update, self.rows)?])
     }
@@ -144,7 +144,7 @@ impl Run for Slices {
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
         let views = match &mut self.tensors {
             Some(views) => views,
-            none => none.insert(Views::new(self.setup.load(call)?, self.setup.sides.batch)?),
+            none => none.insert(Views::new(self.setup.load(call)?, self.setup.dims.batch)?),
         };
         match self.offsets[..] {
             [first, ref rest @ ..] if rest.iter().all(|&offset| offset == first) => {
@@ -174,7 +174,7 @@ struct Scatter {
 impl Scatter {
     /// The slot of every element of the update.
     fn indices(&self, starts: &[i64]) -> candle_core::Result<Tensor> {
-        let Sides { batch, outer, capacity, inner, .. } = self.setup.sides;
+        let CacheDims { batch, outer, capacity, inner, .. } = self.setup.dims;
         let rows = self.setup.rows;
         let mut slots = Vec::with_capacity(batch * outer * rows * inner);
         for &start in starts {

@@ -1,7 +1,7 @@
 //! ndarray: `slice_mut(…).assign(…)` per sample, on views of the scene's own memory.
 
 use bytemuck::Pod;
-use kvscatter_bench::{Call, Case, Engine, Failed, Form, Run, Scene, Sides, Unsupported, UpdateLayout};
+use kvscatter_bench::{CacheDims, Call, Case, Engine, Failed, Form, Run, Scene, Unsupported, UpdateLayout};
 use ndarray::{ArrayView4, ArrayViewMut4, s};
 
 use super::limits::{check_threads, unsupported};
@@ -15,7 +15,7 @@ impl Engine for Ndarray {
 
     fn prepare(&self, case: &Case, _: &Scene) -> Result<Box<dyn Run>, Unsupported> {
         check_threads(case)?;
-        Ok(match case.sides().bits {
+        Ok(match case.dims().bits {
             8 => Box::new(Assign::<u8>::new(case)),
             16 => Box::new(Assign::<u16>::new(case)),
             32 => Box::new(Assign::<u32>::new(case)),
@@ -26,7 +26,7 @@ impl Engine for Ndarray {
 }
 
 struct Assign<T> {
-    sides: Sides,
+    dims: CacheDims,
     rows: usize,
     form: Form,
     update: UpdateLayout,
@@ -37,7 +37,7 @@ impl<T: Pod> Assign<T> {
     fn new(case: &Case) -> Self {
         let parameters = case.parameters();
         Self {
-            sides: case.sides(),
+            dims: case.dims(),
             rows: parameters.rows,
             form: parameters.form,
             update: parameters.update,
@@ -48,7 +48,7 @@ impl<T: Pod> Assign<T> {
 
 impl<T: Pod> Run for Assign<T> {
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
-        let Sides { batch, outer, capacity, inner, .. } = self.sides;
+        let CacheDims { batch, outer, capacity, inner, .. } = self.dims;
         let shape = (batch, outer, capacity, inner);
         let starts = call.starts;
         for tensor in call.buffers() {

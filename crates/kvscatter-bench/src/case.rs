@@ -1,7 +1,7 @@
 //! What is written: a case as data, checked once.
 
+mod dims;
 mod names;
-mod sides;
 mod starts;
 
 use kvscatter::spec::onnx::TensorScatter;
@@ -9,7 +9,7 @@ use kvscatter::{ElementType, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-pub use sides::Sides;
+pub use dims::CacheDims;
 pub use starts::{StartRule, Starts};
 
 /// A case as it is written down; [`Case::new`] checks it.
@@ -132,7 +132,7 @@ pub enum UpdateLayout {
 #[serde(try_from = "Parameters", into = "Parameters")]
 pub struct Case {
     parameters: Parameters,
-    sides: Sides,
+    dims: CacheDims,
 }
 
 impl Case {
@@ -145,7 +145,7 @@ impl Case {
         let refuse = |reason: String| Err(BenchError::Case { name: parameters.name.clone(), reason });
         let axis = match TensorScatter::new().axis(parameters.axis).resolve_axis(shape.len()) {
             Ok(axis) => axis,
-            Err(error) => return refuse(error.to_string()), // Condition 1, to the end of `sides`
+            Err(error) => return refuse(error.to_string()), // Condition 1, to the end of `dims`
         };
         let Some(bits) = element.bits() else {
             return refuse(format!("type {element}: elements without a width cannot be timed"));
@@ -158,12 +158,17 @@ impl Case {
         }
         let size = |dims: &[usize]| dims.iter().product();
         let (before, after) = (&shape[1..axis], &shape[axis + 1..]);
-        let sides =
-            Sides { batch: shape[0], outer: size(before), capacity: shape[axis], inner: size(after), bits };
-        if rows == 0 || rows > sides.capacity {
-            return refuse(format!("rows = {rows}: must be 1 to {}, the cache's capacity", sides.capacity));
+        let dims = CacheDims {
+            batch: shape[0],
+            outer: size(before),
+            capacity: shape[axis],
+            inner: size(after),
+            bits,
+        };
+        if rows == 0 || rows > dims.capacity {
+            return refuse(format!("rows = {rows}: must be 1 to {}, the cache's capacity", dims.capacity));
         }
-        if let Err(reason) = parameters.starts.check(&sides, rows, parameters.mode) {
+        if let Err(reason) = parameters.starts.check(&dims, rows, parameters.mode) {
             return refuse(reason); // Condition 2
         }
         if parameters.layers == 0 {
@@ -187,7 +192,7 @@ impl Case {
             let threads = parameters.threads;
             return refuse(format!("threads = {threads}: must be 1 to {cores}, the cores of this machine")); // Condition 5
         }
-        Ok(Self { parameters, sides })
+        Ok(Self { parameters, dims })
     }
 
     /// What was written down.
@@ -198,8 +203,8 @@ impl Case {
 
     /// The cache as loops.
     #[must_use]
-    pub fn sides(&self) -> Sides {
-        self.sides
+    pub fn dims(&self) -> CacheDims {
+        self.dims
     }
 
     /// The sequence dimension, from the front.
@@ -220,7 +225,7 @@ impl Case {
     /// Strides of the update in elements, in the cache's order of dimensions; `None` if it is dense.
     #[must_use]
     pub fn update_strides(&self) -> Option<[isize; 4]> {
-        let Sides { outer, inner, .. } = self.sides;
+        let CacheDims { outer, inner, .. } = self.dims;
         let [row, head, element] = [outer * inner, inner, 1].map(|stride| stride as isize);
         match self.parameters.update {
             UpdateLayout::Dense => None,
@@ -231,14 +236,14 @@ impl Case {
     /// Bytes of one cache.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
-        let Sides { batch, outer, capacity, inner, bits } = self.sides;
+        let CacheDims { batch, outer, capacity, inner, bits } = self.dims;
         (batch * outer * capacity * inner * bits).div_ceil(8)
     }
 
     /// Bytes of one update.
     #[must_use]
     pub fn update_bytes(&self) -> usize {
-        let Sides { batch, outer, inner, bits, .. } = self.sides;
+        let CacheDims { batch, outer, inner, bits, .. } = self.dims;
         (batch * outer * self.parameters.rows * inner * bits).div_ceil(8)
     }
 
@@ -261,10 +266,10 @@ impl Case {
     #[must_use]
     pub fn starts_at(&self, step: usize) -> Vec<i64> {
         let Parameters { ref starts, rows, mode, .. } = self.parameters;
-        let first = (0..self.sides.batch).map(|sample| starts.of(sample, &self.sides, rows));
+        let first = (0..self.dims.batch).map(|sample| starts.of(sample, &self.dims, rows));
         let start_count = match mode {
-            Mode::Circular => self.sides.capacity,
-            _ => self.sides.capacity - rows + 1,
+            Mode::Circular => self.dims.capacity,
+            _ => self.dims.capacity - rows + 1,
         };
         first.map(|start| ((start + step) % start_count) as i64).collect()
     }

@@ -33,7 +33,7 @@ pub fn built_in(case: &Case) -> Vec<Box<dyn Engine>> {
     } else {
         engines.push(Box::new(Kvscatter::new()));
     }
-    let wraps = || segments(case, Task::Write, &case.starts_at(0)).len() > case.sides().batch;
+    let wraps = || segments(case, Task::Write, &case.starts_at(0)).len() > case.dims().batch;
     if case.parameters().mode == Mode::Circular && wraps() {
         engines.push(Box::new(Kvscatter::unwrapped()));
     }

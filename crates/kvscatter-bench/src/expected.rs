@@ -5,7 +5,7 @@ use kvscatter_oracle::{Tensor, nibbles, onnx::TensorScatter};
 use serde::Serialize;
 
 use crate::call::Task;
-use crate::case::{Case, Form, Sides, UpdateLayout};
+use crate::case::{CacheDims, Case, Form, UpdateLayout};
 use crate::layout::{runs, starts_of};
 
 /// What results are compared with.
@@ -26,7 +26,7 @@ impl Reference {
     /// The oracle where it is fast enough.
     #[must_use]
     pub fn of(case: &Case) -> Self {
-        let Sides { batch, outer, inner, .. } = case.sides();
+        let CacheDims { batch, outer, inner, .. } = case.dims();
         let elements = batch * outer * case.parameters().rows * inner;
         if elements <= ORACLE_ELEMENTS && case.cache_bytes() <= ORACLE_BYTES {
             Self::Oracle
@@ -65,7 +65,7 @@ impl Reference {
 /// The nibble after an odd number of 4-bit elements belongs to none of them: a write in place leaves it as it was in
 /// the `last` byte, and a new cache has zero there, as ONNX stores it.
 fn pad(case: &Case, last: Option<u8>, cache: &mut [u8]) {
-    let is_odd = case.sides().bits == 4 && case.parameters().shape.iter().product::<usize>() % 2 == 1;
+    let is_odd = case.dims().bits == 4 && case.parameters().shape.iter().product::<usize>() % 2 == 1;
     if let (true, Some(last), Some(byte)) = (is_odd, last, cache.last_mut()) {
         let kept = if case.parameters().form == Form::InPlace { last & 0xF0 } else { 0 };
         *byte = (*byte & 0x0F) | kept;
@@ -82,7 +82,7 @@ fn flat(case: &Case, starts: &[i64], cache: &mut [u8], update: &[u8]) {
 
 fn oracle(case: &Case, task: Task, starts: &[i64], cache: &[u8], update: &[u8]) -> Vec<u8> {
     let count = |shape: &[usize]| shape.iter().product::<usize>();
-    match case.sides().bits {
+    match case.dims().bits {
         4 => {
             let elements = nibbles::unpack(cache, count(&case.parameters().shape));
             let update = nibbles::unpack(update, count(&case.update_shape()));
@@ -119,7 +119,7 @@ fn by_oracle<E: Copy>(case: &Case, task: Task, starts: &[i64], cache: &[E], upda
 
 /// The update in the cache's order of dimensions.
 fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
-    let (Sides { batch, outer, inner, .. }, rows) = (case.sides(), case.parameters().rows);
+    let (CacheDims { batch, outer, inner, .. }, rows) = (case.dims(), case.parameters().rows);
     if case.parameters().update == UpdateLayout::Dense {
         return update.to_vec();
     }
@@ -137,7 +137,7 @@ fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
 
 /// Copies row by row, each to the slot that the specification's formula gives. Engines share none of this code.
 fn row_loop(case: &Case, task: Task, starts: &[i64], cache: &mut [u8], update: &[u8]) {
-    let Sides { outer, capacity, inner, bits, .. } = case.sides();
+    let CacheDims { outer, capacity, inner, bits, .. } = case.dims();
     let rows = case.parameters().rows;
     for (sample, start) in starts_of(case, task, starts).into_iter().enumerate() {
         for (head, row) in (0..outer).flat_map(|head| (0..rows).map(move |row| (head, row))) {

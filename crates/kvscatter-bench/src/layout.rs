@@ -1,7 +1,7 @@
 //! Where the rows of a call go, as a hand-written loop has it: computed from the case alone, without the library.
 
 use crate::call::Task;
-use crate::case::{Case, Sides, UpdateLayout};
+use crate::case::{CacheDims, Case, UpdateLayout};
 use crate::raw::{Runs, Series};
 
 /// Consecutive slots that receive consecutive rows of one sample.
@@ -16,14 +16,14 @@ pub(crate) struct ExpectedSegment {
 /// The first slots of a task. In an unwrapped one, a sample that would wrap starts at an earlier slot. Samples keep
 /// different slots, because at one slot all of them would compete for the same sets of a CPU cache.
 pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
-    let start_count = (case.sides().capacity - case.parameters().rows + 1) as i64;
+    let start_count = (case.dims().capacity - case.parameters().rows + 1) as i64;
     let wrapped = |&start: &i64| if task == Task::Unwrapped { start % start_count } else { start };
     starts.iter().map(wrapped).collect()
 }
 
 /// The segments of a call: one per sample, two where a ring wraps.
 pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedSegment> {
-    let (rows, capacity) = (case.parameters().rows, case.sides().capacity);
+    let (rows, capacity) = (case.parameters().rows, case.dims().capacity);
     let of_sample = |(sample, start): (usize, i64)| {
         // The case's starts are 0 to capacity - 1, and in linear mode end inside.
         let slot = start as usize;
@@ -37,8 +37,8 @@ pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedS
 }
 
 /// Whether some row of the cache begins or ends within a byte.
-pub(crate) fn straddles(sides: &Sides) -> bool {
-    !(sides.inner * sides.bits).is_multiple_of(8)
+pub(crate) fn straddles(dims: &CacheDims) -> bool {
+    !(dims.inner * dims.bits).is_multiple_of(8)
 }
 
 /// Returns whether every run of a case's first call begins in one half of a byte and comes from the other: 4-bit elements
@@ -50,7 +50,7 @@ pub fn crosses_halves(case: &Case) -> bool {
 
 /// Returns whether every run of a call at these positions crosses halves.
 fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
-    let half = |element: usize| element * case.sides().bits % 8;
+    let half = |element: usize| element * case.dims().bits % 8;
     let is_crossed = |run: &Series| {
         (0..run.count).all(|i| half(run.dst + i * run.dst_step) != half(run.src + i * run.src_step))
     };
@@ -63,9 +63,9 @@ fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
 /// Of 4-bit rows that straddle bytes these are the bytes they would take on their own: what is read and timed, not
 /// what is written.
 pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
-    let sides = case.sides();
+    let dims = case.dims();
     let (cache, update) = (case.cache_bytes(), case.update_bytes());
-    if task == Task::Memcpy && !straddles(&sides) {
+    if task == Task::Memcpy && !straddles(&dims) {
         // As if the cache were a row of updates. New positions give another offset, as cold as that of the write.
         let index = starts.first().map_or(0, |&start| start as usize) % (cache / update);
         let flat = Series { count: 1, len: update, dst: index * update, dst_step: 0, src: 0, src_step: 0 };
@@ -74,19 +74,17 @@ pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
     let segments = segments(case, task, starts);
     let series = match case.parameters().update {
         UpdateLayout::Bshd => segments.iter().flat_map(|segment| bshd(case, segment)).collect(),
-        UpdateLayout::Dense if straddles(&sides) => {
-            segments.iter().flat_map(|segment| one_by_one(sides, dense(case, segment))).collect()
+        UpdateLayout::Dense if straddles(&dims) => {
+            segments.iter().flat_map(|segment| one_by_one(dims, dense(case, segment))).collect()
         }
-        UpdateLayout::Dense => {
-            segments.iter().map(|segment| in_bytes(&sides, dense(case, segment))).collect()
-        }
+        UpdateLayout::Dense => segments.iter().map(|segment| in_bytes(&dims, dense(case, segment))).collect(),
     };
     Runs::new(series, cache, update)
 }
 
 /// A segment of every head, in elements: all its rows at once.
 fn dense(case: &Case, segment: &ExpectedSegment) -> Series {
-    let Sides { outer, capacity, inner, .. } = case.sides();
+    let CacheDims { outer, capacity, inner, .. } = case.dims();
     let rows = case.parameters().rows;
     Series {
         count: outer,
@@ -100,7 +98,7 @@ fn dense(case: &Case, segment: &ExpectedSegment) -> Series {
 
 /// A segment of every head, in bytes, of an update that lies `[batch, rows, heads, head size]`: row by row.
 fn bshd(case: &Case, segment: &ExpectedSegment) -> impl Iterator<Item = Series> {
-    let sides @ Sides { outer, capacity, inner, .. } = case.sides();
+    let dims @ CacheDims { outer, capacity, inner, .. } = case.dims();
     let ExpectedSegment { sample, slot, row, rows } = *segment;
     let first_row = sample * case.parameters().rows + row;
     (0..rows).map(move |i| {
@@ -112,12 +110,12 @@ fn bshd(case: &Case, segment: &ExpectedSegment) -> impl Iterator<Item = Series> 
             src: (first_row + i) * outer * inner,
             src_step: inner,
         };
-        in_bytes(&sides, elements)
+        in_bytes(&dims, elements)
     })
 }
 
-fn in_bytes(sides: &Sides, elements: Series) -> Series {
-    let bytes = |elements: usize| elements * sides.bits / 8;
+fn in_bytes(dims: &CacheDims, elements: Series) -> Series {
+    let bytes = |elements: usize| elements * dims.bits / 8;
     Series {
         count: elements.count,
         len: bytes(elements.len),
@@ -129,8 +127,8 @@ fn in_bytes(sides: &Sides, elements: Series) -> Series {
 }
 
 /// Steps that are no whole bytes: one series per copy.
-fn one_by_one(sides: Sides, elements: Series) -> impl Iterator<Item = Series> {
-    let (bits, Series { count, len, dst, dst_step, src, src_step }) = (sides.bits, elements);
+fn one_by_one(dims: CacheDims, elements: Series) -> impl Iterator<Item = Series> {
+    let (bits, Series { count, len, dst, dst_step, src, src_step }) = (dims.bits, elements);
     (0..count).map(move |i| Series {
         count: 1,
         len: (len * bits).div_ceil(8),

@@ -96,7 +96,7 @@ pub fn measure(
 
     let noise = lanes.get(again).map(|lane| Noise {
         engine: lane.name.to_owned(),
-        spread: times[lanes.len()].write.straying_from(&times[again].write),
+        spread: times[lanes.len()].write.spread_from(&times[again].write),
     });
     let outcome = |place: Result<usize, Outcome>| match place {
         Ok(lane) => Outcome::Measured(times[lane].clone()),

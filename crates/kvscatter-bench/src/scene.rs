@@ -29,7 +29,7 @@ pub struct Scene {
 
 /// One cache of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum KeysOrValues {
     /// The keys, or the only cache there is.
     Keys,
     /// The values.
@@ -120,7 +120,7 @@ impl Scene {
 
     /// Paints the first layer, the updates and the present as they were in the beginning.
     pub(crate) fn repaint(&mut self) {
-        for side in Side::of(&self.case) {
+        for side in KeysOrValues::of(&self.case) {
             paint(&mut self.caches[side as usize], side.cache_seed());
             paint(&mut self.updates[side as usize], side.update_seed());
         }
@@ -130,7 +130,7 @@ impl Scene {
     }
 
     /// What the cache and the update of a side of the first layer are painted with.
-    pub(crate) fn painted(&self, side: Side) -> [Vec<u8>; 2] {
+    pub(crate) fn painted(&self, side: KeysOrValues) -> [Vec<u8>; 2] {
         let seeds =
             [(self.case.cache_bytes(), side.cache_seed()), (self.case.update_bytes(), side.update_seed())];
         seeds.map(|(len, seed)| {
@@ -155,8 +155,8 @@ impl Scene {
     }
 }
 
-impl Side {
-    /// The sides that one call writes.
+impl KeysOrValues {
+    /// The dims that one call writes.
     pub(crate) fn of(case: &Case) -> impl Iterator<Item = Self> + use<> {
         [Self::Keys, Self::Values].into_iter().take(case.caches_per_call())
     }
@@ -171,7 +171,7 @@ impl Side {
     }
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for KeysOrValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Keys => "keys",

@@ -65,7 +65,7 @@ impl Timings {
     /// of eight consecutive blocks of rounds, or of as many as have five rounds. A block's median strays further than
     /// that of all rounds, so the result is rather too large than too small.
     #[must_use]
-    pub fn straying_from(&self, again: &Self) -> MedianSpread {
+    pub fn spread_from(&self, again: &Self) -> MedianSpread {
         let ratios = Self(self.0.iter().zip(&again.0).map(|(time, base)| time / base).collect());
         let medians = ratios.block_medians().into_iter();
         let nothing = MedianSpread { lowest: 1.0, highest: 1.0 };
@@ -167,17 +167,17 @@ mod tests {
     fn medians_stray_less_than_single_rounds() {
         let first = timings(&[1.0, 1.1, 1.02, 9.0, 0.1, 1.0, 0.97, 0.5, 0.96, 7.0]);
         let again = timings(&[1.0; 10]);
-        assert_eq!(first.straying_from(&again), MedianSpread { lowest: 0.97, highest: 1.02 });
-        assert_eq!(first.straying_from(&first), MedianSpread { lowest: 1.0, highest: 1.0 });
+        assert_eq!(first.spread_from(&again), MedianSpread { lowest: 0.97, highest: 1.02 });
+        assert_eq!(first.spread_from(&first), MedianSpread { lowest: 1.0, highest: 1.0 });
     }
 
     #[test]
     fn blocks_are_eight_and_one_of_few_rounds() {
-        let straying = |values: &[f64]| timings(values).straying_from(&timings(&vec![1.0; values.len()]));
+        let spread = |values: &[f64]| timings(values).spread_from(&timings(&vec![1.0; values.len()]));
         // The last of eight blocks is slow, and an eighth of 43 rounds is at least 5.
         let slow_end: Vec<_> = (0..43).map(|round| if round < 37 { 1.0 } else { 1.5 }).collect();
-        assert_eq!(straying(&slow_end), MedianSpread { lowest: 1.0, highest: 1.5 });
-        assert_eq!(straying(&[2.0, 1.0, 3.0]), MedianSpread { lowest: 1.0, highest: 2.0 });
-        assert_eq!(straying(&[0.5]), MedianSpread { lowest: 0.5, highest: 1.0 });
+        assert_eq!(spread(&slow_end), MedianSpread { lowest: 1.0, highest: 1.5 });
+        assert_eq!(spread(&[2.0, 1.0, 3.0]), MedianSpread { lowest: 1.0, highest: 2.0 });
+        assert_eq!(spread(&[0.5]), MedianSpread { lowest: 0.5, highest: 1.0 });
     }
 }

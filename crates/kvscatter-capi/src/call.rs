@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use kvscatter::Integers;
 
 use crate::boundary::{Versioned, array, structure};
-use crate::executor::{HostExecutor, kvs_executor};
+use crate::executor::{CExecutor, kvs_executor};
 use crate::failure::{Failure, FailureKind};
 
 /// An index argument: `count` numbers of 32 or 64 bits (`int32_t`, `int64_t`), aligned as such. All zero, it is not
@@ -58,7 +58,7 @@ pub(crate) struct Arguments<'a> {
     pub(crate) layer_id: Option<Integers<'a>>,
     pub(crate) token_offset: Option<Integers<'a>>,
     pub(crate) seq_len: Option<Integers<'a>>,
-    pub(crate) executor: Option<HostExecutor>,
+    pub(crate) executor: Option<CExecutor>,
 }
 
 impl<'a> Arguments<'a> {
@@ -81,7 +81,7 @@ impl<'a> Arguments<'a> {
         // SAFETY: C1 for `call.seq_len`, by this function's contract.
         let seq_len = unsafe { read_indices(&call.seq_len, c"seq_len") }?;
         // SAFETY: C1 and C6 for `call.executor`, by this function's contract.
-        let executor = unsafe { HostExecutor::read(call.executor) }?;
+        let executor = unsafe { CExecutor::read(call.executor) }?;
         Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor })
     }
 }

@@ -32,15 +32,15 @@ pub struct kvs_executor {
 
 /// The executor of one call.
 #[derive(Debug)]
-pub(crate) struct HostExecutor {
+pub(crate) struct CExecutor {
     broadcast: unsafe extern "C" fn(*mut c_void, Option<unsafe extern "C" fn(*mut c_void)>, *mut c_void),
     user: *mut c_void,
 }
 
 // SAFETY: nothing here reads through `user`, and the core calls `broadcast` on the thread that it was called on.
-unsafe impl Sync for HostExecutor {}
+unsafe impl Sync for CExecutor {}
 
-impl HostExecutor {
+impl CExecutor {
     /// Reads an executor, which may be NULL.
     ///
     /// # Safety
@@ -58,11 +58,11 @@ impl HostExecutor {
     }
 }
 
-impl Executor for HostExecutor {
+impl Executor for CExecutor {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         let task = Task { work, panic: Mutex::new(None) };
         let context = (&raw const task).cast_mut().cast();
-        // SAFETY: C6 for `broadcast` and `user`, by the contract of `HostExecutor::read`; `task` lives until
+        // SAFETY: C6 for `broadcast` and `user`, by the contract of `CExecutor::read`; `task` lives until
         // `broadcast` returns.
         unsafe { (self.broadcast)(self.user, Some(run), context) };
         let panic = task.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ mod tests {
 
     use kvscatter::Executor;
 
-    use super::{HostExecutor, kvs_executor};
+    use super::{CExecutor, kvs_executor};
 
     unsafe extern "C" fn twice(
         calls: *mut c_void,
@@ -121,7 +121,7 @@ mod tests {
         let mut calls = 0_u32;
         let executor = kvs_executor { broadcast: Some(twice), user: (&raw mut calls).cast() };
         // SAFETY: `executor` outlives the host, and `twice` keeps C6.
-        let host = unsafe { HostExecutor::read(&executor) }.unwrap().unwrap();
+        let host = unsafe { CExecutor::read(&executor) }.unwrap().unwrap();
         let panics = catch_unwind(AssertUnwindSafe(|| host.broadcast(&|| panic!("in the work"))));
         assert_eq!(*panics.unwrap_err().downcast::<&str>().unwrap(), "in the work");
         assert_eq!(calls, 2);
@@ -130,6 +130,6 @@ mod tests {
     #[test]
     fn no_executor_is_no_host() {
         // SAFETY: NULL is allowed.
-        assert!(unsafe { HostExecutor::read(ptr::null()) }.unwrap().is_none());
+        assert!(unsafe { CExecutor::read(ptr::null()) }.unwrap().is_none());
     }
 }

@@ -185,7 +185,7 @@ fn take_times(
 ) -> Result<(Option<Timings>, Vec<Check>), CertifyError> {
     let original = original.map(|Original { file, model, interface }| Timed { file, model, interface });
     let (capacity, options) = (setting.capacity, options.load_options());
-    match timed::gather(&timed::Subject { engine, model, original, capacity, options }) {
+    match timed::gather(&timed::TimedModels { engine, model, original, capacity, options }) {
         Ok((timings, checks)) => Ok((Some(timings), checks)),
         // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
         Err(CertifyError::Session(

@@ -34,13 +34,13 @@ pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn E
 
 /// The engine that ran a model, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct RuntimeInfo {
+pub(crate) struct EngineInfo {
     name: String,
     version: String,
     device: String,
 }
 
-impl RuntimeInfo {
+impl EngineInfo {
     pub(crate) fn of(engine: &dyn Engine) -> Self {
         Self {
             name: engine.name().to_owned(),
@@ -50,7 +50,7 @@ impl RuntimeInfo {
     }
 }
 
-impl std::fmt::Display for RuntimeInfo {
+impl std::fmt::Display for EngineInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} on {}", self.name, self.version, self.device)
     }

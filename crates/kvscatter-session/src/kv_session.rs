@@ -9,7 +9,7 @@ use kvscatter_onnx::{Model, ModelFile};
 
 use crate::batch::Batch;
 use crate::caches::Caches;
-use crate::rounds::{Limits, Round, rounds};
+use crate::model_runs::{Limits, ModelRun, model_runs};
 use crate::tensor::check_value;
 use crate::{
     CachePort, Engine, Interface, LoadOptions, Logits, LogitsTensor, MemoryReport, Purpose, Runner, Sample,
@@ -231,7 +231,7 @@ impl KvSession {
         };
         let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
         (self.written, self.copied) = (0, 0);
-        for round in rounds(&before, &counts, limits) {
+        for run in model_runs(&before, &counts, limits) {
             let token = |batch_index: usize, position: usize| {
                 let before = before.get(batch_index).copied().unwrap_or_default();
                 given
@@ -240,8 +240,8 @@ impl KvSession {
                     .copied()
                     .unwrap_or_default()
             };
-            let inputs = round.feed.tensors(&self.runner.interface, token, limits.capacity)?;
-            let logits = self.run_round(&round, &inputs)?;
+            let inputs = run.feed.tensors(&self.runner.interface, token, limits.capacity)?;
+            let logits = self.run_model(&run, &inputs)?;
             if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
                 self.check_known(tokens)?;
             }
@@ -251,7 +251,7 @@ impl KvSession {
                 self.runner.interface.last_logits_only = true;
                 return self.run(tokens, chunk, only_last);
             }
-            kept.take(&round.feed, &before, &logits, only_last);
+            kept.take(&run.feed, &before, &logits, only_last);
         }
         for (sample, tokens) in tokens {
             let cached = self.samples.cached_tokens(*sample)?;
@@ -260,14 +260,14 @@ impl KvSession {
         Ok(kept)
     }
 
-    fn run_round(
+    fn run_model(
         &mut self,
-        round: &Round,
+        run: &ModelRun,
         inputs: &[(String, Tensor)],
     ) -> Result<LogitsTensor, SessionError> {
-        let saved = self.caches.save_rows(&round.overwritten);
-        let ran = self.caches.run(&mut self.runner, &round.feed, inputs);
-        self.caches.restore_rows(&round.overwritten, &saved);
+        let saved = self.caches.save_rows(&run.overwritten);
+        let ran = self.caches.run(&mut self.runner, &run.feed, inputs);
+        self.caches.restore_rows(&run.overwritten, &saved);
         let (logits, wrote) = ran?;
         self.written += wrote.written;
         self.copied += wrote.copied;

@@ -54,7 +54,7 @@ impl Logits {
         Self { vocabulary: 0, samples: samples.map(empty).collect() }
     }
 
-    /// Takes the logits of a round. `cached` counts each sample's cached tokens before the step. With `only_last`, only
+    /// Takes the logits of a run. `cached` counts each sample's cached tokens before the step. With `only_last`, only
     /// those after a sample's last token are kept.
     pub(crate) fn take(&mut self, feed: &Feed, cached: &[usize], logits: &LogitsTensor, only_last: bool) {
         self.vocabulary = logits.vocabulary;
@@ -69,7 +69,7 @@ impl Logits {
                     continue;
                 }
                 let Some(values) = logits.after(batch_index, position - fed.tokens.start) else { continue };
-                // A model may give logits of the last token of each round only. Those that are kept have no gaps.
+                // A model may give logits of the last token of each run only. Those that are kept have no gaps.
                 if of.values.len() != token.saturating_sub(of.first) * logits.vocabulary {
                     of.values.clear();
                 }

@@ -11,7 +11,7 @@ const SAMPLE_BYTES: u64 = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryReport {
     /// Every cache, in the order of the model's inputs.
-    pub caches: Vec<CacheMemory>,
+    pub caches: Vec<CacheSize>,
     /// The caches of each layer together.
     pub layers: Vec<u64>,
     /// One token of one sample, in all caches.
@@ -22,7 +22,7 @@ pub struct MemoryReport {
 
 /// The memory that one cache takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheMemory {
+pub struct CacheSize {
     /// The input.
     pub past: String,
     /// Its type.
@@ -50,7 +50,7 @@ impl MemoryReport {
             }
             report.per_token = report.per_token.saturating_add(len(1, 1));
             report.total = report.total.saturating_add(of_cache);
-            report.caches.push(CacheMemory {
+            report.caches.push(CacheSize {
                 past: port.past.clone(),
                 element: port.element,
                 shape: port.shape(batch, capacity),

@@ -11,7 +11,7 @@ mod svg;
 mod text;
 mod words;
 
-pub use self::model::{Fate, Lane, Picture};
+pub use self::model::{Lane, Picture, SampleOutcome};
 pub use self::svg::Svg;
 pub use self::text::Text;
 

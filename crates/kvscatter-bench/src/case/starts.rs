@@ -6,7 +6,7 @@ use std::str::FromStr;
 use kvscatter::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::sides::Sides;
+use super::dims::CacheDims;
 
 /// The first slot of every sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ enum Written {
 
 impl Starts {
     /// Checks that there is a start for every sample, and that each fits.
-    pub(super) fn check(&self, sides: &Sides, rows: usize, mode: Mode) -> Result<(), String> {
+    pub(super) fn check(&self, dims: &CacheDims, rows: usize, mode: Mode) -> Result<(), String> {
         let circular = mode == Mode::Circular;
         match self {
             Self::Rule(StartRule::Wrap) if !circular => {
@@ -57,11 +57,11 @@ impl Starts {
                 Err(format!("starts wrap: rows = {rows}, must be at least 2"))
             }
             Self::Rule(_) => Ok(()),
-            Self::List(starts) if starts.len() != sides.batch => {
-                Err(format!("starts: {} of them, the batch is {}", starts.len(), sides.batch))
+            Self::List(starts) if starts.len() != dims.batch => {
+                Err(format!("starts: {} of them, the batch is {}", starts.len(), dims.batch))
             }
             Self::List(starts) => {
-                let last = if circular { sides.capacity - 1 } else { sides.capacity - rows };
+                let last = if circular { dims.capacity - 1 } else { dims.capacity - rows };
                 match starts.iter().position(|&start| start > last) {
                     Some(sample) => {
                         Err(format!("starts[{sample}] = {}: must be 0 to {last}", starts[sample]))
@@ -73,12 +73,12 @@ impl Starts {
     }
 
     /// The first slot of a sample.
-    pub(super) fn of(&self, sample: usize, sides: &Sides, rows: usize) -> usize {
-        let places = sides.capacity - rows + 1;
+    pub(super) fn of(&self, sample: usize, dims: &CacheDims, rows: usize) -> usize {
+        let places = dims.capacity - rows + 1;
         match self {
             Self::Rule(StartRule::Ragged) => (sample * 977 + 13) % places,
             Self::Rule(StartRule::Equal) => 13 % places,
-            Self::Rule(StartRule::Wrap) => sides.capacity - 1 - (sample * 977 + 13) % (rows - 1),
+            Self::Rule(StartRule::Wrap) => dims.capacity - 1 - (sample * 977 + 13) % (rows - 1),
             Self::List(starts) => starts[sample],
         }
     }

@@ -90,7 +90,7 @@ impl Engine for Kvscatter {
     }
 
     fn prepare(&self, case: &Case, _scene: &Scene) -> Result<Box<dyn Run>, Unsupported> {
-        Ok(match case.sides().bits {
+        Ok(match case.dims().bits {
             4 => Box::new(self.prepared::<Packed>(case)?),
             8 => Box::new(self.prepared::<Typed<u8>>(case)?),
             16 => Box::new(self.prepared::<Typed<u16>>(case)?),

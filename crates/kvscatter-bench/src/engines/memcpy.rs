@@ -55,7 +55,7 @@ impl Engine for Memcpy {
     }
 
     fn prepare(&self, case: &Case, scene: &Scene) -> Result<Box<dyn Run>, Unsupported> {
-        if self.pool.is_some() && straddles(&case.sides()) {
+        if self.pool.is_some() && straddles(&case.dims()) {
             return Err(Unsupported("rows that straddle bytes are not shared out".to_owned()));
         }
         let runs = runs(case, Task::Memcpy, scene.starts());

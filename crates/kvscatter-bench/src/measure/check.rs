@@ -4,7 +4,7 @@ use super::sampler::Lane;
 use crate::case::Form;
 use crate::expected::Reference;
 use crate::report::Outcome;
-use crate::scene::{Scene, Side};
+use crate::scene::{KeysOrValues, Scene};
 
 /// Runs an engine on freshly painted buffers and compares all of them, whole; cold cases, whose positions move, a few
 /// steps later too.
@@ -28,12 +28,12 @@ pub(super) fn check(scene: &mut Scene, lane: &mut Lane<'_>, reference: Reference
 /// Every buffer of the first layer, whole.
 fn compare(scene: &mut Scene, lane: &Lane<'_>, reference: Reference) -> Result<(), String> {
     let (case, starts) = (scene.case().clone(), scene.starts().to_vec());
-    for side in Side::of(&case) {
+    for side in KeysOrValues::of(&case) {
         let [cache, update] = scene.painted(side);
         let call = scene.call(0);
         let Some(tensor) = (match side {
-            Side::Keys => Some(call.keys),
-            Side::Values => call.values,
+            KeysOrValues::Keys => Some(call.keys),
+            KeysOrValues::Values => call.values,
         }) else {
             continue;
         };

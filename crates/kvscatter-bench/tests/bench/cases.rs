@@ -1,7 +1,7 @@
 //! What is a case and what is not.
 
 use kvscatter::{ElementType, Mode};
-use kvscatter_bench::{BenchError, Case, Form, Pages, Scene, Sides, Temperature, UpdateLayout};
+use kvscatter_bench::{BenchError, CacheDims, Case, Form, Pages, Scene, Temperature, UpdateLayout};
 
 use crate::support::{case, parse};
 
@@ -28,7 +28,7 @@ fn everything_that_can_be_said() {
     assert_eq!((parameters.element, parameters.mode), (ElementType::BFloat16, Mode::Circular));
     assert_eq!((parameters.temperature, parameters.pages), (Temperature::Unflushed, Pages::Small));
     assert_eq!((parameters.update, parameters.form), (UpdateLayout::Bshd, Form::InPlace));
-    assert_eq!(case.sides(), Sides { batch: 3, outer: 2, capacity: 16, inner: 8, bits: 16 });
+    assert_eq!(case.dims(), CacheDims { batch: 3, outer: 2, capacity: 16, inner: 8, bits: 16 });
     assert_eq!(case.update_shape(), [3, 2, 4, 8]);
     assert_eq!(case.update_strides(), Some([64, 8, 16, 1]));
     assert_eq!((case.cache_bytes(), case.update_bytes(), case.moved_bytes()), (1536, 384, 768));
@@ -43,7 +43,7 @@ fn defaults_are_a_hot_decode_in_float16() {
     let case = case("shape = [2, 8, 4096, 128]\nrows = 1");
     assert_eq!(case.starts_at(0), [13, 990]);
     assert_eq!(case.starts_at(4095), [12, 989]);
-    assert_eq!((case.axis(), case.sides().bits, case.moved_bytes()), (2, 16, 4096));
+    assert_eq!((case.axis(), case.dims().bits, case.moved_bytes()), (2, 16, 4096));
     assert_eq!(case.parameters().temperature, Temperature::Hot);
 }
 

@@ -65,12 +65,12 @@ pub(super) fn setting(
 }
 
 /// Bytes that are needed at once, and their limit.
-pub(super) struct Memory {
+pub(super) struct MemoryBudget {
     needed: Option<usize>,
     limit: u64,
 }
 
-impl Memory {
+impl MemoryBudget {
     fn add(&mut self, bytes: Option<usize>) {
         self.needed = self.needed.zip(bytes).and_then(|(needed, bytes)| needed.checked_add(bytes));
     }
@@ -91,8 +91,8 @@ pub(super) fn check_caches(
     interface: &Interface,
     batch: usize,
     capacity: usize,
-) -> Result<Memory, CertifyError> {
-    let mut memory = Memory { needed: Some(0), limit: options.memory };
+) -> Result<MemoryBudget, CertifyError> {
+    let mut memory = MemoryBudget { needed: Some(0), limit: options.memory };
     memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
     for cache in &interface.caches {
         let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
@@ -104,7 +104,7 @@ pub(super) fn check_caches(
 
 /// Checks that each sequence's logits fit as well, twice: the expected ones, and those with zeros in the caches.
 fn check_logits(
-    mut memory: Memory,
+    mut memory: MemoryBudget,
     interface: &Interface,
     setting: &ScenarioSetting,
 ) -> Result<(), CertifyError> {

@@ -10,7 +10,7 @@ use crate::drive::values;
 use super::check_builder::{CheckBuilder, Place};
 
 /// What is claimed of the caches' memory.
-pub(crate) struct Memory {
+pub(crate) struct MemoryChecks {
     pub(crate) aliased: CheckBuilder,
     pub(crate) only_named: CheckBuilder,
     pub(crate) written: CheckBuilder,
@@ -35,7 +35,7 @@ pub(crate) struct StepMemory<'a> {
     pub(crate) canaries: &'a mut [Vec<bool>],
 }
 
-impl Memory {
+impl MemoryChecks {
     pub(crate) fn new() -> Self {
         Self {
             aliased: CheckBuilder::new(

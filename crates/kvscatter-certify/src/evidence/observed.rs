@@ -13,7 +13,7 @@ use crate::drive::values::{self, Numbers};
 
 use super::check_builder::{CheckBuilder, Place};
 use super::logits::{Comparison, Difference, Token};
-use super::memory::{Memory, StepMemory};
+use super::memory::{MemoryChecks, StepMemory};
 use crate::report::words;
 
 /// What is run and what it is compared with.
@@ -77,7 +77,7 @@ type LogitsByToken = BTreeMap<(usize, usize, usize), Vec<f32>>;
 
 struct Observer<'a> {
     plan: &'a Plan<'a>,
-    memory: Memory,
+    memory: MemoryChecks,
     runs: CheckBuilder,
     logits: CheckBuilder,
     as_out_of_place: CheckBuilder,
@@ -118,7 +118,7 @@ impl<'a> Observer<'a> {
         };
         Self {
             plan,
-            memory: Memory::new(),
+            memory: MemoryChecks::new(),
             runs: CheckBuilder::new("every-step-runs", "The runtime takes every step of every scenario."),
             logits: CheckBuilder::new("logits-equal", against),
             as_out_of_place: CheckBuilder::new(
@@ -336,7 +336,7 @@ impl<'a> Observer<'a> {
         let worst = self.comparisons.iter().map(|comparison| comparison.worst).fold(0.0, f64::max);
         let worst_fill =
             if self.fills.has_failed() { "not within the tolerance" } else { "within the tolerance" };
-        let Memory { aliased, only_named, written, placed, as_out_of_place, finite } = self.memory;
+        let MemoryChecks { aliased, only_named, written, placed, as_out_of_place, finite } = self.memory;
         let mut checks = vec![
             self.runs.into_check(|runs| {
                 format!("{runs} runs in {scenarios} scenarios, each with zeros and canaries")

@@ -14,13 +14,13 @@ use kvscatter_session::{CachePort, Interface};
 use crate::CertifyError;
 use crate::certificate::{BytesMoved, Check, Timings};
 
-pub(crate) use subject::{Subject, Timed};
+pub(crate) use subject::{Timed, TimedModels};
 
 /// Times, counts and weighs.
 ///
 /// # Errors
 /// Those of the engine, for steps that it refuses, and of the files that hold parts of the model meanwhile.
-pub(crate) fn gather(subject: &Subject<'_>) -> Result<(Timings, Vec<Check>), CertifyError> {
+pub(crate) fn gather(subject: &TimedModels<'_>) -> Result<(Timings, Vec<Check>), CertifyError> {
     let (cache_path, flat) = cache_path::time(subject.engine, subject.model)?;
     let timings = Timings {
         cache_path,

@@ -14,8 +14,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
 use kvscatter_bench::{
-    Budget, Case, Form, Histogram, Machine, Medians, Movement, Outcome as Timed, Pages, Parameters, Progress,
-    Report, Scene, Starts, Temperature, UpdateLayout, engines, measure,
+    Budget, Case, Form, Histogram, Machine, Medians, Outcome as Timed, Pages, Parameters, Progress, Report,
+    Scene, Starts, Temperature, UpdateLayout, Variation, engines, measure,
 };
 use kvscatter_onnx::file::OutputFileKind;
 
@@ -147,11 +147,11 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
         write!(output, "{picture}")?;
         return Ok(outcome(&report));
     }
-    let (machine, movement) = (Machine::read(), movement(&report, processes)?);
+    let (machine, variation) = (Machine::read(), variation(&report, processes)?);
     if output.is_json() {
-        output.json(&BenchDocument::new(&report, &machine, movement.as_ref()))?;
+        output.json(&BenchDocument::new(&report, &machine, variation.as_ref()))?;
     } else {
-        show::report(&report, &machine, movement.as_ref(), output)?;
+        show::report(&report, &machine, variation.as_ref(), output)?;
     }
     // This is last, so that the report is printed even if the picture cannot be written.
     if let (Some(path), Some(picture)) = (&svg, &picture) {
@@ -161,11 +161,11 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
 }
 
 /// Returns how far the medians of this process and of others like it differ; `None` if no engine was measured.
-fn movement(report: &Report, processes: u8) -> Result<Option<Movement>, CommandError> {
+fn variation(report: &Report, processes: u8) -> Result<Option<Variation>, CommandError> {
     let Some(first) = Medians::of(report) else { return Ok(None) };
     let others = (1..processes).map(|_| other_process());
     let all: Vec<_> = std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?;
-    Ok(Movement::over(&all))
+    Ok(Variation::over(&all))
 }
 
 /// Returns what a new process with the same arguments measures.

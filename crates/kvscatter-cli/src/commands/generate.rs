@@ -11,7 +11,7 @@ use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 use kvscatter_session::{Generator, GreedyOptions, SessionOptions};
 
-use crate::engines::{self, EngineName, RuntimeInfo};
+use crate::engines::{self, EngineInfo, EngineName};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     bar.finish_and_clear();
     let generation = show::Generation {
         model: args.model.display().to_string(),
-        runtime: RuntimeInfo::of(&*engine),
+        runtime: EngineInfo::of(&*engine),
         prompts,
         generated: generated?,
         memory,

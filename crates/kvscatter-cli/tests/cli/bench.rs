@@ -48,12 +48,12 @@ fn json_says_all_of_it() {
     assert_eq!(report["noise"]["engine"], "hand loop");
     let [lowest, highest] = ["lowest", "highest"].map(|end| report["noise"]["spread"][end].as_f64().unwrap());
     assert!(0.0 < lowest && lowest <= 1.0 && highest >= 1.0, "{lowest} to {highest}");
-    let movement = &report["movement"];
-    assert_eq!((&movement["engine"], &movement["processes"]), (&"hand loop".into(), &4.into()));
-    let [lowest, highest] = ["lowest", "highest"].map(|end| movement[end].as_f64().unwrap());
-    assert!(0.0 < lowest && lowest <= highest, "{movement}");
-    assert_eq!(movement["ratios"].as_array().unwrap().len(), 3, "{movement}");
-    assert!(movement["ratios"][0]["engine"].is_string(), "{movement}");
+    let variation = &report["variation"];
+    assert_eq!((&variation["engine"], &variation["processes"]), (&"hand loop".into(), &4.into()));
+    let [lowest, highest] = ["lowest", "highest"].map(|end| variation[end].as_f64().unwrap());
+    assert!(0.0 < lowest && lowest <= highest, "{variation}");
+    assert_eq!(variation["ratios"].as_array().unwrap().len(), 3, "{variation}");
+    assert!(variation["ratios"][0]["engine"].is_string(), "{variation}");
     assert!(["portable", "sse2", "avx2", "avx512"].contains(&report["isa"].as_str().unwrap()));
     assert!(report["machine"]["cores"].as_u64().unwrap() >= 1);
     let engines = report["engines"].as_array().unwrap();
@@ -77,7 +77,7 @@ fn cold_runs_write_pairs_and_read_them_back() {
     assert_eq!(report["bytes_per_call"], 2 * 2 * 2 * 8 * 2);
     let times = &report["engines"][2]["detail"];
     assert!(times["write_and_read"]["median"].as_f64() > times["write"]["median"].as_f64());
-    assert_eq!(report["movement"]["processes"], 1);
+    assert_eq!(report["variation"]["processes"], 1);
     let text = Folder::new().run(&format!("bench --shape 2,2,16,8 --cold=unflushed {QUICK}")).passed();
     assert!(
         text.contains("keys and values of 16 layers, unflushed") && text.contains("with reading"),

@@ -1,7 +1,7 @@
 //! Which kernels a mapping gets: by instruction set and by the length of its runs.
 
 use super::Isa;
-use super::kernel::{Fixed, Instructions, Kernel, Memcpy, Run, copy_runs};
+use super::kernel::{CopyRun, Fixed, Instructions, Kernel, Memcpy, copy_runs};
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 use super::x86;
 
@@ -60,7 +60,7 @@ impl Instructions for Portable {
     type Stream = Memcpy;
     type Lines = Memcpy;
 
-    fn kernel<R: Run>() -> Kernel {
+    fn kernel<R: CopyRun>() -> Kernel {
         copy_runs::<R>
     }
 }

@@ -38,7 +38,8 @@ use crate::geometry::RowRange;
 /// ```
 pub trait Executor: Sync {
     /// Calls `work` on each thread that is to help, and returns when all of them have returned from it and what they
-    /// have stored can be seen. (Joining them, or waiting for a signal that they release and you acquire, does.)
+    /// have stored can be seen. (Joining them, or waiting for a signal that they release and you acquire, does.) A write
+    /// calls this on the thread that called the write.
     ///
     /// A panic in here goes through to the caller of the write and leaves an unknown part of the write undone:
     /// every element is the old one or the new one, and none outside the plan has changed.
@@ -63,7 +64,7 @@ impl fmt::Debug for Threads<'_> {
 }
 
 /// Runs `work`, which writes `bytes` bytes, on all threads of the executor. Every call walks the whole write, and
-/// [`Share`] says which parts of it are the caller's.
+/// [`Share`] decides which chunks of it the call writes.
 pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Share<'_>) + Sync) {
     let (taken, arrived) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let run = || {
@@ -73,12 +74,12 @@ pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Sh
         }
     };
     executor.broadcast(&run);
-    // Write the parts that no call has claimed. `broadcast` has returned, so by its contract every call of `run` has
+    // Write the chunks that no call has claimed. `broadcast` has returned, so by its contract every call of `run` has
     // returned and its stores are visible here.
     run();
 }
 
-/// The number of equal parts that a shared write is divided into: one for each bit of the word that records claims.
+/// The number of equal chunks that a shared write is divided into: one for each bit of the word that records claims.
 const CHUNKS: u32 = usize::BITS;
 
 /// Where a thread begins: the first at the front, the second in the middle, the next two at the quarters. Threads
@@ -88,12 +89,12 @@ fn first_chunk(arrival: usize) -> u32 {
     u32::from(arrival.reverse_bits()).wrapping_mul(CHUNKS).wrapping_shr(u8::BITS)
 }
 
-/// Which parts of a write belong to one thread.
+/// Which chunks of a write belong to one thread.
 #[derive(Debug)]
 pub(super) enum Share<'a> {
     /// There is one thread.
     All,
-    /// Those whose chunks this walk takes.
+    /// Those that this walk takes.
     Claims {
         /// The chunks that are taken.
         taken: &'a AtomicUsize,
@@ -154,7 +155,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Visits those parts of the rows that are this thread's. A row is `row` bytes.
+    /// Visits those of the rows that are this thread's. A row is `row` bytes.
     pub(super) fn rows(&mut self, rows: RowRange, row: usize, mut visit: impl FnMut(RowRange)) {
         let max = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
         let mut rest = rows;

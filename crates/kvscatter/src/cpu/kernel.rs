@@ -71,16 +71,16 @@ pub(super) trait Instructions {
     /// The longest run that is moved through registers at once.
     const LONGEST: usize;
     /// Runs of any length.
-    type Any: Run;
+    type Any: CopyRun;
     /// Runs that bypass the caches.
-    type Stream: Run;
+    type Stream: CopyRun;
     /// The same, where destinations begin and end with a [`LINE`].
-    type Lines: Run;
-    fn kernel<R: Run>() -> Kernel;
+    type Lines: CopyRun;
+    fn kernel<R: CopyRun>() -> Kernel;
 }
 
 /// How one run is copied.
-pub(super) trait Run {
+pub(super) trait CopyRun {
     /// # Safety
     /// * V1: `dst` is valid for writes of `len` bytes, `src` for reads of as many, and they do not overlap.
     /// * V2: the machine has the instruction set of `Self`.
@@ -100,7 +100,7 @@ pub(super) trait Run {
 /// # Safety
 /// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs.
 #[inline(always)]
-pub(super) unsafe fn copy_runs<R: Run>(batch: &[Pointers], pattern: &Pattern) {
+pub(super) unsafe fn copy_runs<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
     let Pattern { runs, len, prefetch_distance, hint } = *pattern;
     if batch.len().wrapping_mul(runs.count) <= prefetch_distance {
         for &pointers in batch {
@@ -122,7 +122,7 @@ pub(super) unsafe fn copy_runs<R: Run>(batch: &[Pointers], pattern: &Pattern) {
 /// # Safety
 /// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs.
 #[inline(always)]
-unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pattern: &Pattern) {
+unsafe fn prefetch_and_copy_runs<R: CopyRun, const L1: bool>(batch: &[Pointers], pattern: &Pattern) {
     let Pattern { runs, len, prefetch_distance, .. } = *pattern;
     // A block of up to `prefetch_distance` runs prefetches the block that many runs further on, so the loop needs only
     // one pointer more than the copy. A longer block first prefetches its own later runs, and those of the next block
@@ -167,7 +167,7 @@ unsafe fn prefetch_and_copy_runs<R: Run, const L1: bool>(batch: &[Pointers], pat
 /// V1, V2 and V3 for `R` and every run of the block: `len` bytes at the pointers moved on by fewer strides than
 /// `runs.count`.
 #[inline(always)]
-unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop, len: usize) {
+unsafe fn copy_block<R: CopyRun>(Pointers { mut dst, mut src }: Pointers, runs: Loop, len: usize) {
     for _ in 0..runs.count {
         // SAFETY: V1 to V3 hold for every run of the block, and the pointers have moved on by one stride for each run
         // before this one.
@@ -185,7 +185,7 @@ unsafe fn copy_block<R: Run>(Pointers { mut dst, mut src }: Pointers, runs: Loop
 /// V1, V2 and V3 for `R` and every run of the block: `len` bytes at the pointers moved on by fewer strides than
 /// `runs.count`.
 #[inline(always)]
-unsafe fn copy_and_prefetch<R: Run, const L1: bool>(
+unsafe fn copy_and_prefetch<R: CopyRun, const L1: bool>(
     Pointers { mut dst, mut src }: Pointers,
     mut ahead: *mut u8,
     runs: Loop,
@@ -207,7 +207,7 @@ unsafe fn copy_and_prefetch<R: Run, const L1: bool>(
 /// through registers.
 pub(super) struct Fixed<const N: usize>;
 
-impl<const N: usize> Run for Fixed<N> {
+impl<const N: usize> CopyRun for Fixed<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         const { assert!(N < LINE || N.is_multiple_of(LINE)) };
@@ -233,7 +233,7 @@ impl<const N: usize> Run for Fixed<N> {
 /// Runs of any length, by the C library.
 pub(super) struct Memcpy;
 
-impl Run for Memcpy {
+impl CopyRun for Memcpy {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: V1: `dst` is valid for writes of `len` bytes, `src` for reads of them, and they do not overlap.
@@ -245,7 +245,7 @@ impl Run for Memcpy {
 /// the cost of a call.
 pub(super) struct Overlapping<const N: usize>;
 
-impl<const N: usize> Run for Overlapping<N> {
+impl<const N: usize> CopyRun for Overlapping<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let Some(last) = len.checked_sub(N).filter(|_| len <= INLINE_MAX_RUN) else {

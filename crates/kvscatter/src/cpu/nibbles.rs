@@ -9,7 +9,7 @@
 use core::hint;
 
 use super::executor::Threads;
-use super::kernel::{Overlapping, Run};
+use super::kernel::{CopyRun, Overlapping};
 use super::{Isa, parts};
 use crate::error::LengthUnit;
 use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source};

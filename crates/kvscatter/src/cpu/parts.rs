@@ -24,16 +24,16 @@ pub(super) fn share(
     work: impl Fn(&mut ThreadParts<'_, '_>) + Sync,
 ) {
     match executor {
-        None => work(&mut ThreadParts::new(&Parts::one(geometry, dst), &mut Share::All)),
+        None => work(&mut ThreadParts::new(&DestinationParts::one(geometry, dst), &mut Share::All)),
         Some(executor) => {
-            let parts = Parts::many(geometry, dst, written);
+            let parts = DestinationParts::many(geometry, dst, written);
             executor::share(executor, parts.len, |share| work(&mut ThreadParts::new(&parts, share)));
         }
     }
 }
 
 #[derive(Debug)]
-struct Parts<'a> {
+struct DestinationParts<'a> {
     dst: *mut u8,
     len: usize,
     /// Samples of one layer.
@@ -46,9 +46,9 @@ struct Parts<'a> {
 }
 
 // SAFETY: only `part` reaches the bytes at `dst`, and each part is asked for once, so no two threads share a byte (P3).
-unsafe impl Sync for Parts<'_> {}
+unsafe impl Sync for DestinationParts<'_> {}
 
-impl<'a> Parts<'a> {
+impl<'a> DestinationParts<'a> {
     fn one(geometry: &Geometry, dst: &'a mut [u8]) -> Self {
         let (dst, len) = (dst.as_mut_ptr(), dst.len());
         let borrowed = PhantomData;
@@ -69,20 +69,20 @@ impl<'a> Parts<'a> {
     ///
     /// # Safety
     /// The part is asked for once.
-    unsafe fn part(&self, number: usize) -> Part<'a> {
+    unsafe fn part(&self, number: usize) -> DestinationPart<'a> {
         let first = self.bytes.saturating_mul(number).min(self.len);
         let len = self.bytes.min(self.len.wrapping_sub(first));
         // SAFETY: `first + len` is at most the length of the slice that was borrowed exclusively for `'a`. Parts of
         // different numbers do not overlap, and this one is asked for once, so nothing else uses these bytes (P3).
         let bytes = unsafe { slice::from_raw_parts_mut(self.dst.wrapping_add(first), len) };
         // G1: an element of the tensor.
-        Part { first: first.wrapping_mul(2), bytes }
+        DestinationPart { first: first.wrapping_mul(2), bytes }
     }
 }
 
 /// Bytes that one thread may write.
 #[derive(Debug)]
-pub(super) struct Part<'a> {
+pub(super) struct DestinationPart<'a> {
     /// Elements before it in the tensor.
     pub(super) first: usize,
     pub(super) bytes: &'a mut [u8],
@@ -91,22 +91,22 @@ pub(super) struct Part<'a> {
 /// Which parts belong to one thread.
 #[derive(Debug)]
 pub(super) struct ThreadParts<'a, 'p> {
-    parts: &'a Parts<'a>,
+    parts: &'a DestinationParts<'a>,
     share: &'a mut Share<'p>,
     /// The part that was asked for last, if it is this thread's.
-    part: Option<Part<'a>>,
+    part: Option<DestinationPart<'a>>,
     /// The first sample after it, counted over all layers.
     end: usize,
 }
 
 impl<'a, 'p> ThreadParts<'a, 'p> {
-    fn new(parts: &'a Parts<'a>, share: &'a mut Share<'p>) -> Self {
+    fn new(parts: &'a DestinationParts<'a>, share: &'a mut Share<'p>) -> Self {
         Self { parts, share, part: None, end: 0 }
     }
 
     /// The part that holds a sample, if it is this thread's.
     #[inline(always)]
-    pub(super) fn part_of(&mut self, layer: usize, sample: usize) -> Option<&mut Part<'a>> {
+    pub(super) fn part_of(&mut self, layer: usize, sample: usize) -> Option<&mut DestinationPart<'a>> {
         // G1: samples of one tensor.
         let index = layer.wrapping_mul(self.parts.batch).wrapping_add(sample);
         if index >= self.end {
@@ -129,7 +129,7 @@ mod tests {
     use alloc::{vec, vec::Vec};
     use core::sync::atomic::AtomicUsize;
 
-    use super::{Parts, Share, ThreadParts};
+    use super::{DestinationParts, Share, ThreadParts};
     use crate::ElementType;
     use crate::spec::onnx::TensorScatter;
 
@@ -144,7 +144,7 @@ mod tests {
             // Three layers, as no operator has for elements of 4 bits.
             let elements = 3 * batch * capacity;
             let mut buffer = vec![0_u8; elements.div_ceil(2)];
-            let parts = Parts::many(write.geometry(), &mut buffer, written);
+            let parts = DestinationParts::many(write.geometry(), &mut buffer, written);
             let taken = AtomicUsize::new(0);
             let mut shares = [0..20, 20..usize::BITS].map(|chunks| Share::of(&taken, chunks, parts.len));
             let mut threads = shares.each_mut().map(|share| ThreadParts::new(&parts, share));

@@ -6,7 +6,7 @@ use core::arch::x86_64::{
 };
 use core::marker::PhantomData;
 
-use super::kernel::{Instructions, Kernel, Memcpy, Overlapping, Pattern, Pointers, Run, copy_runs};
+use super::kernel::{CopyRun, Instructions, Kernel, Memcpy, Overlapping, Pattern, Pointers, copy_runs};
 use super::limits::{STREAM_MIN_RUN, STREAM_PREFETCH_DISTANCE};
 use super::prefetch::{LINE, prefetch_line};
 
@@ -20,7 +20,7 @@ impl Instructions for Sse2 {
     type Stream = Stream<__m128i>;
     type Lines = Lines<__m128i>;
 
-    fn kernel<R: Run>() -> Kernel {
+    fn kernel<R: CopyRun>() -> Kernel {
         copy_runs::<R>
     }
 }
@@ -31,7 +31,7 @@ impl Instructions for Avx2 {
     type Stream = Stream<__m256i>;
     type Lines = Lines<__m256i>;
 
-    fn kernel<R: Run>() -> Kernel {
+    fn kernel<R: CopyRun>() -> Kernel {
         avx2::<R>
     }
 }
@@ -42,7 +42,7 @@ impl Instructions for Avx512 {
     type Stream = Stream<__m512i>;
     type Lines = Lines<__m512i>;
 
-    fn kernel<R: Run>() -> Kernel {
+    fn kernel<R: CopyRun>() -> Kernel {
         avx512::<R>
     }
 }
@@ -50,7 +50,7 @@ impl Instructions for Avx512 {
 /// # Safety
 /// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has AVX-512 F, BW and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn avx512<R: Run>(batch: &[Pointers], pattern: &Pattern) {
+unsafe fn avx512<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
     // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
@@ -58,7 +58,7 @@ unsafe fn avx512<R: Run>(batch: &[Pointers], pattern: &Pattern) {
 /// # Safety
 /// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn avx2<R: Run>(batch: &[Pointers], pattern: &Pattern) {
+unsafe fn avx2<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
     // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
@@ -67,7 +67,7 @@ unsafe fn avx2<R: Run>(batch: &[Pointers], pattern: &Pattern) {
 /// [`fence`](super::prefetch::fence) comes after the last one.
 pub(super) struct Stream<V>(PhantomData<V>);
 
-impl<V: Vector> Run for Stream<V> {
+impl<V: Vector> CopyRun for Stream<V> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(LINE);
@@ -94,7 +94,7 @@ impl<V: Vector> Run for Stream<V> {
 /// comes after the last one.
 pub(super) struct Lines<V>(PhantomData<V>);
 
-impl<V: Vector> Run for Lines<V> {
+impl<V: Vector> CopyRun for Lines<V> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         const { assert!(LINE.is_multiple_of(V::BYTES), "a line is whole vectors") };

@@ -52,12 +52,12 @@ pub struct Lane {
     /// a sample that the update does not have.
     pub position: Option<i64>,
     /// What happens to it.
-    pub fate: Fate,
+    pub outcome: SampleOutcome,
 }
 
 /// What happens to one sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SampleOutcome {
     /// These slots are written.
     Written {
         /// From the first slot written on; empty if nothing is written.
@@ -85,10 +85,12 @@ impl Picture {
                 let segment = segments.next_if(|segment| segment.sample == sample)?;
                 Some(segment.slot..segment.slot.saturating_add(segment.rows))
             };
-            let written =
-                Fate::Written { first: run().unwrap_or_default(), wrapped: run().unwrap_or_default() };
-            let fate = if plan.skips(sample) { Fate::Skipped } else { written };
-            Lane { sample, position: plan.position(sample), fate }
+            let written = SampleOutcome::Written {
+                first: run().unwrap_or_default(),
+                wrapped: run().unwrap_or_default(),
+            };
+            let outcome = if plan.skips(sample) { SampleOutcome::Skipped } else { written };
+            Lane { sample, position: plan.position(sample), outcome }
         };
         Self {
             capacity: geometry.capacity(),
@@ -107,9 +109,9 @@ impl Picture {
 impl Lane {
     /// The written runs with the way each is drawn; the wrapped one last.
     pub(super) fn runs(&self) -> impl Iterator<Item = (Mark, &Range<usize>)> {
-        let (first, wrapped) = match &self.fate {
-            Fate::Written { first, wrapped } => (Some(first), Some(wrapped)),
-            Fate::Skipped => (None, None),
+        let (first, wrapped) = match &self.outcome {
+            SampleOutcome::Written { first, wrapped } => (Some(first), Some(wrapped)),
+            SampleOutcome::Skipped => (None, None),
         };
         let runs = [(Mark::Written, first), (Mark::Wrapped, wrapped)];
         runs.into_iter().filter_map(|(mark, run)| Some((mark, run?))).filter(|(_, run)| !run.is_empty())
@@ -118,7 +120,7 @@ impl Lane {
     /// How a column that stands for these slots is drawn. Where both runs meet in it, the shorter one shows: the
     /// longer one is seen beside it.
     pub(super) fn mark(&self, slots: &Range<usize>) -> Mark {
-        if self.fate == Fate::Skipped {
+        if self.outcome == SampleOutcome::Skipped {
             return Mark::Skipped;
         }
         self.runs()

@@ -6,7 +6,7 @@ use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Range;
 
-use super::model::{Fate, Lane, Mark, Picture};
+use super::model::{Lane, Mark, Picture, SampleOutcome};
 use super::scale::Scale;
 use super::words::{Ends, UNTOUCHED, digits, plural};
 use crate::Argument;
@@ -122,7 +122,7 @@ impl<'a> Svg<'a> {
             )?;
         }
         let width = page.scale.columns();
-        let ground = if lane.fate == Fate::Skipped { Mark::Skipped } else { Mark::Old };
+        let ground = if lane.outcome == SampleOutcome::Skipped { Mark::Skipped } else { Mark::Old };
         bar(f, &(0..width), ground)?;
         // The shorter run last: where both share a pixel, the longer one is seen beside it.
         let mut runs: Vec<_> = lane.runs().collect();
@@ -212,7 +212,7 @@ impl Page {
         let mut runs: Vec<_> =
             lane.runs().map(|(_, run)| (self.bar_of(run), Ends(run).to_string())).collect();
         if runs.is_empty() {
-            let words = if lane.fate == Fate::Skipped { Mark::Skipped.name() } else { UNTOUCHED };
+            let words = if lane.outcome == SampleOutcome::Skipped { Mark::Skipped.name() } else { UNTOUCHED };
             return writeln!(f, "    <text y='{NOTE}'>{words}</text>");
         }
         runs.reverse(); // the wrapped run lies on the left
@@ -257,7 +257,7 @@ impl fmt::Display for Sentence<'_> {
         if let Some(position) = lane.position {
             write!(f, ", {positions} {position}")?;
         }
-        if lane.fate == Fate::Skipped {
+        if lane.outcome == SampleOutcome::Skipped {
             return f.write_str(": skipped.");
         }
         let mut runs = lane.runs().peekable();

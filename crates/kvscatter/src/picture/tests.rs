@@ -7,19 +7,19 @@ use crate::spec::onnx::TensorScatter;
 use crate::{ElementType, Mode, OutOfRange};
 
 fn written(sample: usize, position: i64, first: Range<usize>, wrapped: Range<usize>) -> Lane {
-    Lane { sample, position: Some(position), fate: Fate::Written { first, wrapped } }
+    Lane { sample, position: Some(position), outcome: SampleOutcome::Written { first, wrapped } }
 }
 
 fn skipped(sample: usize, position: i64) -> Lane {
-    Lane { sample, position: Some(position), fate: Fate::Skipped }
+    Lane { sample, position: Some(position), outcome: SampleOutcome::Skipped }
 }
 
 fn untouched(sample: usize) -> Lane {
-    Lane { sample, position: None, fate: Fate::Written { first: 0..0, wrapped: 0..0 } }
+    Lane { sample, position: None, outcome: SampleOutcome::Written { first: 0..0, wrapped: 0..0 } }
 }
 
 fn picture(capacity: usize, lanes: Vec<Lane>) -> Picture {
-    let skipped = lanes.iter().filter(|lane| lane.fate == Fate::Skipped).count();
+    let skipped = lanes.iter().filter(|lane| lane.outcome == SampleOutcome::Skipped).count();
     Picture { capacity, samples: lanes.len(), skipped, positions: Argument::WriteIndices, lanes }
 }
 

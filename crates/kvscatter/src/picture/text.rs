@@ -4,7 +4,7 @@ use alloc::string::{String, ToString};
 use core::fmt::{self, Write as _};
 use core::iter;
 
-use super::model::{Fate, Lane, Mark, Picture};
+use super::model::{Lane, Mark, Picture, SampleOutcome};
 use super::scale::Scale;
 use super::words::{Ends, UNTOUCHED, digits, plural};
 
@@ -108,7 +108,7 @@ struct Note<'a>(&'a Lane);
 
 impl fmt::Display for Note<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.fate == Fate::Skipped {
+        if self.0.outcome == SampleOutcome::Skipped {
             return f.write_str(Mark::Skipped.name());
         }
         let mut runs = self.0.runs();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvscatter_bench::Timings;
 use kvscatter_session::{Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, Step, Tensor};
 
-use super::subject::{Subject, Timed};
+use super::subject::{Timed, TimedModels};
 use crate::CertifyError;
 use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
 
@@ -17,7 +17,7 @@ const TIME: Duration = Duration::from_secs(2);
 const NOISE: f64 = 0.05;
 
 /// Times both models at growing context lengths, in turn.
-pub(super) fn time(subject: &Subject<'_>) -> Result<DecodeTimes, CertifyError> {
+pub(super) fn time(subject: &TimedModels<'_>) -> Result<DecodeTimes, CertifyError> {
     let batch = subject.model.interface.batch.unwrap_or(1);
     let mut model = Decoding::load(subject.engine, subject.model, subject.options)?;
     let mut original = subject

@@ -4,7 +4,7 @@ use std::fs;
 
 use kvscatter_session::{Engine, Feed, InPlaceCache, LoadOptions, Session, Step};
 
-use super::subject::{Subject, Timed};
+use super::subject::{Timed, TimedModels};
 use crate::CertifyError;
 use crate::certificate::{ComparedModel, PeakMemory};
 
@@ -24,7 +24,7 @@ struct Load {
 }
 
 /// Weighs both models, one after the other.
-pub(super) fn weigh(subject: &Subject<'_>) -> Result<Vec<PeakMemory>, CertifyError> {
+pub(super) fn weigh(subject: &TimedModels<'_>) -> Result<Vec<PeakMemory>, CertifyError> {
     let interface = subject.model.interface;
     let storage = |batch: usize| -> usize {
         let ports = interface.caches.iter();

@@ -4,7 +4,7 @@ use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_session::{Engine, Interface, LoadOptions};
 
 /// A model, its original, and how they are run.
-pub(crate) struct Subject<'a> {
+pub(crate) struct TimedModels<'a> {
     pub(crate) engine: &'a dyn Engine,
     pub(crate) model: Timed<'a>,
     pub(crate) original: Option<Timed<'a>>,

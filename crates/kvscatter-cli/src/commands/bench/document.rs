@@ -1,7 +1,7 @@
 //! A report as JSON.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{Case, Machine, Movement, Noise, Outcome, Reference, Report, Spread};
+use kvscatter_bench::{Case, Machine, Noise, Outcome, Reference, Report, Spread, Variation};
 use serde::Serialize;
 
 /// What was measured, on what, and how it went.
@@ -19,7 +19,7 @@ pub(super) struct BenchDocument<'r> {
     /// The A/A spread.
     noise: &'r Option<Noise>,
     /// How far the medians of blocks of rounds and of processes differ.
-    movement: Option<&'r Movement>,
+    variation: Option<&'r Variation>,
 }
 
 /// Times are nanoseconds per call; ratios are of samples of the same round.
@@ -34,7 +34,7 @@ struct Engine<'r> {
 }
 
 impl<'r> BenchDocument<'r> {
-    pub(super) fn new(report: &'r Report, machine: &'r Machine, movement: Option<&'r Movement>) -> Self {
+    pub(super) fn new(report: &'r Report, machine: &'r Machine, variation: Option<&'r Variation>) -> Self {
         let engines = report.entries.iter().map(|entry| Engine {
             name: &entry.engine,
             outcome: &entry.outcome,
@@ -51,7 +51,7 @@ impl<'r> BenchDocument<'r> {
             bytes_per_call: report.case.moved_bytes(),
             engines: engines.collect(),
             noise: &report.noise,
-            movement,
+            variation,
         }
     }
 }

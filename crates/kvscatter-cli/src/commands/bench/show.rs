@@ -6,8 +6,8 @@ use kvscatter::Mode;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
-    Case, EngineOutcome, Form, Histogram, Machine, MedianSpread, Movement, Outcome, Pages, RatioRange,
-    Reference, Report, Spread, Temperature, UpdateLayout, units,
+    Case, EngineOutcome, Form, Histogram, Machine, MedianSpread, Outcome, Pages, RatioRange, Reference,
+    Report, Spread, Temperature, UpdateLayout, Variation, units,
 };
 
 use crate::error::CommandError;
@@ -19,7 +19,7 @@ const COLUMNS: usize = 56;
 pub(super) fn report(
     report: &Report,
     machine: &Machine,
-    movement: Option<&Movement>,
+    variation: Option<&Variation>,
     output: &mut Output,
 ) -> Result<(), CommandError> {
     if cfg!(debug_assertions) {
@@ -33,7 +33,7 @@ pub(super) fn report(
         Reference::RowLoop => "a loop over rows, as the specification's pseudocode would take too long",
     };
     writeln!(output, "checked against {by}\n")?;
-    engines(report, movement, output)?;
+    engines(report, variation, output)?;
     if let Some(histogram) = Histogram::new(report, COLUMNS) {
         write!(output, "\n{histogram}")?;
     }
@@ -81,7 +81,7 @@ fn machine(machine: &Machine) -> String {
     format!("{cpu}, {}, data caches of {}", count(machine.cores, "core"), caches.join(", "))
 }
 
-fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) -> Result<(), CommandError> {
+fn engines(report: &Report, variation: Option<&Variation>, output: &mut Output) -> Result<(), CommandError> {
     let cold = report.case.parameters().temperature.is_cold();
     let per_call = if cold { "time per pair" } else { "time per call" };
     let mut headers = vec!["engine", per_call, "p10–p90", "GB/s", "× memcpy", "× hand loop"];
@@ -90,7 +90,7 @@ fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) ->
     }
     let numbers: Vec<_> = (1..headers.len()).collect();
     let rows = report.entries.iter().filter(|entry| report.times(&entry.engine).is_some());
-    let rows = rows.map(|entry| row(report, movement, &entry.engine, cold));
+    let rows = rows.map(|entry| row(report, variation, &entry.engine, cold));
     writeln!(output, "{}", table(&headers, &numbers, rows))?;
     for EngineOutcome { engine, outcome } in &report.entries {
         match outcome {
@@ -106,19 +106,19 @@ fn engines(report: &Report, movement: Option<&Movement>, output: &mut Output) ->
         let MedianSpread { lowest, highest } = noise.spread;
         writeln!(
             output,
-            "A/A spread: the {} over itself, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ is inside it or the movement from run to run",
+            "A/A spread: the {} over itself, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ is inside it or the variation from run to run",
             noise.engine
         )?;
     }
-    match movement {
-        Some(movement) => run_to_run(movement, output),
+    match variation {
+        Some(variation) => run_to_run(variation, output),
         None => Ok(()),
     }
 }
 
 /// What no ratio within a process sees.
-fn run_to_run(movement: &Movement, output: &mut Output) -> Result<(), CommandError> {
-    let Movement { engine, processes, lowest, highest, ratios } = movement;
+fn run_to_run(variation: &Variation, output: &mut Output) -> Result<(), CommandError> {
+    let Variation { engine, processes, lowest, highest, ratios } = variation;
     let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
     write!(
         output,
@@ -132,11 +132,11 @@ fn run_to_run(movement: &Movement, output: &mut Output) -> Result<(), CommandErr
     Ok(writeln!(output)?)
 }
 
-fn row(report: &Report, movement: Option<&Movement>, engine: &str, cold: bool) -> Vec<String> {
+fn row(report: &Report, variation: Option<&Variation>, engine: &str, cold: bool) -> Vec<String> {
     let hand_loop = report.ratio(engine, HAND_LOOP).map(|ratio| ratio.median);
-    let straying = movement.zip(hand_loop).map(|(movement, ratio)| movement.straying(engine, ratio));
+    let spread = variation.zip(hand_loop).map(|(variation, ratio)| variation.spread(engine, ratio));
     let noise = report.noise.as_ref().map(|noise| noise.spread);
-    let noise = noise.map(|noise| noise.joined(straying.unwrap_or(noise)));
+    let noise = noise.map(|noise| noise.joined(spread.unwrap_or(noise)));
     let is_none = |ratio: f64| noise.is_some_and(|noise| noise.covers(ratio));
     let ratio = |ratio: Option<Spread>| match ratio {
         None => "–".to_owned(),

@@ -6,16 +6,16 @@ use std::time::Duration;
 use kvscatter_bench::units;
 use kvscatter_certify::text::size;
 use kvscatter_onnx::decoder::Growth;
-use kvscatter_session::{CacheMemory, Generated, MemoryReport};
+use kvscatter_session::{CacheSize, Generated, MemoryReport};
 use serde::Serialize;
 
-use crate::engines::RuntimeInfo;
+use crate::engines::EngineInfo;
 use crate::output::{Output, count, one_line};
 
 /// A generation that is over.
 pub(super) struct Generation {
     pub(super) model: String,
-    pub(super) runtime: RuntimeInfo,
+    pub(super) runtime: EngineInfo,
     pub(super) prompts: Vec<Vec<i64>>,
     pub(super) generated: Generated,
     /// What static caches take.
@@ -119,7 +119,7 @@ fn per_second(tokens: usize, time: Duration) -> Option<f64> {
 #[derive(Serialize)]
 struct GenerateDocument<'a> {
     model: &'a str,
-    engine: &'a RuntimeInfo,
+    engine: &'a EngineInfo,
     samples: Vec<Sample<'a>>,
     prefill: Phase,
     decode: Decode,
@@ -205,7 +205,7 @@ impl Phase {
 
 impl<'a> Caches<'a> {
     fn new(memory: &'a MemoryReport, capacity: Option<usize>) -> Self {
-        let cache = |cache: &'a CacheMemory| Cache {
+        let cache = |cache: &'a CacheSize| Cache {
             past: &cache.past,
             element: cache.element.onnx_name(),
             shape: &cache.shape,

@@ -9,12 +9,12 @@ use kvscatter_session::{self as session, Engine, InPlaceCache, LoadOptions, Sess
 
 use super::feeds;
 use super::record::{Input, RunResult};
-use crate::engines::RuntimeInfo;
+use crate::engines::EngineInfo;
 use crate::error::CommandError;
 
 /// A model that an engine has loaded.
 pub(super) struct Loaded<'m> {
-    pub(super) runtime: RuntimeInfo,
+    pub(super) runtime: EngineInfo,
     pub(super) graph: Graph<'m>,
     pub(super) inputs: Vec<ValueInfo<'m>>,
     pub(super) outputs: Vec<ValueInfo<'m>>,
@@ -42,16 +42,7 @@ impl<'m> Loaded<'m> {
         };
         let presents = shared.iter().map(|(_, present)| *present).collect();
         let session = engine.load(&model.file()?, LoadOptions::default())?;
-        Ok(Self {
-            runtime: RuntimeInfo::of(engine),
-            graph,
-            inputs,
-            outputs,
-            model,
-            session,
-            shared,
-            presents,
-        })
+        Ok(Self { runtime: EngineInfo::of(engine), graph, inputs, outputs, model, session, shared, presents })
     }
 
     /// Returns whether an output is to be written in place.

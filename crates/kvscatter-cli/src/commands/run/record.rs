@@ -8,7 +8,7 @@ use kvscatter_onnx::eval::{NodeReport, Outcome as NodeOutcome};
 use kvscatter_onnx::test_dir::DataSet;
 
 use crate::compare::{Mismatch, Tolerance, compare};
-use crate::engines::RuntimeInfo;
+use crate::engines::EngineInfo;
 use crate::error::CommandError;
 use crate::values::Summary;
 
@@ -17,7 +17,7 @@ pub(super) struct RunRecord {
     /// What is run.
     pub(super) title: String,
     /// The engine that ran it, if it was one.
-    pub(super) runtime: Option<RuntimeInfo>,
+    pub(super) runtime: Option<EngineInfo>,
     pub(super) inputs: Vec<Input>,
     pub(super) result: RunResult,
     /// Caches that had to be in place and are not.

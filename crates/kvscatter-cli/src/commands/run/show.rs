@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::record::{Input, RunRecord};
 use crate::compare::{Mismatch, Tolerance};
-use crate::engines::RuntimeInfo;
+use crate::engines::EngineInfo;
 use crate::output::{Output, one_line, styled, table};
 use crate::values::Summary;
 
@@ -134,7 +134,7 @@ fn how(node: &NodeReport) -> String {
 struct RunDocument<'a> {
     run: &'a str,
     /// `null` where nodes are evaluated here.
-    engine: Option<&'a RuntimeInfo>,
+    engine: Option<&'a EngineInfo>,
     inputs: Vec<InputDocument<'a>>,
     nodes: Vec<NodeDocument<'a>>,
     outputs: Vec<OutputDocument<'a>>,

@@ -10,7 +10,7 @@ use super::args::Run;
 use super::loaded::Loaded;
 use super::record::{Input, RunResult};
 use crate::compare::Tolerance;
-use crate::engines::{self, EngineName, RuntimeInfo};
+use crate::engines::{self, EngineInfo, EngineName};
 use crate::error::CommandError;
 
 /// Lanes of a picture.
@@ -64,7 +64,7 @@ impl<'m> Subject<'m> {
     }
 
     /// Who runs it, if it is an engine.
-    pub(super) fn runtime(&self) -> Option<RuntimeInfo> {
+    pub(super) fn runtime(&self) -> Option<EngineInfo> {
         match self {
             Self::Evaluated(_) => None,
             Self::Loaded(loaded) => Some(loaded.runtime.clone()),

@@ -2,7 +2,7 @@
 
 /// The cache as four nested loops, outermost first. Sizes are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sides {
+pub struct CacheDims {
     /// Samples, each at its own position.
     pub batch: usize,
     /// Product of the dimensions between batch and sequence: the heads.

@@ -23,7 +23,7 @@ pub struct Medians {
 
 /// How far a case moves. There is at least one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Movement {
+pub struct Variation {
     /// The engine whose times these are.
     pub engine: String,
     /// Processes that measured the case.
@@ -67,7 +67,7 @@ impl Medians {
     }
 }
 
-impl Movement {
+impl Variation {
     /// Combines the medians of all processes. Returns `None` if there are none, or if their baselines differ.
     /// Leaves out engines that one of the processes did not measure.
     #[must_use]
@@ -95,7 +95,7 @@ impl Movement {
     /// Returns how far other processes' ratios to an engine stray from the ratio that this process measured.
     /// The range always includes 1.
     #[must_use]
-    pub fn straying(&self, engine: &str, measured: f64) -> MedianSpread {
+    pub fn spread(&self, engine: &str, measured: f64) -> MedianSpread {
         let range = self.ratios.iter().find(|range| range.engine == engine);
         let (lowest, highest) = range.map_or((measured, measured), |range| (range.lowest, range.highest));
         MedianSpread { lowest: (lowest / measured).min(1.0), highest: (highest / measured).max(1.0) }
@@ -111,7 +111,7 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Medians, Movement, RatioRange};
+    use super::{Medians, RatioRange, Variation};
     use crate::statistics::{MedianSpread, Timings};
 
     fn process(blocks: &[f64], ratio: f64) -> Medians {
@@ -125,37 +125,37 @@ mod tests {
         let steady = |time: f64| Timings::new(vec![time; 80]);
         let runs = [370.0, 448.0, 401.0].map(|time| {
             let (first, again) = (steady(time), steady(time));
-            assert_eq!(first.straying_from(&again), MedianSpread { lowest: 1.0, highest: 1.0 });
+            assert_eq!(first.spread_from(&again), MedianSpread { lowest: 1.0, highest: 1.0 });
             process(&first.block_medians(), 390.0 / time)
         });
-        let movement = Movement::over(&runs).unwrap();
-        assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 3));
+        let variation = Variation::over(&runs).unwrap();
+        assert_eq!((variation.lowest, variation.highest, variation.processes), (370.0, 448.0, 3));
         let engine = "kvscatter".to_owned();
         let range = RatioRange { engine, lowest: 390.0 / 448.0, highest: 390.0 / 370.0 };
-        assert_eq!(movement.ratios, [range]);
-        let straying = movement.straying("kvscatter", 1.0);
-        assert_eq!(straying, MedianSpread { lowest: 390.0 / 448.0, highest: 390.0 / 370.0 });
-        assert!(straying.covers(1.05) && !straying.covers(1.06));
+        assert_eq!(variation.ratios, [range]);
+        let spread = variation.spread("kvscatter", 1.0);
+        assert_eq!(spread, MedianSpread { lowest: 390.0 / 448.0, highest: 390.0 / 370.0 });
+        assert!(spread.covers(1.05) && !spread.covers(1.06));
     }
 
     /// The machine slows down in the middle of one process, for both turns of the hand loop.
     #[test]
     fn what_moves_between_blocks_is_seen() {
         let slowing = Timings::new((0..80).map(|round| if round < 40 { 370.0 } else { 448.0 }).collect());
-        assert_eq!(slowing.straying_from(&slowing.clone()), MedianSpread { lowest: 1.0, highest: 1.0 });
-        let movement = Movement::over(&[process(&slowing.block_medians(), 1.0)]).unwrap();
-        assert_eq!((movement.lowest, movement.highest, movement.processes), (370.0, 448.0, 1));
+        assert_eq!(slowing.spread_from(&slowing.clone()), MedianSpread { lowest: 1.0, highest: 1.0 });
+        let variation = Variation::over(&[process(&slowing.block_medians(), 1.0)]).unwrap();
+        assert_eq!((variation.lowest, variation.highest, variation.processes), (370.0, 448.0, 1));
     }
 
     #[test]
     fn only_what_all_processes_measured_is_compared() {
         let fewer = Medians { ratios: Vec::new(), ..process(&[2.0], 1.0) };
-        let movement = Movement::over(&[process(&[1.0], 1.0), fewer]).unwrap();
-        assert_eq!((movement.lowest, movement.highest), (1.0, 2.0));
-        assert_eq!(movement.ratios, []);
-        assert_eq!(movement.straying("kvscatter", 2.0), MedianSpread { lowest: 1.0, highest: 1.0 });
+        let variation = Variation::over(&[process(&[1.0], 1.0), fewer]).unwrap();
+        assert_eq!((variation.lowest, variation.highest), (1.0, 2.0));
+        assert_eq!(variation.ratios, []);
+        assert_eq!(variation.spread("kvscatter", 2.0), MedianSpread { lowest: 1.0, highest: 1.0 });
         let other = Medians { baseline: "memcpy".to_owned(), ..process(&[1.0], 1.0) };
-        assert_eq!(Movement::over(&[process(&[1.0], 1.0), other]), None);
-        assert_eq!(Movement::over(&[]), None);
+        assert_eq!(Variation::over(&[process(&[1.0], 1.0), other]), None);
+        assert_eq!(Variation::over(&[]), None);
     }
 }

@@ -9,18 +9,18 @@ use crate::{Feed, SampleFeed};
 
 /// One run of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Round {
+pub(crate) struct ModelRun {
     pub(crate) feed: Feed,
     /// Slots with cached tokens that padding overwrites, by batch index. Their rows are saved before the run and
     /// restored after it.
     pub(crate) overwritten: Vec<(usize, Range<usize>)>,
 }
 
-/// The limits of a round.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) capacity: usize,
-    /// The most tokens of one sample in a round, at least 1.
+    /// The most tokens of one sample in a run, at least 1.
     pub(crate) width: usize,
     /// Whether no sample that gets tokens may be padded: the model gives logits of the last column only.
     pub(crate) is_exact: bool,
@@ -29,32 +29,32 @@ pub(crate) struct Limits {
 /// Returns the runs that give every sample its tokens. Both lists are by batch index: `cached` counts the tokens in the
 /// cache, `counts` the new ones. A sample that gets tokens has room for them.
 ///
-/// A round is as wide as the longest list of tokens that are left. If a sample with tokens has less room, the round is
-/// as wide as that room, and longer lists continue in the next round. A full sample without tokens is overwritten at its
+/// A run is as wide as the longest list of tokens that are left. If a sample with tokens has less room, the run is
+/// as wide as that room, and longer lists continue in the next run. A full sample without tokens is overwritten at its
 /// end, and its rows are restored.
-pub(crate) fn rounds(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<Round> {
+pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<ModelRun> {
     let (mut cached, mut left) = (cached.to_vec(), counts.to_vec());
-    let mut rounds = Vec::new();
+    let mut model_runs = Vec::new();
     while let Some(width) = width(&cached, &left, limits) {
-        let mut round = Round { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
+        let mut run = ModelRun { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
         for (batch_index, (cached, left)) in cached.iter_mut().zip(&mut left).enumerate() {
             let count = (*left).min(width);
             // A sample with tokens has room for the width. Only one without tokens may have less.
             let start = (*cached).min(limits.capacity - width);
             if start < *cached {
-                round.overwritten.push((batch_index, start..*cached));
+                run.overwritten.push((batch_index, start..*cached));
             }
             let tokens = *cached..*cached + count;
-            round.feed.samples.push(SampleFeed { start, padding: 0, tokens, first_slot: 0 });
+            run.feed.samples.push(SampleFeed { start, padding: 0, tokens, first_slot: 0 });
             *cached += count;
             *left -= count;
         }
-        rounds.push(round);
+        model_runs.push(run);
     }
-    rounds
+    model_runs
 }
 
-/// The width of the next round; `None` if no sample has tokens left.
+/// The width of the next run; `None` if no sample has tokens left.
 fn width(cached: &[usize], left: &[usize], limits: Limits) -> Option<usize> {
     let active = || cached.iter().zip(left).filter(|(_, left)| **left > 0);
     let wanted = active().map(|(_, left)| *left);
@@ -65,39 +65,39 @@ fn width(cached: &[usize], left: &[usize], limits: Limits) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, Round, rounds};
+    use super::{Limits, ModelRun, model_runs};
 
     const WIDE: Limits = Limits { capacity: 8, width: usize::MAX, is_exact: false };
 
     /// Width, start and tokens of each sample, and how many rows are overwritten.
     type Shown = (usize, Vec<(usize, usize)>, usize);
 
-    fn shown(rounds: &[Round]) -> Vec<Shown> {
-        let show = |round: &Round| {
-            let samples = round.feed.samples.iter();
+    fn shown(model_runs: &[ModelRun]) -> Vec<Shown> {
+        let show = |run: &ModelRun| {
+            let samples = run.feed.samples.iter();
             let samples = samples.map(|sample| (sample.start, sample.tokens.len())).collect();
-            (round.feed.width, samples, round.overwritten.iter().map(|(_, slots)| slots.len()).sum())
+            (run.feed.width, samples, run.overwritten.iter().map(|(_, slots)| slots.len()).sum())
         };
-        rounds.iter().map(show).collect()
+        model_runs.iter().map(show).collect()
     }
 
     #[test]
     fn ragged_counts_are_one_round_where_there_is_room() {
-        assert_eq!(shown(&rounds(&[0, 3], &[2, 5], WIDE)), [(5, vec![(0, 2), (3, 5)], 0)]);
-        assert_eq!(rounds(&[0, 3], &[0, 0], WIDE), []);
+        assert_eq!(shown(&model_runs(&[0, 3], &[2, 5], WIDE)), [(5, vec![(0, 2), (3, 5)], 0)]);
+        assert_eq!(model_runs(&[0, 3], &[0, 0], WIDE), []);
     }
 
     #[test]
     fn a_sample_without_room_for_the_padding_makes_the_round_narrower() {
-        let rounds = rounds(&[7, 0], &[1, 5], WIDE);
-        assert_eq!(shown(&rounds), [(1, vec![(7, 1), (0, 1)], 0), (4, vec![(4, 0), (1, 4)], 4)]);
-        assert_eq!(rounds[1].overwritten, [(0, 4..8)]);
+        let model_runs = model_runs(&[7, 0], &[1, 5], WIDE);
+        assert_eq!(shown(&model_runs), [(1, vec![(7, 1), (0, 1)], 0), (4, vec![(4, 0), (1, 4)], 4)]);
+        assert_eq!(model_runs[1].overwritten, [(0, 4..8)]);
     }
 
     #[test]
     fn no_sample_is_padded_where_logits_are_of_the_last_column() {
-        let rounds = rounds(&[0, 0], &[2, 5], Limits { is_exact: true, ..WIDE });
-        assert_eq!(shown(&rounds), [(2, vec![(0, 2), (0, 2)], 0), (3, vec![(2, 0), (2, 3)], 0)]);
+        let model_runs = model_runs(&[0, 0], &[2, 5], Limits { is_exact: true, ..WIDE });
+        assert_eq!(shown(&model_runs), [(2, vec![(0, 2), (0, 2)], 0), (3, vec![(2, 0), (2, 3)], 0)]);
     }
 
     #[test]
@@ -128,19 +128,19 @@ mod tests {
         for (index, slots) in slots.iter_mut().enumerate() {
             (0..cached[index]).for_each(|slot| slots[slot] = Some(slot));
         }
-        for round in rounds(cached, counts, limits) {
-            assert!(round.feed.width <= limits.width);
+        for run in model_runs(cached, counts, limits) {
+            assert!(run.feed.width <= limits.width);
             let before = slots.clone();
-            for (index, sample) in round.feed.samples.iter().enumerate() {
+            for (index, sample) in run.feed.samples.iter().enumerate() {
                 if !sample.tokens.is_empty() {
-                    assert!(!limits.is_exact || sample.tokens.len() == round.feed.width);
+                    assert!(!limits.is_exact || sample.tokens.len() == run.feed.width);
                     assert_eq!(sample.start, sample.tokens.start);
                 }
-                for column in 0..round.feed.width {
+                for column in 0..run.feed.width {
                     slots[index][sample.start + column] = sample.position(column);
                 }
             }
-            for (index, rows) in round.overwritten {
+            for (index, rows) in run.overwritten {
                 slots[index][rows.clone()].copy_from_slice(&before[index][rows]);
             }
         }
