@@ -52,7 +52,11 @@ impl TensorScatter {
     /// Axis -2, linear, a position per sample.
     #[must_use]
     pub const fn new() -> Self {
-        Self { axis: -2, operator: onnx::TensorScatter::new(), one_start: false }
+        Self {
+            axis: onnx::TensorScatter::DEFAULT_AXIS,
+            operator: onnx::TensorScatter::new(),
+            one_start: false,
+        }
     }
 
     /// The sequence dimension: `1..rank`, or counted from the end. With [`one_start`](Self::one_start) it may be 0.

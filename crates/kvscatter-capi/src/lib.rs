@@ -34,7 +34,8 @@
 //!   uses before the function returns.
 //! - **C4** A `kvs_prepared` comes from a prepare function, and nothing destroys it before the function returns.
 //! - **C5** All elements of a tensor lie in one allocation, at the addresses that `data`, `shape` and `strides`
-//!   give them. Nothing else writes them before the function returns, and nothing else reads those that it writes.
+//!   give them. Elements of 4 bits are initialised in a cache, a past and an update. Nothing else writes the elements
+//!   before the function returns, and nothing else reads those that it writes.
 //! - **C6** A callback may be called with the `user` beside it, and it returns. `broadcast` calls `work` with its
 //!   `context` only, and not after it has returned.
 #![expect(non_camel_case_types, reason = "the names of the C header")]

@@ -18,7 +18,6 @@ use kvscatter::{Argument, ElementType, Lengths, Mode, Positions, WritePlan};
 use crate::error::CommandError;
 use crate::numbers::integer;
 pub(crate) use indices::Indices;
-use indices::{INT32, INT32_OR_INT64, INT64};
 pub(crate) use operand::{Described, Operand};
 
 /// An operator with everything but its tensors.
@@ -173,14 +172,17 @@ impl Operator {
             Self::TensorScatter(options) => {
                 let write =
                     options.operator().prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
-                let indices = load(&options.write_indices, "write_indices", INT64)?;
+                let indices =
+                    load(&options.write_indices, "write_indices", onnx::TensorScatter::INDEX_TYPES)?;
                 let lengths = options.extensions.lengths()?;
                 then(&write.plan_with_lengths(starts(&indices), these(&lengths))?)
             }
             Self::KvCacheUpdate(options) => {
                 let operator = options.operator();
-                let indices = options.write_indices.load("writeIndices", INT32_OR_INT64)?;
-                let packed = load(&options.update_lengths, "updateLengths", INT32)?;
+                let indices =
+                    options.write_indices.load("writeIndices", tensorrt::KvCacheUpdate::INDEX_TYPES)?;
+                let packed =
+                    load(&options.update_lengths, "updateLengths", tensorrt::KvCacheUpdate::LENGTH_TYPES)?;
                 let lengths = options.extensions.lengths()?;
                 match packed {
                     None => {
@@ -198,7 +200,8 @@ impl Operator {
             Self::KvCacheOperation(options) => {
                 let write =
                     options.operator().prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
-                let int32 = |indices: &Indices, argument| narrow(argument, &indices.load(argument, INT32)?);
+                let types = ascend::KvCacheOperation::INDEX_TYPES;
+                let int32 = |indices: &Indices, argument| narrow(argument, &indices.load(argument, types)?);
                 let layer_id = &int32(&options.layer_id, "layerId")?;
                 let token_offset = &int32(&options.token_offset, "tokenOffset")?;
                 let seq_len = &int32(&options.seq_len, "seqLen")?;
@@ -291,7 +294,7 @@ impl KvCacheOperation {
 
 impl Extensions {
     fn lengths(&self) -> Result<Option<Vec<i64>>, CommandError> {
-        load(&self.lengths, "lengths", INT32_OR_INT64)
+        load(&self.lengths, "lengths", &[ElementType::Int32, ElementType::Int64])
     }
 }
 

@@ -88,7 +88,8 @@ fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort:
         // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped before `step`.
         let past = unsafe { borrow(session, shared.cache, data) }?;
         binding.bind_input(shared.past, &past)?;
-        // SAFETY: as for the past.
+        // SAFETY: `data` comes from `as_mut_ptr` of `shared.cache`, which `step` borrows exclusively. The past of the same
+        // binding is the only other value over it.
         let present = unsafe { borrow(session, shared.cache, data) }?;
         binding.bind_output(shared.present, present)?;
     }
@@ -111,8 +112,8 @@ fn foreign_memory() -> ort::Error {
 /// Makes a value of ONNX Runtime in the memory of `tensor`, which is at `data`.
 ///
 /// # Safety
-/// `data` points to the `tensor.len()` bytes of `tensor`. They live, and no other code uses them, until the value and
-/// every binding that it goes into are dropped. ONNX Runtime may write them only if the value is bound as an output, for
+/// `data` points to the `tensor.len()` bytes of `tensor`. They live, and no code but ONNX Runtime uses them, until the
+/// value and every binding that it goes into are dropped. ONNX Runtime may write them only if the value is bound as an output, for
 /// which `data` must come from [`Tensor::as_mut_ptr`].
 unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, ort::Error> {
     let shape: Vec<i64> = tensor
@@ -124,7 +125,7 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
         .ok_or_else(|| ort::Error::new(format!("tensors of {} are not handed over", tensor.element())))?;
     let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
-    // SAFETY: `data` points to `tensor.len()` bytes that outlive the value, which the caller promises. `shape` has
+    // SAFETY: `data` points to `tensor.len()` bytes that outlive the value (this function's contract). `shape` has
     // `shape.len()` elements, and ONNX Runtime copies it and checks it against the bytes. `value` takes the result.
     let status = unsafe {
         (ort::api().CreateTensorWithDataAsOrtValue)(

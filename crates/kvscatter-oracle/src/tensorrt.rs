@@ -76,11 +76,11 @@ impl KvCacheUpdate {
                     expect_count("updateLengths", 0, write_indices.len() + 1)?;
                 }
                 let batch = update_lengths.len() - 1;
+                expect_count("writeIndices", write_indices.len(), batch)?;
                 if batch > cache_batch {
                     let argument = "writeIndices";
                     return Err(Refusal::UpdateBatch { argument, cache: cache_batch, update: batch });
                 }
-                expect_count("writeIndices", write_indices.len(), batch)?;
                 expect_lengths(lengths, batch)?;
                 packed_rows(update_lengths)?
             }

@@ -73,16 +73,16 @@ impl CheckedWrite<'_> {
         // No operator here skips samples, so the number of skipped ones is always 0.
         if present == cache.data {
             let cache = buffer(present, geometry.cache_bytes());
-            // SAFETY: tensors are valid until the call returns, and the output for writes (R2), over the bytes that
-            // `check_memory` compared. One address for input and output means that this node is the last to read the
-            // input. The core refuses overlaps with the update and with positions, which a program may have bound to
-            // the same memory.
+            // SAFETY: tensors are initialised and valid until the call returns, and the output for writes (R2), over the
+            // bytes that `check_memory` compared. With one address for input and output, either the runtime reuses the
+            // input's buffer after its last reader, or the program has bound both to it. The core refuses overlaps with
+            // the update and with positions, which a program may have bound to the same memory.
             let _ = unsafe { plan.write_raw(cache, update) }?;
         } else {
             let past = buffer(cache.data, geometry.cache_bytes());
             let present = buffer(present, geometry.present_bytes());
-            // SAFETY: tensors are valid until the call returns, and the output for writes (R2), over the bytes that
-            // `check_memory` compared: the output has the type and the shape of the cache. The core refuses overlaps
+            // SAFETY: inputs are initialised and valid until the call returns, and the output for writes (R2), over the
+            // bytes that `check_memory` compared: the output has the type and the shape of the cache. The core refuses overlaps
             // with the inputs.
             let _ = unsafe { plan.write_present_raw(past, update, present) }?;
         }

@@ -40,9 +40,9 @@ pub(crate) fn in_place_raw(
     let pair = BorrowedBuffers([cache, update]);
     run(py, plan, error::core_in_place, move || {
         let BorrowedBuffers([cache, update]) = pair.into_inner();
-        // SAFETY: both buffers are memory of arrays that the calling function borrows until the write is done, as long as
-        // their owners say. Python programs order their own writes to one array, as they must for NumPy's: otherwise bytes
-        // may be torn, but none outside is touched.
+        // SAFETY: both buffers are initialised memory of arrays that the calling function borrows until the write is done:
+        // their owners keep it alive. Nothing else uses the memory meanwhile, unless the program writes to one array from
+        // two threads, which it must not do, as with NumPy.
         unsafe { plan.write_raw(cache, update) }
     })
 }
@@ -68,9 +68,9 @@ pub(crate) fn write_many(
     let buffers = BorrowedBuffers(buffers);
     let skipped = run(py, plan, error::core_in_place, move || {
         let BorrowedBuffers(buffers) = buffers.into_inner();
-        // SAFETY: all buffers are memory of arrays that are borrowed until the write is done, as long as their owners
-        // say; a vector yields the same pairs each time. Python programs order their own writes to one array, as they must
-        // for NumPy's.
+        // SAFETY: all buffers are initialised memory of arrays that are borrowed until the write is done: their owners keep
+        // it alive. A vector yields the same pairs each time. Nothing else uses the memory meanwhile, unless the program
+        // writes to one array from two threads, which it must not do, as with NumPy.
         unsafe { plan.write_many_raw(buffers.iter().copied()) }
     })?;
     pairs.iter().try_for_each(|(cache, _)| cache.note_written())?;
@@ -100,8 +100,9 @@ pub(crate) fn write_present(
     ]);
     let skipped = run(py, plan, error::core, move || {
         let BorrowedBuffers([past, update, out]) = buffers.into_inner();
-        // SAFETY: all three buffers are memory of arrays that are borrowed until the write is done, as long as their owners
-        // say. Python programs order their own writes to one array, as they must for NumPy's.
+        // SAFETY: all three buffers are initialised memory of arrays that are borrowed until the write is done: their owners
+        // keep it alive. Nothing else uses the memory meanwhile, unless the program writes to one array from two threads,
+        // which it must not do, as with NumPy.
         unsafe { plan.write_present_raw(past, update, out) }
     })?;
     out.note_written()?;

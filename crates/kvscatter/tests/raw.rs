@@ -82,7 +82,7 @@ fn strided_caches_may_interleave() {
     assert_eq!(memory, [0, 1, 60, 70, 4, 5, 6, 60, 70]);
     // The same cache once more, and one that begins at its second slot.
     for other in [buffers[0], buffers[4]] {
-        // SAFETY: all buffers lie inside the array, which nothing else refers to.
+        // SAFETY: the buffers lie inside the array. The present is the cache: it is refused for the list that it overlaps.
         let met = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (other, buffers[3])]) };
         assert_eq!(met, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
     }
@@ -215,7 +215,7 @@ fn indices_inside_what_is_written_are_refused() {
         let list = |list: usize, values: &[i32]| {
             let first = start.wrapping_add(place(list, values.len()));
             for (at, &value) in values.iter().enumerate() {
-                // SAFETY: inside the array, of which there is no other reference.
+                // SAFETY: inside the array. References to it are to other lists.
                 unsafe { first.wrapping_add(at).write(value) };
             }
             // SAFETY: just written, inside the array; nothing writes there while the plan lives, since what would is refused.
@@ -224,13 +224,14 @@ fn indices_inside_what_is_written_are_refused() {
         let (starts, totals, lengths) = (list(0, &[1, 0]), list(1, &[0, 2, 4]), list(2, &[1, 2]));
         let plan = write.plan_with_lengths(PackedCall::new(starts, totals), lengths).unwrap();
         let with = [Argument::TensorRtWriteIndices, Argument::UpdateLengths, Argument::Lengths][inside];
-        // SAFETY: the buffers lie inside the array, apart from each other.
+        // SAFETY: the buffers lie inside the array and do not overlap. The list that overlaps the cache is only read: the
+        // write is refused before a byte moves.
         let written = unsafe { plan.write_raw(cache, update) };
         assert_eq!(written, overlap(Argument::Cache, with, [0, 0]));
-        // SAFETY: all buffers lie inside the array, which nothing else refers to.
+        // SAFETY: both buffers lie inside the array, do not overlap, and no list lies in them.
         let filled = unsafe { plan.write_present_raw(past, update, cache) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
-        // SAFETY: all buffers lie inside the array, which nothing else refers to.
+        // SAFETY: both buffers lie inside the array, do not overlap, and no list lies in them.
         assert!(unsafe { plan.write_raw(past, update) }.is_ok());
     }
 }

@@ -142,7 +142,7 @@ fn hints_about_the_sequence_can_be_followed() {
         let expected = if prepare(dimension, &update).is_ok() {
             given[0] += 1;
             Some(SequenceHint::SetAxis)
-        } else if prepare(axis, &exchanged).is_ok() {
+        } else if prepare(axis, &exchanged).is_ok() || prepare(dimension, &exchanged).is_ok() {
             given[1] += 1;
             Some(SequenceHint::GiveStrides)
         } else {
@@ -163,6 +163,10 @@ fn hints_about_the_sequence_can_be_followed() {
     assert_eq!(
         padded(&[2, 8, 4096, 128], &[2, 512, 8, 128]),
         "dimension 1 of update is 512, must be 8 as in the cache; if it is the sequence, give strides"
+    );
+    assert_eq!(
+        padded(&[2, 128, 8, 64], &[2, 8, 1, 64]),
+        "dimension 1 of update is 8, must be 128 as in the cache; if it is the sequence, give strides"
     );
     assert_eq!(
         padded(&[2, 8, 4096, 128], &[2, 8, 1, 64]),

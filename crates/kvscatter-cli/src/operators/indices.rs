@@ -29,11 +29,6 @@ pub(crate) enum IndicesError {
     File(LocationError),
 }
 
-// Element types that an input of a specification takes. A typed list has the right type by definition.
-pub(crate) const INT32: &[ElementType] = &[ElementType::Int32];
-pub(crate) const INT64: &[ElementType] = &[ElementType::Int64];
-pub(crate) const INT32_OR_INT64: &[ElementType] = &[ElementType::Int32, ElementType::Int64];
-
 impl Indices {
     /// Returns the numbers of the input that the specification calls `argument`.
     ///

@@ -19,7 +19,9 @@ impl Error {
     /// });
     /// assert_eq!(python.to_string(), "write_indices[1] = -1: must not be negative");
     /// ```
-    pub fn display_with<'n>(&self, name: impl Fn(Argument) -> &'n str) -> impl fmt::Display {
+    ///
+    /// The message owns a copy of the error.
+    pub fn display_with<'n, F: Fn(Argument) -> &'n str>(&self, name: F) -> impl fmt::Display + use<'n, F> {
         Message { error: *self, name }
     }
 }
@@ -77,8 +79,9 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             ),
             Error::HiddenSize { heads, head_size, hidden, .. } => write!(
                 f,
-                "{argument} has {} of size {head_size}: their product must be past's hiddenSize of {hidden}",
-                Counted(heads, "head")
+                "{argument} has {} of size {head_size}: their product must be {}'s hiddenSize of {hidden}",
+                Counted(heads, "head"),
+                name(Argument::Past)
             ),
             Error::BatchTooLarge { cache, update, .. } => {
                 write!(f, "{argument} has {}, more than the {cache} of the cache", Counted(update, "sample"))

@@ -1,6 +1,6 @@
 //! Why a write was refused: what is wrong as a variant with fields, the same as data, and one line for people.
 //!
-//! Another language takes everything from here: [`Error::details`] has a stable name, the argument, the index, the
+//! Another language takes its errors from here: [`Error::details`] has a stable name, the argument, the index, the
 //! value and the limit, and [`Error::display_with`] writes the message with other names for arguments.
 
 mod details;

@@ -133,11 +133,12 @@ impl CallRules {
         if positions.is_none() && !self.options.optional_positions {
             return Err(Error::ListLength { argument: names.positions, got: 0, expected });
         }
+        check_count(names.positions, positions, expected)?;
+        // Only the lists of a packed update can bring more samples than the cache has.
         let cache = geometry.cache_batch();
         if expected > cache {
             return Err(Error::BatchTooLarge { argument: names.positions, cache, update: expected });
         }
-        check_count(names.positions, positions, expected)?;
         match convention {
             Convention::Starts => check_count(names.row_counts, row_counts, 0)?,
             Convention::EndsAndRowCounts => check_count(names.row_counts, row_counts.or(Some(0)), expected)?,
@@ -165,12 +166,8 @@ impl CallRules {
 
     /// The rows that a sample brings, from a list of such numbers.
     pub(crate) fn check_row_count(&self, sample: usize, value: i64) -> Result<usize, Error> {
-        let argument = self.geometry.names().row_counts;
-        let rows = within(argument, sample, value, self.options.min_rows, self.geometry.capacity())?;
-        match self.geometry.samples() {
-            Samples::Packed { .. } => Ok(rows),
-            Samples::Padded { rows, .. } => within(argument, sample, value, rows, rows),
-        }
+        let RowLimits { min, max } = self.row_limits();
+        within(self.geometry.names().row_counts, sample, value, min, max)
     }
 
     /// The rows that a sample brings, from two neighbours of a list of cumulative lengths that
@@ -241,15 +238,14 @@ impl CallRules {
     }
 
     fn slot_from_end(&self, sample: usize, end: i64, rows: usize, length: usize) -> Result<usize, Error> {
-        let (argument, capacity) = (self.geometry.names().positions, self.geometry.capacity());
+        let (argument, rule) = (self.geometry.names().positions, self.slot_rule(length));
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
-        let slot = start.and_then(|start| usize::try_from(start).ok());
         // In a plan `length <= rows <= capacity`, by `rows_of`. A backend brings these numbers to
         // `DeviceInterface::error_for` itself. Larger ones make its answer wrong and nothing else.
-        let fits = slot.filter(|&slot| slot <= capacity.wrapping_sub(length));
+        let slot = start.and_then(|start| rule.slot_of_start(start));
         // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.
-        let max = capacity.wrapping_add(rows.wrapping_sub(length));
-        fits.ok_or(Error::EndOutOfRange { argument, index: sample, value: end, min: rows, max })
+        let max = rule.capacity.wrapping_add(rows.wrapping_sub(length));
+        slot.ok_or(Error::EndOutOfRange { argument, index: sample, value: end, min: rows, max })
     }
 
     #[inline(always)]
@@ -293,7 +289,7 @@ impl SlotRule {
 }
 
 /// A list that is present has `expected` values.
-pub(super) fn check_count(argument: Argument, got: Option<usize>, expected: usize) -> Result<(), Error> {
+fn check_count(argument: Argument, got: Option<usize>, expected: usize) -> Result<(), Error> {
     match got {
         Some(got) if got != expected => Err(Error::ListLength { argument, got, expected }),
         _ => Ok(()),

@@ -9,7 +9,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::operands::pair_dimensions;
+use super::operands::{check_accepted, pair_dimensions};
 use super::{PartialTensor, fill_unknown};
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
@@ -190,8 +190,7 @@ fn fitting_sizes(past: PartialTensor<'_>, new_kv: PartialTensor<'_>) -> (Vec<usi
 
 /// Refuses element types that the operation does not take.
 fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
-    let accepted = KvCacheOperation::ELEMENT_TYPES;
-    if accepted.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element, accepted }) }
+    check_accepted(argument, element, KvCacheOperation::ELEMENT_TYPES)
 }
 
 /// One call of a `KVCacheOperation`, for [`Prepared::plan`].

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::operands::same_element_type;
+use super::operands::{check_accepted, same_element_type};
 use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::Error;
@@ -75,9 +75,7 @@ impl PartialTensor<'_> {
         accepted: &'static [ElementType],
         expected: Option<usize>,
     ) -> Result<(), Error> {
-        if let Some(element) = self.element.filter(|element| !accepted.contains(element)) {
-            return Err(Error::ElementType { argument, element, accepted });
-        }
+        self.element.map_or(Ok(()), |element| check_accepted(argument, element, accepted))?;
         match (self.shape, expected) {
             (Some(&[Dimension::Known(got)]), Some(expected)) if got != expected => {
                 Err(Error::ListLength { argument, got, expected })

@@ -46,7 +46,7 @@ pub(super) fn padded<'a>(
 /// Adds what the two shapes suggest to a mismatch. `attribute` is the one that chooses the axis, if there is one.
 ///
 /// Tensors of `[batch, sequence, heads, head_size]` are the usual cause. If both have that order, their other dimensions
-/// agree. If only the update has it, its shape fits after two dimensions are exchanged.
+/// agree. If only one of them has it, the update fits after two of its dimensions are exchanged.
 fn with_hint(error: Error, attribute: Option<Argument>, [cache, update]: [&[Dim]; 2], axis: usize) -> Error {
     let Error::DimensionMismatch { argument, dimension, expected, got, .. } = error else { return error };
     let fit = |sequence: usize, update: &[Dim]| {
@@ -64,12 +64,24 @@ fn with_hint(error: Error, attribute: Option<Argument>, [cache, update]: [&[Dim]
     };
     let hint = if fit(dimension, update) {
         Some(if attribute.is_some() { SequenceHint::SetAxis } else { SequenceHint::GiveStrides })
-    } else if fit(axis, &exchanged()) {
+    } else if fit(axis, &exchanged()) || fit(dimension, &exchanged()) {
         Some(SequenceHint::GiveStrides)
     } else {
         None
     };
     Error::DimensionMismatch { argument, dimension, expected, got, hint }
+}
+
+/// Checks that an operator takes this element type.
+///
+/// # Errors
+/// [`Error::ElementType`].
+pub(super) fn check_accepted(
+    argument: Argument,
+    element: ElementType,
+    accepted: &'static [ElementType],
+) -> Result<(), Error> {
+    if accepted.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element, accepted }) }
 }
 
 /// Checks that the cache and another tensor have one element type, and returns it. `argument` is the other tensor.

@@ -32,11 +32,12 @@ impl WritePlan<'_> {
     /// strings.
     ///
     /// # Safety
-    /// Each buffer is null with a length of 0, or valid for reads of its length, the cache for writes as well. If elements
-    /// have 4 bits, both are initialised. While this runs nothing else writes to either, and nothing else reads the cache.
+    /// Each buffer is null, which is refused unless its length is 0, or valid for reads of its length, the cache for writes
+    /// as well. If elements have 4 bits, both are initialised. While this runs nothing else writes to either, and nothing
+    /// else reads the cache.
     pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
-        // SAFETY: both buffers are null with a length of 0 or valid, initialised where that is needed, and used by
-        // nothing else in a way that conflicts. An array yields the same pair each time.
+        // SAFETY: both buffers are null or valid, initialised where elements have 4 bits, and nothing else uses them in a
+        // way that conflicts. An array yields the same pair each time.
         unsafe { self.write_many_raw([(cache, update)]) }
     }
 
@@ -81,8 +82,8 @@ impl WritePlan<'_> {
     /// the indices. (Where it *is* the past, write in place.)
     ///
     /// # Safety
-    /// Each buffer is null with a length of 0, or valid for its length: past and update for reads, the present for writes
-    /// and, if elements have 4 bits, for reads as well. If elements have 4 bits, past and update are initialised. While this
+    /// Each buffer is null, which is refused unless its length is 0, or valid for its length: past and update for reads, the
+    /// present for writes and, if elements have 4 bits, for reads as well. If elements have 4 bits, past and update are initialised. While this
     /// runs nothing else writes to any of them, and nothing else reads the present.
     pub unsafe fn write_present_raw(
         &self,

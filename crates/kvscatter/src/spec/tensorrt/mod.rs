@@ -14,7 +14,7 @@ mod rules;
 pub use network::{KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource};
 pub use rules::Network;
 
-use super::operands::{Roles, padded, pair_dimensions};
+use super::operands::{Roles, check_accepted, padded, pair_dimensions};
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
@@ -180,8 +180,7 @@ impl<'a> From<PackedCall<'a>> for Call<'a> {
 
 /// Whether the layer takes caches and updates of this type.
 fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
-    let accepted = KvCacheUpdate::ELEMENT_TYPES;
-    if accepted.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element, accepted }) }
+    check_accepted(argument, element, KvCacheUpdate::ELEMENT_TYPES)
 }
 
 fn resolve(
