@@ -71,7 +71,8 @@ impl ByteKernels {
                     // until this function returns. `for_each_row_range` visits no empty range.
                     moves.for_each_row_range(|rows| unsafe { batch.copy(rows) });
                 };
-                // SAFETY: V1, as for each range of rows in `walk`.
+                // SAFETY: V1: by K1 and P1 every run of all ranges lies inside both buffers, which are valid and do not
+                // overlap until this function returns.
                 unsafe { self.write.copy_many(pointers, stores, walk) };
                 stores.finish();
             }

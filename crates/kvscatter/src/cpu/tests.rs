@@ -376,12 +376,13 @@ fn lines_of_pieces() {
                 // SAFETY: V1: all that was appended lies inside `dst`, and nothing uses it before `finish`. V2: the
                 // machine has the instruction set. V3: the kernel is for whole lines.
                 unsafe { lines.seek(start.wrapping_add(to)) };
-                // SAFETY: V1: the piece lies inside both buffers, and nothing uses `dst` before `finish`. V2 and V3 as
-                // above.
+                // SAFETY: V1: the piece lies inside both buffers, and nothing uses `dst` before `finish`. V2: the
+                // machine has the instruction set. V3: the kernel is for whole lines.
                 unsafe { lines.append(src.as_ptr().wrapping_add(from), len) };
                 (from, to) = (from + len, to + len);
             }
-            // SAFETY: V1: all that was appended lies inside `dst`. V2 and V3 as above.
+            // SAFETY: V1: all that was appended lies inside `dst`. V2: the machine has the instruction set. V3: the kernel
+            // is for whole lines.
             unsafe { lines.finish() };
             prefetch::fence();
             assert!(dst == expected, "{isa:?} from {first}, {apart} apart at piece {jump}");

@@ -109,9 +109,9 @@ impl<V: Vector> CopyRun for Lines<V> {
                 // vectors, and `here < len`, so the vector at `here` ends at `len` at most. V2: the machine has the
                 // register.
                 let vector = unsafe { V::load(src.wrapping_add(here)) };
-                // SAFETY: V1: `dst` is valid for writes of `len` bytes, and the vector at `here` ends at `len` at most,
-                // as above. V3: `dst` is aligned to a line, so `here` bytes on it is aligned to a vector. V2: the
-                // machine has the register.
+                // SAFETY: V1: `dst` is valid for writes of `len` bytes. By V3 the vector at `here` ends at `len` at most,
+                // and `dst` is aligned to a line, so `here` bytes on it is aligned to a vector. V2: the machine has the
+                // register.
                 unsafe { vector.stream(dst.wrapping_add(here)) };
                 within = within.wrapping_add(V::BYTES);
             }
