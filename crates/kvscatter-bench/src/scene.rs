@@ -156,7 +156,7 @@ impl Scene {
 }
 
 impl KeysOrValues {
-    /// The dims that one call writes.
+    /// The tensors that one call writes.
     pub(crate) fn of(case: &Case) -> impl Iterator<Item = Self> + use<> {
         [Self::Keys, Self::Values].into_iter().take(case.caches_per_call())
     }

@@ -23,13 +23,13 @@ pub enum CandleError {
         /// Its type.
         dtype: DType,
     },
-    /// The type of write_indices is not one of positions.
+    /// `write_indices` has a type that positions cannot have.
     #[error("write_indices is {}, must be i64, i32 or u32", .dtype.as_str())]
     IndexType {
         /// The type.
         dtype: DType,
     },
-    /// write_indices is not a list.
+    /// `write_indices` is not a list.
     #[error("write_indices has {rank} dimensions, must have 1")]
     IndexRank {
         /// Its dimensions.

@@ -115,7 +115,7 @@ pub enum Error {
         argument: Argument,
         /// Rows of one sample of the update.
         rows: usize,
-        /// Rows of the cache.
+        /// Slots of the cache.
         capacity: usize,
     },
     /// G1: the product of the non-zero dimensions, or what strides and offset reach, exceeds `isize::MAX` in
@@ -184,7 +184,7 @@ pub enum Error {
         value: i64,
         /// Rows to be written there.
         rows: usize,
-        /// Rows of the cache.
+        /// Slots of the cache.
         capacity: usize,
     },
     /// A position that counts the length *after* the write lies outside `min..=max`.
@@ -239,7 +239,7 @@ pub enum Error {
         index: usize,
         /// Their difference.
         rows: i64,
-        /// Rows of the cache.
+        /// Slots of the cache.
         capacity: usize,
     },
     /// The lengths do not add up to the tokens of a packed update.

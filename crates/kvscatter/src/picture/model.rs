@@ -31,7 +31,7 @@ use crate::{Argument, WritePlan};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Slots of the cache along the sequence axis. What a lane claims beyond it is not drawn.
+    /// Slots of the cache along the sequence. What a lane claims beyond it is not drawn.
     pub capacity: usize,
     /// Samples of the cache; those that have no lane are counted in the picture, not drawn.
     pub samples: usize,
