@@ -206,7 +206,10 @@ fn one_position_may_serve_all_and_any_dimension_be_the_sequence() -> Result<()> 
     let _ = writer.write(&numbered(&[1, 2], 70), &[1_i64]).unwrap();
     assert_eq!(values(&cache), [0, 1, 70, 71, 4, 5]);
     let refused = writer.write(&numbered(&[1, 3], 0), &[1_i64]).unwrap_err();
-    assert_eq!(refused.to_string(), "dimension 1 of update is 3, must be 2 as in the cache");
+    assert_eq!(
+        refused.to_string(),
+        "dimension 1 of update is 3, must be 2 as in the cache; if it is the sequence, give strides"
+    );
     let last = Writer::new(scatter.axis(-1), &cache).unwrap().write(&numbered(&[3, 1], 80), &[1_i64]);
     assert!(last.is_ok());
     assert_eq!(values(&cache), [0, 80, 70, 81, 4, 82]);

@@ -236,10 +236,14 @@ impl CallIndices<'_> {
             return None;
         };
         let rule = self.rules.slot_rule(rows);
-        let fits = |position| rule.slot_of_start(position).is_some();
         let fit = match positions {
-            Integers::I64(values) => values.len() == batch && values.iter().all(|&value| fits(value)),
-            Integers::I32(values) => values.len() == batch && values.iter().all(|&value| fits(value.into())),
+            Integers::I64(values) => {
+                values.len() == batch && values.iter().all(|&value| rule.slot_of_start(value).is_some())
+            }
+            Integers::I32(values) => {
+                values.len() == batch
+                    && values.iter().all(|&value| rule.slot_of_start(value.into()).is_some())
+            }
             Integers::U32(_) | Integers::U64(_) | Integers::Usize(_) => false,
         };
         // G1: the rows of the update.

@@ -101,6 +101,7 @@ impl CallRules {
         Self { geometry, options, padded }
     }
 
+    #[inline(always)]
     pub(crate) fn row_limits(&self) -> RowLimits {
         let (min, max) = match self.geometry.samples() {
             Samples::Padded { rows, .. } => (rows, rows),
@@ -165,6 +166,7 @@ impl CallRules {
     }
 
     /// The rows that a sample brings, from a list of such numbers.
+    #[inline(always)]
     pub(crate) fn check_row_count(&self, sample: usize, value: i64) -> Result<usize, Error> {
         let RowLimits { min, max } = self.row_limits();
         within(self.geometry.names().row_counts, sample, value, min, max)
@@ -237,12 +239,13 @@ impl CallRules {
         })
     }
 
+    #[inline(always)]
     fn slot_from_end(&self, sample: usize, end: i64, rows: usize, length: usize) -> Result<usize, Error> {
         let (argument, rule) = (self.geometry.names().positions, self.slot_rule(length));
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
         // In a plan `length <= rows <= capacity`, by `rows_of`. A backend brings these numbers to
         // `DeviceInterface::error_for` itself. Larger ones make its answer wrong and nothing else.
-        let slot = start.and_then(|start| rule.slot_of_start(start));
+        let slot = start.and_then(|start| rule.linear_slot(start));
         // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.
         let max = rule.capacity.wrapping_add(rows.wrapping_sub(length));
         slot.ok_or(Error::EndOutOfRange { argument, index: sample, value: end, min: rows, max })
@@ -268,16 +271,20 @@ impl SlotRule {
     /// `None` if the start is out of range, or negative where that is refused.
     #[inline(always)]
     pub(super) fn slot_of_start(self, start: i64) -> Option<usize> {
-        let slot = usize::try_from(start);
         match self.mode {
-            // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.
-            Mode::Linear => slot.ok().filter(|&slot| slot <= self.capacity.wrapping_sub(self.rows)),
-            Mode::Circular => match slot {
+            Mode::Linear => self.linear_slot(start),
+            Mode::Circular => match usize::try_from(start) {
                 Ok(slot) if slot < self.capacity => Some(slot),
                 Err(_) if start < 0 && self.negative_index == NegativeIndex::Reject => None,
                 _ => Some(self.reduce(start)),
             },
         }
+    }
+
+    #[inline(always)]
+    fn linear_slot(self, start: i64) -> Option<usize> {
+        // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.
+        usize::try_from(start).ok().filter(|&slot| slot <= self.capacity.wrapping_sub(self.rows))
     }
 
     /// Reduces first and adds later, so no start overflows. A ring without slots has only slot 0.
