@@ -142,6 +142,14 @@ impl<'m> Graph<'m> {
     pub fn outputs(&self) -> Result<Vec<ValueInfo<'m>>, OnnxError> {
         self.proto.output.iter().map(ValueInfo::parse).collect()
     }
+
+    /// Returns what the graph declares of the values whose names `is_wanted` accepts, by name. An input's declaration
+    /// counts before an output's, and that before one of a value between. Declarations that are no tensors are left out.
+    pub(crate) fn declared(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<&'m str, ValueInfo<'m>> {
+        let values = self.proto.value_info.iter().chain(&self.proto.output).chain(&self.proto.input);
+        let wanted = values.filter(|value| is_wanted(value.name.as_deref().unwrap_or_default()));
+        wanted.filter_map(|value| ValueInfo::parse(value).ok()).map(|info| (info.name, info)).collect()
+    }
 }
 
 impl<'m> Node<'m> {

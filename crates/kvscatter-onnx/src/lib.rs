@@ -51,6 +51,7 @@ mod graph;
 mod lower;
 mod model;
 mod model_file;
+mod narrow_types;
 mod node_label;
 mod opset;
 pub mod proto;
