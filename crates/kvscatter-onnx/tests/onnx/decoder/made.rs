@@ -8,10 +8,13 @@ use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 use crate::support::{int, model, node, opset, string, value};
 
 /// Keys and values that are written in one style and read by one attention.
+#[derive(Clone)]
 pub(super) struct Made {
     pub(super) inputs: Vec<ValueInfoProto>,
     pub(super) nodes: Vec<NodeProto>,
     pub(super) outputs: Vec<ValueInfoProto>,
+    /// Declarations of values between inputs and outputs.
+    pub(super) values: Vec<ValueInfoProto>,
 }
 
 const FLOAT: ElementType = ElementType::Float32;
@@ -71,7 +74,7 @@ impl Made {
         for name in ["present_k", "present_v"] {
             outputs.push(value(name, FLOAT, present));
         }
-        Self { inputs, nodes, outputs }
+        Self { inputs, nodes, outputs, values: Vec::new() }
     }
 
     pub(super) fn input(mut self, input: ValueInfoProto) -> Self {
@@ -130,6 +133,7 @@ impl Made {
     pub(super) fn model(self) -> Model {
         let mut model = model(self.inputs, self.nodes, self.outputs);
         model.proto_mut().opset_import.push(opset("com.microsoft", 1));
+        model.proto_mut().graph.get_or_insert_default().value_info = self.values;
         model
     }
 
