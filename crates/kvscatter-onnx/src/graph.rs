@@ -159,7 +159,7 @@ impl<'m> Node<'m> {
         self.proto
     }
 
-    /// Returns every value that the node reads, each once: its inputs, and what its subgraphs take from around them.
+    /// Returns every value that the node reads, each once: its inputs, and what its subgraphs read from outside.
     #[must_use]
     pub fn reads(&self) -> BTreeSet<&'m str> {
         names::reads(self.proto())
@@ -189,7 +189,7 @@ impl<'m> Node<'m> {
         self.is_function
     }
 
-    /// Its place among the graph's nodes, from 0.
+    /// Its index among the graph's nodes, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index

@@ -13,7 +13,7 @@ pub(super) struct Flow<'m> {
     makers: BTreeMap<&'m str, (usize, usize)>,
     readers: BTreeMap<&'m str, Vec<Reader>>,
     outputs: BTreeSet<&'m str>,
-    /// Inputs that have no value in the model, and their places.
+    /// Inputs that have no value in the model, and their indices among the graph's inputs.
     inputs: BTreeMap<&'m str, usize>,
     /// Initializers and the outputs of `Constant` nodes, with their dimensions where they are tensors.
     constants: BTreeMap<&'m str, &'m [i64]>,
@@ -114,7 +114,7 @@ impl<'m> Flow<'m> {
         self.inputs.keys().copied()
     }
 
-    /// Its place among the graph's inputs.
+    /// Its index among the graph's inputs.
     pub(super) fn input_place(&self, value: &str) -> Option<usize> {
         self.inputs.get(value).copied()
     }

@@ -65,7 +65,7 @@ impl Decoder<'_> {
             let mut reasons: Vec<_> =
                 broken.into_iter().filter(is_of_tensorrt).map(TensorRtRule::Network).collect();
             if let Some(axis) = graph.wrong_axis(node, past_cache) {
-                // Behind the cache's type, where the rules about its shape are.
+                // After the cache's type, where the rules about its shape are.
                 let place = reasons.iter().take_while(|reason| is_of_type(reason)).count();
                 reasons.insert(place, TensorRtRule::Axis { axis });
             }

@@ -311,7 +311,8 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// What each value is made of, so far as its inputs tell. A shape is known whatever it is the shape of.
+    /// What each value is made of, so far as its inputs determine it. A shape is known even
+    /// where the elements are not.
     pub(super) fn origins(&self, functions: &Functions<'m>) -> Vec<Origin> {
         let source = |state: &ValueState<'m>| match state.source {
             Source::Set if state.value().is_some_and(|value| value.data.is_some()) => Origin::Given,

@@ -1,4 +1,4 @@
-//! One layer of a decoder, to be spoilt in one place.
+//! One layer of a decoder, in which a test breaks one thing.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
@@ -44,7 +44,7 @@ impl Made {
         Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
     }
 
-    /// `Attention` with a past of its own.
+    /// `Attention` with past inputs.
     pub(super) fn attention_past() -> Self {
         let inputs = ["q", "new_k", "new_v", "", "past_k", "past_v"];
         let nodes = vec![attention(&inputs, &["y", "present_k", "present_v"])];
@@ -94,7 +94,7 @@ impl Made {
         self
     }
 
-    /// Adds a node behind all others.
+    /// Adds a node after all others.
     pub(super) fn node(mut self, node: NodeProto) -> Self {
         self.nodes.push(node);
         self
@@ -137,7 +137,7 @@ impl Made {
         model
     }
 
-    /// The hazards of its own: those of growing and of runtimes come with the style.
+    /// The hazards, without those of growing and of runtimes, which come with the style.
     #[track_caller]
     pub(super) fn hazards(self) -> Vec<Hazard> {
         let model = self.model();
