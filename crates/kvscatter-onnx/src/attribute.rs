@@ -39,7 +39,7 @@ pub(crate) fn tensor(attribute: &AttributeProto) -> Result<&TensorProto, OnnxErr
     Ok(&attribute.t)
 }
 
-/// A reference to a function's attribute has no value of its own: who expands functions looks it up first.
+/// A reference to a function's attribute has no value. Code that expands functions resolves it first.
 fn of_type(attribute: &AttributeProto, ty: AttributeType, expected: &'static str) -> Result<(), OnnxError> {
     let is_reference = attribute.ref_attr_name.as_ref().is_some_and(|name| !name.is_empty());
     if attribute.r#type == Some(ty) && !is_reference {

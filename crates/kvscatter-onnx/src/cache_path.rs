@@ -1,5 +1,5 @@
-//! The part of a decoder that brings one cache up to date, as a model of its own: what a runtime does to the cache
-//! can be timed without everything else that a decode step does.
+//! The part of a decoder that brings one cache up to date, as a separate model. With it, a benchmark times
+//! what a runtime does to the cache without the rest of a decode step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub struct CachePath {
     pub grows: bool,
 }
 
-/// Why a cache has no path of its own.
+/// Why the path of a cache cannot be separated from its decoder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CachePathError {

@@ -1,7 +1,7 @@
 //! A decoder's KV caches, found by following the graph: which input comes back as which output, and who writes it.
 //!
 //! Names decide nothing here but one thing: where two inputs of a kind are used in the same way, as GPT-2's token
-//! and position ids are (each picks rows of a table), the names that exporters give them tell them apart; see
+//! and position ids are (each picks rows of a table), the names that exporters give them decide; see
 //! [`InputRole`].
 
 mod cache;

@@ -31,7 +31,7 @@ pub(crate) struct Editor<'p> {
     model: &'p mut ModelProto,
     names: Names,
     producers: BTreeMap<String, usize>,
-    /// For each value, the places where nodes read it now, or read it before an edit.
+    /// For each value, the reads of it by nodes, now or before an edit.
     readers: BTreeMap<String, BTreeSet<Reader>>,
     /// The inputs and outputs of the graph, by name.
     declared: BTreeMap<String, Vec<Declared>>,
@@ -41,7 +41,7 @@ pub(crate) struct Editor<'p> {
     constants: BTreeMap<(i32, Vec<i64>, Vec<u8>), String>,
 }
 
-/// One place where a node reads a value. A node may have many inputs, so the place names the input.
+/// One read of a value by a node. A node may have many inputs, so this names the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Reader {
     node: usize,
@@ -49,7 +49,7 @@ struct Reader {
     slot: Option<usize>,
 }
 
-/// The place of a declaration.
+/// Where a declaration is.
 #[derive(Clone, Copy, Debug)]
 enum Declared {
     Input(usize),
@@ -86,8 +86,8 @@ impl<'p> Editor<'p> {
         Ok(editor)
     }
 
-    /// Every node there is or was: a node's place never changes before [`finish`](Self::finish). Those that the
-    /// model came with have the places that [`Graph`] gave them.
+    /// Every node there is or was: a node's index never changes before [`finish`](Self::finish). Those that the
+    /// model came with have the indices that [`Graph`] gave them.
     pub(crate) fn nodes(&self) -> &[NodeProto] {
         &self.model.graph.node
     }

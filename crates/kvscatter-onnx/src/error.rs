@@ -54,10 +54,10 @@ pub enum OnnxError {
     /// The output would replace a file of another kind.
     #[error("exists and is not an {kind} file: give another name, or remove it first")]
     OtherKind { kind: &'static str },
-    /// The place of a file of values is taken.
+    /// Another file has the path that a file of values would get.
     #[error("is there already with other contents, and the model's values would lie there")]
     DataFileDiffers,
-    /// A model and its values in one place.
+    /// A model and its values would get the same path.
     #[error("the model's values would lie there, and so would the model: give it another name")]
     DataFileIsModel,
 
@@ -258,7 +258,7 @@ pub enum OnnxError {
     /// More memory is needed than is allowed; nothing was computed.
     #[error("{needed} bytes of values would be allocated, the limit is {limit}")]
     MemoryLimit { needed: u64, limit: u64 },
-    /// In place was demanded and is impossible.
+    /// The caller demanded a write in place, which is impossible.
     #[error("cannot write in place: {reason}")]
     NotInPlace { reason: Box<NotInPlace> },
     /// More dimensions than any value may have here.
@@ -291,7 +291,7 @@ pub enum OnnxError {
     /// Inputs cannot be generated without a rank.
     #[error("input {name:?} declares no shape: give its values")]
     ShapeUnknown { name: String },
-    /// Dimensions whose sizes nobody gave: all of them.
+    /// All dimensions whose sizes are not given.
     #[error("the size of {} is open: give it", DynamicDims(open))]
     DimsMissing { open: Vec<DynamicDim> },
     /// A dimension that no input has.
@@ -359,7 +359,7 @@ impl OnnxError {
         error
     }
 
-    /// Returns the root cause, for a caller that names the place itself.
+    /// Returns the root cause, for a caller that names the file, tensor or node itself.
     pub(crate) fn into_root(self) -> Self {
         match self {
             Self::InFile { cause, .. } | Self::InTensor { cause, .. } | Self::InNode { cause, .. } => {

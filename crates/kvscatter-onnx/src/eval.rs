@@ -1,9 +1,9 @@
-//! Evaluation of models made of `TensorScatter` and the little plumbing around it: `Identity`, `Constant`, and
-//! `Add` on integers.
+//! Evaluation of models made of `TensorScatter` and the few operators that such models need besides: `Identity`,
+//! `Constant`, and `Add` on integers.
 //!
 //! The cache is written in place wherever the graph allows it: the buffer of `past_cache` belongs to the
 //! evaluation (the caller donated it, or a node made it) and nothing needs the old values afterwards. The
-//! [`Report`] says so per node, with the addresses before and after and the bytes that moved.
+//! [`Report`] states this for every node, with the addresses before and after and the bytes that moved.
 
 mod add;
 mod evaluator;

@@ -27,7 +27,7 @@ pub struct ExternalData {
     left: Cell<u64>,
 }
 
-/// What a tensor's `external_data` says.
+/// The parsed `external_data` of a tensor.
 #[derive(Debug)]
 struct Entry<'a> {
     location: &'a str,
@@ -38,7 +38,7 @@ struct Entry<'a> {
 
 impl ExternalData {
     /// Opens a model's folder. At most [`DEFAULT_MEMORY_LIMIT`] bytes are read from it unless
-    /// [`limit`](Self::limit) says otherwise.
+    /// [`limit`](Self::limit) sets another limit.
     ///
     /// # Errors
     /// [`OnnxError::Io`] within [`OnnxError::InFile`] if it is not a folder that can be opened.

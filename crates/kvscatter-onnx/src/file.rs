@@ -1,4 +1,4 @@
-//! Files: read whole where strangers named them, written whole or not at all, and told apart.
+//! Files: read whole where strangers named them, written whole or not at all, and compared by what their paths lead to.
 
 mod identity;
 mod kind;
@@ -44,7 +44,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, OnnxError> {
     })
 }
 
-/// Without this flag, opening a pipe that nobody writes to never returns.
+/// Without this flag, opening a pipe that has no writer never returns.
 pub(crate) fn read_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).nonblock(true);

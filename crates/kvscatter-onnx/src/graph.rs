@@ -142,6 +142,14 @@ impl<'m> Graph<'m> {
     pub fn outputs(&self) -> Result<Vec<ValueInfo<'m>>, OnnxError> {
         self.proto.output.iter().map(ValueInfo::parse).collect()
     }
+
+    /// Returns what the graph declares of the values whose names `is_wanted` accepts, by name. An input's declaration
+    /// counts before an output's, and that before one of a value between. Declarations that are no tensors are left out.
+    pub(crate) fn declared(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<&'m str, ValueInfo<'m>> {
+        let values = self.proto.value_info.iter().chain(&self.proto.output).chain(&self.proto.input);
+        let wanted = values.filter(|value| is_wanted(value.name.as_deref().unwrap_or_default()));
+        wanted.filter_map(|value| ValueInfo::parse(value).ok()).map(|info| (info.name, info)).collect()
+    }
 }
 
 impl<'m> Node<'m> {
@@ -151,7 +159,7 @@ impl<'m> Node<'m> {
         self.proto
     }
 
-    /// Returns every value that the node reads, each once: its inputs, and what its subgraphs take from around them.
+    /// Returns every value that the node reads, each once: its inputs, and what its subgraphs read from outside.
     #[must_use]
     pub fn reads(&self) -> BTreeSet<&'m str> {
         names::reads(self.proto())
@@ -181,7 +189,7 @@ impl<'m> Node<'m> {
         self.is_function
     }
 
-    /// Its place among the graph's nodes, from 0.
+    /// Its index among the graph's nodes, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index

@@ -1,7 +1,7 @@
 //! ONNX files for kvscatter: tensors, models, test directories, the evaluation of `TensorScatter` graphs, and decoders.
 //!
 //! * [`Tensor`] is a tensor in memory; [`tensor_proto`] reads and writes it as a `.pb` file, for all 24 types and every
-//!   place ONNX stores values in, [`ExternalData`] included.
+//!   field that ONNX stores values in, [`ExternalData`] included.
 //! * [`Model`] loads and saves a model without losing what this crate does not know; [`Graph`] is its graph, the
 //!   structure checked.
 //! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`, writes the cache in
@@ -25,7 +25,7 @@
 //! # Ok::<(), kvscatter_onnx::OnnxError>(())
 //! ```
 //!
-//! Files are taken to come from strangers. Whatever they contain, reading and evaluating them ends in a value or an
+//! Files are taken to come from strangers. For any contents, reading and evaluating them ends in a value or an
 //! [`OnnxError`], in time and memory bounded by the file's size and the limits named here: nothing is allocated because
 //! a file claims that it will be needed, and nothing is read outside a model's own folder.
 #![forbid(unsafe_code)]
@@ -51,6 +51,7 @@ mod graph;
 mod lower;
 mod model;
 mod model_file;
+mod narrow_types;
 mod node_label;
 mod opset;
 pub mod proto;
@@ -60,7 +61,7 @@ mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;
 
-/// How many bytes of values are allocated, or read from other files, at most where nobody sets another limit:
+/// The limit on the bytes of values that are allocated or read from other files, unless the caller sets another:
 /// 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 

@@ -47,7 +47,7 @@ pub struct Lowered {
 pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
     let graph = model.graph()?;
     check_nesting(model, &graph)?;
-    let scatters = scatters(model, &graph)?;
+    let scatters = scatters(&graph)?;
     if scatters.is_empty() {
         return Err(OnnxError::NothingToLower);
     }

@@ -1,4 +1,4 @@
-//! Newer operator sets: a model of the default domain's version 11 or later says the same at version 24.
+//! Newer operator sets: a model of the default domain's version 11 or later is rewritten for version 24.
 //!
 //! What changed between the versions is taken from the operators' own schemas (onnx 1.23,
 //! `onnx.defs.get_all_schemas_with_history()`). Most operators only gained types and attributes whose defaults keep

@@ -1,7 +1,7 @@
 //! The messages of `onnx.proto` (ONNX 1.23.2), generated, and the limits under which bytes become one.
 //!
 //! A message keeps the fields it does not know and writes them back. `onnx.rs` is made by `cargo xtask codegen` and
-//! checked in, so that nobody needs a protobuf compiler.
+//! checked in, so that a build needs no protobuf compiler.
 
 use buffa::{DecodeOptions, Message, MessageName};
 

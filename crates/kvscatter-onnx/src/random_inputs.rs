@@ -1,4 +1,4 @@
-//! Inputs for a model that nobody gave values for: reproducible from a seed, and valid by construction.
+//! Random inputs for a model, reproducible from a seed and valid by construction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -43,7 +43,7 @@ pub fn inputs(
 ///
 /// # Errors
 /// As [`inputs`], and about the tensors given [`OnnxError::InputUnknown`], and [`OnnxError::SymbolConflict`] if one is of
-/// another size than `dims` says.
+/// another size than `dims` gives.
 pub fn missing_inputs(
     evaluator: &Evaluator<'_>,
     given: &BTreeMap<&str, &Tensor>,

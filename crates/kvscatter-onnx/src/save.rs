@@ -49,12 +49,13 @@ pub enum DataFileOrigin {
 impl Model {
     /// Writes the model to a file, and brings the files of its external data along if that lies in another folder than
     /// the file that the model was read from. Either all of it is there afterwards or nothing new is; values are not
-    /// held in memory.
+    /// kept in memory.
     ///
     /// # Errors
     /// Within [`OnnxError::InFile`], and nothing was written: [`OnnxError::OverInput`] if `path` leads to the model's own file or
-    /// to one of its values; [`OnnxError::OtherKind`] for a file that is no model; [`OnnxError::DataFileDiffers`] if another file has the place of one of those; and those of
-    /// the file system. [`OnnxError::Encode`]; those on external data, within [`OnnxError::InTensor`] in the model that was read.
+    /// to one of its values; [`OnnxError::OtherKind`] for a file that is no model; [`OnnxError::DataFileDiffers`]
+    /// if another file has the path of one of those; and those of the file system. [`OnnxError::Encode`]; those on external
+    /// data, within [`OnnxError::InTensor`] in the model that was read.
     pub fn save_with_weights(
         &self,
         path: &Path,

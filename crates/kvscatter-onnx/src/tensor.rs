@@ -138,7 +138,7 @@ impl Tensor {
         }
     }
 
-    /// Writes `update` into this cache, where the plan says.
+    /// Writes `update` into this cache, at the slots of the plan.
     ///
     /// # Errors
     /// Those of [`WritePlan::write_bytes`] and [`WritePlan::write_cloned`];
@@ -155,7 +155,7 @@ impl Tensor {
         }
     }
 
-    /// Takes the tensor apart.
+    /// Returns the element type, the shape and the values.
     #[must_use]
     pub fn into_parts(self) -> (ElementType, Vec<usize>, Data) {
         (self.element, self.shape, self.data)

@@ -1,4 +1,4 @@
-//! [`TensorProto`] ⇄ [`Tensor`], for every type and every place ONNX stores values in.
+//! [`TensorProto`] ⇄ [`Tensor`], for every type and every field that ONNX stores values in.
 //!
 //! | values | typed field | an entry is |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | string | `string_data` | the string's bytes |
 //!
 //! `raw_data` holds any type but string, little-endian, as [`Data::Bytes`] does. The unused nibble after an odd
-//! number of 4-bit elements belongs to no element: it is read as 0 whatever the file says.
+//! number of 4-bit elements belongs to no element: it is read as 0, even if the file has another value.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! The ONNX test-directory format: `model.onnx` beside `test_data_set_N/{input_i.pb, output_i.pb}`.
 //!
-//! File `input_i.pb` is the graph's input `i`, whatever name the tensor in it carries. Sequences and optional
+//! File `input_i.pb` is the graph's input `i`, even if the tensor in it has another name. Sequences and optional
 //! values are not supported; a graph that has them is refused by [`Graph::inputs`](crate::Graph::inputs).
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! `Attention` with past inputs: what it is, and what takes its place.
+//! `Attention` with past inputs, and the nodes that replace it.
 
 use std::collections::BTreeSet;
 
@@ -129,7 +129,7 @@ impl<'m> Attention<'m> {
         let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
         let inputs = [queries.as_str(), presents[0], presents[1], &visible, "", "", &nonpad];
         let output = node.output(0).unwrap_or_default();
-        // The mask says which slots each token sees; runtimes disagree on where a causal one begins when the keys are
+        // The mask decides which slots each token sees; runtimes disagree on where a causal one begins when the keys are
         // more than the queries.
         let kept = node.proto().attribute.iter().filter(|attribute| {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))

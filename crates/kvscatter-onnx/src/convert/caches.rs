@@ -67,7 +67,7 @@ fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
     }
 }
 
-/// Why a node stands in the way, whatever it computes.
+/// Why a node prevents the conversion, independent of what it computes.
 fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<ConvertRefusal> {
     if node.proto().attribute.iter().any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty()) {
         return Some(ConvertRefusal::Subgraph);

@@ -17,7 +17,7 @@ const OPSET: i64 = 24;
 /// A decoder with a static cache, and what was done to get there.
 #[derive(Debug)]
 pub struct Converted {
-    /// The decoder. It has no weights of its own where the exported one keeps them in other files.
+    /// The decoder. Where the exported one keeps its weights in other files, this one refers to the same files.
     pub model: Model,
     /// How many caches became static.
     pub caches: usize,
@@ -25,11 +25,11 @@ pub struct Converted {
     pub bytes_per_slot: Option<u64>,
     /// How many attentions read them.
     pub attentions: usize,
-    /// The input that says where each sample is written: int64 `[batch]`.
+    /// The input with the first slot written for each sample: int64 `[batch]`.
     pub write_indices: String,
-    /// The input that says how many slots are in use afterwards: int64 `[batch]`. Only beside `Attention`.
+    /// The input with the number of slots in use after the write: int64 `[batch]`. Only beside `Attention`.
     pub nonpad_kv_seqlen: Option<String>,
-    /// The input that says which slots hold real tokens, now `[batch, max_seq]`; `None` if the decoder has none.
+    /// The input that marks the slots of real tokens, now `[batch, max_seq]`; `None` if the decoder has none.
     pub attention_mask: Option<String>,
 }
 
@@ -108,8 +108,8 @@ fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), OnnxErr
     Ok(())
 }
 
-/// An error about a node of `changed`, said about the node of `original` that makes the same value: the place of the
-/// other one is nothing that the user has.
+/// Returns an error about a node of `changed` as one about the node of `original` that makes the same value. The user
+/// has only the original.
 fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
     match error {
         OnnxError::InNode { node, cause } => {

@@ -1,4 +1,4 @@
-//! Whether a converted decoder computes what the exported one does, apart from its masks: both are evaluated on the
+//! Whether a converted decoder computes what the exported one does, except its masks: both are evaluated on the
 //! same situations, and everything that leads into its arithmetic is compared.
 
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ fn dependence(name: &str) -> ConvertRefusal {
     ConvertRefusal::LengthDependence { value: name.to_owned() }
 }
 
-/// The elements, where there are any and they are known. That there are none says something about the shape only.
+/// The elements, where there are any and they are known. A value without elements has only its shape compared.
 fn known(value: &Value) -> Option<&Values> {
     value.data.as_ref().filter(|_| !value.shape.contains(&0))
 }

@@ -13,7 +13,7 @@ use crate::{Graph, OnnxError};
 pub(super) enum Replacement<'m> {
     /// How many tokens there are in all: how many slots there are.
     Total { value: &'m str, element: ElementType, rank: usize },
-    /// The place of each new token, `past + i`, `[1 or batch, new]`: `write_indices[b] + i`.
+    /// The position of each new token, `past + i`, `[1 or batch, new]`: `write_indices[b] + i`.
     Positions { value: &'m str, element: ElementType },
     /// The columns of the new tokens of something `[batch, past + new]` that is computed from the attention mask.
     Columns { value: &'m str, of: &'m str },

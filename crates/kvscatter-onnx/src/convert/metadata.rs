@@ -1,4 +1,4 @@
-//! What a converted model says of itself.
+//! The metadata that a converted model has.
 
 use super::rewriter::AddedInputs;
 use crate::decoder::{Decoder, InputRole};

@@ -7,7 +7,7 @@
 //! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and `attention_mask[b, j]`
 //!
 //! and only a decoder that keeps it is converted: its masks are exchanged for this one, computed once a step. Then both
-//! graphs are evaluated on the same situations, and whatever else leads into the arithmetic must be the same.
+//! graphs are evaluated on the same situations, and all other values that lead into the arithmetic must be the same.
 //! Structure decides, never a name. Weights are not touched, and those in other files not even read.
 
 mod attention;

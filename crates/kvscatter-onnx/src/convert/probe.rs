@@ -13,10 +13,10 @@ use crate::{Dimension, OnnxError, ValueInfo};
 /// Samples in a situation where the decoder leaves their number open.
 pub(super) const SAMPLES: usize = 2;
 
-/// Slots that tell their axis apart by their number.
+/// A number of slots that no other axis is likely to have.
 pub(super) const MANY: usize = 1009;
 
-/// `past` tokens of every sample are cached, `new` ones come, and `mask` says which of both are real.
+/// `past` tokens of every sample are cached, `new` ones come, and `mask` marks which of both are real.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub(super) batch: usize,
@@ -40,7 +40,7 @@ enum Length {
 #[derive(Debug)]
 pub(super) struct Inputs<'m> {
     inputs: Vec<Growing<'m>>,
-    /// The places of `inputs` by name.
+    /// The indices into `inputs` by name.
     places: BTreeMap<&'m str, usize>,
 }
 
@@ -265,7 +265,7 @@ impl<'m> Inputs<'m> {
     }
 }
 
-/// What the dimensions of an input are, as far as its role says.
+/// What the dimensions of an input are, as far as its role determines them.
 fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Vec<Option<Length>> {
     let by_token = |length| match value.shape.as_ref().map(Vec::len) {
         None | Some(2) => vec![Some(Length::Batch), Some(length)],

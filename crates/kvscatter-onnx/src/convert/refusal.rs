@@ -5,7 +5,8 @@ use kvscatter::ElementType;
 use crate::NodeLabel;
 use crate::decoder::Growth;
 
-/// Why a decoder was left as it is. The node it is about comes around it, as [`OnnxError::InNode`](crate::OnnxError::InNode).
+/// Why a decoder was left as it is. [`OnnxError::InNode`](crate::OnnxError::InNode) wraps it with
+/// the node it is about.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]

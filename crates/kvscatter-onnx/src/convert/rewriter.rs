@@ -126,7 +126,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.editor.node("And", &[&causal, &real]))
     }
 
-    /// The input that says how many slots are in use after this step.
+    /// The input with the number of slots in use after this step.
     pub(super) fn nonpad_kv_seqlen(&mut self) -> String {
         if let Some(name) = &self.nonpad_kv_seqlen {
             return name.clone();

@@ -109,7 +109,8 @@ impl<'m> Sites<'m> {
         max_seq: usize,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<Self, OnnxError> {
-        // Where positions and masks come from tables, these may end soon; few slots tell axes apart less surely.
+        // Where positions and masks come from tables, these may end soon. With fewer slots, two axes are likelier to
+        // have one size.
         match Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, MANY), fold) {
             Err(OnnxError::Capacity { .. }) => {
                 Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, max_seq.min(MANY)), fold)
@@ -150,7 +151,7 @@ impl<'m> Sites<'m> {
 
 /// As many tokens as a size that the caches do not have, so that it tells the axis of the slots, and at most `most`.
 fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
-    // Neither is a usual number of heads: it tells axes apart.
+    // Neither is a usual number of heads, so each marks its axis.
     let (batch, new) =
         (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
     let known = |dim: &Dimension<'_>| match *dim {
@@ -259,8 +260,8 @@ impl<'m> Walk<'_, '_, 'm> {
         })
     }
 
-    /// Whether slots that lie along an axis before a reshape do not keep their order behind it: something else than
-    /// the elements of one slot lies behind them then.
+    /// Whether slots that lie along an axis before a reshape do not keep their order after it: something else than
+    /// the elements of one slot follows them then.
     fn is_regrouped(&mut self, node: &Node<'m>, axis: usize) -> Result<bool, OnnxError> {
         let total = self.probe.total();
         let elements_after =

@@ -8,7 +8,7 @@ use super::sites::{MaskKind, Site, Sites};
 use crate::OnnxError;
 use crate::fold::{Fold, Value, Values};
 
-/// A mask that adds at most this hides a slot: its weight is below what float32 holds, whatever the scores are.
+/// A mask that adds at most this hides a slot: its weight is below what float32 holds, for any scores.
 const HIDDEN: f64 = -1e4;
 
 /// The longest prefill that is computed: as many masks as its square.
@@ -34,7 +34,7 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
         probe(max_seq / 2, 2),
         probe(max_seq.saturating_sub(3), 3),
     ];
-    // What would not fit into the cache says nothing about it.
+    // A probe of more tokens than the cache has slots shows nothing about the cache.
     probes.retain(|probe| probe.total() <= max_seq);
     probes.push(Probe::new(batch.unwrap_or(1), max_seq.saturating_sub(last), last));
     probes
@@ -91,7 +91,7 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
             return Err(ConvertRefusal::MaskUnknown.into());
         }
     }
-    // Whatever its rank: what tells heads apart has an axis between batch and tokens.
+    // For any rank: a mask that differs by head has an axis between batch and tokens.
     let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
     let heads = heads(masks.iter().map(|(mask, _)| mask), rank);
     let count = masks.len().max(1);
@@ -137,7 +137,7 @@ impl Effect {
     }
 }
 
-/// The sizes of the axes between the batch and the new tokens, as far as any mask tells them apart.
+/// The sizes of the axes between the batch and the new tokens, as far as a mask differs along them.
 pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> Vec<usize> {
     let mut heads = vec![1; rank.saturating_sub(3)];
     for mask in masks {
@@ -188,7 +188,7 @@ fn place(at: &mut [usize], heads: &[usize], (sample, head, token, slot): (usize,
     }
 }
 
-/// The place of the element that belongs to a score; `None` if the shapes do not broadcast.
+/// The index of the element that belongs to a score; `None` if the shapes do not broadcast.
 fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
     let axes = shape.iter().rev().zip(score.iter().rev());
     let mut step = 1_usize;

@@ -79,14 +79,14 @@ pub enum UnknownStyle {
     },
     /// The rows are joined along axis 0, which is the batch elsewhere.
     AxisZero,
-    /// A node between past and the writer, or behind it, changes the shape.
+    /// A node between past and the writer, or after it, changes the shape.
     Reshaped {
         /// Its operator.
         op_type: String,
     },
 }
 
-/// What a cache holds, told by what reads it.
+/// What a cache holds, as the nodes that read it show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CachePart {
     /// Keys: they meet the queries.

@@ -69,8 +69,8 @@ impl<'m> Cache<'m> {
         })
     }
 
-    /// The dimensions whose sizes the costs need and nobody knows, by their symbols; `past[axis]` for those that
-    /// have none.
+    /// The dimensions whose sizes the costs need and neither the model nor `dims` gives, by their symbols;
+    /// `past[axis]` for those that have none.
     #[must_use]
     pub fn open_dims(&self, dims: &BTreeMap<String, usize>) -> Vec<String> {
         let open = self.row_dims().filter(|&(axis, dim)| self.size(axis, dim, dims).is_none());

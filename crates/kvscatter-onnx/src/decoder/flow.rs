@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::edit::names::{captures, subgraphs};
-use crate::{Graph, Node};
+use crate::{Graph, Node, ValueInfo};
 
 /// A graph to be walked in both directions.
 #[derive(Clone, Debug)]
@@ -13,10 +13,12 @@ pub(super) struct Flow<'m> {
     makers: BTreeMap<&'m str, (usize, usize)>,
     readers: BTreeMap<&'m str, Vec<Reader>>,
     outputs: BTreeSet<&'m str>,
-    /// Inputs that have no value in the model, and their places.
+    /// Inputs that have no value in the model, and their indices among the graph's inputs.
     inputs: BTreeMap<&'m str, usize>,
     /// Initializers and the outputs of `Constant` nodes, with their dimensions where they are tensors.
     constants: BTreeMap<&'m str, &'m [i64]>,
+    /// What the graph declares of the values that `TensorScatter` nodes read.
+    scatter_inputs: BTreeMap<&'m str, ValueInfo<'m>>,
 }
 
 /// One use of a value.
@@ -51,7 +53,10 @@ impl<'m> Flow<'m> {
             let dims = node.attribute("value").map(|value| value.t.dims.as_slice());
             constants.extend(node.output(0).map(|name| (name, dims.unwrap_or_default())));
         }
+        let scatters = nodes.iter().filter(|node| node.is("TensorScatter"));
+        let read: BTreeSet<_> = scatters.flat_map(Node::reads).collect();
         Self {
+            scatter_inputs: graph.declared(|name| read.contains(name)),
             inputs: graph
                 .input_names()
                 .enumerate()
@@ -68,6 +73,11 @@ impl<'m> Flow<'m> {
 
     pub(super) fn nodes(&self) -> &[Node<'m>] {
         &self.nodes
+    }
+
+    /// What the graph declares of a value that a `TensorScatter` reads.
+    pub(super) fn scatter_input(&self, value: &str) -> Option<&ValueInfo<'m>> {
+        self.scatter_inputs.get(value)
     }
 
     /// The node that makes a value, and as which output; `None` for inputs and initializers.
@@ -104,7 +114,7 @@ impl<'m> Flow<'m> {
         self.inputs.keys().copied()
     }
 
-    /// Its place among the graph's inputs.
+    /// Its index among the graph's inputs.
     pub(super) fn input_place(&self, value: &str) -> Option<usize> {
         self.inputs.get(value).copied()
     }

@@ -230,7 +230,7 @@ fn of_unknown_operator<'m>(
     caches
 }
 
-/// What a past and its present have in common whatever writes it.
+/// What a past and its present have in common, for any writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PairTraits {
     element: ElementType,
@@ -308,7 +308,7 @@ fn check_rank(
     }
 }
 
-/// The shape an operator asks for, where nobody declares one.
+/// The shape that an operator asks for, where the graph declares none.
 fn implied(axis: &Axis, style: &WriterStyle) -> Option<Vec<Dimension<'static>>> {
     let has_rank_4 = matches!(style, WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention);
     (has_rank_4 && matches!(axis, Axis::At(_))).then(|| vec![Dimension::Unknown; 4])

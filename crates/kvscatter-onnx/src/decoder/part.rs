@@ -35,7 +35,7 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
     CachePart::Unknown
 }
 
-/// Attention operators say it by the place of the output.
+/// Attention operators show it by the index of the output.
 fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
     let (_, slot) = flow.maker(cache.written)?;
     let of_attention = match (&cache.style, writer.domain(), writer.op_type()) {
@@ -72,7 +72,7 @@ pub(super) fn is_product(node: &Node<'_>) -> bool {
     matches!(node.op_type(), "MatMul" | "FusedMatMul" | "Einsum" | "MatMulInteger")
 }
 
-/// Through the nodes that exporters put behind a softmax: casts, dropout, and a `Where` that clears what is not a
+/// Through the nodes that exporters put after a softmax: casts, dropout, and a `Where` that clears what is not a
 /// number.
 fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
     let mut value = value;

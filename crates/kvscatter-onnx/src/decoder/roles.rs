@@ -19,11 +19,11 @@ pub struct Input<'m> {
     pub role: InputRole,
 }
 
-/// What an input is for: told by the operators it reaches, and only among inputs that reach the same ones by the
+/// What an input is for. The operators it reaches decide, and only among inputs that reach the same ones the
 /// names that exporters give (`input_ids`, `position_ids`, `attention_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InputRole {
-    /// A cache: its place among [`Decoder::caches`](super::Decoder::caches).
+    /// A cache: its index among [`Decoder::caches`](super::Decoder::caches).
     Past(usize),
     /// Which tokens count, `[batch, past + new]` or `[batch, capacity]`; or the mask itself, added to the scores.
     AttentionMask,
@@ -111,7 +111,7 @@ pub(super) fn assign<'m>(
     inputs.into_iter().map(|(input, _)| input).collect()
 }
 
-/// Gives a role that nobody has to the only candidate; among several to the one with the name that exporters use,
+/// Gives a role that no input has to the only candidate; among several to the one with the name that exporters use,
 /// or else to the one that `rank` puts before all others.
 fn give(
     inputs: &mut [(Input<'_>, &Evidence)],
@@ -205,7 +205,7 @@ fn through<'m>(flow: &Flow<'m>, value: &'m str, allowed: fn(&Node<'_>) -> bool) 
     (flow.is_input(path.source) && path.steps.iter().all(allowed)).then_some(path.source)
 }
 
-/// Rows of the table, and the graph input that says which are picked.
+/// Rows of the table, and the graph input that picks among them.
 fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     let picks_rows = (node.is("Gather") && node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0) == 0)
         || (node.domain(), node.op_type()) == ("com.microsoft", "GatherBlockQuantized");
@@ -221,7 +221,7 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     Some((usize::try_from(*dims.get(axis)?).ok()?, picked))
 }
 
-/// The graph input that says which elements are picked, as positions do in GPT-J's table of sines.
+/// The graph input that picks elements, as positions do in GPT-J's table of sines.
 fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     if !node.is("GatherElements") {
         return None;

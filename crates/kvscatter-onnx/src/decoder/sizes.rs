@@ -39,7 +39,7 @@ pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Resul
 /// A dimension of a declared value.
 type DeclaredDim<'v, 'm> = (&'v ValueInfo<'m>, usize);
 
-/// What is known of symbols: the size of each, with the place it is known from, and which are one.
+/// What is known of symbols: the size of each, with the dimension that declares it, and which are equal.
 #[derive(Default)]
 struct Sizes<'m> {
     /// A symbol that has the same size, towards the one that stands for all of them.
@@ -109,7 +109,7 @@ fn agree(left: (usize, &str, usize), right: (usize, &str, usize)) -> Result<(), 
     Err(OnnxError::DimsDiffer { first, first_axis, first_size, second, second_axis, second_size })
 }
 
-/// A dimension that says something.
+/// A dimension that has a size or a symbol.
 fn dim<'m>((value, axis): DeclaredDim<'_, 'm>) -> Option<Dimension<'m>> {
     value.shape.as_ref()?.get(axis).copied().filter(|dim| *dim != Dimension::Unknown)
 }

@@ -65,7 +65,7 @@ impl Decoder<'_> {
             let mut reasons: Vec<_> =
                 broken.into_iter().filter(is_of_tensorrt).map(TensorRtRule::Network).collect();
             if let Some(axis) = graph.wrong_axis(node, past_cache) {
-                // Behind the cache's type, where the rules about its shape are.
+                // After the cache's type, where the rules about its shape are.
                 let place = reasons.iter().take_while(|reason| is_of_type(reason)).count();
                 reasons.insert(place, TensorRtRule::Axis { axis });
             }
@@ -87,26 +87,27 @@ struct Layers<'g, 'm> {
 }
 
 impl<'g, 'm> Layers<'g, 'm> {
-    /// Describes the layer that a node becomes. The cache and the indices have the types and shapes of the graph's inputs.
-    /// Of the update only the source is stated, since a graph declares neither for a value that its nodes compute.
+    /// Describes the layer that a node becomes. Its inputs have the types and shapes that the graph declares, which for
+    /// values that nodes compute it often does not.
     fn describe(&self, node: &Node<'m>, op: Option<&Op<'m>>) -> KvCacheUpdateLayer<'g> {
         let Some(&Op::TensorScatter { past_cache, update, write_indices, present_cache, .. }) = op else {
             return KvCacheUpdateLayer::default();
         };
         // Along another axis, the capacity is another dimension than the one that TensorRT has a rule for.
         let has_axis = self.wrong_axis(node, past_cache).is_none();
-        let tensor = |name, inferred| NetworkTensor { name, source: self.source(name), inferred };
-        let input = |name, has_shape: bool| {
-            let known = |input: &&'g ValueInfo<'m>| PartialTensor {
-                element: Some(input.element),
-                shape: input.shape.as_deref().filter(|_| has_shape),
-            };
-            tensor(name, self.inputs.get(name).map(known).unwrap_or_default())
+        let tensor = |name, declared: Option<&'g ValueInfo<'m>>, has_shape: bool| {
+            let inferred = declared.map_or_else(PartialTensor::default, |info| PartialTensor {
+                element: Some(info.element),
+                shape: info.shape.as_deref().filter(|_| has_shape),
+            });
+            NetworkTensor { name, source: self.source(name), inferred }
         };
+        let indices = |name| tensor(name, self.flow.scatter_input(name), true);
         KvCacheUpdateLayer {
-            cache: input(past_cache, has_axis),
-            update: tensor(update, PartialTensor::default()),
-            write_indices: write_indices.map(|name| input(name, true)).unwrap_or_default(),
+            // The rules about a cache's shape are about an input of the network.
+            cache: tensor(past_cache, self.inputs.get(past_cache).copied(), has_axis),
+            update: tensor(update, self.flow.scatter_input(update), has_axis),
+            write_indices: write_indices.map(indices).unwrap_or_default(),
             output_is_marked: self.flow.is_output(present_cache),
             ..KvCacheUpdateLayer::default()
         }

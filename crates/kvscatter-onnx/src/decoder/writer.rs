@@ -8,7 +8,7 @@ use crate::graph::DEFAULT_DOMAIN;
 use crate::{Node, OnnxError};
 use kvscatter::spec::onnx::TensorScatter;
 
-/// What a node says about the cache that one of its outputs is.
+/// How a node writes the cache that is one of its outputs.
 #[derive(Clone, Debug)]
 pub(super) struct CacheWrite<'m> {
     pub(super) style: WriterStyle,

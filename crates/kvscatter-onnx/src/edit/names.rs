@@ -77,7 +77,7 @@ pub(crate) fn subgraphs_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut G
         .flat_map(|attribute| attribute.g.as_option_mut().into_iter().chain(&mut attribute.graphs))
 }
 
-/// Every value that a node reads: its inputs, and what its subgraphs take from around them.
+/// Every value that a node reads: its inputs, and what its subgraphs read from outside.
 pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = node.input.iter().map(String::as_str).collect();
     names.extend(subgraphs(node).flat_map(captures));
@@ -105,7 +105,7 @@ fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
     replace_captures(node, old, new) || replaced
 }
 
-/// The values that a subgraph takes from around it.
+/// The values that a subgraph reads from outside.
 pub(crate) fn captures(graph: &GraphProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
     names.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));

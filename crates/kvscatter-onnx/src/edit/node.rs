@@ -6,7 +6,7 @@ use crate::proto::{self, AttributeProto, NodeProto};
 
 use super::names::Names;
 
-/// A node of the default domain. What it writes to gets new names unless [`outputs`](Self::outputs) says which.
+/// A node of the default domain. Its outputs get new names unless [`outputs`](Self::outputs) gives them.
 #[derive(Clone, Debug)]
 pub(crate) struct NewNode {
     proto: NodeProto,

@@ -1,4 +1,4 @@
-//! `Add` on integers, with NumPy's broadcasting. A sum that leaves the type wraps around, as it does in NumPy and
+//! `Add` on integers, with NumPy's broadcasting. A sum that leaves the type wraps, as it does in NumPy and
 //! ONNX Runtime, and so signed and unsigned integers of one width are added alike.
 
 use super::types::TensorType;
@@ -39,7 +39,7 @@ fn broadcast(operand: &Tensor, shape: &[usize], width: usize) -> Vec<u8> {
         Data::Strings(_) => Vec::new(),
     };
     let from = operand.shape().iter().rev().copied().chain(std::iter::repeat(1));
-    // Bytes of one index of the axis: everything behind it is at its full size by then.
+    // Bytes of one index of the axis: all later axes have their full size by then.
     let mut chunk = width;
     for (&to, from) in shape.iter().rev().zip(from) {
         if from != to {

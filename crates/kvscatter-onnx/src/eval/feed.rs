@@ -8,7 +8,7 @@ pub enum Feed<'a> {
     /// The caller keeps it, unchanged.
     Borrowed(&'a Tensor),
     /// The caller gives it up: a cache in it may be written in place, and comes back as an output at the same
-    /// address. After an error it is gone.
+    /// address. An error drops it.
     Donated(Tensor),
 }
 

@@ -16,7 +16,7 @@ pub enum Placement {
     Auto,
     /// In the buffer of `past_cache`; an error if a node cannot.
     InPlace,
-    /// Always in a buffer of its own.
+    /// Always in a new buffer.
     Functional,
 }
 

@@ -41,7 +41,7 @@ pub enum Outcome {
         /// write.
         present_address: usize,
     },
-    /// `present_cache` is a buffer of its own.
+    /// `present_cache` is a new buffer.
     Copied {
         /// Why.
         reason: NotInPlace,

@@ -172,7 +172,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Takes a value of the evaluation's own out of its buffer, and says where it lay when it came to be.
+    /// Takes a value that the evaluation owns out of its buffer. Returns it with the address that it had at first.
     fn take(&mut self, name: &str) -> Result<(Tensor, usize), OnnxError> {
         let index = self.index(name)?;
         let slot = self.buffers.get_mut(index).ok_or_else(|| missing(name))?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The files and folders that the process has begun, in order.
 static LIST: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-/// Held while files are made inside a listed folder. It is taken before `LIST`.
+/// Locked while files are made inside a listed folder. It is taken before `LIST`.
 static FILLING: Mutex<()> = Mutex::new(());
 /// Nothing new is begun.
 static ENDING: AtomicBool = AtomicBool::new(false);

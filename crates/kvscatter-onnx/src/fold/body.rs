@@ -1,4 +1,5 @@
-//! The values of a graph or of a function's body: who makes each, who reads it, and what is known of it so far.
+//! The values of a graph or of a function's body, with the node that makes each, the nodes that read it, and what is
+//! known of it so far.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,21 +14,22 @@ use crate::{Graph, Node, NodeLabel, OnnxError};
 #[derive(Debug)]
 pub(super) struct Body<'g, 'm> {
     nodes: Cow<'g, [Node<'m>]>,
-    /// The values that each node reads and makes, as places in `states`.
+    /// The values that each node reads and makes.
     value_ids: Vec<NodeValueIds>,
     states: Vec<ValueState<'m>>,
     names: BTreeMap<&'m str, usize>,
-    /// The slots whose value was computed or could not be computed. Setting another value invalidates both.
+    /// The values that were computed, and those that could not be. Setting another value forgets both.
     computed: Vec<usize>,
 }
 
+/// The values that one node reads and makes, as indices into `Body::states`; `None` for an absent one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeValueIds {
     pub(super) inputs: Vec<Option<usize>>,
     pub(super) outputs: Vec<Option<usize>>,
 }
 
-/// A value.
+/// A value of the body, and how far it is computed.
 #[derive(Debug)]
 pub(super) struct ValueState<'m> {
     pub(super) name: &'m str,
@@ -201,7 +203,7 @@ fn size(function: &FunctionProto) -> usize {
 }
 
 impl<'g, 'm> Body<'g, 'm> {
-    /// That of a graph, whose structure is checked. An input with an initializer has it as its default.
+    /// Makes the body of a graph, whose structure is checked. An input with an initializer has it as its default.
     pub(super) fn of_graph(graph: &'g Graph<'m>) -> Self {
         let mut body = Self::empty(Cow::Borrowed(graph.nodes()));
         for (&name, &tensor) in graph.initializers() {
@@ -216,7 +218,7 @@ impl<'g, 'm> Body<'g, 'm> {
         body
     }
 
-    /// That of a function, whose structure nobody has checked, with the inputs of a call.
+    /// Makes the body of a function with the inputs of a call, and checks its structure.
     ///
     /// # Errors
     /// Those of [`graph::nodes`]; [`OnnxError::ValueMissing`] for a value that no earlier node makes, and
@@ -248,7 +250,7 @@ impl<'g, 'm> Body<'g, 'm> {
         Ok(body)
     }
 
-    /// The place of a value.
+    /// The index of a value.
     ///
     /// # Errors
     /// [`OnnxError::ValueMissing`].
@@ -309,7 +311,8 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// What each value is made of, so far as its inputs tell. A shape is known whatever it is the shape of.
+    /// What each value is made of, so far as its inputs determine it. A shape is known even
+    /// where the elements are not.
     pub(super) fn origins(&self, functions: &Functions<'m>) -> Vec<Origin> {
         let source = |state: &ValueState<'m>| match state.source {
             Source::Set if state.value().is_some_and(|value| value.data.is_some()) => Origin::Given,
@@ -351,7 +354,7 @@ impl<'g, 'm> Body<'g, 'm> {
         self.value_ids.push(NodeValueIds { inputs, outputs });
     }
 
-    /// A place for a value. A second one of the same name is the first one.
+    /// Adds a value, and returns its index. A name that is there already keeps its index.
     fn add(&mut self, name: &'m str, source: Source<'m>) -> usize {
         *self.names.entry(name).or_insert_with(|| {
             self.states.push(ValueState { name, source, known: None, level: Level::Nothing, failed: None });

@@ -25,7 +25,7 @@ pub(super) struct Call<'a> {
     pub(super) work: &'a Work,
 }
 
-/// A node's attributes by name, references to those of the function around it replaced by what they refer to.
+/// A node's attributes by name, references to attributes of the enclosing function replaced by what they refer to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attributes<'m>(BTreeMap<&'m str, &'m AttributeProto>);
 

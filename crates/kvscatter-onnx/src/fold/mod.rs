@@ -4,15 +4,15 @@
 //! Only what is asked for is computed, each value once, without recursion. A value is computed from values where all
 //! that it is made of is known and its size is at most [`MAX_VALUES`]; otherwise only its shape is, for which the
 //! values of small vectors are needed (the shapes, axes and bounds that operators take as inputs) and no others. So
-//! no weight is read because a shape behind it is asked for, nor is what is made of weights alone computed for its
-//! own sake.
+//! no weight is read to compute a shape, and values made of weights alone are not computed unless something needs
+//! them.
 //!
 //! Nothing is guessed: an operator without a rule here is an error that names the node. If a shape depends on
 //! unknown values, as `NonZero`'s does, the value is *open*: nothing is known of it. Every value that is made
 //! of it is open too, except the output of an operator such as `ScatterND`, whose shape does not depend on
 //! it. An open value is an error only if its shape or its elements are asked for. The error names the node
 //! that opened it. Transcendental functions come from 64-bit arithmetic, so they may differ from a runtime's
-//! in the last place; everything else is exact, as [`number`] says.
+//! in the last place; everything else is exact, as [`number`] describes.
 
 mod body;
 mod call;
@@ -47,7 +47,7 @@ const MAX_CONSTANTS: usize = 64 << 10;
 /// The largest vector whose values are computed because a shape may depend on them.
 const MAX_PARAMETERS: usize = 1 << 10;
 
-/// What a node costs, whatever it computes.
+/// What every node costs besides its values.
 const NODE_WORK: usize = 1 << 10;
 
 /// The cost of a call for each name, attribute and import of the function.
@@ -108,7 +108,7 @@ impl<'g, 'm> Fold<'g, 'm> {
     }
 
     /// What is known of a value: its values, too, if they follow from what is set. Of more than 65536 elements made
-    /// of constants alone they are told only if something else has needed them.
+    /// of constants alone they are known only if something else has needed them.
     ///
     /// # Errors
     /// As [`known`](Self::known), and [`FoldError::ValuesUnknown`] if the value is open.

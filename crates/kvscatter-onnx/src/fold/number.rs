@@ -32,8 +32,8 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxE
     value.filter(|value| (min..=max).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
 }
 
-/// Values as another type has them: floats truncate to integers, integers wrap around to narrower ones, and
-/// whatever is not zero is true, NaN too. `None` if the type has no [`NumberKind`].
+/// Values as another type has them: floats truncate to integers, integers wrap to narrower ones, and every
+/// value other than zero is true, NaN too. `None` if the type has no [`NumberKind`].
 ///
 /// # Errors
 /// [`FoldError::Cast`] for a float that truncates to no value of the integer type, which ONNX leaves undefined, and

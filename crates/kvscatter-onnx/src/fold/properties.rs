@@ -1,4 +1,4 @@
-//! Whatever a graph says, evaluation ends in a value whose parts agree or in an error.
+//! For every graph, evaluation ends in a value whose parts agree or in an error.
 
 use std::path::PathBuf;
 
@@ -123,7 +123,7 @@ enum Mutation {
     Input(Index, Index),
     NoInputs,
     Attribute(Box<AttributeProto>),
-    /// The node's tensor says something else.
+    /// The node's tensor gets other values.
     Constant(Vec<u8>, Vec<i64>),
 }
 

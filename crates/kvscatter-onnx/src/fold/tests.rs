@@ -214,7 +214,7 @@ fn what_is_set_cuts_the_graph() {
     assert!(matches!(error.root(), OnnxError::Fold(FoldError::Values { got: 1, .. })), "{error}");
 }
 
-/// A graph that calls functions, each of one node unless told otherwise.
+/// A graph that calls functions, each of one node by default.
 mod functions {
     use super::{Fold, FoldError, Value, Values};
     use crate::proto::attribute_proto::AttributeType;
@@ -297,7 +297,7 @@ mod functions {
         let mut flat = function("Flat", &["a"], &["b"], vec![flatten]);
         let x = || Value::shaped(ElementType::Float32, vec![2, 3, 4]).unwrap();
         let call = || node("own", "Flat", &["x"], &["y"]);
-        // Neither says: the operator's own default, 1.
+        // Neither gives it, so the operator's default of 1 holds.
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [2, 12]);
         flat.attribute_proto = vec![int("where", 2)];
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [6, 4]);

@@ -36,7 +36,7 @@ impl Value {
             return Err(FoldError::RankTooLarge { rank: shape.len(), limit: MAX_RANK }.into());
         }
         storage_len(element, &shape)?;
-        // What has no elements is known, whatever it is made of.
+        // A value without elements is known, even if its inputs are not.
         let data = data.or_else(|| if shape.contains(&0) { Values::empty(element) } else { None });
         let value = Self { element, shape, data };
         if let Some(data) = &value.data
@@ -77,7 +77,7 @@ impl Value {
         Self::new(tensor.element(), tensor.shape().to_vec(), data)
     }
 
-    /// What a file says of a tensor, without its values.
+    /// The type and shape that a file declares of a tensor, without its values.
     ///
     /// # Errors
     /// Within [`OnnxError::InTensor`]: [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`], and

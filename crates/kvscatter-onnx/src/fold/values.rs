@@ -80,7 +80,7 @@ impl Values {
         })
     }
 
-    /// All values of several, one behind the other; `None` unless all are known and of one kind.
+    /// All values of several, one after the other; `None` unless all are known and of one kind.
     pub(crate) fn chain<'a>(parts: impl IntoIterator<Item = Option<&'a Self>>) -> Option<Self> {
         let mut parts = parts.into_iter();
         let mut all = parts.next()??.clone();

@@ -41,7 +41,7 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Expand", &[&positions, &shape]).called("indices"))
     }
 
-    /// For `ScatterND`: the place of every row, int64 `[batch, outer…, length, axis + 1]`: its coordinates before the
+    /// For `ScatterND`: the index of every row, int64 `[batch, outer…, length, axis + 1]`: its coordinates before the
     /// axis, and its position.
     pub(super) fn of_rows(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let rank = scatter.axis.saturating_add(1);
@@ -79,7 +79,7 @@ impl<'p> Indices<'p> {
     }
 
     /// The positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`. Those that would be errors lie
-    /// behind the cache's end, where the engine refuses them: negative ones it would count from the end.
+    /// beyond the cache's end, where the engine refuses them. It would count negative ones from the end.
     fn positions(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, OnnxError> {
         let length = self.length(scatter)?;
         let capacity = self.dim(scatter.past_cache, &scatter.cache, scatter.axis)?;
@@ -160,7 +160,7 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Range", &[&zero, &size, &one]).called("steps"))
     }
 
-    /// With dimensions of 1 at these places of the result.
+    /// With dimensions of 1 at these axes of the result.
     fn unsqueeze(&mut self, value: &str, axes: impl IntoIterator<Item = usize>) -> Result<String, OnnxError> {
         let axes: Vec<_> = axes.into_iter().map(axis_of).collect();
         if axes.is_empty() {

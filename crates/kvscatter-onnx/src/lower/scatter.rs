@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter::{ElementType, Mode};
+use kvscatter::Mode;
 
 use crate::eval::{MAX_RANK, Op};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
-use crate::proto::{GraphProto, NodeProto};
-use crate::{Dimension, Graph, Model, Node, OnnxError, ValueInfo};
+use crate::narrow_types::is_narrow;
+use crate::proto::NodeProto;
+use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// A `TensorScatter` of the graph, with what is declared about it.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub(super) struct Scatter<'m> {
 ///
 /// # Errors
 /// As [`lower`](super::lower()).
-pub(super) fn scatters<'m>(model: &'m Model, graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
-    let declared = declared(&model.proto().graph);
+pub(super) fn scatters<'m>(graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
+    let declared = graph.declared(|_| true);
     let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());
     found.map(|node| scatter(node, Op::parse(node)?, &declared).map_err(|error| node.error(error))).collect()
 }
@@ -45,7 +46,8 @@ fn scatter<'m>(
     let info = |name: &str| declared.get(name);
     let caches = || [info(past_cache), info(present_cache)].into_iter().flatten();
     let element = caches().chain(info(update)).map(|info| info.element).next();
-    if let Some(element) = element.filter(|&element| !takes(element)) {
+    // `ScatterElements` and `ScatterND` have none of these types, in any version.
+    if let Some(element) = element.filter(|&element| is_narrow(element)) {
         return Err(OnnxError::LowerType { element });
     }
     let update_shape = info(update).and_then(|info| info.shape.as_deref());
@@ -58,27 +60,6 @@ fn scatter<'m>(
     let length = update_shape.and_then(|shape| shape.get(axis).copied()).unwrap_or(Dimension::Unknown);
     let cache = cache.map_or_else(|| vec![Dimension::Unknown; rank], <[_]>::to_vec);
     Ok(Scatter { node: *node, axis, mode, past_cache, update, write_indices, cache, length })
-}
-
-/// Whether `ScatterElements` and `ScatterND` have this type; the same ones, in every version.
-fn takes(element: ElementType) -> bool {
-    !matches!(
-        element,
-        ElementType::Float8E4M3Fn
-            | ElementType::Float8E4M3FnUz
-            | ElementType::Float8E5M2
-            | ElementType::Float8E5M2FnUz
-            | ElementType::Float8E8M0
-            | ElementType::Float4E2M1
-            | ElementType::Int4
-            | ElementType::UInt4
-    )
-}
-
-/// What is declared about values, by name.
-fn declared(graph: &GraphProto) -> BTreeMap<&str, ValueInfo<'_>> {
-    let values = graph.value_info.iter().chain(&graph.output).chain(&graph.input);
-    values.filter_map(|value| ValueInfo::parse(value).ok()).map(|info| (info.name, info)).collect()
 }
 
 /// Whether a node is a `TensorScatter`, or a function of that name.

@@ -103,7 +103,7 @@ impl Adapter {
         let outputs = std::mem::take(&mut node.output);
         let flat = self.add(NewNode::from(node).int("axis", -1));
         let output = outputs.first().map(String::as_str).unwrap_or_default();
-        // Without `allowzero`, a dimension of 0 would mean the flattened one of its place.
+        // Without `allowzero`, a dimension of 0 would mean the flattened one at its index.
         self.add(NewNode::new("Reshape", &[&flat, &shape]).int("allowzero", 1).outputs(&[output]));
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use kvscatter::Mode;
-use kvscatter::spec::onnx::TensorScatter;
 
 use super::{Evaluator, Op, Types};
 use crate::{OnnxError, Tensor};
@@ -20,14 +19,13 @@ pub(super) fn ranges<'m>(
     // Later nodes first: when a node is reached, all that is asked of its output is known.
     for op in evaluator.ops().iter().rev() {
         match *op {
-            Op::TensorScatter { op, mode, update, write_indices: Some(indices), present_cache, .. } => {
-                let prepared = types.prepared(present_cache);
+            Op::TensorScatter { write_indices: Some(indices), present_cache, .. } => {
                 let missing = || OnnxError::ValueMissing { name: present_cache.to_owned() };
-                let capacity = prepared.ok_or_else(missing)?.geometry().capacity();
-                let last = match mode {
-                    Mode::Circular => capacity.saturating_sub(1),
-                    _ => capacity.saturating_sub(rows(op, types, update)),
-                };
+                let prepared = types.prepared(present_cache).ok_or_else(missing)?;
+                let capacity = prepared.geometry().capacity();
+                // All samples of a padded update bring the same number of rows.
+                let rows = prepared.device_interface().row_limits().max;
+                let last = capacity.saturating_sub(if prepared.mode() == Mode::Circular { 1 } else { rows });
                 narrow(&mut ranges, indices, 0..=i64::try_from(last).unwrap_or(i64::MAX));
             }
             Op::Identity { input, output } => {
@@ -77,13 +75,6 @@ fn known<'a>(
         }
     }
     known
-}
-
-/// Rows of the update along the sequence.
-fn rows(op: TensorScatter, types: &Types<'_>, update: &str) -> usize {
-    let shape = types.get(update).map(|ty| ty.shape.clone()).unwrap_or_default();
-    let axis = op.resolve_axis(shape.len()).ok();
-    axis.and_then(|axis| shape.get(axis).copied()).unwrap_or_default()
 }
 
 fn narrow<'m>(

@@ -393,7 +393,7 @@ fn joined(count: usize) -> Model {
     model
 }
 
-/// Every cache says that one symbol is another, and more caches ask what each symbol is.
+/// Every cache equates one symbol with another, and more caches look each symbol up.
 fn symbols(count: usize) -> Model {
     let mut model = scatter_layers(2 * count);
     let graph = graph(&mut model);

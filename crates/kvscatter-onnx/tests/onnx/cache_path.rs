@@ -55,7 +55,7 @@ fn attention_that_joins_past_and_new_rows_itself_has_no_path() {
     }
 }
 
-/// The cache is read through two nodes that take each other back, and scaled behind the write: it is copied.
+/// The cache is read through two nodes that undo each other, and scaled after the write: it is copied.
 #[test]
 fn what_lies_between_past_and_present_is_in_the_path() {
     let mut model = load("mobius-llama-static");

@@ -239,10 +239,10 @@ fn what_else_reads_the_cache_is_refused() {
 fn positions_that_are_counted_inside_are_counted_for_each_sample() {
     let ops =
         |model: &ModelProto| graph(model).node.iter().filter_map(|it| it.op_type.clone()).collect::<Vec<_>>();
-    // OPT slices the running sum of its mask where the past ends: there is such a place for each sample.
+    // OPT slices the running sum of its mask where the past ends, which is an index for each sample.
     let converted = converted("decoders/optimum-1.18-opt");
     assert!(ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
-    // Llama is told them.
+    // Llama has them as an input.
     let converted = self::converted("optimum-llama");
     assert!(!ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
 }
@@ -297,7 +297,7 @@ fn what_hides_a_slot_hides_it_where_softmax_reads_it() {
 }
 
 /// Inserts `nodes` into a mixture of experts, before the node that makes `before`. That node then reads their
-/// output as its input `slot`. The input `routed` of the new nodes lists the places of the first expert's
+/// output as its input `slot`. The input `routed` of the new nodes lists the indices of the first expert's
 /// tokens, as many as the router chooses.
 fn routed(before: &str, slot: usize, mut nodes: Vec<NodeProto>) -> Model {
     let mut model = load("decoders/optimum-0.1-qwen3-moe");
@@ -406,7 +406,7 @@ fn broken_decoders_are_refused_and_nothing_panics() {
                     2 => node.input.truncate(1),
                     _ => node.op_type = Some("Relu".to_owned()),
                 }
-                // Whatever comes of it is a model that can be written, or an error.
+                // The result is a model that can be written, or an error.
                 if let Ok(converted) = convert(&broken, MAX_SEQ) {
                     converted.model.to_bytes().unwrap();
                 }

@@ -192,7 +192,7 @@ fn indices_may_be_computed() {
         outcomes.as_slice(),
         [(Outcome::Constant, 0), (Outcome::Computed, 16), (Outcome::Alias, 0), (Outcome::InPlace { .. }, 2)]
     ));
-    // The sum wraps around to a negative index, which linear mode refuses.
+    // The sum wraps to a negative index, which linear mode refuses.
     let error = run(&model, &inputs(&[0, i64::MAX]), Placement::Auto).unwrap_err();
     let wrapped = i64::MAX.wrapping_add(2);
     assert!(
@@ -238,20 +238,22 @@ fn initializers_and_feeds() {
     assert_eq!(evaluator.required_inputs().map(|input| input.name).collect::<Vec<_>>(), ["x", "u"]);
 }
 
+/// The error about a model of one node, beside which it has a function `Mine`.
+fn refused(node: NodeProto) -> OnnxError {
+    let mut model =
+        model(vec![value("x", Int8, &["1", "3"]), value("u", Int8, &["1", "1"])], vec![node], vec![]);
+    let functions = vec![FunctionProto {
+        name: Some("Mine".into()),
+        domain: Some("com.example".into()),
+        ..FunctionProto::default()
+    }];
+    model.proto_mut().functions = functions;
+    model.proto_mut().opset_import.push(opset("com.example", 3));
+    Evaluator::new(&model).map(|_| ()).unwrap_err()
+}
+
 #[test]
 fn nodes_that_cannot_be_evaluated_are_named() {
-    let refused = |node: NodeProto| {
-        let mut model =
-            model(vec![value("x", Int8, &["1", "3"]), value("u", Int8, &["1", "1"])], vec![node], vec![]);
-        let functions = vec![FunctionProto {
-            name: Some("Mine".into()),
-            domain: Some("com.example".into()),
-            ..FunctionProto::default()
-        }];
-        model.proto_mut().functions = functions;
-        model.proto_mut().opset_import.push(opset("com.example", 3));
-        Evaluator::new(&model).map(|_| ()).unwrap_err()
-    };
     let error = refused(node("Relu", &["x"], "y"));
     assert!(matches!(error.root(), OnnxError::UnsupportedOperator));
     assert_eq!(
@@ -270,7 +272,10 @@ fn nodes_that_cannot_be_evaluated_are_named() {
     elsewhere.op_type = Some("Mine".into());
     assert!(matches!(refused(elsewhere).root(), OnnxError::Function));
     assert!(matches!(refused(node("If", &["x"], "y")).root(), OnnxError::UnsupportedOperator));
+}
 
+#[test]
+fn nodes_that_break_their_operators_rules_are_refused() {
     let with = |attribute: AttributeProto| {
         let mut node = node("TensorScatter", &["x", "u"], "y");
         node.attribute = vec![attribute];

@@ -309,7 +309,7 @@ fn symbolic_links() {
     assert_refused!(scene.read(&[("location", "circle")]), OnnxError::Io(_));
 }
 
-/// Opening a pipe that nobody writes to would wait for ever.
+/// Opening a pipe that has no writer would wait for ever.
 #[cfg(unix)]
 #[test]
 fn only_regular_files() {

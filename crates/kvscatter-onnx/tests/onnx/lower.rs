@@ -21,7 +21,7 @@ fn cache(name: &str) -> ValueInfoProto {
     value(name, ElementType::Float32, &["batch", "8", "4"])
 }
 
-/// Two caches written at one place, and one at another.
+/// Two caches written at the same indices, and one at others.
 fn three_caches() -> Model {
     let update = |name: &str| value(name, ElementType::Float32, &["batch", "new", "4"]);
     let starts = |name: &str| value(name, ElementType::Int64, &["batch"]);
@@ -53,7 +53,7 @@ fn indices_are_computed_once_for_what_is_written_alike() {
         assert_eq!(lowered.scatters, 3);
         assert_eq!(proto.graph.node.len(), 3 + lowered.index_nodes);
         assert_eq!((count(proto, op_type), count(proto, "TensorScatter")), (3, 0));
-        // One for each of the two places; the size of the batch and the number of rows are shared by all.
+        // One for each of the two index inputs; the size of the batch and the number of rows are shared by all.
         assert_eq!((count(proto, "Where"), count(proto, "Shape")), (2, 2));
         let written: Vec<_> =
             proto.graph.node.iter().filter(|node| node.op_type.as_deref() == Some(op_type)).collect();

@@ -190,7 +190,7 @@ fn order_and_cycles_are_told_apart() {
     for cycle in [
         vec![node("Identity", &["a"], "a")],
         vec![node("Identity", &["b"], "a"), node("Identity", &["a"], "b")],
-        // The first node is only behind the cycle.
+        // The first node reads from the cycle and is no part of it.
         vec![node("Identity", &["b"], "a"), node("Add", &["x", "c"], "b"), node("Identity", &["b"], "c")],
     ] {
         let model = graph(cycle);

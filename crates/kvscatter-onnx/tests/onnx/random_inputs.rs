@@ -59,7 +59,7 @@ fn indices_are_valid_by_construction() {
     ]);
     let initializer = tensor_proto::encode("w", &int64(&[2, 1], &[1, 2]));
     offset.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
-    // The sum has rank 2, so the model is wrong whatever the values are.
+    // The sum has rank 2, so the model is wrong for all values.
     assert_refused!(
         random_inputs::inputs(&offset, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
         OnnxError::Operator(kvscatter::Error::Rank { rank: 2, .. })

@@ -165,7 +165,7 @@ fn nothing_new_is_left_when_a_file_is_refused() {
     assert!(matches!(root, OnnxError::ExternalRange { offset: 3, length: 4, size: 6, .. }), "{error}");
     assert!(contents(&out).is_empty());
 
-    // The second of two has no place: the first goes again, and so do the folders.
+    // The second of two cannot be written: the first is removed again, and so are the folders.
     let source = folder(&["a/a.bin", "b/b.bin"]);
     std::fs::write(out.path().join("b"), b"in the way").unwrap();
     load(&source).save_with_weights(&path, WeightTransfer::Copy).unwrap_err();

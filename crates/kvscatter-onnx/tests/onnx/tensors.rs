@@ -1,4 +1,4 @@
-//! Tensor messages: every type in every place values are stored, and every message that is not a tensor.
+//! Tensor messages: every type in every field that stores values, and every message that is not a tensor.
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::{self, TensorProto};
 use kvscatter_onnx::{Data, Model, OnnxError, Tensor, TensorError, storage_len, tensor_proto};

@@ -49,14 +49,14 @@ pub enum Hazard {
         /// The later one.
         second: NodeLabel,
     },
-    /// A ring is read by an attention that hides slots by their place: `nonpad_kv_seqlen`, or `is_causal`. The slots
+    /// A ring is read by an attention that hides slots by their index: `nonpad_kv_seqlen`, or `is_causal`. The slots
     /// of a ring are not in the order of their tokens.
     CircularPrefixMask {
         /// The cache.
         past: String,
         /// The attention.
         attention: NodeLabel,
-        /// What hides slots by their place.
+        /// What hides slots by their index.
         by: PrefixMask,
     },
     /// A node between past and present makes another tensor of the cache's size.
@@ -147,7 +147,7 @@ pub enum Hazard {
     },
 }
 
-/// How an attention hides slots by their place.
+/// How an attention hides slots by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefixMask {
     /// Input `nonpad_kv_seqlen`.

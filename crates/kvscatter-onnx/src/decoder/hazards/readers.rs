@@ -102,7 +102,7 @@ fn reads_as_attention(node: &Node<'_>, slot: usize) -> bool {
     is_product(node) || (node.op_type().ends_with("Attention") && (slot == 1 || slot == 2))
 }
 
-/// A ring whose slots are hidden by their place.
+/// A ring whose slots are hidden by their index.
 fn circular(cache: &Cache<'_>, attention: &Node<'_>) -> Option<Hazard> {
     if cache.style != WriterStyle::TensorScatter(Mode::Circular) || !attention.is("Attention") {
         return None;

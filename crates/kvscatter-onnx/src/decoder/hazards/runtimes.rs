@@ -5,6 +5,7 @@ use kvscatter::{ElementType, Mode};
 use super::hazard::{Hazard, RuntimeBug};
 use crate::decoder::Decoder;
 use crate::decoder::cache::WriterStyle;
+use crate::narrow_types::is_narrow;
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());
@@ -30,19 +31,8 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     found(RuntimeBug::ModuloEverywhere, circular.and_then(|cache| cache.writer));
 }
 
+/// Whether ONNX Runtime's kernel of `TensorScatter` has the type.
 fn has_kernel(element: ElementType) -> bool {
-    !matches!(
-        element,
-        ElementType::String
-            | ElementType::Complex64
-            | ElementType::Complex128
-            | ElementType::Float8E4M3Fn
-            | ElementType::Float8E4M3FnUz
-            | ElementType::Float8E5M2
-            | ElementType::Float8E5M2FnUz
-            | ElementType::Float8E8M0
-            | ElementType::Float4E2M1
-            | ElementType::Int4
-            | ElementType::UInt4
-    )
+    use ElementType::{Complex64, Complex128, String};
+    !is_narrow(element) && !matches!(element, String | Complex64 | Complex128)
 }

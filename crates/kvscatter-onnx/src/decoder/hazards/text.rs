@@ -101,31 +101,13 @@ impl fmt::Display for Hazard {
                 write!(f, "{past:?} is written by {first} and, apart from it, by {second}")
             }
             Self::WrittenInTurn { past, first, second } => {
-                write!(
-                    f,
-                    "{past:?} is written by {} and then again by {}",
-                    ShortLabel(first),
-                    ShortLabel(second)
-                )
+                let (first, second) = (ShortLabel(first), ShortLabel(second));
+                write!(f, "{past:?} is written by {first} and then again by {second}")
             }
-            Self::CircularPrefixMask { past, attention, by } => {
-                let by = match by {
-                    PrefixMask::NonpadKvSeqlen => "nonpad_kv_seqlen",
-                    PrefixMask::IsCausal => "is_causal",
-                };
-                let attention = ShortLabel(attention);
-                write!(
-                    f,
-                    "{past:?} is a ring, and {attention} hides slots by their place ({by}): once it has wrapped, \
-                     several rows at a time see the wrong ones"
-                )
-            }
+            Self::CircularPrefixMask { past, attention, by } => circular_prefix_mask(f, past, attention, *by),
             Self::Between { past, node } => {
-                write!(
-                    f,
-                    "{past:?} passes {} on its way to present: the whole cache is copied",
-                    ShortLabel(node)
-                )
+                let node = ShortLabel(node);
+                write!(f, "{past:?} passes {node} on its way to present: the whole cache is copied")
             }
             Self::TypesDiffer { past, present, past_type, present_type } => {
                 write!(f, "{past:?} is {past_type} and {present:?} {present_type}: they cannot share memory")
@@ -136,26 +118,11 @@ impl fmt::Display for Hazard {
                     "{present:?} is longer than {past:?}: they cannot share memory, all rows are copied"
                 )
             }
-            Self::OperatorWrites { past, writer } => write!(
-                f,
-                "{past:?} is written by {} itself: ONNX Runtime copies the whole cache, unless past and present are \
-                 bound to one buffer",
-                ShortLabel(writer)
-            ),
-            Self::MixedStyles { styles } => {
-                let each = styles.iter().map(|(style, past, count)| format!("{count} by {style} ({past:?})"));
-                write!(f, "caches are written in {} ways: {}", styles.len(), list(each))
-            }
-            Self::MixedCapacities { capacities } => {
-                let each =
-                    capacities.iter().map(|(size, past, count)| format!("{count} of {size} ({past:?})"));
-                write!(f, "caches have {} capacities: {}", capacities.len(), list(each))
-            }
+            Self::OperatorWrites { past, writer } => operator_writes(f, past, writer),
+            Self::MixedStyles { styles } => mixed(f, "are written in", "ways", "by", styles),
+            Self::MixedCapacities { capacities } => mixed(f, "have", "capacities", "of", capacities),
             Self::MixedWriteIndices { past, write_indices, other, other_write_indices } => {
-                let name = |indices: &Option<String>| {
-                    indices.as_deref().map_or("position 0".to_owned(), |indices| format!("{indices:?}"))
-                };
-                let (here, there) = (name(write_indices), name(other_write_indices));
+                let (here, there) = (written_at(write_indices), written_at(other_write_indices));
                 write!(f, "{past:?} is written at {here}, {other:?} at {there}")
             }
             Self::NoWriteIndices { past, writer } => {
@@ -167,17 +134,63 @@ impl fmt::Display for Hazard {
                 let (first_node, second_node) = (ShortLabel(first_node), ShortLabel(second_node));
                 write!(f, "{input:?} is {first} to {first_node} and {second} to {second_node}: they differ")
             }
-            Self::TensorWideScale { node } => {
-                let node = ShortLabel(node);
-                write!(
-                    f,
-                    "{node} computes one scale for a whole tensor: a sample's logits depend on its neighbours in the \
-                     batch, on padding and on how its prompt is cut"
-                )
-            }
+            Self::TensorWideScale { node } => tensor_wide_scale(f, node),
             Self::RuntimeBug { bug, node } => write!(f, "{bug} ({})", ShortLabel(node)),
         }
     }
+}
+
+fn circular_prefix_mask(
+    f: &mut fmt::Formatter<'_>,
+    past: &str,
+    attention: &NodeLabel,
+    by: PrefixMask,
+) -> fmt::Result {
+    let by = match by {
+        PrefixMask::NonpadKvSeqlen => "nonpad_kv_seqlen",
+        PrefixMask::IsCausal => "is_causal",
+    };
+    let attention = ShortLabel(attention);
+    write!(
+        f,
+        "{past:?} is a ring, and {attention} hides slots by their place ({by}): once it has wrapped, several rows at \
+         a time see the wrong ones"
+    )
+}
+
+fn operator_writes(f: &mut fmt::Formatter<'_>, past: &str, writer: &NodeLabel) -> fmt::Result {
+    let writer = ShortLabel(writer);
+    write!(
+        f,
+        "{past:?} is written by {writer} itself: ONNX Runtime copies the whole cache, unless past and present are \
+         bound to one buffer"
+    )
+}
+
+fn tensor_wide_scale(f: &mut fmt::Formatter<'_>, node: &NodeLabel) -> fmt::Result {
+    let node = ShortLabel(node);
+    write!(
+        f,
+        "{node} computes one scale for a whole tensor: a sample's logits depend on its neighbours in the batch, on \
+         padding and on how its prompt is cut"
+    )
+}
+
+/// Writes `caches have 2 capacities: 3 of 64 ("past_k"), 1 of 32 ("past_v")`.
+fn mixed(
+    f: &mut fmt::Formatter<'_>,
+    verb: &str,
+    noun: &str,
+    preposition: &str,
+    groups: &[(impl fmt::Display, String, usize)],
+) -> fmt::Result {
+    let each = groups.iter().map(|(value, past, count)| format!("{count} {preposition} {value} ({past:?})"));
+    write!(f, "caches {verb} {} {noun}: {}", groups.len(), list(each))
+}
+
+/// The positions at which a cache is written, by the name of the value that holds them.
+fn written_at(write_indices: &Option<String>) -> String {
+    write_indices.as_deref().map_or("position 0".to_owned(), |indices| format!("{indices:?}"))
 }
 
 impl fmt::Display for RuntimeBug {

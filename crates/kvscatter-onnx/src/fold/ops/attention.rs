@@ -13,7 +13,7 @@ pub(super) fn like_first(call: &Call<'_>) -> Outputs {
     call.shaped([(input.element, input.shape.clone())])
 }
 
-/// ONNX `Attention` of versions 23 and 24. In rank 3, heads lie one behind the other in the last axis.
+/// ONNX `Attention` of versions 23 and 24. In rank 3, heads follow each other in the last axis.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
     let [query, key, value] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let q = Heads::new(call, 0, "q_num_heads")?;

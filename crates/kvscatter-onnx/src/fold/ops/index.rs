@@ -59,7 +59,7 @@ pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// The positions in `input` that an index on one axis names, and its own place on the others.
+/// The positions in `input` that an index on one axis names, and its own coordinates on the others.
 fn along_axis(input: &Value, axis: usize, shape: &[usize], indices: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let own = strides(&input.shape);
     let size = input.shape.get(axis).copied().unwrap_or_default();

@@ -46,6 +46,11 @@ pub(super) fn is_shaped_by_values(domain: &str, op_type: &str) -> bool {
 }
 
 fn default_rule(op_type: &str) -> Option<Rule> {
+    moving_rule(op_type).or_else(|| arithmetic_rule(op_type)).or_else(|| layer_rule(op_type))
+}
+
+/// The rule of an operator that computes shapes, or moves values without computing any.
+fn moving_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "Shape" => shape::shape,
         "Size" => shape::size,
@@ -76,7 +81,13 @@ fn default_rule(op_type: &str) -> Option<Rule> {
         "ScatterND" => index::scatter_nd,
         "NonZero" => index::non_zero,
         "OneHot" => index::one_hot,
+        _ => return None,
+    })
+}
 
+/// The rule of an operator that computes values element by element, or along an axis.
+fn arithmetic_rule(op_type: &str) -> Option<Rule> {
+    Some(match op_type {
         "Cast" => elementwise::cast,
         "CastLike" => elementwise::cast_like,
         "Where" => elementwise::where_,
@@ -103,7 +114,13 @@ fn default_rule(op_type: &str) -> Option<Rule> {
         "CumSum" => reduce::cum_sum,
         "Softmax" | "LogSoftmax" => reduce::softmax,
         "TopK" => reduce::top_k,
+        _ => return None,
+    })
+}
 
+/// The rule of an operator that is a whole layer: a product, a normalization, a quantization or an attention.
+fn layer_rule(op_type: &str) -> Option<Rule> {
+    Some(match op_type {
         "MatMul" => neural::mat_mul,
         "MatMulInteger" => neural::mat_mul_integer,
         "Gemm" => neural::gemm,

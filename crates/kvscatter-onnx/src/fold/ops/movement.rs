@@ -207,7 +207,7 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         call.work.charge(input.len())?;
         let Some(all) = Values::chain([input.data.as_ref(), fill.as_ref()]) else { return Ok(None) };
         let own = strides(&input.shape);
-        // Position of the padding, behind the input's own values.
+        // Position of the padding, after the input's values.
         let outside = signed(input.len());
         let mut positions = vec![Some(0_i64)];
         for (((&to, &from), &before), &stride) in shape.iter().zip(&input.shape).zip(&before).zip(&own) {

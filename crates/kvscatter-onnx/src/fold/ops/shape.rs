@@ -68,7 +68,7 @@ pub(super) fn constant_of_shape(call: &Call<'_>) -> Outputs {
     call.moved(&fill, shape, |shape| Ok(vec![0; shapes::elements(shape)]))
 }
 
-/// ONNX: a 0 keeps the input's dimension unless `allowzero` is set, and one -1 is whatever is left.
+/// ONNX: a 0 keeps the input's dimension unless `allowzero` is set, and one -1 is replaced by the size that is left.
 pub(super) fn reshape(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let allow_zero = call.flag("allowzero", false)?;
@@ -102,7 +102,7 @@ pub(super) fn flatten(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.int("axis", 1)?;
     let rank = input.rank();
-    // The end of the shape is a place to cut at, too.
+    // The shape can be cut at its end, too.
     let axis = if axis == signed(rank) { rank } else { shapes::axis(axis, rank)? };
     let split = AxisSplit::new(&input.shape, axis);
     call.reshaped(input, vec![split.outer, split.block()])

@@ -138,7 +138,7 @@ fn shapes_that_are_not_declared() {
         }
         value
     };
-    // The operator or the other end says how many dimensions there are.
+    // The operator or the other end determines the number of dimensions.
     let both = |made: Made| made.input(undeclared("past_k")).output(undeclared("present_k"));
     assert_eq!(decoder(both(Made::attention_past())).unwrap(), 2);
     assert_eq!(decoder(Made::growing().input(undeclared("past_k"))).unwrap(), 2);

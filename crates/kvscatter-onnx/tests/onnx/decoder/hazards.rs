@@ -130,7 +130,7 @@ fn one_cache_is_written_twice() {
             if past == "past_k" && first.index == 0 && second.index == 3),
         "{hazards:?}"
     );
-    // One behind the present.
+    // One after the present.
     let hazards = Made::fixed().node(scatter("present_v", "new_v", "later")).hazards();
     assert!(
         matches!(&hazards[..], [Hazard::WrittenInTurn { second, .. }] if second.name == "nlater"),
@@ -169,7 +169,7 @@ fn nodes_between_past_and_present() {
     let names: Vec<_> = hazards.iter().filter_map(Hazard::node).map(|node| node.name.as_str()).collect();
     assert_eq!((kinds(&hazards), names), (vec!["node-between"; 2], vec!["nonce", "ntwice"]));
 
-    // Behind the writer.
+    // After the writer.
     let made = Made::fixed().making("present_k", "raw").reading("present_k", "raw").node(node(
         "Neg",
         &["raw"],

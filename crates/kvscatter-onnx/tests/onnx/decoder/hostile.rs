@@ -1,4 +1,4 @@
-//! Graphs made to break what follows them: whatever they are, the answer is a decoder or an error, and soon.
+//! Graphs made to break the code that follows them. Each gives a decoder or an error, and soon.
 
 use std::collections::BTreeMap;
 
@@ -191,7 +191,7 @@ fn endless_chains_and_fans() {
     assert_eq!(ask(&made.model()).unwrap(), 2);
 }
 
-/// As many caches as there is room for, all through one node that nobody knows.
+/// As many caches as there is room for, all through one node of an unknown operator.
 #[test]
 fn many_caches_of_one_node() {
     const CACHES: usize = 5_000;

@@ -1,4 +1,4 @@
-//! One layer of a decoder, to be spoilt in one place.
+//! One layer of a decoder, in which a test breaks one thing.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
@@ -8,10 +8,13 @@ use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 use crate::support::{int, model, node, opset, string, value};
 
 /// Keys and values that are written in one style and read by one attention.
+#[derive(Clone)]
 pub(super) struct Made {
     pub(super) inputs: Vec<ValueInfoProto>,
     pub(super) nodes: Vec<NodeProto>,
     pub(super) outputs: Vec<ValueInfoProto>,
+    /// Declarations of values between inputs and outputs.
+    pub(super) values: Vec<ValueInfoProto>,
 }
 
 const FLOAT: ElementType = ElementType::Float32;
@@ -41,7 +44,7 @@ impl Made {
         Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
     }
 
-    /// `Attention` with a past of its own.
+    /// `Attention` with past inputs.
     pub(super) fn attention_past() -> Self {
         let inputs = ["q", "new_k", "new_v", "", "past_k", "past_v"];
         let nodes = vec![attention(&inputs, &["y", "present_k", "present_v"])];
@@ -71,7 +74,7 @@ impl Made {
         for name in ["present_k", "present_v"] {
             outputs.push(value(name, FLOAT, present));
         }
-        Self { inputs, nodes, outputs }
+        Self { inputs, nodes, outputs, values: Vec::new() }
     }
 
     pub(super) fn input(mut self, input: ValueInfoProto) -> Self {
@@ -91,7 +94,7 @@ impl Made {
         self
     }
 
-    /// Adds a node behind all others.
+    /// Adds a node after all others.
     pub(super) fn node(mut self, node: NodeProto) -> Self {
         self.nodes.push(node);
         self
@@ -130,10 +133,11 @@ impl Made {
     pub(super) fn model(self) -> Model {
         let mut model = model(self.inputs, self.nodes, self.outputs);
         model.proto_mut().opset_import.push(opset("com.microsoft", 1));
+        model.proto_mut().graph.get_or_insert_default().value_info = self.values;
         model
     }
 
-    /// The hazards of its own: those of growing and of runtimes come with the style.
+    /// The hazards, without those of growing and of runtimes, which come with the style.
     #[track_caller]
     pub(super) fn hazards(self) -> Vec<Hazard> {
         let model = self.model();

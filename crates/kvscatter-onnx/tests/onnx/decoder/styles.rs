@@ -60,7 +60,7 @@ fn other_operators() {
         (style.as_str(), axis),
         ("unknown: com.microsoft's DecoderMaskedMultiHeadAttention writes it", 2)
     );
-    // A domain that nobody has heard of: pasts and presents are paired in order.
+    // An unknown domain: pasts and presents are paired in order.
     let made = Made::attention_past();
     let mut model = {
         let mut node = node("KeyValueAttention", &["q", "past_v", "past_k"], "y");

@@ -3,6 +3,7 @@
 use kvscatter::spec::tensorrt::{KvCacheUpdate, NetworkError};
 use kvscatter::{Argument, ElementType, Error, Mode};
 use kvscatter_onnx::decoder::TensorRtRule;
+use kvscatter_onnx::proto::NodeProto;
 
 use super::made::{Made, circular, scatter};
 use crate::support::{int, node, value};
@@ -21,6 +22,7 @@ fn what_it_takes() {
     assert_eq!(Made::fixed().refusals(), []);
     for element in [ElementType::Float16, ElementType::BFloat16] {
         let made = cache(Made::fixed(), "past_k", element, &["batch", "2", "64", "16"]);
+        let made = made.input(value("new_k", element, &["batch", "2", "s", "16"]));
         assert_eq!(made.refusals(), []);
     }
     assert_eq!(
@@ -148,4 +150,28 @@ fn refusals_in_words() {
     let refusals = kvscatter_onnx::decoder::Decoder::of(&graph).unwrap().tensorrt_refusals();
     let text: Vec<_> = refusals.iter().map(ToString::to_string).collect();
     assert_eq!(text, [r#"node 0 "npresent_k" (TensorScatter): axis = 1: must be -2 (or 2)"#]);
+}
+
+#[test]
+fn updates_have_the_cache_s_type_and_fit() {
+    let refused = |made: Made, error| {
+        assert_eq!(made.refusals(), [network("npresent_k", NetworkError::Layer { layer: 0, error })]);
+    };
+    let (element, cache, argument) = (ElementType::Float16, ElementType::Float32, Argument::Update);
+    let update = |element, length: &str| value("new_k", element, &["batch", "2", length, "16"]);
+    let error = Error::ElementTypeMismatch { cache, argument, element };
+    refused(Made::fixed().input(update(element, "s")), error);
+    assert_eq!(Made::fixed().input(update(cache, "64")).refusals(), []);
+    let error = Error::UpdateLongerThanCache { argument, rows: 65, capacity: 64 };
+    refused(Made::fixed().input(update(cache, "65")), error);
+    let on_axis_1 = |node: &mut NodeProto| node.attribute = vec![int("axis", 1)];
+    let refusals = Made::fixed().input(update(cache, "65")).change("present_k", on_axis_1).refusals();
+    assert_eq!(refusals, [("npresent_k".to_owned(), TensorRtRule::Axis { axis: 1 })]);
+
+    // An update that a node computes has the type and shape that the graph declares, if it declares them.
+    let mut made =
+        Made::fixed().reading("new_k", "computed").before(vec![node("Relu", &["new_k"], "computed")]);
+    assert_eq!(made.clone().refusals(), []);
+    made.values.push(value("computed", cache, &["batch", "2", "65", "16"]));
+    refused(made, error);
 }
