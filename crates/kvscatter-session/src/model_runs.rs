@@ -122,7 +122,7 @@ mod tests {
         (0..base.pow(3)).map(move |n| [n % base, n / base % base, n / base / base])
     }
 
-    /// Applies the rounds to lists of which token each slot holds.
+    /// Applies the model runs to lists that record which token each slot holds.
     fn check(cached: &[usize; 3], counts: &[usize; 3], limits: Limits) {
         let mut slots = [(); 3].map(|()| vec![None; limits.capacity]);
         for (index, slots) in slots.iter_mut().enumerate() {

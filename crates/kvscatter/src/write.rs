@@ -53,8 +53,8 @@ pub trait BufferPairs<T> {
     fn pair(&mut self, index: usize) -> (&mut [T], &[T]);
 }
 
-/// The cache of a pair: a borrowed one, or a vector or box that the pair owns. An array is none, since a pair would hold a
-/// copy of it, and the write would change the copy.
+/// The cache of a pair: a borrowed one, or a vector or box that the pair owns. An array does not implement this: a pair
+/// would contain a copy of it, and the write would change the copy.
 pub trait CacheMemory<T>: AsMut<[T]> {}
 
 impl<T, C: AsMut<[T]> + ?Sized> CacheMemory<T> for &mut C {}

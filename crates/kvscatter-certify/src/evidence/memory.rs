@@ -161,7 +161,7 @@ impl MemoryChecks {
 
         self.as_out_of_place.look(check.capacity);
         for slot in rows.differing(check.sample, 0..check.capacity, after, out_of_place) {
-            self.as_out_of_place.fail(check.failure(slot, "differs from the run apart"));
+            self.as_out_of_place.fail(check.failure(slot, "differs from the unaliased run"));
         }
 
         self.finite.look(named.len());

@@ -234,7 +234,7 @@ impl<'a> Observer<'a> {
                     let same = got.iter().zip(&*out_of_place).all(|(a, b)| a.to_bits() == b.to_bits());
                     if !same {
                         let worst = Difference::between(&got, &out_of_place).worst;
-                        let message = format!("logits differ from the run apart by up to {worst:.3e}");
+                        let message = format!("logits differ from the unaliased run by up to {worst:.3e}");
                         self.as_out_of_place.fail(Failure { sample: Some(sample), ..place.failure(message) });
                     }
                 }

@@ -167,7 +167,7 @@ impl Dims {
         })
     }
 
-    /// The dimensions others a run, and the elements of one.
+    /// Splits the dimensions into those outside a run, and the number of elements in a run.
     fn split(&self, is_together: impl Fn(&Dim) -> bool) -> (&[Dim], usize) {
         match self.others.split_last() {
             Some((last, others)) if is_together(last) => (others, last.count),

@@ -108,11 +108,11 @@ impl Copier {
         });
     }
 
-    /// Copies those parts of the rows that a share takes, in the longest runs that it can: some outer indices, or
+    /// Copies those chunks of the rows that a share takes, in the longest runs that it can: some outer indices, or
     /// some rows of one. A row is `row_bytes` over all of them.
     ///
     /// # Safety
-    /// V1 for every run of those parts, where `pointers` are those of sample 0.
+    /// V1 for every run of those chunks, where `pointers` are those of sample 0.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(
         &self,

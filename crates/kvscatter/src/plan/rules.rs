@@ -244,7 +244,7 @@ impl CallRules {
         let (argument, rule) = (self.geometry.names().positions, self.slot_rule(length));
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
         // In a plan `length <= rows <= capacity`, by `rows_of`. A backend brings these numbers to
-        // `DeviceInterface::error_for` itself. Larger ones make its answer wrong and nothing else.
+        // `DeviceInterface::error_for` itself. If they are larger, its answer is wrong, and nothing else depends on it.
         let slot = start.and_then(|start| rule.linear_slot(start));
         // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.
         let max = rule.capacity.wrapping_add(rows.wrapping_sub(length));
