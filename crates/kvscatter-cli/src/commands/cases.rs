@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvscatter::ElementType;
-use kvscatter_certify::text::size;
 use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case, Element, Values, tensor_scatter};
+use kvscatter_text::units;
 use serde::Serialize;
 
 use crate::error::CommandError;
@@ -173,7 +173,7 @@ impl Estimate {
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, files, time } = self;
-        write!(f, "{files} files and folders, {} and {}", size(*bytes), duration(*time))
+        write!(f, "{files} files and folders, {} and {}", units::bytes(*bytes), duration(*time))
     }
 }
 

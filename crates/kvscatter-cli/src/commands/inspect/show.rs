@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anstyle::AnsiColor;
-use kvscatter_bench::units;
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cache, Cost, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle};
+use kvscatter_text::units;
 
 use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, groups, shape};
@@ -73,7 +73,7 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
     // Where every capacity is fixed, what it would be is what it is.
     let converts = inspected.decoder.caches.iter().any(|cache| cache.fixed_capacity().is_none());
     let row = |name: String, cost: Option<Cost>| {
-        let size = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), bytes_text);
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), units::bytes);
         let mut cells = vec![
             name,
             size(cost.map(|cost| cost.per_token)),
@@ -106,10 +106,6 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
         false => writeln!(output, "{samples}, room for {length} tokens{of_each}, 1 new a step")?,
     }
     writeln!(output, "{}\n", table(&headers, &numbers, rows))
-}
-
-fn bytes_text(bytes: u64) -> String {
-    usize::try_from(bytes).map_or_else(|_| format!("{bytes} B"), units::bytes)
 }
 
 /// Why costs are `?`, and what to add to the command line.
