@@ -89,7 +89,8 @@ pub fn start_from_seqlens_k(last: i64, rows: usize) -> Result<i64, Error> {
 /// The result is the length after the write. In a ring, it stops at the capacity.
 ///
 /// # Errors
-/// Returns the same errors as [`length_after`]. In linear mode, also returns [`Error::InvalidPosition`] if the rows do not
+/// Returns the same errors as [`length_after`]. In linear mode, also returns [`Error::InvalidPosition`] if
+/// the rows do not fit the capacity.
 /// fit the capacity.
 pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) -> Result<i64, Error> {
     let length = length_after(start, rows)?;
@@ -105,8 +106,9 @@ pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) ->
 /// Converts ONNX Attention's `nonpad_kv_seqlen` to `write_indices`.
 ///
 /// # Errors
-/// Returns the same errors as [`start_from_length_after`]. Also returns [`Error::InvalidPosition`] if the length exceeds the
-/// capacity, or if a ring is full, because a full ring may have wrapped any number of times.
+/// Returns the same errors as [`start_from_length_after`]. Also returns [`Error::InvalidPosition`] if the
+/// length exceeds the capacity, or if a ring is full, because a full ring may have wrapped any number of
+/// times.
 pub fn start_from_nonpad_kv_seqlen(
     length: i64,
     rows: usize,

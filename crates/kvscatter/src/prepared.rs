@@ -118,8 +118,8 @@ impl Prepared {
     /// ```
     ///
     /// # Errors
-    /// Returns the same errors as [`plan`](Self::plan). Also returns [`Error::LengthOutOfRange`] if a length is negative or
-    /// exceeds the rows of its sample.
+    /// Returns the same errors as [`plan`](Self::plan). Also returns [`Error::LengthOutOfRange`] if a length
+    /// is negative or exceeds the rows of its sample.
     #[inline(always)]
     pub fn plan_with_lengths<'a>(
         &'a self,
