@@ -46,8 +46,9 @@ pub enum Integers<'a> {
     Usize(&'a [usize]),
 }
 
-/// The lists of one call. [`Prepared::plan`](crate::Prepared::plan) takes any type that converts into this
-/// one:
+/// The lists of one call.
+///
+/// [`Prepared::plan`](crate::Prepared::plan) takes any type that converts into this one:
 ///
 /// * a list of positions for ONNX's `TensorScatter` and a padded `KVCacheUpdate`
 /// * a [`PackedCall`](crate::spec::tensorrt::PackedCall) for a packed `KVCacheUpdate`
