@@ -1,5 +1,7 @@
-//! The three specifications, each in its own words. Their `prepare` ends in one [`Geometry`](crate::Geometry), and no
-//! layer below knows which of them it was.
+//! The three specifications. Each module uses the names of its own specification.
+//!
+//! Every `prepare` makes a [`Geometry`](crate::Geometry). The lower layers do not know which specification
+//! made it.
 
 pub mod ascend;
 mod inferred;
