@@ -1,4 +1,4 @@
-//! The three specifications. Each module uses the names of its own specification.
+//! The three specifications, each with the names that it defines.
 //!
 //! Every `prepare` makes a [`Geometry`](crate::Geometry). The lower layers do not know which specification
 //! made it.

@@ -14,13 +14,12 @@ impl TensorScatter {
 
     /// Infers `present_cache` from the inputs. `write_indices` is `None` if the node has no such input.
     ///
-    /// The result has the element type and the shape of `past_cache`. Like ONNX, this method checks these
-    /// conditions:
+    /// The result has the element type and the shape of `past_cache`. A symbolic or unknown dimension fits
+    /// every other. Like ONNX, this method checks these conditions:
     ///
-    /// * If both shapes are known, their ranks are equal, the axis lies in `1..rank`, and no other dimensions
-    ///   contradict each other.
-    /// * `write_indices` has rank 1, and its dimension does not contradict the batch.
-    /// * A symbolic dimension never contradicts another dimension.
+    /// * If both shapes are known, their ranks are equal, the axis lies in `1..rank`, and all dimensions fit
+    ///   except the sequence.
+    /// * `write_indices` has rank 1, and its dimension fits the batch.
     ///
     /// This method also checks conditions that ONNX does not check:
     ///
