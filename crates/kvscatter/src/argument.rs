@@ -88,7 +88,7 @@ impl fmt::Display for Argument {
 
 /// The names that one specification gives to the arguments of its writes.
 ///
-/// The lower layers know no specification. They take the names for their errors from here.
+/// The lower layers take the names in their errors from here, so they do not depend on a specification.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ArgumentNames {
     pub(crate) cache: Argument,

@@ -91,7 +91,6 @@ pub fn start_from_seqlens_k(last: i64, rows: usize) -> Result<i64, Error> {
 /// # Errors
 /// Returns the same errors as [`length_after`]. In linear mode, also returns [`Error::InvalidPosition`] if
 /// the rows do not fit the capacity.
-/// fit the capacity.
 pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) -> Result<i64, Error> {
     let length = length_after(start, rows)?;
     match i64::try_from(capacity) {

@@ -43,7 +43,7 @@ impl Prepared {
         self.cpu.isa
     }
 
-    /// Returns what the lists of a call contain.
+    /// Returns the meaning of the lists of a call.
     #[must_use]
     pub fn convention(&self) -> Convention {
         self.rules.options.convention

@@ -10,7 +10,7 @@ use crate::size;
 pub(super) struct Buffer {
     /// The offset of element `[0, 0, …]`, in elements.
     pub(super) offset: usize,
-    /// The number of elements that the buffer must have, exactly if `exact` is true and at least otherwise.
+    /// The required number of elements. It is exact if `exact` is true, and a minimum otherwise.
     pub(super) len: usize,
     /// The same length in bytes. For strings, the number of strings.
     pub(super) bytes: usize,

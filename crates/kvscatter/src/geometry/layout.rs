@@ -159,7 +159,7 @@ pub(crate) struct View {
     pub(super) offset: usize,
     pub(super) dims: Vec<Dim>,
     pub(super) elements: usize,
-    /// The number of elements that the buffer must have, exactly if `exact` is true and at least otherwise.
+    /// The required number of elements. It is exact if `exact` is true, and a minimum otherwise.
     pub(super) len: usize,
     pub(super) exact: bool,
 }

@@ -1,6 +1,6 @@
-//! Geometry: everything about the shapes of a write, checked once.
+//! The shapes of a write, which are checked once.
 //!
-//! This module knows no axis, no rank and no specification. [`Operands`] assigns a role to each dimension.
+//! This module has no axis, no rank and no specification. [`Operands`] assigns a role to each dimension.
 //! [`Geometry`] proves that the shapes fit. [`Mapping`] turns rows into blocks.
 
 mod blocks;

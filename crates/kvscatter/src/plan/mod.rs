@@ -1,7 +1,7 @@
-//! Plans: the positions of one call, checked before the first byte moves, and the rows that they move.
+//! Plans, which check the positions of one call before the first byte moves.
 //!
 //! [`Call`] borrows the lists of the caller. [`CallRules`] contains the rules for these lists. A [`Moves`]
-//! value proves that a call follows the rules. This module knows nothing of buffers, kernels and threads.
+//! value proves that a call follows the rules. This module has no buffers, kernels and threads.
 
 mod indices;
 mod moves;

@@ -1,4 +1,4 @@
-//! The rows that one call moves: from which row of the update to which slot of the cache.
+//! The rows that one call moves from the update into the cache.
 
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;

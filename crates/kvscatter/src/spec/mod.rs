@@ -1,7 +1,7 @@
 //! The three specifications, each with the names that it defines.
 //!
-//! Every `prepare` makes a [`Geometry`](crate::Geometry). The lower layers do not know which specification
-//! made it.
+//! Every `prepare` makes a [`Geometry`](crate::Geometry). The lower layers do not depend on the
+//! specification.
 
 pub mod ascend;
 mod inferred;

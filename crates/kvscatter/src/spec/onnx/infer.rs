@@ -1,4 +1,4 @@
-//! Shape inference: infers the output before any shape is certain.
+//! Infers the shape of the output before the shapes of the inputs are certain.
 
 use alloc::vec::Vec;
 

@@ -140,7 +140,7 @@ impl KvCacheUpdate {
     }
 }
 
-/// The division of an update into samples (`AttentionIOForm`).
+/// The form of an update (`AttentionIOForm`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AttentionIoForm {
     /// A padded update (`kPADDED_BHND`), which is a `[b, d, s, h]` tensor.

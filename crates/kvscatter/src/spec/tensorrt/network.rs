@@ -20,7 +20,7 @@ pub struct KvCacheUpdateLayer<'a> {
     pub write_indices: NetworkTensor<'a>,
     /// The cumulative lengths of a packed update (`setUpdateLengths`).
     pub update_lengths: Option<NetworkTensor<'a>>,
-    /// The division of the update into samples (`setUpdateForm`).
+    /// The form of the update (`setUpdateForm`).
     pub form: AttentionIoForm,
     /// Whether the layer's output is marked as an output of the network (`markOutput`).
     pub output_is_marked: bool,
