@@ -277,8 +277,8 @@ pub(super) struct SlotRule {
 }
 
 impl SlotRule {
-    /// Returns `None` if the start is out of range, or if it is negative and the policy rejects negative
-    /// starts.
+    /// Returns the first slot written for a start. Returns `None` if the start is out of range, or if it is
+    /// negative and the policy rejects negative starts.
     #[inline(always)]
     pub(super) fn slot_of_start(self, start: i64) -> Option<usize> {
         match self.mode {

@@ -6,8 +6,8 @@
 //!
 //! The document requires `tokenOffset < maxSeqLen`. But by the document's own formula,
 //! `tokenOffset == maxSeqLen` fills the last slot, and the real kernel accepts it. This module therefore
-//! requires `seqLen[i] <= tokenOffset[i] <= maxSeqLen`. Real kernels check no values at all. If `tokenOffset` is
-//! less than `seqLen`, they write into another batch.
+//! requires `seqLen[i] <= tokenOffset[i] <= maxSeqLen`. Real kernels check no values at all. If `tokenOffset`
+//! is less than `seqLen`, they write into another batch.
 
 use alloc::vec;
 use alloc::vec::Vec;
