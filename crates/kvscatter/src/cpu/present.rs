@@ -181,9 +181,9 @@ pub(super) struct Slabs {
 /// How slabs are written.
 #[derive(Clone, Copy, Debug)]
 enum Order {
-    /// They are copied whole from the past, then overwritten from the update.
+    /// Slabs are copied whole from the past, then overwritten from the update.
     Overwrite,
-    /// Their pieces are stored in the order of their addresses.
+    /// The pieces of slabs are stored in the order of their addresses.
     Sequential,
 }
 

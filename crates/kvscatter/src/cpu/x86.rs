@@ -154,7 +154,8 @@ impl Vector for __m128i {
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the
+        // register (V2).
         unsafe { _mm_stream_si128(dst.cast(), self) };
     }
 }
@@ -168,7 +169,8 @@ impl Vector for __m256i {
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the
+        // register (V2).
         unsafe { _mm256_stream_si256(dst.cast(), self) };
     }
 }
@@ -182,7 +184,8 @@ impl Vector for __m512i {
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the
+        // register (V2).
         unsafe { _mm512_stream_si512(dst.cast(), self) };
     }
 }

@@ -113,7 +113,8 @@ impl WritePlan<'_> {
         check_present(moves.geometry(), cpu, past, update, present)?;
         self.check_lists(moves.geometry().names().present, 0, present)?;
         if cpu.reads_present() && present.len > 0 {
-            // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses it.
+            // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses
+            // it.
             unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
         }
         let sources = [past.slice().cast_const(), update.slice().cast_const()];
