@@ -15,10 +15,10 @@ use crate::write::{self, RawBuffer};
 /// The elements that move from one tensor to another, as strided loops around one contiguous run. All numbers
 /// count elements.
 ///
-/// Element `e` of the run at row `r` of sample `s` of layer `l` has the source offset `src_offset +
-/// l·layers.src_stride + s·samples.src_stride + r·rows.src_stride + … + e`. The `…` stands for one step of
-/// each loop in `others`. The destination offset is the same sum with the strides of the destination. `r` is
-/// a row of the side that it indexes, so in a cache it is a slot.
+/// Element `e` of the run at row `r` of sample `s` of layer `l` has the source offset
+/// `src_offset + l·layers.src_stride + s·samples.src_stride + r·rows.src_stride + … + e`. The `…` stands for
+/// one step of each loop in `others`. The destination offset is the same sum with the strides of the
+/// destination. `r` is a row of the side that it indexes, so in a cache it is a slot.
 ///
 /// By G1 and the checks of `Layout`, every sum of indices below the counts lies inside the buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]

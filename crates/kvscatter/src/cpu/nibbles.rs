@@ -261,14 +261,14 @@ unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> 
 #[inline(always)]
 unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     match len {
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <=
-        // len`.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
+        // `N <= len`.
         VECTOR_BYTES.. => unsafe { shift_by::<VECTOR_BYTES>(dst, src, len) },
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <=
-        // len`.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
+        // `N <= len`.
         16.. => unsafe { shift_by::<16>(dst, src, len) },
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <=
-        // len`.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
+        // `N <= len`.
         8.. => unsafe { shift_by::<8>(dst, src, len) },
         0 => {}
         // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N` is 1.

@@ -347,8 +347,8 @@ impl LineWriter {
     /// `src` is valid for reads of `count` bytes, and `to + count <= LINE`.
     unsafe fn buffer(&mut self, src: *const u8, count: usize) {
         let line = self.line.as_mut_ptr().cast::<u8>().wrapping_add(self.to);
-        // SAFETY: `src` is valid for reads of `count` bytes, and the line has room for them, because `to +
-        // count <= LINE`. The line is borrowed exclusively, so it does not overlap `src`.
+        // SAFETY: `src` is valid for reads of `count` bytes, and the line has room for them, because
+        // `to + count <= LINE`. The line is borrowed exclusively, so it does not overlap `src`.
         unsafe { ptr::copy_nonoverlapping(src, line, count) };
         self.to = self.to.wrapping_add(count);
     }
