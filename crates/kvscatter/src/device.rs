@@ -30,8 +30,8 @@ pub struct Loops {
     pub src_offset: usize,
     /// The loop over the layers of the cache. An update has no layers, so its stride is 0.
     pub layers: Loop,
-    /// The loop over the samples of the source. A packed update has no sample stride: its stride is 0, and
-    /// the count is that of the cache.
+    /// The loop over the samples of the source. A packed update has no stride between samples, so its stride
+    /// is 0, and the count is that of the cache.
     pub samples: Loop,
     /// The loop over the rows of one sample of the source, or over all tokens of a packed update.
     pub rows: Loop,
@@ -187,7 +187,7 @@ impl DeviceInterface<'_> {
     /// device. Strided caches may interleave if no two positions share memory.
     ///
     /// # Errors
-    /// * Returns [`Error::BufferLength`] if a buffer does not have the length of its shape.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
     /// * Returns [`Error::NullBuffer`] if a buffer is null and its length is not 0.
     /// * Returns [`Error::AddressSpace`] if a buffer reaches past the end of the address space.
     /// * Returns [`Error::Overlap`] if a cache shares a byte with an update, or a bit with another cache.

@@ -227,7 +227,7 @@ impl WritePlan<'_> {
     ///
     /// # Errors
     /// * Returns [`Error::ElementWidth`] if `T` is not as wide as an element.
-    /// * Returns [`Error::BufferLength`] if a buffer does not have the length of its shape.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
     #[inline]
     pub fn write<T: NoUninit>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
         self.cpu.write(&self.moves, self.threads, 0, cache, update)?;
@@ -237,7 +237,7 @@ impl WritePlan<'_> {
     /// Writes raw bytes, as [`write`](Self::write) does for typed slices.
     ///
     /// # Errors
-    /// * Returns [`Error::BufferLength`] if a buffer does not have the length of its shape.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
     /// * Returns [`Error::ElementWidth`] if the elements are strings.
     pub fn write_bytes(&self, cache: &mut [u8], update: &[u8]) -> Result<Written, Error> {
         self.cpu.write_bytes(&self.moves, self.threads, cache, update)?;
@@ -250,7 +250,7 @@ impl WritePlan<'_> {
     /// If a `Clone` panics, the rows before it have been written.
     ///
     /// # Errors
-    /// Returns [`Error::BufferLength`] if a buffer does not have the length of its shape.
+    /// Returns [`Error::BufferLength`] if a buffer has the wrong length.
     pub fn write_cloned<T: Clone>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
         self.geometry().check_buffers(0, [cache.len(), update.len()], LengthUnit::Elements)?;
         self.for_each_block(|block| clone_block(block, cache, update));

@@ -31,7 +31,7 @@ impl WritePlan<'_> {
     /// for slices.
     ///
     /// # Errors
-    /// * Returns [`Error::BufferLength`] if a buffer does not have the length of its shape.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
     /// * Returns [`Error::NullBuffer`] if a buffer is null and its length is not 0.
     /// * Returns [`Error::AddressSpace`] if a buffer reaches past the end of the address space.
     /// * Returns [`Error::Overlap`] if the cache shares a byte with the update or with the plan's indices.
@@ -39,8 +39,8 @@ impl WritePlan<'_> {
     /// * Returns [`Error::ElementWidth`] if the elements are strings.
     ///
     /// # Safety
-    /// * Each buffer is null or valid for reads of its length. The cache is also valid for writes of its
-    ///   length. (A null buffer whose length is not 0 is refused.)
+    /// * Each buffer is null or valid for reads of its length. (A null buffer whose length is not 0 is
+    ///   refused.) A cache that is not null is also valid for writes of its length.
     /// * If elements have 4 bits, both buffers are initialised.
     /// * While this function runs, nothing else writes to either buffer, and nothing else reads the cache.
     pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
