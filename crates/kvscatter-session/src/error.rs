@@ -92,7 +92,7 @@ pub enum SessionError {
         /// The reason.
         why: String,
     },
-    /// Another node reads a cache's past. Since the present is the same buffer, the node may read old or new rows.
+    /// Another node reads a cache's past. It may read old or new rows, because the present is the same buffer.
     #[error(
         "cache {input:?} is read by {reader} beside what writes it: in place, that may meet old rows or new ones"
     )]
