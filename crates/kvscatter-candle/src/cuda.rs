@@ -86,7 +86,7 @@ pub struct CudaWriter {
     launches: Vec<Launch>,
     /// The layouts of the updates for which the launches were made.
     update_layouts: Vec<TypedLayout>,
-    /// The writes that the status counts bad positions of.
+    /// The writes whose bad positions the status counts.
     log: LaunchLog,
 }
 
@@ -234,17 +234,17 @@ impl CudaWriter {
             }
             let lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
             for write in &log.add(Launched::new(&sources, writes, lists)).writes {
-                // SAFETY: the conditions of `launch`.
-                // 1. Context: `with_locked` has made the context of `stream` current, in which all tensors lie.
-                // 2. Sizes: `locked` keeps the storages of caches, updates, lists and status, and the write and the
-                //    lists were made with the sizes that candle gave for them.
-                // 3. Order on one stream: a tensor that was made on `stream` is used and freed in its order. A writer
-                //    that moved to another thread has waited for the device (`WriterStream`).
-                // 4. Order between streams: a tensor of another stream has events that cudarc records and waits for
-                //    (`check_order`). Their guards live until the launch is made, so it runs after earlier uses of the
-                //    tensor, and later uses and the free run after it.
-                // 5. A program that disables these events, or that shares the device of `Device::new_cuda` between
-                //    threads, orders its work itself, as for candle's own kernels.
+                // SAFETY: the conditions of `launch` are met.
+                // 1. Context: `with_locked` has made the context of `stream` current. All tensors are in it.
+                // 2. Sizes: `locked` keeps the storages of caches, updates, lists and status. The write and the
+                //    lists were made with the sizes that candle gave for these storages.
+                // 3. Order on one stream: a tensor that was made on `stream` is used and freed in its order. A
+                //    writer that moved to another thread has waited for the device (`WriterStream`).
+                // 4. Order between streams: a tensor of another stream has events that cudarc records and waits
+                //    for (`check_order`). The guards of these events live until the launch is made. It
+                //    therefore runs after earlier uses of the tensor, and later uses and the free run after it.
+                // 5. A program that disables these events, or that shares the device of `Device::new_cuda`
+                //    between threads, must order its work itself, as for candle's own kernels.
                 unsafe { write.launch(raw(&stream), &indices, Some(status)) }?;
             }
             Ok(())

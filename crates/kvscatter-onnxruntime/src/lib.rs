@@ -158,8 +158,8 @@ fn version_of(library: &Path) -> Result<String, RuntimeError> {
     if version.is_null() {
         return Err(unusable("it does not tell its version"));
     }
-    // SAFETY: `version` is not NULL, so it is a string of the library, which ends in a zero byte and lives as long as
-    // `loaded`.
+    // SAFETY: `version` is not NULL, so it is a string of the library, which ends in a zero byte and lives as
+    // long as `loaded`.
     let version = unsafe { CStr::from_ptr(version) };
     Ok(version.to_string_lossy().into_owned())
 }

@@ -80,13 +80,15 @@ fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort:
     for (name, tensor) in &step.inputs {
         // ONNX Runtime does not write to tensors that are bound only as inputs.
         let data = tensor.as_ptr().ok_or_else(foreign_memory)?.cast_mut();
-        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before `step`.
+        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
+        // `step`.
         let value = unsafe { borrow(session, tensor, data) }?;
         binding.bind_input(*name, &value)?;
     }
     for shared in &mut step.shared {
         let data = shared.cache.as_mut_ptr().ok_or_else(foreign_memory)?;
-        // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped before `step`.
+        // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped
+        // before `step`.
         let past = unsafe { borrow(session, shared.cache, data) }?;
         binding.bind_input(shared.past, &past)?;
         // SAFETY: `data` comes from `as_mut_ptr` of `shared.cache`, which `step` borrows exclusively. The
@@ -96,7 +98,8 @@ fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort:
     }
     for (name, tensor) in &mut step.outputs {
         let data = tensor.as_mut_ptr().ok_or_else(foreign_memory)?;
-        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before `step`.
+        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
+        // `step`.
         let value = unsafe { borrow(session, tensor, data) }?;
         binding.bind_output(*name, value)?;
     }

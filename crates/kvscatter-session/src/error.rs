@@ -10,16 +10,17 @@ use crate::Sample;
 
 /// The reason why a decoder cannot be loaded or run.
 ///
-/// A session returns most errors before it writes anything. After one of these errors, rows beyond the samples' cached
-/// tokens may have been written:
+/// A session returns most errors before it writes anything. After one of these errors, rows beyond the
+/// samples' cached tokens may have been written:
 ///
 /// - [`Run`](Self::Run) and [`CacheLost`](Self::CacheLost);
-/// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and [`LogitsElement`](Self::LogitsElement) of a step;
+/// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
+///   [`LogitsElement`](Self::LogitsElement) of a step;
 /// - [`TokenUnknown`](Self::TokenUnknown), if only the first run shows the size of the vocabulary;
 /// - [`TensorTooLarge`](Self::TensorTooLarge), if there is no memory for a later run of the step.
 ///
-/// Every error leaves the counts of cached tokens unchanged. After [`CacheLost`](Self::CacheLost) the session must be
-/// opened again.
+/// Every error leaves the counts of cached tokens unchanged. After [`CacheLost`](Self::CacheLost) the session
+/// must be opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -92,7 +93,8 @@ pub enum SessionError {
         /// The reason.
         why: String,
     },
-    /// Another node reads a cache's past. It may read old or new rows, because the present is the same buffer.
+    /// Another node reads a cache's past. It may read old or new rows, because the present is the same
+    /// buffer.
     #[error(
         "cache {input:?} is read by {reader} beside what writes it: in place, that may meet old rows or new ones"
     )]
@@ -401,8 +403,8 @@ impl SessionSetting {
 }
 
 impl SessionError {
-    /// Returns the stable name of the error, such as `capacity_exceeded`. An error of the model's file or graph has the
-    /// name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind).
+    /// Returns the stable name of the error, such as `capacity_exceeded`. An error of the model's file or
+    /// graph has the name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind).
     ///
     /// The name does not change between versions, even if the variant is renamed.
     #[must_use]

@@ -41,7 +41,7 @@ impl Launched {
     }
 }
 
-/// The writes that a status counts bad positions of.
+/// The writes whose bad positions a status counts.
 #[derive(Debug, Default)]
 pub(super) struct LaunchLog {
     last: Option<Launched>,

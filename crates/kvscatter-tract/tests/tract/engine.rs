@@ -136,8 +136,8 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
     assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
 }
 
-/// tract itself would open files by their paths. kvscatter reads them through the handle of the checked folder and refuses
-/// a file that has become a pipe or a link since the check.
+/// tract itself would open files by their paths. kvscatter reads them through the handle of the checked
+/// folder and refuses a file that has become a pipe or a link since the check.
 #[cfg(unix)]
 #[test]
 fn weights_that_are_exchanged_after_the_check_are_refused() {
