@@ -82,7 +82,7 @@ pub enum SessionError {
     NotStatic {
         /// The cache's past.
         input: String,
-        /// How the cache grows. The message ends with this.
+        /// The way in which the cache grows. The message ends with it.
         growth: Growth,
     },
     /// No node writes a cache in a way that works in place.
@@ -278,7 +278,7 @@ pub enum SessionError {
         first: usize,
         /// The number of tokens of the first prompt with another length.
         other: usize,
-        /// How the caches grow. The message ends with this.
+        /// The way in which the caches grow. The message ends with it.
         growth: Growth,
     },
     /// A prompt has no tokens.
