@@ -11,7 +11,7 @@ pub enum RuntimeError {
     /// None of the searched paths contains the library.
     #[error("no ONNX Runtime found; tried {}; its library, or a folder with it, can be given", tried.join(", "))]
     Missing { tried: Vec<String> },
-    /// The named file or folder does not contain it.
+    /// The named file or folder does not contain the library.
     #[error("{}: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
     /// The library is older than [`OLDEST`](crate::OLDEST).
