@@ -30,7 +30,7 @@ read = np.zeros(batch, np.int64)  # tokens that each sample has in the cache
 
 
 def step(tokens: list[list[int]]) -> list[int]:
-    """Feeds the next tokens of each sample, padded on the right, and returns the likeliest token after them."""
+    """Feeds the next tokens of each sample, padded on the right, and returns the likeliest next token."""
     global read
     counts = np.array([len(each) for each in tokens])
     width = max(counts)

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnxscript import FLOAT16, INT64, script
 from onnxscript.values import Opset
 
-# ONNX Runtime would resolve a relative path against the folder of its own library.
+# ONNX Runtime resolves a relative path against its own folder, so the path must be absolute.
 library = str(pathlib.Path(sys.argv[1]).resolve())
 
 kvscatter = Opset("com.kvscatter", 1)

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-# ONNX Runtime would resolve a relative path against the folder of its own library.
+# ONNX Runtime resolves a relative path against its own folder, so the path must be absolute.
 library = str(pathlib.Path(sys.argv[1]).resolve())
 
 # The model has one node. An exporter makes such a node for the keys and the values of every layer.
