@@ -1,4 +1,5 @@
-//! The functions of the header with statuses as results. Every pointer that they get comes from what a test owns.
+//! The functions of the header, with results instead of statuses. Every pointer that they get points to
+//! memory of a test.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -24,7 +25,7 @@ pub(crate) struct OwnedTensor {
     pub(crate) strides: Option<Vec<i64>>,
 }
 
-/// An operator with its options.
+/// An operator and its options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operator {
     TensorScatter(kvs_tensor_scatter_options),
@@ -32,7 +33,7 @@ pub(crate) enum Operator {
     KvCacheOperation(kvs_kv_cache_operation_options),
 }
 
-/// A handle that is destroyed in the end.
+/// A handle that is destroyed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct PreparedHandle(*mut kvs_prepared);
 
@@ -86,7 +87,7 @@ impl OwnedTensor {
         Self { strides: Some(strides.to_vec()), ..Self::dense(code, shape) }
     }
 
-    /// The tensor with its element `[0, 0, …]` at this address.
+    /// Returns the tensor whose element `[0, 0, …]` has this address.
     pub(crate) fn at<T>(&self, data: *mut T) -> kvs_tensor {
         kvs_tensor {
             struct_size: size_of::<kvs_tensor>(),
@@ -98,7 +99,7 @@ impl OwnedTensor {
         }
     }
 
-    /// The tensor where its data do not matter.
+    /// Returns the tensor for calls that do not use its data.
     pub(crate) fn anywhere(&self) -> kvs_tensor {
         self.at(ptr::null_mut::<u8>())
     }
@@ -129,7 +130,7 @@ impl PreparedHandle {
         self.0
     }
 
-    /// Samples left out.
+    /// Returns the number of samples that were skipped.
     pub(crate) fn in_place(
         &self,
         call: &kvs_call,
@@ -166,12 +167,12 @@ impl PreparedHandle {
 
 impl Drop for PreparedHandle {
     fn drop(&mut self) {
-        // SAFETY: a prepare function made it, and `drop` is its last use.
+        // SAFETY: a prepare function made the handle, and `drop` is its last use.
         unsafe { kvs_prepared_destroy(self.0) };
     }
 }
 
-/// The status as a result, with the thread's last error.
+/// Converts the status to a result with the thread's last error.
 pub(crate) fn result(status: kvs_status) -> Result<(), Refused> {
     if status == kvs_status_code::KVS_OK as kvs_status {
         return Ok(());
@@ -216,7 +217,8 @@ impl From<kvs_error> for Refused {
 }
 
 fn text(line: *const c_char) -> &'static str {
-    // SAFETY: the library ends its strings with a zero byte; those in errors live as long as the tests read them.
+    // SAFETY: the library ends its strings with a zero byte, and strings in errors live as long as the tests
+    // read them.
     unsafe { CStr::from_ptr(line) }.to_str().expect("messages are UTF-8")
 }
 

@@ -1,4 +1,4 @@
-//! DLPack tensors, by their layout in dlpack.h.
+//! DLPack tensors with the layout of dlpack.h.
 
 use std::ffi::c_void;
 use std::ptr;
