@@ -109,15 +109,18 @@ impl PreparedHandle {
     pub(crate) fn new(operator: &Operator, cache: &kvs_tensor, update: &kvs_tensor) -> Result<Self, Refused> {
         let mut out = ptr::null_mut();
         let status = match operator {
-            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors'
+            // arrays.
             Operator::TensorScatter(options) => unsafe {
                 kvs_tensor_scatter_prepare(options, cache, update, &mut out)
             },
-            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors'
+            // arrays.
             Operator::KvCacheUpdate(options) => unsafe {
                 kvs_kv_cache_update_prepare(options, cache, update, &mut out)
             },
-            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors'
+            // arrays.
             Operator::KvCacheOperation(options) => unsafe {
                 kvs_kv_cache_operation_prepare(options, cache, update, &mut out)
             },
@@ -138,16 +141,16 @@ impl PreparedHandle {
         update: &kvs_tensor,
     ) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: `call`, `cache`, `update` and `written` are references, the test owns the memory that they point
-        // to, and `self` keeps the handle.
+        // SAFETY: `call`, `cache`, `update` and `written` are references, the test owns the memory that they
+        // point to, and `self` keeps the handle.
         let status = unsafe { kvs_write(self.0, call, cache, update, &mut written) };
         skipped(status, written)
     }
 
     pub(crate) fn write_many(&self, call: &kvs_call, pairs: &[kvs_pair]) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: `call` and `written` are references, `pairs` is a slice, the test owns the memory that they point
-        // to, and `self` keeps the handle.
+        // SAFETY: `call` and `written` are references, `pairs` is a slice, the test owns the memory that they
+        // point to, and `self` keeps the handle.
         let status = unsafe { kvs_write_many(self.0, call, pairs.as_ptr(), pairs.len(), &mut written) };
         skipped(status, written)
     }
@@ -158,8 +161,8 @@ impl PreparedHandle {
         [past, update, present]: [&kvs_tensor; 3],
     ) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: `call`, the tensors and `written` are references, the test owns the memory that they point to, and
-        // `self` keeps the handle.
+        // SAFETY: `call`, the tensors and `written` are references, the test owns the memory that they point
+        // to, and `self` keeps the handle.
         let status = unsafe { kvs_write_present(self.0, call, past, update, present, &mut written) };
         skipped(status, written)
     }
