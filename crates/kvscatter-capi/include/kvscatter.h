@@ -14,15 +14,16 @@
  * Errors
  *   Every function that can fail returns a kvs_status, and kvs_last_error returns the reason. After an error
  *   no byte of any cache has changed, even if the call was about many caches, and no output parameter was
- *   written. The exception is KVS_ERROR_PANIC, which is a bug in the library. A write may be partly done then.
+ *   written. The exception is KVS_ERROR_PANIC, which is a bug in the library. A write may then be partly
+ *   done.
  *
  * Memory
  *   The library keeps no pointer after the call. It allocates only in the prepare functions and frees only in
  *   kvs_prepared_destroy. A run moves the bytes of the update and no other bytes.
  *
  * Threads
- *   Any thread may call any function. A kvs_prepared is immutable, so any number of threads may use one at the
- *   same time. While a call writes memory, nothing else may read or write that memory.
+ *   Any thread may call any function. A kvs_prepared is immutable, so any number of threads may use one at
+ *   the same time. While a call writes memory, nothing else may read or write that memory.
  *
  * Structs with struct_size
  *   A struct that begins with struct_size must contain its sizeof there, which the ..._INIT macros set. Later
@@ -92,8 +93,8 @@
 
 /**
  * The values of a `kvs_status`. Each error documents what `index`, `value` and `limit` of its `kvs_error`
- * contain, and `argument` names the argument that is wrong. `limit` is always the nearest value that would
- * have been accepted.
+ * contain, and `argument` names the argument that is wrong. `limit` is the nearest value that would have
+ * been accepted.
  */
 typedef enum kvs_status_code {
   /**
