@@ -94,7 +94,7 @@
 /**
  * The values of a `kvs_status`. Each error documents what `index`, `value` and `limit` of its `kvs_error`
  * contain, and `argument` names the argument that is wrong. `limit` is the nearest value that would have
- * been accepted.
+ * been accepted. "Prepare" and "Run" mark errors that only the prepare functions or only runs return.
  */
 typedef enum kvs_status_code {
   /**
@@ -666,7 +666,7 @@ typedef struct kvs_executor {
  */
 typedef struct kvs_call {
   /**
-   * `sizeof(kvs_call)`; the `KVS_CALL_INIT` macro sets it.
+   * `sizeof(kvs_call)`. The `KVS_CALL_INIT` macro sets it.
    */
   size_t struct_size;
   /**

@@ -26,7 +26,7 @@ pub struct kvs_indices {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_call {
-    /// `sizeof(kvs_call)`; the `KVS_CALL_INIT` macro sets it.
+    /// `sizeof(kvs_call)`. The `KVS_CALL_INIT` macro sets it.
     pub struct_size: usize,
     /// TensorScatter, KVCacheUpdate: the first slot that is written, one per sample of the update. In
     /// TensorScatter this argument is optional, and without it every sample begins at slot 0.

@@ -10,7 +10,7 @@ pub type kvs_status = i32;
 
 /// The values of a `kvs_status`. Each error documents what `index`, `value` and `limit` of its `kvs_error`
 /// contain, and `argument` names the argument that is wrong. `limit` is the nearest value that would have
-/// been accepted.
+/// been accepted. "Prepare" and "Run" mark errors that only the prepare functions or only runs return.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_status_code {

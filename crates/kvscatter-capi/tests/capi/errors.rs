@@ -129,7 +129,7 @@ fn from_dlpack(device: i32, byte_offset: u64) -> Refused {
     struct DlTensor(*mut c_void, [i32; 2], i32, [u8; 2], u16, [*const i64; 2], u64);
     let tensor = DlTensor(ptr::null_mut(), [device, 0], 0, [2, 32], 1, [ptr::null(); 2], byte_offset);
     let mut out = onnx().cache.anywhere();
-    // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`; both outlive the call.
+    // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`. Both outlive the call.
     result(unsafe { kvs_tensor_from_dlpack((&raw const tensor).cast(), &mut out) }).unwrap_err()
 }
 
