@@ -27,8 +27,9 @@ def test_a_thousand_loads_and_unloads_leave_nothing_behind():
     for name, grown in told.items():
         assert grown["resident"] < 2 << 20, told
         assert grown["handles"] == 0 and grown["threads"] == 0, told
-        # A library that stays loaded has four mappings. If each cycle left one, there would be thousands. On
-        # a busy machine, threads of sessions take more arenas of malloc, which stay. They were 12 mappings once.
+        # A library that stays loaded has four mappings. If each cycle left one, there would be thousands.
+        # On a busy machine, threads of sessions take more arenas of malloc, which stay. They were 12 mappings
+        # once.
         assert grown["mappings"] < (64 if name == "session" else 4), told
     assert not told["operators"]["loaded"], told
     # Up to 1.25, each registration keeps a reference to the library until the process ends.
