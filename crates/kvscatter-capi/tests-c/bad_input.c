@@ -1,5 +1,5 @@
-/* Runs the tests of all kinds of bad input. Each call must return the documented code and a message that names
- * the argument, and it must change nothing.
+/* Runs the tests of all kinds of bad input. Each call must return the documented code and a message that
+ * names the argument, and it must change nothing.
  *
  * KVS_TESTS_PRINT=1 prints every message. */
 #include "check.h"

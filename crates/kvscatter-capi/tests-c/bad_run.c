@@ -1,5 +1,5 @@
-/* Tests calls that the run functions must refuse because of their arguments or of tensors that differ from the
- * prepared ones. */
+/* Tests calls that the run functions must refuse because of their arguments or of tensors that differ from
+ * the prepared ones. */
 #include "spoilt.h"
 
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))

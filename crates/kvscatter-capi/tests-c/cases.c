@@ -1,10 +1,10 @@
-/* Runs the cases of the generator through every function that executes them. It compares whole buffers bit for
- * bit, and errors exactly.
+/* Runs the cases of the generator through every function that executes them. It compares whole buffers bit
+ * for bit, and errors exactly.
  *
  *     cases FILE [EVERY [exact]]
  *
- * runs every EVERY-th case. `exact` omits the guards around buffers, so that a tool that watches memory detects
- * accesses outside them. */
+ * runs every EVERY-th case. `exact` omits the guards around buffers, so that a tool that watches memory
+ * detects accesses outside them. */
 #include <string.h>
 
 #include <kvscatter.h>

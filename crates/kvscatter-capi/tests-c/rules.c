@@ -4,8 +4,8 @@
 
 #include "check.h"
 
-/* A rule with its name in the oracle. It is a rule of this operator, or of every operator if the name is NULL.
- * The first row that fits is used. */
+/* A rule with its name in the oracle. It is a rule of this operator, or of every operator if the name is
+ * NULL. The first row that fits is used. */
 typedef struct row {
     const char *rule, *operator_name;
     kvs_status status;

@@ -6,8 +6,8 @@
 
 #include "memory.h"
 
-/* A float16 cache of 2 samples, 3 heads, 8 slots and 4 features. 2 rows are written at slots 1 and 6. The scene
- * contains pointers to itself, so it must not move. */
+/* A float16 cache of 2 samples, 3 heads, 8 slots and 4 features. 2 rows are written at slots 1 and 6. The
+ * scene contains pointers to itself, so it must not move. */
 typedef struct scene {
     guarded memory[5];
     int64_t cache_shape[17], update_shape[17], strides[17];
