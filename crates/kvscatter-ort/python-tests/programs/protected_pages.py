@@ -1,6 +1,6 @@
 """Writes one row of a cache whose other pages are read-only. A stray write ends the process with SIGSEGV.
 
-    protected_pages.py in-place | functional
+protected_pages.py in-place | functional
 """
 
 import ctypes
