@@ -44,7 +44,7 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
 ///         PyTorch, CuPy, JAX or any library with `__dlpack__` or `__cuda_array_interface__`. JAX arrays are
 ///         never written.
 ///     write_indices: The first slot written, one per sample, as int32 or int64 on the device. By default
-///         all samples begin at slot 0, which only linear mode allows.
+///         all samples begin at slot 0.
 ///     lengths: The number of rows of each sample that are not padding, as int32 or int64 on the device.
 ///         Padding after them is not written. This is an extension of kvscatter.
 ///     axis, mode, negative_index: Those of `tensor_scatter_`.
