@@ -16,7 +16,7 @@ pub(crate) type Shape = SmallVec<[usize; 6]>;
 /// The number of elements between neighbouring positions along each dimension.
 pub(crate) type Strides = SmallVec<[isize; 6]>;
 
-/// Whether an array is read or written.
+/// The use of an array in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,

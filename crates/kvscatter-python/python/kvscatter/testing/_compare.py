@@ -43,7 +43,7 @@ class WrongSlot:
     """A slot of a cache with wrong contents."""
 
     lane: int
-    """The sample; for ``kv_cache_operation``, ``layer * batch + sample``."""
+    """The sample, or ``layer * batch + sample`` for ``kv_cache_operation``."""
     slot: int
     """The index along the sequence axis."""
     kind: Kind

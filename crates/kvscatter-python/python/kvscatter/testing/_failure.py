@@ -28,7 +28,7 @@ class Failure:
     lanes: Lanes | None = None
     """The cache slot by slot, if it has the right shape and dtype but the wrong contents."""
     hint: str | None = None
-    """What all wrong rows have in common."""
+    """A description of what all wrong rows have in common."""
     exception: Exception | None = field(default=None, compare=False)
     """The exception that the kernel raised for a valid call."""
 
