@@ -133,7 +133,7 @@ pub enum CudaError {
     /// A call with a slot mapping has another list than the slots, or no slots.
     #[error("{}", presence(.list, *.given))]
     List {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
         /// Whether the list was given.
         given: bool,
@@ -141,7 +141,7 @@ pub enum CudaError {
     /// An address is null or not aligned.
     #[error("{}", misaligned(.list, *.address, *.alignment))]
     Address {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
         /// Its address.
         address: u64,
@@ -151,7 +151,7 @@ pub enum CudaError {
     /// A list reaches past the end of the address space.
     #[error("{}", wraps(.list, *.address, *.bytes))]
     ListWraps {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
         /// Its address.
         address: u64,
@@ -161,7 +161,7 @@ pub enum CudaError {
     /// A list, the layer or the status shares memory with a cache or a present of the launch.
     #[error("{}", overlap(.list, *.pair))]
     Overlap {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
         /// The index of the cache's pair or the present's triple in the call.
         pair: usize,
