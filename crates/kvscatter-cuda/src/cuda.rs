@@ -110,8 +110,8 @@ impl Cuda {
     /// Returns the device whose context is current on this thread.
     ///
     /// # Errors
-    /// Returns [`CudaError::NoContext`] if no context is current, and [`CudaError::Driver`] if the driver refuses
-    /// the call.
+    /// Returns [`CudaError::NoContext`] if no context is current, and [`CudaError::Driver`] if the driver
+    /// refuses the call.
     pub fn device(&self) -> Result<i32, CudaError> {
         self.driver().context()?;
         self.driver().device()
