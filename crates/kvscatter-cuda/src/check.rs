@@ -54,7 +54,7 @@ impl DeviceWrite {
     ///
     /// # Safety
     /// The 16 bytes of the status and all values of each list (its length times its width) are memory of the
-    /// current context. Nothing writes to them. So launches with this status have run.
+    /// current context. Nothing writes to them, so launches with this status must have run.
     pub unsafe fn check(&self, status: DeviceStatus, indices: &DeviceCallIndices) -> Result<(), CudaError> {
         // SAFETY: the 16 bytes of the status are memory of the current context, and nothing writes to them
         // (this function's contract).

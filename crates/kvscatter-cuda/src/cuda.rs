@@ -140,8 +140,8 @@ impl Cuda {
     /// launch.
     ///
     /// # Safety
-    /// The 16 bytes of the status are memory of the current context, and nothing writes to them. So launches
-    /// with this status have run.
+    /// The 16 bytes of the status are memory of the current context, and nothing writes to them. Launches
+    /// with this status must have run.
     pub unsafe fn read(&self, status: DeviceStatus) -> Result<StatusWords, CudaError> {
         // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context,
         // and nothing writes to them (this function's contract). Every pattern of bits is a `StatusWords`,

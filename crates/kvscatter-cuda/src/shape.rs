@@ -169,7 +169,7 @@ fn within(joined: &[Joined], slots: Loop) -> Result<u32, CudaError> {
 }
 
 /// Returns the maximum of groups of words in a present of 4-bit elements, for any position of its beginning.
-/// Each warp takes one group if rows straddle bytes.
+/// Threads take these groups if rows straddle bytes.
 ///
 /// # Errors
 /// Returns [`CudaError::TooLarge`] if the number does not fit.
