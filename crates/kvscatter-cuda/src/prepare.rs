@@ -356,7 +356,7 @@ mod tests {
     use crate::abi::Job;
     use crate::memory::{DeviceBuffer, PresentBuffers};
 
-    /// Shapes with a cache of 16 bytes and an update of 4.
+    /// Returns shapes with a cache of 16 bytes and an update of 4.
     fn shapes() -> Prepared {
         TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 4], &[1, 1, 4]).unwrap()
     }
