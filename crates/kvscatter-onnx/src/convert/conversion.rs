@@ -46,8 +46,8 @@ pub struct Converted {
 /// * Returns [`OnnxError::Capacity`] or [`OnnxError::Convert`], often wrapped in [`OnnxError::InNode`], if
 ///   this decoder cannot be converted.
 pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, OnnxError> {
-    // The caches are checked before the operator set is raised, because raising it fails for many decoders whose
-    // caches would be refused anyway.
+    // The caches are checked before the operator set is raised, because raising it fails for many decoders
+    // whose caches would be refused anyway.
     let graph = model.graph()?;
     caches::check(&graph, &Decoder::of(&graph)?, max_seq)?;
     let mut raised = model.clone();

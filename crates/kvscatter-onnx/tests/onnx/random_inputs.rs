@@ -140,7 +140,7 @@ fn dimensions_must_be_given() {
     );
 }
 
-/// A given cache is not generated and needs no sizes. The other inputs get their sizes from it.
+/// A given cache is not generated and needs no declared shape. The sizes come from the given tensors.
 #[test]
 fn only_what_is_missing_is_generated() {
     let mut model = graph(vec![

@@ -95,7 +95,7 @@ fn a_cache_that_grows_and_does_not() {
     // A buffer that past and present may share has one size.
     let made = Made::group_query().output(value("present_k", FLOAT, &["batch", "2", "past", "16"]));
     assert_eq!(decoder(made).unwrap(), 2);
-    // Equal symbols of past and present's other values are not an error here.
+    // Different symbols do not contradict each other.
     assert_eq!(decoder(Made::growing().output(value("present_k", FLOAT, &ALL))).unwrap(), 2);
 }
 
