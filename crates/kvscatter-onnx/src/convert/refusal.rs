@@ -13,10 +13,10 @@ use crate::decoder::Growth;
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum ConvertRefusal {
     // The caches.
-    /// The requested cache has no slots.
+    /// The requested number of slots is 0 or too large.
     #[error("max_seq = {max_seq}: a cache holds at least 1 slot and at most 2^31 - 1")]
     MaxSeq { max_seq: usize },
-    /// The model's past already has a fixed length.
+    /// The model's past has a fixed length other than `max_seq`.
     #[error("past {past:?} has a fixed length of {length}, max_seq = {max_seq} is another")]
     PastFixed { past: String, length: usize, max_seq: usize },
     /// Every step has more new tokens than the cache has slots.
@@ -80,7 +80,7 @@ pub enum ConvertRefusal {
     /// No mask is applied to the scores, so empty slots would be attended to.
     #[error("the scores are not masked: slots that are still empty would be attended to")]
     Unmasked,
-    /// The scores have another rank than 4.
+    /// The scores are not `[batch, .., new tokens, slots]`.
     #[error("the scores of rank {rank} are not [batch, .., new tokens, slots]")]
     ScoresShape { rank: usize },
     /// The scores have a type for which no mask is made.

@@ -12,7 +12,7 @@
 //! adds up the counters in the running process.
 //!
 //! The standard library has no counters. Its clones of strings and growing vectors are visible in the second
-//! part of the count, which is allocations and their bytes. Its searches over elements of its own types, such
+//! part of the count, which is allocations and their bytes. Its searches over elements of standard types, such
 //! as `slice.contains(&name)`, are visible in neither part. Write `iter().any(..)` instead or, better, keep a
 //! map.
 //!
