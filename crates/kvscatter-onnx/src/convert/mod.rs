@@ -5,7 +5,7 @@
 //! masks are evaluated in a few situations and compared with this rule:
 //!
 //! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and
-//! `attention_mask[b, j]`
+//! > `attention_mask[b, j]`
 //!
 //! A decoder is converted only if its masks follow the rule. One mask, computed once per step, replaces them.
 //! Then both graphs are evaluated in the same situations, and all other values that the arithmetic uses must
