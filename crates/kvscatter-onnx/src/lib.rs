@@ -83,3 +83,8 @@ pub use node_label::NodeLabel;
 pub use save::{DataFile, DataFileOrigin, WeightTransfer};
 pub use tensor::{Data, DataMut, Tensor, TensorError, storage_len};
 pub use tensor_proto::{read_tensor_pb, write_tensor_pb};
+
+/// The examples of this crate's README are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
