@@ -35,7 +35,7 @@ def commands(page: str) -> list[str]:
     """Returns the lines of shell blocks that run the command on decoders, installed or built."""
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     lines = [
-        line.replace("cargo run --release -- ", "kvscatter ")
+        re.sub(r"cargo run --release (--features \S+ )?-- ", "kvscatter ", line)
         for block in blocks
         for line in block.splitlines()
     ]

@@ -131,3 +131,8 @@ pub use write::{BufferPairs, CacheMemory, RawBuffer, WritePlan, Written};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So are those of the repository's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct RepositoryReadme;
