@@ -1,7 +1,8 @@
 //! Tables on the terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-use kvscatter_bench::{MedianSpread, Spread, Variation, units};
+use kvscatter_bench::{MedianSpread, Spread, Variation};
+use kvscatter_text::units;
 
 use crate::results::{CaseResults, EngineResults, Note, Results};
 use crate::target::{Status, Verdict};
