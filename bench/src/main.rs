@@ -31,9 +31,9 @@ use crate::suite::{Row, Suite};
 
 /// Times the KV-cache write and compares it with memcpy, a hand-written loop of memcpys, and other libraries.
 ///
-/// The result of every engine is checked before the engine is timed. Close other programs first. The A/A spread
-/// compares an engine with itself. It shows how much of a ratio is noise. Small hot cases are measured again in fresh
-/// processes. A target counts as not measured if the spread or these processes put it in doubt.
+/// The result of every engine is checked before the engine is timed. Close other programs first. The A/A
+/// spread compares an engine with itself. It shows how much of a ratio is noise. Small hot cases are measured
+/// again in fresh processes. A target that the spread or these processes put in doubt counts as not measured.
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask bench",
@@ -177,7 +177,7 @@ fn measure_row(row: &Row, peers: &Peers, arguments: &Arguments, bar: &ProgressBa
     results
 }
 
-/// Returns the case with the measurements of fresh processes, if it is hot and small enough to be measured again.
+/// Adds the measurements of fresh processes, if the case is hot and small.
 fn compared(mut case: CaseResults, row: &Row, arguments: &Arguments, bar: &ProgressBar) -> CaseResults {
     const MOMENT: usize = 16 << 20;
     let is_small = case.moved_bytes < MOMENT && !case.case.temperature.is_cold();
@@ -191,7 +191,7 @@ fn compared(mut case: CaseResults, row: &Row, arguments: &Arguments, bar: &Progr
     case
 }
 
-/// Measures one case. The case's memory is mapped and unmapped here, because the largest cases do not fit together.
+/// Measures one case. Maps and unmaps its memory, because the largest cases do not fit together.
 fn measure_case(
     parameters: &Parameters,
     peers: Option<&Peers>,
@@ -215,8 +215,8 @@ fn measure_case(
 
 /// Returns the time and the rounds for a case.
 ///
-/// A call that moves hundreds of megabytes takes so long that few rounds suffice. Cold calls cannot be repeated within
-/// a sample, so they get more time.
+/// A call that moves hundreds of megabytes takes so long that few rounds suffice. Cold calls cannot be
+/// repeated within a sample, so they get more time.
 fn budget(case: &Case, quick: bool) -> Budget {
     const LARGE: usize = 256 << 20;
     let Budget { time, min_rounds } = if quick { Budget::quick() } else { Budget::full() };

@@ -82,8 +82,8 @@ fn pair<'a>(case: &'a Measured, names: [&str; 2]) -> Option<[&'a Time; 2]> {
     Some([ours?, theirs?])
 }
 
-/// Checks that the writer is as fast as the core, up to [`TARGET`], and faster than candle's operations. A short run
-/// never fails.
+/// Checks that the writer is as fast as the core, up to [`TARGET`], and faster than candle's operations. A
+/// short run never fails.
 pub(super) fn check(results: &Results) -> Result<(), String> {
     let missed: Vec<_> = results.cases.iter().flat_map(missed).collect();
     missed.iter().for_each(|line| println!("missed: {line}"));

@@ -8,7 +8,7 @@ use crate::plots::{Figure, Look, PlotLine};
 
 const ORANGE: u32 = 0xbc4c00;
 
-/// The largest allowed ratio between the times of the static caches at the longest and at the shortest context.
+/// The largest allowed ratio of the static caches' time at the longest context to that at the shortest.
 const FLAT: f64 = 1.5;
 
 /// Returns the table for a terminal.
