@@ -182,7 +182,7 @@ fn what_has_no_equal_is_refused_with_node_and_versions() {
     assert_eq!(
         refused(13, training),
         "node 0 \"batchnormalization\" (BatchNormalization, domain ai.onnx, version 13): the operator changed between \
-         versions 13 and 24 of its set: with outputs for training it had others"
+         versions 13 and 24 of its set: its outputs for training are different"
     );
     let changed = [
         (11, node("Dropout", &["x"]).outputs(&["y", "mask"])),
