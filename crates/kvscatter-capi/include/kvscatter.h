@@ -862,8 +862,7 @@ const char *kvs_status_name(kvs_status status);
  * - `out` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
  *   returns.
  */
-kvs_status kvs_tensor_from_dlpack(const void *dl_tensor,
-                                  struct kvs_tensor *out);
+kvs_status kvs_tensor_from_dlpack(const void *dl_tensor, struct kvs_tensor *out);
 
 /**
  * Frees a prepared write. NULL is allowed. No other thread may still use the prepared write.

@@ -77,7 +77,6 @@ def test_as_on_a_device(tmp_path: pathlib.Path) -> None:
     [
         ("docs/python/cuda.md", 7 + 5),
         ("docs/cuda.md", 4),
-        ("README.md", 3),
         ("crates/kvscatter-python/README.md", 3),
     ],
 )

@@ -43,3 +43,8 @@ pub use rows::Rows;
 pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
 pub use tensor::{Memory, Tensor};
+
+/// The examples of this crate's README are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

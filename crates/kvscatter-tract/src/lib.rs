@@ -93,7 +93,7 @@ mod tests {
             .filter_map(|line| line.strip_prefix("//!"))
             .map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line)))
             .collect();
-        let readme = include_str!("../../../README.md");
+        let readme = include_str!("../README.md");
         let shown = readme.split("```rust\n").find(|block| block.contains("kvscatter_tract::Tract"));
         let shown = shown.and_then(|block| block.split("```").next()).unwrap();
         assert!(documented.contains(shown), "{shown}");

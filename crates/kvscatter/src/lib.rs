@@ -126,3 +126,13 @@ pub use geometry::{Block, Geometry, Layout, Loop};
 pub use plan::{Call, Convention, Integers, Lengths, Mode, NegativeIndex, OutOfRange, Positions, Segment};
 pub use prepared::Prepared;
 pub use write::{BufferPairs, CacheMemory, RawBuffer, WritePlan, Written};
+
+/// The examples of this crate's README are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// So are those of the repository's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct RepositoryReadme;
