@@ -26,8 +26,8 @@ SOURCE = "kvscatter.cu"
 #: The files that it consists of.
 SOURCES = (SOURCE, "abi.cuh", "rule.cuh", "walk.cuh")
 FATBIN_FILE, PTX_FILE = "kvscatter.fatbin", "kvscatter.ptx"
-#: The checked-in files. They are compared after decompression, because the compressed bytes depend on the version
-#: of zlib.
+#: The checked-in files. They are compared after decompression, because the compressed bytes depend on the
+#: version of zlib.
 CHECKED_IN = (FATBIN_FILE, f"{PTX_FILE}.gz", "made-by.txt")
 TOOLS = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/bin"
 CUOBJDUMP = str(TOOLS / "cuobjdump")

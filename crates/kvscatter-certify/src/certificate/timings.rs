@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The times, byte counts and memory use that were measured or computed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
-    /// The time of a cache's own nodes at two capacities. Absent if no cache has nodes of its own.
+    /// The time of a cache's own nodes at two capacities. Absent if no cache has such nodes.
     pub cache_path: Option<CachePathTimes>,
     /// The bytes that a decode step moves in the caches. They are computed from shapes, not measured.
     pub bytes_moved: Option<BytesMoved>,
