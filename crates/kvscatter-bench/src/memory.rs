@@ -22,7 +22,7 @@ pub(crate) struct Region {
 impl Region {
     pub(crate) fn new(len: usize, pages: Pages) -> Result<Self, BenchError> {
         let system = |what| move |cause| BenchError::System { what, cause };
-        // The mapping consists of whole large pages, with room to begin at a multiple of [`ALIGN`].
+        // The mapping consists of whole large pages, with room to begin at a multiple of `ALIGN`.
         let room = len.next_multiple_of(ALIGN) + ALIGN;
         let mut map = MmapMut::map_anon(room).map_err(system("memory map"))?;
         advise(&map, pages).map_err(system("page size"))?;

@@ -15,7 +15,7 @@ pub enum CertifyError {
     /// The model's file or graph cannot be read or understood.
     #[error(transparent)]
     Onnx(#[from] kvscatter_onnx::OnnxError),
-    /// The engine failed, or the model's inputs and outputs are not those of a decoder.
+    /// The engine failed, or the model's inputs, outputs or sizes cannot be used for a certification.
     #[error(transparent)]
     Session(#[from] kvscatter_session::SessionError),
     /// Adds the path of the model, because two models are involved.

@@ -39,7 +39,8 @@ impl<'r> Reference<'r> {
     /// Computes logits for a prompt, and then for `steps` more tokens.
     ///
     /// The prompt is fed at once. Each further token is the most likely one and is fed alone. If the engine
-    /// refuses a step of the model under test, the remaining tokens are 0 and have no logits.
+    /// refuses a step of the model under test, the rest of the sequence has no logits, and its tokens after
+    /// the prompt are 0.
     pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, SessionError> {
         let mut sequence = Sequence::default();
         let done = self.feed_greedy(&mut sequence, prompt, steps);

@@ -40,7 +40,7 @@ impl CheckBuilder {
         self.failed > 0
     }
 
-    /// Finishes the claim. It is not measured if nothing was examined.
+    /// Finishes the claim. If nothing was examined, the verdict is that the claim was not measured.
     pub(crate) fn into_check(self, evidence: impl FnOnce(u64) -> String) -> Check {
         if self.looked == 0 && self.failed == 0 {
             return Check::not_measured(self.id, self.claim, "no run came that far");

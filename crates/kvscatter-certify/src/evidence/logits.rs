@@ -9,7 +9,7 @@ use crate::report::words;
 
 use super::check_builder::{CheckBuilder, Place};
 
-/// A largest difference of logits that counts as equal: `absolute + relative × the largest expected logit`.
+/// The tolerance for differences of logits: `absolute + relative × the largest expected logit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
     absolute: f64,

@@ -196,7 +196,7 @@ mod tests {
         found.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns copies of a certificate. In each copy, a hostile string replaces another field of free text.
+    /// Returns copies of a certificate. In each copy, a hostile string replaces one field of free text.
     fn hostile() -> Vec<Certificate> {
         fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
             match value {

@@ -10,8 +10,8 @@ use crate::report::words;
 
 /// The number of samples of a scenario that are drawn. More samples show nothing new.
 const MOST_SAMPLES: usize = 8;
-/// The number of steps that are drawn. If there are more, half of these are the first ones and half the last
-/// ones.
+/// The number of steps that are drawn. If a scenario has more, half of the drawn steps are its first and half
+/// are its last ones.
 const MOST_STEPS: usize = 48;
 
 /// Lengths in pixels at the picture's natural size.

@@ -86,7 +86,7 @@ fn path(line: &Line<'_>, x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> St
     line.points.iter().map(place).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the next larger number that is 1, 2 or 5 times a power of ten.
+/// Returns the smallest number that is at least `value` and is 1, 2 or 5 times a power of ten.
 fn nice(value: f64) -> f64 {
     let power = 10f64.powf(value.max(1.0).log10().floor());
     let step = [1.0, 2.0, 5.0].into_iter().find(|step| step * power >= value);
