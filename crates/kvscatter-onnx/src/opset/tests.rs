@@ -215,7 +215,7 @@ fn other_domains_newer_sets_and_functions_of_the_model() {
     foreign.domain = Some("com.example".to_owned());
     assert_eq!(upgraded(11, foreign.into()), ["Squeeze(x){axes=[0]} -> y"]);
 
-    let mut newer = model(26, node("Whatever", &["x"]));
+    let mut newer = model(26, node("Unknown", &["x"]));
     upgrade(&mut newer, 24).unwrap();
     assert_eq!(newer.opset_import[0].version, Some(26));
 
