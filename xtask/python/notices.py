@@ -23,11 +23,11 @@ CHOSEN = ("Apache-2.0", "MIT", "BSD-2-Clause", "ISC", "Zlib")
 """The accepted licences, in order of preference. All except Apache-2.0 require the crate's own licence text."""
 
 HEAD = """\
-The compiled module of this package holds code of others, under the licences that this file names. Where a licence
-is Apache-2.0, its text is that of LICENSE-APACHE, which lies beside this file; the others' follow the list.
+The compiled module of this package contains third-party code under the licences that are listed here. The text
+of Apache-2.0 is in LICENSE-APACHE, next to this file. The texts of the other licences follow the list.
 
-Of no crate: the Rust standard library (Apache-2.0, https://github.com/rust-lang/rust), and code generated from
-onnx.proto (Apache-2.0, https://github.com/onnx/onnx).
+Not from a crate: the Rust standard library (Apache-2.0, https://github.com/rust-lang/rust), and code generated
+from onnx.proto (Apache-2.0, https://github.com/onnx/onnx).
 
 """
 
@@ -61,9 +61,7 @@ def chosen(crate: dict[str, Any]) -> str:
     for licence in CHOSEN:
         if licence in offered:
             return licence
-    raise SystemExit(
-        f"{crate['name']} is {crate['license']}: read it, and teach {pathlib.Path(__file__).name}"
-    )
+    raise SystemExit(f"{crate['name']} is {crate['license']}: read it, and add it to CHOSEN")
 
 
 def notice(crate: dict[str, Any], licence: str) -> list[str]:

@@ -19,7 +19,7 @@ const TESTS: &str = "crates/kvscatter-ort/python-tests";
 const GLIBC: Tool = Tool {
     name: "glibc 2.33 or newer",
     probe: "python3 -c __import__('ctypes').CDLL(None).mallinfo2",
-    install: "the suite runs on Linux",
+    install: "run the tests on Linux with glibc",
 };
 
 /// Runs the Python tests, in one virtual environment for each version.

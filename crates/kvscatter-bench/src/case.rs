@@ -177,10 +177,10 @@ impl Case {
         }
         let is_cold = parameters.temperature.is_cold();
         if !is_cold && parameters.layers > 1 {
-            return refuse(format!("layers = {}: a hot case has 1", parameters.layers)); // Condition 3
+            return refuse(format!("layers = {}: must be 1 in a hot case", parameters.layers)); // Condition 3
         }
         if is_cold && parameters.form == Form::Functional {
-            return refuse("form functional: only hot cases have it".to_owned());
+            return refuse("form functional: must be in-place in a cold case".to_owned());
         }
         if parameters.update == UpdateLayout::Bshd && (shape.len() != 4 || axis != 2 || bits < 8) {
             let rank = shape.len();

@@ -25,7 +25,7 @@ pub enum BenchError {
         available: u64,
     },
     /// The system did not provide pages of the requested size.
-    #[error("{}pages 2m: the system gave {} of {} MiB, see /sys/kernel/mm/transparent_hugepage; pages 4k always come", prefix(.name), .given >> 20, .needed >> 20)]
+    #[error("{}pages 2m: the system gave {} of {} MiB, see /sys/kernel/mm/transparent_hugepage; pages 4k are always available", prefix(.name), .given >> 20, .needed >> 20)]
     Pages {
         /// The case.
         name: String,
@@ -35,7 +35,7 @@ pub enum BenchError {
         needed: u64,
     },
     /// A cold case has too few layers for all engines.
-    #[error("{}layers = {layers}: must be at least {needed}, {each} for each engine and for one of them again", prefix(.name))]
+    #[error("{}layers = {layers}: must be at least {needed}, {each} for each engine and {each} more for the engine that is timed twice", prefix(.name))]
     Layers {
         /// The case.
         name: String,

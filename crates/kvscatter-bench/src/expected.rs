@@ -111,7 +111,7 @@ fn by_oracle<E: Copy>(case: &Case, task: Task, starts: &[i64], cache: &[E], upda
     };
     let update = in_order(case, update);
     let (cache, shape) = (Tensor::new(cache, &parameters.shape), case.update_shape());
-    #[expect(clippy::expect_used, reason = "a case is valid, and the oracle agrees on what that is")]
+    #[expect(clippy::expect_used, reason = "a case is valid, and the oracle accepts every valid case")]
     let outcome =
         operator.run(cache, Tensor::new(&update, &shape), Some(&starts), None).expect("a valid case");
     outcome.present

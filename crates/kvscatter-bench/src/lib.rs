@@ -23,7 +23,10 @@ mod machine;
 mod measure;
 mod memory;
 mod paint;
-#[expect(unsafe_code, reason = "only this module copies without bounds checks and has threads that borrow")]
+#[expect(
+    unsafe_code,
+    reason = "only this module copies without bounds checks and shares borrowed data with threads"
+)]
 mod raw;
 mod report;
 mod scene;

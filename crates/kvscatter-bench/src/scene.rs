@@ -115,7 +115,7 @@ impl Scene {
             .iter_mut()
             .zip(&self.updates)
             .map(|(cache, update)| Buffers { cache, update, present: present.take().unwrap_or_default() });
-        #[expect(clippy::expect_used, reason = "documented: the layer is there")]
+        #[expect(clippy::expect_used, reason = "the documented panic")]
         let keys = buffers.next().expect("a layer of the case");
         Call { layer, starts: &self.starts, keys, values: buffers.next() }
     }

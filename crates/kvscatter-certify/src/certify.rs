@@ -79,7 +79,7 @@ pub fn certify(
     let observed = observe(&mut runner, &plan, progress)?;
     let (mut timings, mut timed) = (None, Vec::new());
     if options.is_timed {
-        progress(Progress { doing: "taking times", done: 0, total: 0 });
+        progress(Progress { doing: "measuring times", done: 0, total: 0 });
         let model = Timed { file: &file, model: &model, interface: &runner.interface };
         (timings, timed) = take_times(engine, options, &setting, model, original.as_ref())?;
     }
@@ -198,7 +198,7 @@ fn take_times(
         Err(CertifyError::Session(
             error @ (session::SessionError::Run { .. } | session::SessionError::Load { .. }),
         )) => {
-            const CLAIM: &str = "The time of a step can be taken.";
+            const CLAIM: &str = "The time of a step can be measured.";
             Ok((None, vec![Check::not_measured("timed", CLAIM, error.to_string())]))
         }
         Err(error) => Err(error),

@@ -30,23 +30,24 @@ pub enum CertifyError {
     #[error("cache {input:?} is not static, its style is {style}: {growth}")]
     NotStatic { input: String, style: String, growth: Growth },
     /// The original is the model itself, so equal logits would prove nothing.
-    #[error("{}: the original is the model itself, byte for byte: give the one it was made from", path.display())]
+    #[error("{}: the original has the same files as the model: give the model that it was made from", path.display())]
     OriginalIsModel { path: PathBuf },
     /// The cache's element type has no canaries. Only types that attention computes with or dequantises have
     /// them.
-    #[error("cache {input:?} is of {element}, which no canary can be painted in")]
+    #[error("cache {input:?} has elements of type {element}, for which there are no canaries")]
     NoCanary { input: String, element: ElementType },
 
     // Errors about the options.
     /// The number of prompts differs from the batch.
-    #[error("{prompts} prompts are no batch of {batch}")]
+    #[error("{prompts} prompts do not match a batch of {batch}")]
     PromptCount { prompts: usize, batch: usize },
     /// The longest prompt and the steps after it do not fit the capacity, or a prompt is empty.
     #[error(
-        "a prompt of {longest} tokens, at least 1, and {steps} steps do not fit a cache of {capacity} slots"
+        "a prompt of {longest} tokens and {steps} steps must fit a cache of {capacity} slots, and every prompt must \
+         have at least 1 token"
     )]
     PromptTooLong { longest: usize, steps: usize, capacity: usize },
     /// The batch or the capacity is too small for the claims to be examined.
-    #[error("a batch of {batch} and a capacity of {capacity} are too small: at least 1 and 2 are needed")]
+    #[error("the batch is {batch} and the capacity is {capacity}, but they must be at least 1 and 2")]
     TooSmall { batch: usize, capacity: usize },
 }

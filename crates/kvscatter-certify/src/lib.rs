@@ -4,7 +4,7 @@
 //! runs the model on tensors that this crate owns, so that this crate can read every byte of every cache
 //! after every step.
 #![warn(missing_debug_implementations)]
-#![deny(unsafe_code, reason = "only where memory is measured is any needed")]
+#![deny(unsafe_code, reason = "only the measurement of memory needs unsafe code")]
 
 pub mod certificate;
 mod certify;

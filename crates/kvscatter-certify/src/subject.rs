@@ -26,8 +26,8 @@ pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Certi
         let data = file.open(Path::new(location))?;
         external_data.push(hash(location, data).map_err(in_file(location.as_ref()))?);
     }
-    let said = [proto.producer_name.as_deref(), proto.producer_version.as_deref()];
-    let said: Vec<&str> = said.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    let program = [proto.producer_name.as_deref(), proto.producer_version.as_deref()];
+    let program: Vec<&str> = program.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     Ok(Subject {
         file: hash(&name, kvscatter_onnx::file::open(path)?.0).map_err(in_file(path))?,
         external_data,
@@ -44,19 +44,19 @@ pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Certi
                 version: import.version.unwrap_or_default(),
             })
             .collect(),
-        producer: producer(&said.join(" "), proto),
+        producer: producer(&program.join(" "), proto),
     })
 }
 
 /// Returns the program that wrote the model and the one that converted it: `pytorch 2.15.0, converted by
 /// kvscatter 0.1.0`. Conversion keeps the producer, and adds the version of kvscatter to the metadata.
-fn producer(said: &str, proto: &ModelProto) -> String {
+fn producer(program: &str, proto: &ModelProto) -> String {
     let mut properties = proto.metadata_props.iter();
     let version = properties.find(|property| property.key.as_deref() == Some("kvscatter.version"));
     match version.and_then(|property| property.value.as_deref()) {
-        None => said.to_owned(),
-        Some(version) if said.is_empty() => format!("converted by kvscatter {version}"),
-        Some(version) => format!("{said}, converted by kvscatter {version}"),
+        None => program.to_owned(),
+        Some(version) if program.is_empty() => format!("converted by kvscatter {version}"),
+        Some(version) => format!("{program}, converted by kvscatter {version}"),
     }
 }
 

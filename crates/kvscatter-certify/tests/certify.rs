@@ -64,8 +64,8 @@ fn an_int8_decoder_is_compared_where_steps_are_the_same() {
         let check = |id| certificate.evidence.checks().find(|check| check.id == id).unwrap();
         let batches = check("logits-equal-in-batches");
         assert_eq!(batches.verdict, Verdict::NotComparable);
-        let says = "not comparable because DynamicQuantizeLinear (\"/model/layers.0/input_layernorm/Mul_1_output_0_QuantizeLinear\") and 8 more compute one scale";
-        assert!(batches.evidence.starts_with(says), "{}", batches.evidence);
+        let start = "not comparable because DynamicQuantizeLinear (\"/model/layers.0/input_layernorm/Mul_1_output_0_QuantizeLinear\") and 8 more compute one scale";
+        assert!(batches.evidence.starts_with(start), "{}", batches.evidence);
         assert!(check("initial-values-do-not-matter").evidence.contains("padding on the left was left out"));
         // The rows must be equal bit for bit in every scenario.
         for id in ["rows-equal-unaliased-run", "logits-equal-unaliased-run", "present-aliases-past"] {

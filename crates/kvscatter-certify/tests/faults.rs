@@ -192,7 +192,7 @@ fn a_lowered_model_is_refused_for_what_writes_its_caches() {
         .save_with_weights(&lowered, WeightTransfer::Copy)
         .unwrap();
     let error = certify(&Fake(Fault::None), &CertifyOptions { model: lowered, ..options(None) }, &mut |_| {});
-    let says = error.unwrap_err().to_string();
-    let says = says.split_once("lowered.onnx: ").unwrap().1;
-    assert_eq!(says, "cache \"key_cache.0\" is not written in a way that can be run: ScatterND writes it");
+    let message = error.unwrap_err().to_string();
+    let message = message.split_once("lowered.onnx: ").unwrap().1;
+    assert_eq!(message, "cache \"key_cache.0\" is not written in a way that can be run: ScatterND writes it");
 }

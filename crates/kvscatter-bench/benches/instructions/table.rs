@@ -11,8 +11,8 @@ use crate::Result;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/counts.toml");
 
 const HEADER: &str = "\
-# Instructions per call of the AVX2 kernels, as `cargo xtask instructions --bless` has counted them.
-# They depend on the compiler, which is therefore named.
+# Instructions per call of the AVX2 kernels, counted by `cargo xtask instructions --bless`.
+# The counts depend on the compiler, so its version is recorded.
 
 ";
 

@@ -58,7 +58,7 @@ impl Starts {
             }
             Self::Rule(_) => Ok(()),
             Self::List(starts) if starts.len() != dims.batch => {
-                Err(format!("starts: {} of them, the batch is {}", starts.len(), dims.batch))
+                Err(format!("starts: got {}, must be {}, one for each sample", starts.len(), dims.batch))
             }
             Self::List(starts) => {
                 let last = if circular { dims.capacity - 1 } else { dims.capacity - rows };

@@ -25,7 +25,7 @@ impl Engine for HandLoop {
 
     fn prepare(&self, case: &Case, scene: &Scene) -> Result<Box<dyn Run>, Unsupported> {
         if straddles(&case.dims()) {
-            return Err(Unsupported("memcpy moves no half bytes".to_owned()));
+            return Err(Unsupported("memcpy cannot move half bytes".to_owned()));
         }
         Ok(Box::new(HandLoopRun { case: case.clone(), runs: runs(case, Task::Write, scene.starts()) }))
     }

@@ -56,7 +56,7 @@ impl Engine for Memcpy {
 
     fn prepare(&self, case: &Case, scene: &Scene) -> Result<Box<dyn Run>, Unsupported> {
         if self.pool.is_some() && straddles(&case.dims()) {
-            return Err(Unsupported("rows that straddle bytes are not shared out".to_owned()));
+            return Err(Unsupported("rows that straddle bytes cannot be divided among threads".to_owned()));
         }
         let runs = runs(case, Task::Memcpy, scene.starts());
         Ok(Box::new(MemcpyRun { case: case.clone(), runs, pool: self.pool.clone() }))

@@ -28,7 +28,7 @@ impl Histogram {
     #[must_use]
     pub fn svg(&self, title: &str) -> String {
         let mut document = String::new();
-        #[expect(clippy::expect_used, reason = "nothing can go wrong with a picture drawn into memory")]
+        #[expect(clippy::expect_used, reason = "drawing into memory cannot fail")]
         self.draw(&mut document, title).expect("a picture in memory");
         document
     }

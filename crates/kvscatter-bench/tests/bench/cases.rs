@@ -6,7 +6,7 @@ use kvscatter_bench::{BenchError, CacheDims, Case, Form, Pages, Scene, Temperatu
 use crate::support::{case, parse};
 
 #[test]
-fn everything_that_can_be_said() {
+fn every_parameter_is_read() {
     let case = case(
         r#"
         name = "all of it"
@@ -81,7 +81,7 @@ fn nonsense_is_refused_in_one_line() {
         ("mode = \"ring\"", "mode 'ring': must be linear or circular"),
         ("rows = 0", "rows = 0: must be 1 to 8, the cache's capacity"),
         ("rows = 9", "rows = 9: must be 1 to 8, the cache's capacity"),
-        ("starts = [1]", "starts: 1 of them, the batch is 2"),
+        ("starts = [1]", "starts: got 1, must be 2, one for each sample"),
         ("starts = [0, 8]", "starts[1] = 8: must be 0 to 7"),
         (
             "starts = \"even\"",
@@ -90,8 +90,11 @@ fn nonsense_is_refused_in_one_line() {
         ("starts = \"wrap\"", "starts wrap: mode is linear, must be circular"),
         ("starts = \"wrap\"\nmode = \"circular\"", "starts wrap: rows = 1, must be at least 2"),
         ("layers = 0", "layers = 0: must be at least 1"),
-        ("layers = 2", "layers = 2: a hot case has 1"),
-        ("temperature = \"flushed\"\nform = \"functional\"", "form functional: only hot cases have it"),
+        ("layers = 2", "layers = 2: must be 1 in a hot case"),
+        (
+            "temperature = \"flushed\"\nform = \"functional\"",
+            "form functional: must be in-place in a cold case",
+        ),
         (
             "update = \"bshd\"\naxis = 1",
             "update bshd: rank 4, axis 1, 16-bit elements, must be rank 4, axis 2",
@@ -101,13 +104,13 @@ fn nonsense_is_refused_in_one_line() {
         ("threads = 1000000", "threads = 1000000: must be 1 to "),
         ("sede = 1", "unknown field `sede`"),
     ];
-    for (line, says) in lines {
+    for (line, expected) in lines {
         let base = ["shape = [2, 3, 8, 4]", "rows = 1"];
         let key = |line: &str| line.split(" =").next().unwrap().to_owned();
         let kept = base.into_iter().filter(|kept| !line.lines().any(|line| key(line) == key(kept)));
         let text = kept.chain([line]).collect::<Vec<_>>().join("\n");
         let error = parse(&text).expect_err(&text);
-        assert!(error.contains(says), "{line}: {error}");
+        assert!(error.contains(expected), "{line}: {error}");
         assert!(!error.contains('\n') && !error.contains("untagged"), "{line}: {error}");
     }
 }

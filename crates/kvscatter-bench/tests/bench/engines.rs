@@ -152,13 +152,13 @@ fn a_wrong_engine_is_named_and_never_timed() {
         (functional, present, "step 0: present: byte 9 of 1536 is"),
         (functional, |call| call.keys.present.fill(0), "bytes differ"),
     ];
-    for (kind, slip, says) in slips {
+    for (kind, slip, message) in slips {
         let case = case(&format!("shape = [3, 2, 16, 8]\nrows = 3\n{kind}"));
         let mut engines = built_in(&case);
         engines.push(Box::new(Slip { name: "slips", slip, fails: false }));
         let report = run(&case, &engines).unwrap();
         let wrong = &report.entries.last().unwrap().outcome;
-        assert!(matches!(wrong, Outcome::Wrong(text) if text.contains(says)), "{says}: {wrong:?}");
+        assert!(matches!(wrong, Outcome::Wrong(text) if text.contains(message)), "{message}: {wrong:?}");
         assert!(report.times("slips").is_none() && report.ratio("slips", MEMCPY).is_none());
         assert!(report.ratio(KVSCATTER, HAND_LOOP).is_some(), "the others go on");
     }
@@ -224,12 +224,12 @@ fn a_cold_case_has_layers_for_everyone() {
     let error = run(&three, &built_in(&three)).expect_err("three engines, one of them twice");
     assert_eq!(
         error.to_string(),
-        "layers = 3: must be at least 4, 1 for each engine and for one of them again"
+        "layers = 3: must be at least 4, 1 for each engine and 1 more for the engine that is timed twice"
     );
     let seven = case("shape = [3, 2, 16, 8]\nrows = 3\ntemperature = \"flushed-rows\"\nlayers = 7");
     let error = run(&seven, &built_in(&seven)).expect_err("a layer before each");
     assert_eq!(
         error.to_string(),
-        "layers = 7: must be at least 8, 2 for each engine and for one of them again"
+        "layers = 7: must be at least 8, 2 for each engine and 2 more for the engine that is timed twice"
     );
 }

@@ -237,8 +237,8 @@ impl ScenarioSetting {
         }
         Scenario {
             name: "ragged decode".to_owned(),
-            description: "every sample token by token at its own slot; short ones write their first token again until it is \
-                   their turn"
+            description: "every sample token by token at its own slot, where short samples repeat their first token until \
+                   they start"
                 .to_owned(),
             sequences: self.as_given(),
             is_as_reference: false,

@@ -69,7 +69,7 @@ pub(crate) fn paint(element: ElementType, bytes: &mut [u8], numbers: &mut Number
         let bits = numbers.next();
         // A 32-bit float represents these 24 bits exactly. The result is between -1 and 1.
         let unit = f64::from(u32::try_from(bits >> 40).unwrap_or_default()) / f64::from(1_u32 << 23) - 1.0;
-        #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
+        #[expect(clippy::cast_possible_truncation, reason = "the value is meant to be rounded")]
         let single = unit as f32;
         let step = i8::try_from(bits % 3).unwrap_or_default();
         let value: &[u8] = match element {

@@ -43,7 +43,7 @@ impl CheckBuilder {
     /// Finishes the claim. If nothing was examined, the verdict is that the claim was not measured.
     pub(crate) fn into_check(self, evidence: impl FnOnce(u64) -> String) -> Check {
         if self.looked == 0 && self.failed == 0 {
-            return Check::not_measured(self.id, self.claim, "no run came that far");
+            return Check::not_measured(self.id, self.claim, "no run reached this check");
         }
         let mut check = Check::passed(self.id, self.claim, evidence(self.looked));
         if self.failed > 0 {

@@ -118,7 +118,7 @@ impl Comparison {
         if let Some(message) = difference.beyond(document.tolerance) {
             *if token.is_mid_cache { &mut self.wrong_mid_cache } else { &mut self.wrong_at_start } += 1;
             let place = Place { scenario: &document.scenario, step: token.step };
-            let message = format!("{message} (caches of {})", words::fill(document.fill));
+            let message = format!("{message} (caches initially filled with {})", words::fill(document.fill));
             check.fail(Failure { sample: Some(token.sample), ..place.failure(message) });
         }
     }

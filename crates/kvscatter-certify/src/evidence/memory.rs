@@ -42,7 +42,7 @@ impl MemoryChecks {
         Self {
             aliased: CheckBuilder::new(
                 "present-aliases-past",
-                "Every present lies at the address of its past after the run.",
+                "After a run, every present is at the address of its past.",
             ),
             only_named: CheckBuilder::new(
                 "only-named-rows-change",
@@ -54,16 +54,13 @@ impl MemoryChecks {
             ),
             placed: CheckBuilder::new(
                 "rows-lie-where-named",
-                "The first new row lies in the slot that its write index names, the others behind it.",
+                "The first new row is in the slot that its write index names, and the other rows follow it.",
             ),
             as_out_of_place: CheckBuilder::new(
                 "rows-equal-unaliased-run",
-                "The caches hold, bit for bit, what a run with present apart from past writes.",
+                "The caches equal, bit for bit, those of a run that writes present to separate memory.",
             ),
-            finite: CheckBuilder::new(
-                "caches-stay-finite",
-                "No row that is written holds NaN or an infinity.",
-            ),
+            finite: CheckBuilder::new("caches-stay-finite", "No written row contains NaN or an infinity."),
         }
     }
 
@@ -117,7 +114,7 @@ impl MemoryChecks {
         if at != Some(cache.address()) {
             self.aliased.fail(Failure {
                 cache: Some(port.past.clone()),
-                ..place.failure(format!("present {:?} lies elsewhere", port.present))
+                ..place.failure(format!("present {:?} is at another address than its past", port.present))
             });
         }
     }
@@ -133,7 +130,7 @@ impl MemoryChecks {
         strays.extend(changed(named.end..check.capacity));
         self.only_named.look((check.capacity - named.len()) * rows.row());
         for &slot in &strays {
-            self.only_named.fail(check.failure(slot, "changed, and no write index names it"));
+            self.only_named.fail(check.failure(slot, "changed, although no write index names it"));
         }
 
         let is_fresh = |slot: usize| canaries.get(slot).copied().unwrap_or_default();
@@ -142,7 +139,8 @@ impl MemoryChecks {
         let missed: Vec<usize> = fresh.iter().copied().filter(|slot| !hit.contains(slot)).collect();
         self.written.look(fresh.len());
         for &slot in &missed {
-            self.written.fail(check.failure(slot, "still holds its canary, though a write index names it"));
+            let message = "still contains its canary, although a write index names it";
+            self.written.fail(check.failure(slot, message));
         }
 
         // If every named row contained canaries, exactly the written rows have changed.

@@ -102,7 +102,7 @@ impl<'a> Observer<'a> {
                 "Logits of each sequence alone, fed as the original was, equal the original's, within the tolerance."
             }
             (LogitsReference::UnaliasedRun, None) => {
-                "Logits of real tokens equal those of each sequence alone, run apart, within the tolerance."
+                "Logits of real tokens equal those of a separate run of each sequence alone, within the tolerance."
             }
             (LogitsReference::UnaliasedRun, Some(_)) => {
                 "Logits of each sequence alone equal those of a run that is not in place, within the tolerance."
@@ -110,22 +110,22 @@ impl<'a> Observer<'a> {
         };
         let positions = match plan.scales {
             None => {
-                "Steps at mid-cache are as right as those at slot 0: write indices, lengths and positions mean what \
-                 ONNX says."
+                "Steps that write from later slots are as correct as steps that write from slot 0, so write indices, \
+                 lengths and positions have the meaning that ONNX gives them."
             }
             Some(_) => {
-                "Steps of one sequence alone at mid-cache are as right as those at slot 0; ragged batches were not \
-                 compared."
+                "For one sequence alone, steps that write from later slots are as correct as steps that write from \
+                 slot 0. Ragged batches were not compared."
             }
         };
         Self {
             plan,
             memory: MemoryChecks::new(),
-            runs: CheckBuilder::new("every-step-runs", "The runtime takes every step of every scenario."),
+            runs: CheckBuilder::new("every-step-runs", "The runtime runs every step of every scenario."),
             logits: CheckBuilder::new("logits-equal", against),
             as_out_of_place: CheckBuilder::new(
                 "logits-equal-unaliased-run",
-                "Logits are, bit for bit, those of the same step with present apart from past.",
+                "Logits equal, bit for bit, those of the same step with present in separate memory.",
             ),
             fills: CheckBuilder::new(
                 "initial-values-do-not-matter",
@@ -275,7 +275,7 @@ impl<'a> Observer<'a> {
     /// model and not a failure.
     fn nan(&mut self, runner: &mut Runner, stepped: &mut dyn FnMut(&str)) -> Result<Check, CertifyError> {
         const ID: &str = "nan-does-not-spread";
-        const CLAIM: &str = "NaN in slots that nothing has written does not reach the logits.";
+        const CLAIM: &str = "NaN in unwritten slots does not reach the logits.";
         let plan = self.plan;
         let Some(scenario) = plan.nan_scenario() else {
             return Ok(Check::not_measured(ID, CLAIM, "no scenario"));
@@ -303,7 +303,7 @@ impl<'a> Observer<'a> {
         }
         let name = &scenario.name;
         Ok(match (reached, looked) {
-            (_, 0) => Check::not_measured(ID, CLAIM, "no run came that far"),
+            (_, 0) => Check::not_measured(ID, CLAIM, "no run reached this check"),
             (0, _) => Check::passed(
                 ID,
                 CLAIM,
@@ -313,8 +313,8 @@ impl<'a> Observer<'a> {
                 ID,
                 CLAIM,
                 format!(
-                    "it does, for {reached} of {looked} tokens of \"{name}\", since 0 × NaN is NaN: the caches must \
-                     start with finite values, such as zeros"
+                    "NaN reaches the logits of {reached} of {looked} tokens of \"{name}\", because 0 × NaN is NaN. The \
+                     caches must start with finite values, such as zeros"
                 ),
             ),
         })
@@ -326,7 +326,8 @@ impl<'a> Observer<'a> {
             for (scenario, fill, wrong) in &self.wrong_mid_cache {
                 if *wrong > 0 {
                     let message = format!(
-                        "{wrong} tokens behind slot 0 are wrong while all from slot 0 on are right (caches of {})",
+                        "{wrong} tokens are wrong in steps that write from later slots, and no token is wrong in steps \
+                         that write from slot 0 (caches initially filled with {})",
                         words::fill(*fill)
                     );
                     self.positions
@@ -347,12 +348,14 @@ impl<'a> Observer<'a> {
             }),
             aliased.into_check(|looked| format!("{looked} addresses compared after as many runs of a cache")),
             only_named.into_check(|bytes| format!("{bytes} bytes compared with a copy from before the step")),
-            written.into_check(|rows| format!("{rows} rows that held canaries")),
-            placed.into_check(|writes| format!("{writes} writes into rows that held canaries")),
+            written.into_check(|rows| format!("{rows} rows that contained canaries")),
+            placed.into_check(|writes| format!("{writes} writes into rows that contained canaries")),
             as_out_of_place.into_check(|rows| format!("{rows} rows compared after every step")),
-            finite.into_check(|rows| format!("{rows} rows looked at when they were written")),
+            finite.into_check(|rows| format!("{rows} written rows examined")),
             self.logits.into_check(|logits| {
-                format!("{logits} logits, the worst off by {worst:.3e}, the tolerance is {tolerance:.3e}")
+                format!(
+                    "{logits} logits compared, the largest difference is {worst:.3e}, the tolerance is {tolerance:.3e}"
+                )
             }),
             self.as_out_of_place.into_check(|logits| format!("{logits} logits compared")),
             self.fills.into_check(|logits| {
@@ -364,7 +367,7 @@ impl<'a> Observer<'a> {
                     };
                 format!("{logits} logits compared, {worst_fill}{left_out}")
             }),
-            self.positions.into_check(|tokens| format!("{tokens} tokens in steps that write behind slot 0")),
+            self.positions.into_check(|tokens| format!("{tokens} tokens in steps that write from later slots")),
             nan,
         ];
         checks.extend(plan.scales.map(WideScales::not_comparable));

@@ -30,14 +30,14 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
         ),
         Check::unless(
             "nothing-in-between",
-            "No tensor of the cache's size lies between past, TensorScatter and present.",
+            "No other tensor of the cache's size is between past and TensorScatter, or between TensorScatter and present.",
             format!("past is TensorScatter's input and its output is present, {count} times"),
             each(&in_between),
         ),
         Check::unless(
             "past-read-once",
-            "Nobody but the write reads the elements of past, which no longer exists after it.",
-            format!("{} nodes and their subgraphs looked through for {count} pasts", graph.nodes().len()),
+            "No node except the write reads the elements of past, which the write overwrites.",
+            format!("{} nodes and their subgraphs searched for reads of {count} pasts", graph.nodes().len()),
             each(&|cache| second_reader(&readers, cache)),
         ),
         Check::unless(
@@ -64,7 +64,7 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
 
 fn one_write(cache: &Cache<'_>) -> Option<String> {
     if let Some(earlier) = cache.earlier.first() {
-        return Some(format!("{} writes it before the last one does", earlier.label()));
+        return Some(format!("{} writes the cache before the last write", earlier.label()));
     }
     match &cache.style {
         WriterStyle::TensorScatter(_) => None,
@@ -79,7 +79,8 @@ fn in_between(cache: &Cache<'_>) -> Option<String> {
     let writer = cache.writer?;
     if !cache.between.is_empty() {
         let nodes: Vec<String> = cache.between.iter().map(|node| node.label().to_string()).collect();
-        return Some(format!("there {}", said(&nodes)));
+        let verb = if nodes.len() == 1 { "is" } else { "are" };
+        return Some(format!("{} {verb} between past and present", nodes.join(", ")));
     }
     // A node such as Identity fails this check too. Most runtimes copy nothing for it, but no rule requires
     // them to remove it.
@@ -92,13 +93,6 @@ fn in_between(cache: &Cache<'_>) -> Option<String> {
         (true, false) => {
             Some(format!("{} makes {:?}, not present itself", writer.label(), writer.output(0).unwrap_or("")))
         }
-    }
-}
-
-fn said(nodes: &[String]) -> String {
-    match nodes {
-        [node] => format!("is {node}"),
-        nodes => format!("are {}", nodes.join(", ")),
     }
 }
 
@@ -141,7 +135,7 @@ fn shape_changes(cache: &Cache<'_>) -> Option<String> {
 /// Checks that the write indices that a caller feeds reach the write unchanged.
 fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
     const ID: &str = "write-indices-unchanged";
-    const CLAIM: &str = "The write indices that are fed reach every TensorScatter as they are.";
+    const CLAIM: &str = "The write indices that a caller feeds reach every TensorScatter unchanged.";
     let inputs: BTreeSet<_> = graph.input_names().collect();
     let mut computed = None;
     for cache in &decoder.caches {
@@ -154,7 +148,7 @@ fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
                 });
             }
             None => {
-                computed.get_or_insert_with(|| format!("{} writes from slot 0 always", writer.label()));
+                computed.get_or_insert_with(|| format!("{} always writes from slot 0", writer.label()));
             }
         }
     }
@@ -221,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_lies_between_past_and_the_write_or_behind_it_fails() {
+    fn a_node_between_past_and_present_fails() {
         let twice = || vec![node("Neg", &["key_cache.0"], "negative"), node("Neg", &["negative"], "changed")];
         assert_eq!(failed(|graph| before(graph, twice())), ["nothing-in-between"]);
         for op_type in ["Identity", "Neg"] {

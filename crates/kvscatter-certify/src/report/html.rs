@@ -97,9 +97,9 @@ fn logits(comparisons: &[LogitsComparison]) -> Markup {
                 p { "No logits were compared." }
             } @else {
                 p {
-                    "Every logit of every token that is no padding, against the same run of what it is compared with. "
-                    "Caches begin as zeros and again as canaries, finite values of at most 1 in magnitude: a slot that "
-                    "is read before it was written shows."
+                    "Every logit of every real token was compared with the reference. Each scenario ran with caches of "
+                    "zeros and with caches of canaries, which are finite values of at most 1 in magnitude. A difference "
+                    "between the two shows that a slot was read before it was written."
                 }
                 div.wide { table {
                     thead { tr {
@@ -140,15 +140,15 @@ fn logits_row(comparison: &LogitsComparison) -> Markup {
 fn reproduce(certificate: &Certificate) -> Markup {
     html! {
         section #reproduce {
-            h2 { "To do it again" }
+            h2 { "How to repeat this" }
             p {
-                "With the files above, which their hashes identify, and " (Plain(&certificate.runtime.name)) " "
+                "Run this with the files above, which their hashes identify, and with " (Plain(&certificate.runtime.name)) " "
                 (Plain(&certificate.runtime.version)) ":"
             }
             pre { code { (Plain(&certificate.command)) } }
             p.note {
                 "Tokens and canaries are drawn from seed " (certificate.parameters.seed) ", so structural and observed "
-                "evidence come out the same; times depend on the machine."
+                "evidence will be the same. Times depend on the machine."
             }
         }
     }
@@ -271,14 +271,14 @@ mod tests {
     fn what_was_not_compared_stands_beside_the_verdict() {
         let mut certificate = sample::passed();
         let head = |page: &str| page.split("</header>").next().unwrap().to_owned();
-        let says = "both models ran in ONNX Runtime 1.31.1";
-        assert!(head(&html(&certificate)).contains(says));
+        let engine = "both models ran in ONNX Runtime 1.31.1";
+        assert!(head(&html(&certificate)).contains(engine));
         certificate.second_opinion = SecondOpinion::None;
         let why = "not comparable because one scale is that of a whole tensor";
         certificate.evidence.observed.push(Check::not_comparable("in-batches", "Batches are alike.", why));
         let page = html(&certificate);
         let head = head(&page);
-        assert!(head.contains("No second opinion") && !head.contains(says), "{head}");
+        assert!(head.contains("No second opinion") && !head.contains(engine), "{head}");
         assert!(head.contains("1 is not comparable") && head.contains(why), "{head}");
         assert!(parse(&page).errors.borrow().is_empty());
     }

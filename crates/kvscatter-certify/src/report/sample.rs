@@ -55,7 +55,7 @@ pub(crate) fn failed() -> Certificate {
         cache: Some("past_key_values.0.key".to_owned()),
         sample: Some(1),
         slot: Some(slot),
-        ..Failure::new("the row has changed, and no write index names it")
+        ..Failure::new("the row has changed, although no write index names it")
     };
     certificate.evidence.observed[1] = Check::unless(
         "only-named-rows-change",
@@ -110,7 +110,7 @@ fn evidence() -> Evidence {
     Evidence {
         structural: vec![passed(
             "no-cache-sized-tensor-between",
-            "No cache-sized tensor lies between past input, TensorScatter and present output.",
+            "No cache-sized tensor is between past input, TensorScatter and present output.",
             "4 caches: each past is read by one TensorScatter, whose output is the present.",
         )],
         observed: vec![
@@ -127,7 +127,7 @@ fn evidence() -> Evidence {
             passed(
                 "logits-equal",
                 "Logits equal the original's within the tolerance.",
-                "43,008 logits compared; the largest difference is 2.4e-7.",
+                "43,008 logits compared, the largest difference is 2.4e-7.",
             ),
             Check::not_applicable(
                 "ring-wraps",
@@ -139,12 +139,12 @@ fn evidence() -> Evidence {
             passed(
                 "cache-path-flat",
                 "The cache's own time does not grow with its capacity.",
-                "1.02 times as long at four times the capacity; up to 1.50 counts as flat.",
+                "1.02 times as long at four times the capacity. A ratio up to 1.50 counts as constant.",
             ),
             Check::not_measured(
                 "peak-memory",
                 "Decoding holds one copy of the caches.",
-                "This system does not tell the peak of a process.",
+                "This system does not report the peak memory of a process.",
             ),
         ],
     }

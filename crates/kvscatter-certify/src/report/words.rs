@@ -23,21 +23,22 @@ pub fn kinds(evidence: &Evidence) -> [EvidenceKind<'_>; 3] {
     [
         EvidenceKind {
             name: "Structural",
-            description: "What the graph says. It holds for every input, on a runtime that runs the graph as it stands. It \
-                   does not show what a runtime does with the graph.",
+            description: "Claims that the graph proves. They are true for every input on a runtime that runs the graph \
+                   unchanged. They do not show what a runtime does with the graph.",
             checks: &evidence.structural,
         },
         EvidenceKind {
             name: "Observed",
-            description: "What was seen in memory while the model ran. It holds for these runs: other prompts, positions \
-                   and runtimes were not tried. A cache that is copied out and back within a step looks the same, \
-                   which is why the graph is examined and the time taken as well.",
+            description: "Claims about memory and logits while the model ran. They are true of these runs. Other prompts, \
+                   positions and runtimes were not tried. A cache that is copied out and back within a step looks the \
+                   same, so the graph is also examined and the time is measured.",
             checks: &evidence.observed,
         },
         EvidenceKind {
             name: "Timed",
-            description: "How long it took. It holds for this machine, give or take its noise. A time that does not grow \
-                   with the capacity leaves no room for a copy of the cache; it says nothing about what is computed.",
+            description: "Claims about time. They are true of this machine, within its noise. If the time does not grow \
+                   with the capacity, the cache cannot have been copied. The time does not show whether the results \
+                   are correct.",
             checks: &evidence.timed,
         },
     ]
@@ -45,14 +46,14 @@ pub fn kinds(evidence: &Evidence) -> [EvidenceKind<'_>; 3] {
 
 /// The limitations of every certificate.
 pub(crate) const LIMITS: [&str; 4] = [
-    "The tokens are drawn at random from the model's vocabulary. That its answers are good is not examined, only that \
-     they are the same.",
-    "It holds for the files with these hashes and for this version of the runtime. Another version, another device \
-     or other options of the session may copy the cache: certify again after a change.",
-    "In place needs the caller as well: past and present must be bound to the same memory in every step, as was done \
-     here. A runtime that is left to allocate the present makes a second cache.",
-    "A slot that was never written must hold finite values, since a masked slot is still multiplied by zero. The \
-     caller sees to that by zeroing the caches once.",
+    "The tokens are drawn at random from the model's vocabulary. The certificate shows that the model's answers are \
+     the same, and not that they are good.",
+    "The certificate is valid for the files with these hashes and for this version of the runtime. Another version, \
+     another device or other options of the session may copy the cache, so certify again after a change.",
+    "The caller must bind past and present to the same memory in every step, as in these runs. A runtime that \
+     allocates the present itself makes a second cache.",
+    "A slot that was never written must contain finite values, because a masked slot is still multiplied by zero. \
+     Fill the caches with zeros once before use.",
 ];
 
 /// Returns the verdict as a word.
@@ -72,7 +73,7 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
 pub fn headline(certificate: &Certificate) -> &'static str {
     match certificate.verdict {
         Verdict::Passed => "The KV cache is written in place.",
-        Verdict::Failed => "Not certified: what was claimed does not hold.",
+        Verdict::Failed => "Not certified: at least one claim does not hold.",
         Verdict::NotMeasured | Verdict::NotApplicable | Verdict::NotComparable => {
             "Not certified: too little could be examined."
         }
@@ -86,12 +87,12 @@ pub fn second_opinion(certificate: &Certificate) -> String {
     let engine = format!("{} {}", certificate.runtime.name, certificate.runtime.version);
     match certificate.second_opinion {
         SecondOpinion::None => format!(
-            "No second opinion: the logits were compared with other runs of the same model in {engine}, and with nothing \
-             else. This cannot show wrong logits of the model or of the engine."
+            "No second opinion: the logits were only compared with other runs of the same model in {engine}. This cannot \
+             show wrong logits of the model or of the engine."
         ),
         SecondOpinion::OriginalInSameEngine => format!(
-            "The logits were compared with the original's, and both models ran in {engine}. Logits that the engine \
-             computes wrongly for both do not show."
+            "The logits were compared with the original's, and both models ran in {engine}. This cannot show logits that \
+             the engine computes wrongly for both."
         ),
     }
 }
@@ -194,7 +195,7 @@ pub(crate) fn crossover(crossover: Crossover) -> String {
         }
         Crossover::From(context) => format!(
             "The original was faster below about {context} tokens of context: attention over a static cache may read \
-             every slot. Above, this model was."
+             every slot. This model was faster above that length."
         ),
         Crossover::Unclear => "Neither model was faster beyond the machine's noise.".to_owned(),
     }

@@ -59,10 +59,10 @@ fn refusals() {
 fn what_is_refused_names_the_options() {
     let folder = Folder::with_testdata();
     let lines = [
-        ("--prompt 3,4 --batch 3", "2 prompts are no batch of 3 (--prompt, --batch)"),
+        ("--prompt 3,4 --batch 3", "2 prompts do not match a batch of 3 (--prompt, --batch)"),
         (
             "--prompt 60 --batch 1 --steps 60",
-            "a prompt of 60 tokens, at least 1, and 60 steps do not fit a cache of 64 slots (--prompt, --steps)",
+            "a prompt of 60 tokens and 60 steps must fit a cache of 64 slots, and every prompt must have at least 1 token (--prompt, --steps)",
         ),
         ("--memory 1000", "bytes of memory are needed, the limit is 1000 bytes (--memory)"),
         ("--capacity 32", "the model's capacity is fixed to 64, got 32 (--capacity)"),
@@ -95,7 +95,7 @@ fn what_is_refused_names_the_options() {
     says("generate other.onnx --prompt-ids 1", open);
     says(
         "certify other.onnx --engine tract --capacity 1",
-        "a batch of 2 and a capacity of 1 are too small: at least 1 and 2 are needed (--batch, --capacity)",
+        "the batch is 2 and the capacity is 1, but they must be at least 1 and 2 (--batch, --capacity)",
     );
     let batch = "the model's batch is fixed to 2, got 3 (--prompt, --batch)";
     says("certify other.onnx --engine tract --batch 3", batch);

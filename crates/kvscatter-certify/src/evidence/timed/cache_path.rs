@@ -74,11 +74,12 @@ pub(super) fn time(
 }
 
 fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[CachePathError]) -> Check {
-    let said = worst.map(|times| {
+    let evidence = worst.map(|times| {
         let [small, large] = [times.at.first(), times.at.last()].map(|at| at.map_or(0, |at| at.cache_bytes));
         format!(
-            "{} caches one by one, at {} and {}, {} interleaved rounds: the largest ratio of the shortest times is {:.2}; \
-             up to {FLAT_UP_TO:.2} counts as flat, a copied cache takes about {FACTOR} times as long.",
+            "{} caches timed one by one at {} and {}, in {} interleaved rounds. The largest ratio of the shortest times \
+             is {:.2}. A ratio up to {FLAT_UP_TO:.2} counts as constant, and a copied cache takes about {FACTOR} times \
+             as long.",
             times.caches,
             units::bytes(small),
             units::bytes(large),
@@ -86,14 +87,14 @@ fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[
             times.ratio,
         )
     });
-    match (said, inseparable) {
-        (Some(said), []) => Check::unless(ID, CLAIM, said, failures),
-        (Some(said), _) if !failures.is_empty() => Check::unless(ID, CLAIM, said, failures),
+    match (evidence, inseparable) {
+        (Some(evidence), []) => Check::unless(ID, CLAIM, evidence, failures),
+        (Some(evidence), _) if !failures.is_empty() => Check::unless(ID, CLAIM, evidence, failures),
         (_, [why, ..]) => Check::not_measured(
             ID,
             CLAIM,
             format!(
-                "{} caches have no nodes of their own: {why}. The whole step was timed.",
+                "{} caches could not be timed separately: {why}. The whole step was timed.",
                 inseparable.len()
             ),
         ),

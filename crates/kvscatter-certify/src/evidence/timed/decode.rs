@@ -80,8 +80,8 @@ fn crossover(at: &[DecodeTime]) -> Crossover {
     if changes != 1 || first.1 < NOISE || last.1 > -NOISE || after == 0 {
         return Crossover::Unclear;
     }
-    let ((from, before), (to, behind)) = (longer[after - 1], longer[after]);
-    let part = before / (before - behind);
+    let ((from, slower), (to, faster)) = (longer[after - 1], longer[after]);
+    let part = slower / (slower - faster);
     Crossover::From(from + ((to - from) as f64 * part).round() as usize)
 }
 

@@ -42,8 +42,8 @@ const LEGEND: [(Mark, &str); 6] = [
     (Mark::Token, "token of an earlier step"),
     (Mark::NewPadding, "padding, written in this step"),
     (Mark::Padding, "padding of an earlier step"),
-    (Mark::Untouched, "never written: as it was at first"),
-    (Mark::Clobbered, "changed, though nothing names it"),
+    (Mark::Untouched, "never written, unchanged"),
+    (Mark::Clobbered, "changed, although no write index names it"),
 ];
 
 pub(super) fn section(scenarios: &[Occupancy]) -> Markup {

@@ -26,11 +26,11 @@ fn cache_path(times: &CachePathTimes) -> Markup {
         h3 { "A cache's own time" }
         p {
             (times.caches) @if times.caches == 1 { " cache was" } @else { " caches were" }
-            " timed one by one: the nodes between its past and its present, and nothing else, at two capacities and "
-            "with slot " (times.context) " written in both; batch " (times.batch) ", " (times.rounds)
-            " interleaved rounds. The time of " code { (Plain(&times.cache)) } " grows most, by a ratio of the fastest "
-            "calls of " (format!("{:.2}", times.ratio)) "; up to " (format!("{:.2}", times.flat_up_to))
-            " counts as flat."
+            " timed one by one. Only the nodes between past and present ran, at two capacities, and wrote slot "
+            (times.context) " in both (batch " (times.batch) ", " (times.rounds) " interleaved rounds). The time of "
+            code { (Plain(&times.cache)) } " grows most. The ratio of the fastest calls is "
+            (format!("{:.2}", times.ratio)) ", and a ratio up to " (format!("{:.2}", times.flat_up_to))
+            " counts as constant."
         }
         div.wide { table {
             thead { tr { th.n { "capacity" } th.n { "cache" } th.n { "fastest" } th.n { "median" } th {} } }
@@ -49,10 +49,10 @@ fn bytes_moved(bytes: BytesMoved) -> Markup {
     html! {
         h3 { "Bytes moved per step" }
         p {
-            "Computed from the shapes, not measured: to bring all caches up to date, a decode step of batch "
+            "The bytes are computed from the shapes, not measured. To update all caches, a decode step of batch "
             (bytes.batch) " moves " b { (units::bytes(bytes.in_place)) }
-            " in place, each new row read once and written once. Where the caches are copied, at " (bytes.capacity)
-            " slots, it moves " b { (units::bytes(bytes.copied)) } "."
+            " in place, because each new row is read once and written once. If the caches of " (bytes.capacity)
+            " slots are copied, it moves " b { (units::bytes(bytes.copied)) } "."
         }
     }
 }
@@ -60,7 +60,7 @@ fn bytes_moved(bytes: BytesMoved) -> Markup {
 fn peak_memory(peaks: &[PeakMemory]) -> Markup {
     html! {
         h3 { "Peak memory" }
-        p { "The most memory that the process held while it decoded, beyond what it held before the first step." }
+        p { "The peak memory of the process during decoding, less its memory before the first step." }
         div.wide { table {
             thead { tr {
                 th { "model" } th.n { "batch" } th.n { "steps" } th.n { "tokens at the end" } th.n { "peak" }
