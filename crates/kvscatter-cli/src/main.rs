@@ -25,6 +25,7 @@ mod operators;
 mod options;
 mod output;
 mod refused;
+mod table;
 mod values;
 
 use std::io::{self, Write};

@@ -16,7 +16,7 @@ use crate::engines::{self, EngineName};
 use crate::error::CommandError;
 use crate::files;
 use crate::numbers::{integer, tolerance};
-use crate::output::{Outcome, Output};
+use crate::output::{Outcome, Output, quoted};
 
 /// Run a static-cache decoder and certify that its KV cache is written in place
 ///
@@ -188,15 +188,6 @@ fn command() -> String {
     words.join(" ")
 }
 
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 fn show_progress(bar: &ProgressBar, progress: Progress<'_>) {
     let template = if progress.total > 0 { "{wide_bar} {pos}/{len} {msg}" } else { "{spinner} {msg}" };
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -208,23 +199,4 @@ fn show_progress(bar: &ProgressBar, progress: Progress<'_>) {
     }
     bar.set_message(progress.doing.to_owned());
     bar.tick();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn the_command_can_be_pasted() {
-        for (word, expected) in [
-            ("--steps", "--steps"),
-            ("a/b-c_1.onnx", "a/b-c_1.onnx"),
-            ("two words", "'two words'"),
-            ("it's", r"'it'\''s'"),
-            ("", "''"),
-            ("$(rm)", "'$(rm)'"),
-        ] {
-            assert_eq!(quoted(word), expected);
-        }
-    }
 }

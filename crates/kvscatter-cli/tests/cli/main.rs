@@ -17,6 +17,7 @@ mod inspect;
 mod interrupted;
 mod json;
 mod lower;
+mod narrow;
 mod outputs;
 mod plan;
 mod run;
