@@ -35,7 +35,9 @@ impl UsageError {
         let (argument, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
         let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
         let list = match error.kind() {
-            ErrorKind::UnknownArgument => SplitList::find(command, &words, None),
+            ErrorKind::UnknownArgument if argument.as_deref().is_some_and(|it| !it.starts_with("--")) => {
+                SplitList::find(command, &words, None)
+            }
             ErrorKind::ValueValidation => {
                 let option = argument.as_deref().and_then(|argument| argument.split(' ').next());
                 option.and_then(|option| SplitList::find(command, &words, Some(option)))
@@ -91,7 +93,7 @@ struct SplitList<'a> {
 }
 
 impl<'a> SplitList<'a> {
-    /// Finds the first one after an option that takes a list, or after the option that is named.
+    /// Finds the first one after an option that takes a list, or after the option with this first name.
     fn find(command: &clap::Command, words: &[&'a str], named: Option<&str>) -> Option<Self> {
         let lists = list_options(command, words);
         words.iter().enumerate().find_map(|(at, word)| {
@@ -99,10 +101,10 @@ impl<'a> SplitList<'a> {
                 Some((option, value)) => (option, Some(value)),
                 None => (*word, None),
             };
-            if named.is_some_and(|named| named != option) {
+            let ListOption { first_name, of, .. } = lists.iter().find(|list| list.name == option)?;
+            if named.is_some_and(|named| named != first_name) {
                 return None;
             }
-            let (_, of) = lists.iter().find(|(name, _)| name == option)?;
             let rest = words.get(at.checked_add(1)?..)?.iter().copied();
             let values: Vec<_> = first.into_iter().chain(rest).take_while(|word| is_part(word, of)).collect();
             let numbers: Vec<_> = values
@@ -136,14 +138,25 @@ fn is_part(word: &str, of: &str) -> bool {
     is_list || of == "dimensions" && word.split('x').all(is_number)
 }
 
-/// The options that take a list in the subcommand that the words name, and what each list has.
-fn list_options(command: &clap::Command, words: &[&str]) -> Vec<(String, &'static str)> {
+/// A name of an option that takes a list.
+struct ListOption {
+    name: String,
+    /// The name that errors have. The others are aliases.
+    first_name: String,
+    /// What the list has.
+    of: &'static str,
+}
+
+/// The options that take a list in the subcommand that the words name.
+fn list_options(command: &clap::Command, words: &[&str]) -> Vec<ListOption> {
     let named = words.iter().fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
     let list = |arg: &clap::Arg| {
         let value = arg.get_value_names()?.first()?;
-        let (_, of) = LISTS.iter().find(|(name, _)| *name == value.as_str())?;
-        let names = arg.get_long_and_visible_aliases()?;
-        Some(names.into_iter().map(|name| (format!("--{name}"), *of)).collect::<Vec<_>>())
+        let (_, of) = *LISTS.iter().find(|(name, _)| *name == value.as_str())?;
+        let first_name = format!("--{}", arg.get_long()?);
+        let names = arg.get_long_and_visible_aliases()?.into_iter();
+        let option = |name| ListOption { name: format!("--{name}"), first_name: first_name.clone(), of };
+        Some(names.map(option).collect::<Vec<_>>())
     };
     named.get_arguments().filter_map(list).flatten().collect()
 }
@@ -174,6 +187,7 @@ mod tests {
         for (line, hint) in [
             ("k_plan_--write-indices_3_0_7", "--write-indices 3,0,7"),
             ("k_plan_--at_3_0_--file_f", "--at 3,0"),
+            ("k_plan_--at_3;0", "--at 3,0"),
             ("k_plan_--write-indices=3_-1", "--write-indices 3,-1"),
             ("k_plan_--write-indices_-1_7", "--write-indices -1,7"),
             ("k_plan_--write-indices_3,_0,_7", "--write-indices 3,0,7"),
