@@ -4,7 +4,8 @@ use std::env;
 use std::fs;
 use std::process::Command;
 
-use kvscatter_bench::{Machine, units};
+use kvscatter_bench::Machine;
+use kvscatter_text::units;
 use serde::{Deserialize, Serialize};
 
 /// The variable that limits the library's instructions.
@@ -23,7 +24,7 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn read() -> Self {
         let Machine { cpu, cores, caches } = Machine::read();
-        let levels: Vec<_> = caches.into_iter().map(units::bytes).collect();
+        let levels: Vec<_> = caches.into_iter().map(|bytes| units::bytes(bytes as u64)).collect();
         let facts = [
             ("CPU", Some(cpu).filter(|name| !name.is_empty())),
             ("cores", Some(cores.to_string())),
@@ -49,7 +50,7 @@ impl Host {
 
 fn memory() -> Option<String> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let kib: usize = info
+    let kib: u64 = info
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next())?
         .parse()

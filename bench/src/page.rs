@@ -1,7 +1,8 @@
 //! The generated parts of pages, and that of `docs/performance.md`.
 
 use kvscatter_bench::engines::HAND_LOOP;
-use kvscatter_bench::{MedianSpread, Spread, Variation, units};
+use kvscatter_bench::{MedianSpread, Spread, Variation};
+use kvscatter_text::units;
 
 use crate::plots::Figure;
 use crate::results::{CaseResults, EngineResults, Note, Results, RowResults};

@@ -1,5 +1,6 @@
-/* A decoder's cache, written in place: two layers of keys and values, three sequences of different length,
- * and a ring that forgets the oldest token. No model is needed: a "key" here is the position of its token. */
+/* Writes the cache of a decoder in place. The decoder has two layers of keys and values, and a ring that
+ * overwrites the oldest token. The three sequences have different lengths. The example needs no model,
+ * because a "key" here is the position of its token. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +12,7 @@ enum { LAYERS = 2, BATCH = 3, HEADS = 2, SLOTS = 8, SIZE = 4, PROMPT = 7, STEPS 
 static float keys[LAYERS][BATCH][HEADS][SLOTS][SIZE];
 static float values[LAYERS][BATCH][HEADS][SLOTS][SIZE];
 
-/* [batch, rows, heads, head_size], as a projection leaves it; decoding uses one row of it. */
+/* [batch, rows, heads, head_size], as a projection writes it. Decoding uses one row. */
 static float new_keys[BATCH * PROMPT * HEADS * SIZE];
 static float new_values[BATCH * PROMPT * HEADS * SIZE];
 
@@ -36,8 +37,8 @@ static kvs_tensor tensor(void *data, const int64_t *shape, const int64_t *stride
     return made;
 }
 
-/* What writes `rows` tokens per sequence. Strides say that the update is [batch, rows, heads, head_size] in
- * memory and is to be read as [batch, heads, rows, head_size]: nothing is transposed. */
+/* Writes `rows` tokens per sequence. The update is [batch, rows, heads, head_size] in memory, and its strides
+ * make the library read it as [batch, heads, rows, head_size]. So nothing is transposed. */
 typedef struct writer {
     int64_t shape[4], strides[4];
     kvs_prepared *prepared;
@@ -51,7 +52,7 @@ static void writer_prepare(writer *made, int64_t rows) {
     check(kvs_tensor_scatter_prepare(&ring, &cache, &update, &made->prepared));
 }
 
-/* Stands for the projections of a layer: row r of sequence b is the token at position first[b] + r. */
+/* Replaces the projections of a layer. Row r of sequence b is the token at position first[b] + r. */
 static void project(int layer, const int64_t *first, int rows) {
     for (int b = 0; b < BATCH; b++)
         for (int r = 0; r < rows; r++)
@@ -62,7 +63,7 @@ static void project(int layer, const int64_t *first, int rows) {
             }
 }
 
-/* Keys and values of one layer, both or neither. */
+/* Writes the keys and the values of one layer, or neither of them. */
 static void write_layer(const writer *with, const kvs_call *call, int layer) {
     const kvs_pair both[] = {
         {tensor(keys[layer], cache_shape, NULL), tensor(new_keys, with->shape, with->strides)},
@@ -71,7 +72,7 @@ static void write_layer(const writer *with, const kvs_call *call, int layer) {
     check(kvs_write_many(with->prepared, call, both, 2, NULL));
 }
 
-/* The positions that the ring of each sequence holds, as the last layer's keys say. */
+/* Prints the positions that the ring of each sequence contains, according to the keys of the last layer. */
 static void show(const char *when) {
     printf("%s\n", when);
     for (int b = 0; b < BATCH; b++) {
@@ -93,12 +94,12 @@ int main(void) {
     for (size_t i = 0; i < sizeof keys / sizeof *empty; i++)
         empty[i] = -1;
 
-    /* Once per shape. */
+    /* Prepare once per shape. */
     writer prefill, decode;
     writer_prepare(&prefill, PROMPT);
     writer_prepare(&decode, 1);
 
-    /* The prompts have 5, 2 and 7 tokens; what pads them to 7 is never written. */
+    /* The prompts have 5, 2 and 7 tokens. They are padded to 7 tokens, and the padding is never written. */
     int64_t positions[BATCH] = {0, 0, 0};
     const int64_t lengths[BATCH] = {5, 2, 7};
     kvs_call prompts = KVS_CALL_INIT;
@@ -112,7 +113,7 @@ int main(void) {
         positions[b] = lengths[b];
     show("after the prompts: the position that each slot holds");
 
-    /* Every step: positions count on, and the ring wraps by itself. */
+    /* At every step the positions increase by one. The library wraps them around the ring. */
     kvs_call step = KVS_CALL_INIT;
     step.write_indices = (kvs_indices){positions, BATCH, 64};
     for (int token = 0; token < STEPS; token++) {
@@ -125,7 +126,7 @@ int main(void) {
     }
     show("after four more tokens: sequences 0 and 2 have wrapped");
 
-    /* A mistake is refused before anything is written, and says what it is. */
+    /* A mistake is refused before anything is written, and the message explains it. */
     const int64_t wrong[BATCH] = {1, 1, 2};
     step.lengths = (kvs_indices){wrong, BATCH, 64};
     kvs_tensor cache = tensor(keys[0], cache_shape, NULL);

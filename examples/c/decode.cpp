@@ -1,4 +1,5 @@
-// The same in C++: a handle that destroys itself, errors as exceptions, tensors from vectors.
+// Writes the cache of a decoder from C++. The handle destroys itself, errors are exceptions, and tensors come
+// from vectors.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -14,7 +15,7 @@ namespace {
 
 using Shape = std::array<std::int64_t, 4>;
 
-// The last error of this thread, thrown.
+// An exception with the last error of this thread.
 struct Refused : std::runtime_error {
     explicit Refused(const kvs_error &error) : std::runtime_error(error.message), error(error) {}
     kvs_error error;
@@ -48,7 +49,7 @@ class Writer {
         prepared_.reset(prepared);
     }
 
-    // Keys and values: both or neither.
+    // Writes the keys and the values, or neither of them.
     void write(std::vector<float> &keys, std::vector<float> &values, std::vector<float> &new_keys,
                std::vector<float> &new_values, const std::vector<std::int64_t> &positions) const {
         require(keys, cache_);
@@ -69,7 +70,7 @@ class Writer {
         void operator()(kvs_prepared *prepared) const { kvs_prepared_destroy(prepared); }
     };
 
-    // C cannot know how long a vector is.
+    // The library cannot check the length of a vector, because it gets only the address.
     static void require(const std::vector<float> &data, const Shape &shape) {
         std::size_t size = 1;
         for (const std::int64_t dimension : shape)
@@ -106,7 +107,7 @@ int main() try {
         std::printf("\n");
     }
 
-    // Sample 1 is full.
+    // Sample 1 is full, so the next write is refused.
     try {
         std::vector<float> row(2, 4), same(2, 4);
         decode.write(keys, values, row, same, positions);
@@ -117,7 +118,7 @@ int main() try {
                     static_cast<long long>(error.limit));
         return EXIT_SUCCESS;
     }
-    return EXIT_FAILURE; // it must have been refused
+    return EXIT_FAILURE; // The write was not refused.
 } catch (const std::exception &error) {
     std::fprintf(stderr, "%s\n", error.what());
     return EXIT_FAILURE;

@@ -1,4 +1,4 @@
-"""Drives a decoder that `kvscatter convert` made: two prompts of different lengths, then greedy decoding, in place.
+"""Runs a decoder that `kvscatter convert` made, with two prompts of different lengths and greedy decoding.
 
     python generate.py target/static.onnx
 """
@@ -16,7 +16,7 @@ inputs = {value.name: value for value in session.get_inputs()}
 prompts = [[11, 42, 7, 99, 23, 64], [5, 17]]
 batch = len(prompts)
 
-# One buffer for past and present of each cache. What lies in it at first must be finite; zeros are.
+# The past and the present of each cache share one buffer. It begins as zeros, because it must be finite.
 binding = session.io_binding()
 for pair in says["kvscatter.caches"].split("; "):
     past, present = pair.split(" -> ")
@@ -30,7 +30,7 @@ read = np.zeros(batch, np.int64)  # tokens that each sample has in the cache
 
 
 def step(tokens: list[list[int]]) -> list[int]:
-    """Feeds the next tokens of each sample, padded at the right, and returns the likeliest one after them."""
+    """Feeds the next tokens of each sample, padded on the right, and returns the likeliest next token."""
     global read
     counts = np.array([len(each) for each in tokens])
     width = max(counts)
@@ -45,7 +45,7 @@ def step(tokens: list[list[int]]) -> list[int]:
     }
     for name in feeds.keys() & inputs.keys():
         binding.bind_cpu_input(name, feeds[name])
-    binding.bind_output("logits")  # of other sizes than the step before
+    binding.bind_output("logits")  # Its shape differs between steps.
     session.run_with_iobinding(binding)
     logits = binding.get_outputs()[-1].numpy()
     read = read + counts  # a padded row is overwritten by the sample's next token

@@ -10,12 +10,13 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-# ONNX Runtime looks for a relative path beside itself.
+# ONNX Runtime resolves a relative path against its own folder, so the path must be absolute.
 library = str(pathlib.Path(sys.argv[1]).resolve())
 DOMAIN = "com.kvscatter"
 f16, i32 = TensorProto.FLOAT16, TensorProto.INT32
 
-# TensorRT's KVCacheUpdate, packed: the samples' tokens one behind the other, update_lengths cumulative.
+# This is TensorRT's packed KVCacheUpdate. The tokens of all samples follow each other, and update_lengths is
+# cumulative.
 graph = helper.make_graph(
     [
         helper.make_node(

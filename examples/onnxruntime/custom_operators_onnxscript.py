@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnxscript import FLOAT16, INT64, script
 from onnxscript.values import Opset
 
-# ONNX Runtime looks for a relative path beside itself.
+# ONNX Runtime resolves a relative path against its own folder, so the path must be absolute.
 library = str(pathlib.Path(sys.argv[1]).resolve())
 
 kvscatter = Opset("com.kvscatter", 1)
@@ -37,7 +37,7 @@ session = ort.InferenceSession(model.SerializeToString(), options)
         "past": np.zeros((2, 1, 4, 1), np.float16),
         "update": np.array([1, 2, 3, 4], np.float16).reshape(2, 1, 2, 1),
         "write_indices": np.array([3, 1]),
-        # Sample 1 is padded: its second row is not written.
+        # Sample 1 is padded, so its second row is not written.
         "lengths": np.array([2, 1]),
     },
 )

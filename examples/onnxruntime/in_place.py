@@ -10,10 +10,10 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-# ONNX Runtime looks for a relative path beside itself.
+# ONNX Runtime resolves a relative path against its own folder, so the path must be absolute.
 library = str(pathlib.Path(sys.argv[1]).resolve())
 
-# A model of one node; an exporter makes such nodes for every layer.
+# The model has one node. An exporter makes such a node for the keys and the values of every layer.
 f16, i64 = TensorProto.FLOAT16, TensorProto.INT64
 cache_shape, update_shape = ["batch", "heads", "slots", "width"], ["batch", "heads", "rows", "width"]
 graph = helper.make_graph(
@@ -28,14 +28,14 @@ graph = helper.make_graph(
 )
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
 
-# The plugin: once per process, then in the options of every session that is to use it.
+# Register the plugin once per process, and add it to the options of every session that should use it.
 ort.register_execution_provider_library("kvscatter", library)
 devices = [device for device in ort.get_ep_devices() if device.ep_name == "KvscatterExecutionProvider"]
 options = ort.SessionOptions()
 options.add_provider_for_devices(devices, {})
 session = ort.InferenceSession(model.SerializeToString(), options)
 
-# One buffer as past and as present: the write touches the new rows and nothing else.
+# One buffer is bound as past and as present, so the write touches only the new rows.
 cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((2, 8, 4096, 128), np.float16))
 binding = session.io_binding()
 binding.bind_ortvalue_input("past", cache)

@@ -1,4 +1,5 @@
-//! Bytes become an operator, shapes, strides and indices; core and oracle must agree on every byte, or on the error.
+//! Makes an operator, shapes, strides and indices from the input. The core and the oracle must agree on every
+//! byte or on the error.
 
 #![no_main]
 
@@ -25,11 +26,11 @@ mod view;
 use scene::{PAINTED, Scene};
 use view::AsLayout;
 
-/// Even, so that a buffer of nibbles begins on a byte.
+/// The number of guard elements. It is even, so that a buffer of nibbles begins on a byte.
 const GUARD: usize = 2;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Bytes that run out read as zeros, so there is no error to speak of.
+    // `Unstructured` reads zeros after the end of the input, so there is no error worth reporting.
     let _ = run(&mut Unstructured::new(bytes));
 });
 
@@ -50,7 +51,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         .and_then(|()| call.run_on_origins(&cache_shape, &update_shape));
     let Some(element) = ElementType::from_name(element.name) else { unreachable!("{element:?}") };
     match call::with_plan(&call, element, cache.layout(), update.layout(), |_| Ok(())) {
-        // Refused for where the tensors lie, which the oracle knows nothing about.
+        // These errors are about where the tensors lie, which the oracle does not know.
         Err(Error::TooManyLoops { loops }) => assert!(loops > 3),
         Err(Error::CacheOverlapsItself { .. }) => assert!(!sane, "{cache:?}"),
         prepared => {
@@ -61,7 +62,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A tensor of this shape in a buffer, and whether its positions are apart for certain.
+/// Returns a view of a tensor of this shape, and whether its positions are known to be disjoint.
 fn view(u: &mut Unstructured<'_>, shape: &[usize]) -> Result<(View, bool)> {
     let form = if shape.is_empty() { 0 } else { u.int_in_range(0..=4)? };
     let random = &mut Random::new(u.arbitrary::<u16>()?.into(), 0);
@@ -85,7 +86,7 @@ fn dimension(u: &mut Unstructured<'_>) -> Result<usize> {
     u.int_in_range(0..=5)
 }
 
-/// Mostly near a cache of this many slots.
+/// Returns a start that is usually near a cache of this many slots.
 fn start(u: &mut Unstructured<'_>, capacity: usize) -> Result<i64> {
     let capacity = capacity as i64;
     match u.int_in_range(0..=7)? {
@@ -96,7 +97,7 @@ fn start(u: &mut Unstructured<'_>, capacity: usize) -> Result<i64> {
     }
 }
 
-/// Mostly `batch` of them.
+/// Returns a number of list values, usually `batch`.
 fn count(u: &mut Unstructured<'_>, batch: usize) -> Result<usize> {
     Ok(if u.ratio(1, 16)? { dimension(u)? } else { batch })
 }
@@ -119,7 +120,7 @@ fn out_of_range(u: &mut Unstructured<'_>) -> Result<OutOfRange> {
     Ok(if u.arbitrary()? { OutOfRange::SkipSample } else { OutOfRange::Error })
 }
 
-/// Now and then one dimension more, one less, or another size.
+/// Occasionally adds a dimension, removes one, or changes its size.
 fn spoil(u: &mut Unstructured<'_>, shape: &mut Vec<usize>) -> Result<()> {
     match u.int_in_range(0..=31)? {
         0 => shape.push(dimension(u)?),

@@ -1,7 +1,11 @@
-//! Bytes are read as an ONNX model, saved, read again, and evaluated on generated inputs. Nothing may panic, a
-//! saved model is saved the same again, and the placements agree on the outputs.
+//! Reads the input as an ONNX model, saves it, reads it again, and evaluates it on generated inputs. The
+//! target checks three properties:
 //!
-//! The same bytes also choose a model that is built rather than read: random bytes rarely get as far as a graph that
+//! - Nothing panics.
+//! - A saved model that is read and saved again has the same bytes.
+//! - All placements give the same outputs.
+//!
+//! The input also selects a model that is built and not read, because random bytes rarely form a graph that
 //! runs.
 
 #![no_main]
@@ -22,7 +26,7 @@ use kvscatter_onnx::proto::{
 use kvscatter_onnx::{Model, Tensor, random_inputs, read_tensor_pb, tensor_proto};
 use libfuzzer_sys::fuzz_target;
 
-/// What one evaluation, and one set of inputs, may allocate.
+/// The number of bytes that one evaluation, or one set of inputs, may allocate.
 const MEMORY_LIMIT: u64 = 16 << 20;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -40,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn saved_twice(model: &Model) {
     let saved = model.to_bytes().expect("a small model");
     let again = Model::from_bytes(&saved).expect("what was saved is a model");
-    // Compared as bytes: a NaN is not equal to itself.
+    // Compare bytes, because a NaN is not equal to itself.
     assert_eq!(again.to_bytes().expect("a small model"), saved);
     let Ok(graph) = model.graph() else { return };
     for &message in graph.initializers().values() {
@@ -53,7 +57,7 @@ fn saved_twice(model: &Model) {
 fn read_back(tensor: &Tensor) {
     let raw = tensor_proto::encode("", tensor);
     assert_eq!(&tensor_proto::decode(raw, None).expect("a tensor"), tensor);
-    // Bits of a bool other than 0 and 1 exist in raw data only.
+    // Only raw data can store bits of a bool other than 0 and 1.
     if tensor.element() != ElementType::Bool {
         let typed = tensor_proto::encode_typed("", tensor);
         assert_eq!(&tensor_proto::decode(typed, None).expect("a tensor"), tensor);
@@ -126,7 +130,7 @@ fn build(u: &mut Unstructured<'_>) -> Result<ModelProto> {
         names.push(format!("y{index}"));
     }
     for index in 0..u.int_in_range(0..=3)? {
-        // Usually the value of that name is of another type, and an output of no type does not run.
+        // The value of that name usually has another type, and an output without a type does not run.
         let last = names.len().saturating_sub(index + 1);
         let mut output = value(u, names.get(last).cloned().unwrap_or_default())?;
         if let Some(input) = graph.input.first() {
@@ -135,7 +139,7 @@ fn build(u: &mut Unstructured<'_>) -> Result<ModelProto> {
         graph.output.push(output);
     }
     if u.int_in_range(0..=15)? == 0 {
-        // A name twice, a name from nowhere, a cycle.
+        // This makes a duplicate name, an unknown name or a cycle.
         let stray = u.choose(&names)?.clone();
         if let Some(node) = graph.node.first_mut() {
             node.output = vec![stray];
@@ -145,7 +149,7 @@ fn build(u: &mut Unstructured<'_>) -> Result<ModelProto> {
     Ok(ModelProto { graph: graph.into(), opset_import: vec![opset], ..ModelProto::default() })
 }
 
-/// Few types, so that two values often agree; now and then any number.
+/// Returns one of a few types, so that two values often have the same type, and occasionally any number.
 fn element(u: &mut Unstructured<'_>) -> Result<i32> {
     match u.int_in_range(0..=15)? {
         0..=9 => Ok(ElementType::Int64.onnx_code()),

@@ -11,10 +11,20 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// The command as the step `unit` builds it, next to the tests of it. (`cargo build -p kvscatter-cli` gives its dependencies
-/// fewer features, and so builds all of them again.)
+/// The crates that `cargo xtask test` checks. They need neither an inference engine nor Python. The core's tests have a
+/// step of their own.
+pub(crate) const LIGHT: &str = "-p kvscatter-text -p kvscatter-oracle -p kvscatter-onnx -p kvscatter-session \
+                                -p kvscatter-bench -p kvscatter-cli -p kvscatter-capi -p xtask";
+
+/// The other crates, and the command with every feature.
+pub(crate) const HEAVY: &str = "-p kvscatter-tract -p kvscatter-onnxruntime -p kvscatter-certify -p kvscatter-candle \
+                                -p kvscatter-cuda -p kvscatter-ort -p kvscatter-python \
+                                -p kvscatter-cli --features kvscatter-cli/full";
+
+/// Builds the command with every feature, as the step `unit-all` does. Other packages or features would build all its
+/// dependencies again.
 pub(crate) fn command() -> Command {
-    cargo("test --workspace --exclude kvscatter --test cli --no-run")
+    cargo(&format!("test {HEAVY} --test cli --no-run"))
 }
 
 /// Cargo by its name, not by its path: only rustup's proxy understands `+nightly`.

@@ -11,6 +11,7 @@ mod steps_cuda_images;
 mod steps_gpu;
 mod steps_models;
 mod steps_ort;
+mod steps_package;
 mod steps_python;
 
 use std::ffi::OsString;
@@ -23,23 +24,31 @@ use crate::step::{Missing, Step};
 
 /// Every step of continuous integration, runnable by hand.
 ///
-/// `cargo xtask test` is what CI runs. Each of its steps is also a command, and prints the plain
+/// CI runs `cargo xtask test`, and then `cargo xtask test --all`. Each of their steps is also a command, and prints the plain
 /// cargo commands that it consists of. All of them work from any folder of the repository and honour
 /// CARGO_TARGET_DIR.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Everything: fmt, deny, lint, features, no-std, docs, unit, kernels, linear, instructions, bench-check, c, cuda,
-    /// cuda-images, candle-cuda, models, ort, python, python-torch and bench-gpu-check
-    Test,
+    /// What every change needs: fmt, words, lint, unit and c. It takes Rust and a C compiler, and no Python
+    Test {
+        /// Everything: also deny, features, no-std, docs, kernels, linear, instructions, bench-check, package, cuda,
+        /// cuda-images, candle-cuda, models, ort, python, python-torch and bench-gpu-check
+        #[arg(long)]
+        all: bool,
+    },
     /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
     Fmt,
     /// Clippy over every target of the workspace; a warning is an error
     Lint,
+    /// Counts words that are hard to read in pages, comments and messages. Their number may only fall
+    Words,
     /// The core under every combination of its features
     Features,
     /// Unit, integration, property, command line and documentation tests
     Unit,
+    /// Packages every published crate, builds it from its package, and installs the command from there
+    Package,
     /// The core's tests on every instruction set, with limits so small that they take every path
     Kernels,
     /// Counts the work on models that are long in one part: it may grow with the length, not with its square
@@ -152,11 +161,18 @@ enum Task {
 fn main() -> ExitCode {
     let one = |step: Step| step::run(vec![step], Missing::Fails);
     let passed = match Task::parse() {
-        Task::Test => step::run(steps::all(), Missing::IsSkipped),
+        Task::Test { all: false } => {
+            let passed = step::run(steps::light(), Missing::IsSkipped);
+            println!("`cargo xtask test --all` has {} more steps", steps::all().len() - steps::light().len());
+            passed
+        }
+        Task::Test { all: true } => step::run(steps::all(), Missing::IsSkipped),
         Task::Fmt => one(steps::fmt()),
-        Task::Lint => one(steps::lint()),
+        Task::Lint => step::run(vec![steps::words(), steps::lint(), steps::lint_all()], Missing::Fails),
+        Task::Words => one(steps::words()),
         Task::Features => one(steps::features()),
-        Task::Unit => one(steps::unit()),
+        Task::Unit => step::run(vec![steps::unit_core(), steps::unit(), steps::unit_all()], Missing::Fails),
+        Task::Package => one(steps_package::package()),
         Task::Kernels => one(steps::kernels()),
         Task::Linear => one(steps::linear()),
         Task::Instructions { bless } => one(steps::instructions(bless)),

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use crate::cargo::{cargo, prefixed, target_dir};
+use crate::cargo::{HEAVY, LIGHT, cargo, prefixed, target_dir};
 use crate::step::{NIGHTLY, Step, Tool};
 use crate::{
-    steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_python,
+    steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_package,
+    steps_python,
 };
 
 /// A separate workspace, so that building the project never builds a protobuf compiler.
@@ -25,25 +26,33 @@ const TINY: &str = "--cfg kvscatter_tiny";
 /// Lets the tests fail if the limits are not tiny. Other flags need a separate build folder.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
 
-/// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes.
+/// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes. They need Rust and a C
+/// compiler.
+pub(crate) fn light() -> Vec<Step> {
+    vec![fmt(), words(), lint(), unit_core(), unit(), steps_c::c()]
+}
+
+/// The steps of `cargo xtask test --all`.
 pub(crate) fn all() -> Vec<Step> {
-    let rust = vec![
-        fmt(),
+    let rust = [
         deny(),
-        lint(),
+        lint_all(),
         features(),
         no_std(),
         docs(),
-        unit(),
+        unit_all(),
         kernels(),
         linear(),
         instructions(false),
         bench_check(),
+        steps_package::package(),
     ];
     let runtime = [steps_models::models(), steps_ort::ort()];
     let torch = [steps_python::torch(), steps_gpu::check()];
-    rust.into_iter()
-        .chain(steps_c::all())
+    light()
+        .into_iter()
+        .chain(rust)
+        .chain(steps_c::thorough())
         .chain([steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()])
         .chain(runtime)
         .chain(steps_python::all())
@@ -72,11 +81,23 @@ pub(crate) fn deny() -> Step {
     Step::new("deny", vec![check]).needs(&[TOOL])
 }
 
+/// Clippy over the core and the [`LIGHT`] crates.
 pub(crate) fn lint() -> Step {
-    Step::new("lint", vec![cargo("clippy --workspace --all-targets -- -Dwarnings")])
+    Step::new("lint", vec![cargo(&format!("clippy -p kvscatter {LIGHT} --all-targets -- -Dwarnings"))])
 }
 
-/// The core under the features that [`lint()`] and [`unit()`] do not already cover.
+/// Clippy over every crate with every feature, except that candle's feature `cuda` needs CUDA.
+pub(crate) fn lint_all() -> Step {
+    let clippy = cargo("clippy --workspace --all-targets --features kvscatter-cli/full -- -Dwarnings");
+    Step::new("lint-all", vec![clippy])
+}
+
+/// Counts the words that `STYLE` wants out of pages, comments and messages.
+pub(crate) fn words() -> Step {
+    Step::new("words", vec![cargo("test --quiet -p xtask --test words")])
+}
+
+/// The core under the features that [`lint()`] and [`unit_core()`] do not already cover.
 pub(crate) fn features() -> Step {
     let clippy = |features| {
         let mut command = cargo("clippy -p kvscatter --lib --no-default-features --features");
@@ -117,15 +138,24 @@ pub(crate) fn docs() -> Step {
     Step::new("docs", commands.into())
 }
 
-/// The core alone, as [`kernels()`] builds it: with others its dependencies have more features, and what is built with
-/// those is built again without them.
+/// The core alone, as [`kernels()`] builds it. Next to other crates, its dependencies would have more features, and
+/// would be built again.
+pub(crate) fn unit_core() -> Step {
+    Step::new("unit-core", vec![cargo("test -p kvscatter --features=picture")])
+}
+
+/// The [`LIGHT`] crates, with the command as a plain build makes it.
 pub(crate) fn unit() -> Step {
-    let core = cargo("test -p kvscatter --features=picture");
-    Step::new("unit", vec![core, cargo("test --workspace --exclude kvscatter")])
+    Step::new("unit", vec![cargo(&format!("test {LIGHT}"))])
+}
+
+/// The [`HEAVY`] crates, and the command with every feature.
+pub(crate) fn unit_all() -> Step {
+    Step::new("unit-all", vec![cargo(&format!("test {HEAVY}"))])
 }
 
 /// The core's suite on every instruction set that it has kernels for: with limits so small that the suite's tensors
-/// take every path, then with the real ones what depends on them. [`unit()`] covers the widest set.
+/// take every path, then with the real ones what depends on them. [`unit_core()`] covers the widest set.
 pub(crate) fn kernels() -> Step {
     let tiny = INSTRUCTION_SETS.map(|isa| {
         let mut test = cargo("test -p kvscatter --lib --tests --features=picture");

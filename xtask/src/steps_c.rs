@@ -97,7 +97,12 @@ impl Build {
 
 /// What `cargo xtask c` runs, and `cargo xtask test` after the rest.
 pub(crate) fn all() -> Vec<Step> {
-    vec![c(), c_valgrind(), c_pkg_config(), c_cmake()]
+    [c()].into_iter().chain(thorough()).collect()
+}
+
+/// The steps that need more than compilers.
+pub(crate) fn thorough() -> [Step; 3] {
+    [c_valgrind(), c_pkg_config(), c_cmake()]
 }
 
 /// Installs header, libraries and what finds them, from an optimised build.
@@ -109,7 +114,7 @@ pub(crate) fn install_c(prefix: &Path) -> Step {
 
 /// Every program with the shared library, and with the static one under sanitizers; one without them shows that the
 /// static library asks for no other.
-fn c() -> Step {
+pub(crate) fn c() -> Step {
     let mut commands = build();
     commands.extend(compile_and_run(Build::Shared));
     commands.extend([compile(&FIRST, Build::Static), Command::new(program(&FIRST, Build::Static))]);

@@ -1,6 +1,6 @@
 //! Decoders, converted, lowered and certified, and compared by programs that share nothing with the command.
 
-use crate::cargo::{cargo, command, target_dir};
+use crate::cargo::{HEAVY, cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::Step;
 
@@ -19,9 +19,9 @@ pub(crate) fn models() -> Step {
     let cases = target_dir().join("attention-cases");
     let mut write_cases = environment.python();
     write_cases.arg(ATTENTION_CASES).arg(&cases);
-    // Those of kvscatter-cuda need a driver, which the step `cuda` has.
-    let mut engine =
-        cargo("test --workspace --exclude kvscatter --exclude kvscatter-cuda --tests -- --ignored");
+    // The ignored tests of kvscatter-cuda need a driver, which the step `cuda` has.
+    let packages = HEAVY.replace("-p kvscatter-cuda ", "");
+    let mut engine = cargo(&format!("test {packages} --tests -- --ignored"));
     engine.env("KVSCATTER_CASES", cases);
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());

@@ -1,6 +1,6 @@
 //! The table, the plots and the generated part of `docs/models.md`.
 
-use kvscatter_bench::units;
+use kvscatter_text::units;
 
 use super::measure::Measured;
 use super::results::{Results, TARGET};
@@ -95,7 +95,7 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
         decoder.heads,
         decoder.head_size,
         results.capacity,
-        units::bytes(decoder.cache_bytes(results.capacity)),
+        units::bytes(decoder.cache_bytes(results.capacity) as u64),
         results.capacity,
         results.runtime,
         agreement(results),

@@ -1,6 +1,7 @@
 //! What no peer does.
 
-use kvscatter_bench::{Case, Unsupported, units};
+use kvscatter_bench::{Case, Unsupported};
+use kvscatter_text::units;
 
 /// The bytes that an engine whose library always allocates its results may take for one case.
 const OWN_MEMORY_BYTES: usize = 3 << 29;
@@ -15,7 +16,7 @@ pub(super) fn check_own_memory(case: &Case, bytes: usize) -> Result<(), Unsuppor
         return unsupported("owns its memory, and there are many caches");
     }
     if bytes > OWN_MEMORY_BYTES {
-        return unsupported(format!("would allocate {}", units::bytes(bytes)));
+        return unsupported(format!("would allocate {}", units::bytes(bytes as u64)));
     }
     check_threads(case)
 }

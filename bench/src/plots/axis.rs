@@ -1,6 +1,6 @@
 //! Logarithmic axes with ticks that people can read.
 
-use kvscatter_bench::units;
+use kvscatter_text::units;
 
 /// A logarithmic axis.
 pub(super) struct Axis {
@@ -58,7 +58,7 @@ impl Axis {
     pub(super) fn label(&self, value: f64) -> String {
         match self.unit {
             Unit::Time => trimmed(&units::time(value)),
-            Unit::Bytes => units::bytes(value as usize),
+            Unit::Bytes => units::bytes(value as u64),
             Unit::Count if value >= 1048576.0 => format!("{} Mi", value / 1048576.0),
             Unit::Count if value >= 1024.0 => format!("{} Ki", value / 1024.0),
             Unit::Count => value.to_string(),

@@ -27,7 +27,6 @@ mod raw;
 mod report;
 mod scene;
 mod statistics;
-pub mod units;
 mod variation;
 
 pub use call::{Buffers, Call, Task};

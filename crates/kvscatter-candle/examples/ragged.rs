@@ -1,5 +1,5 @@
-//! Two sequences of different lengths in one batch, decoded together: every step writes keys and values at each
-//! sequence's own position, and attends to as much of the cache as the sequence has.
+//! Decodes two sequences of different lengths in one batch. Every step writes keys and values at each
+//! sequence's own position, and each sequence attends to its part of the cache.
 //!
 //! `cargo run -p kvscatter-candle --example ragged`
 
@@ -10,7 +10,7 @@ const CAPACITY: usize = 8;
 const HEADS: usize = 2;
 const HEAD_SIZE: usize = 4;
 
-/// Keys and values of one layer, and the tokens of each sequence.
+/// The keys and values of one layer, and the number of tokens of each sequence.
 struct Layer {
     k: Writer,
     v: Writer,
@@ -26,7 +26,7 @@ impl Layer {
         Ok(Self { k: cache()?, v: cache()?, lengths: vec![0; sequences] })
     }
 
-    /// Writes the first `new[i]` tokens of each sequence; the rest is padding.
+    /// Writes the first `new[i]` tokens of each sequence. The others are padding.
     fn append(&mut self, k: &Tensor, v: &Tensor, new: &[i64]) -> Result<()> {
         let at = WriteAt::new(&self.lengths).lengths(new);
         let _ = write_many(&mut [
@@ -37,7 +37,7 @@ impl Layer {
         Ok(())
     }
 
-    /// What one query per sequence makes of the cache.
+    /// Returns the attention of one query of each sequence.
     fn attend(&self, query: &Tensor) -> Result<Tensor> {
         let hides =
             |&length: &i64| (0..CAPACITY as i64).map(move |slot| if slot < length { 0.0 } else { f32::MIN });

@@ -1,7 +1,8 @@
-//! Caches on CUDA devices, written by `kvscatter-cuda` on candle's own stream.
+//! The cache write on CUDA devices, with `kvscatter-cuda` on candle's own stream.
 //!
-//! Positions are tensors on the device too, so nothing waits. A [`CudaWriter`] writes keys and values, or the caches of all
-//! layers, in one launch. [`CudaWriter::check`] reports positions that did not fit.
+//! Positions are also tensors on the device, so a write does not wait. A [`CudaWriter`] writes keys and
+//! values, or the caches of all layers, in one launch. [`CudaWriter::check`] reports positions that did not
+//! fit.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -12,7 +13,7 @@
 //! let mut cache = CudaWriter::new(TensorScatter::new(), &[&k, &v])?;
 //! let positions = Tensor::new(&[5_i64, 63], &device)?;
 //!
-//! // Every step: the model's new rows, and their positions.
+//! // Every step: the model's new rows and their positions.
 //! let (new_k, new_v) = (k.narrow(2, 0, 1)?.zeros_like()?, v.narrow(2, 0, 1)?.zeros_like()?);
 //! cache.write(&[&new_k, &new_v], &positions)?;
 //!
@@ -23,19 +24,21 @@
 //!
 //! # Bad positions
 //!
-//! A sample whose position or length does not fit is skipped in all caches, and the others are written. The sample is
-//! counted, and [`check`](CudaWriter::check) returns the error that the CPU returns for it, if it is called before updates
-//! have another shape. With [`skip_all`](CudaWriter::skip_all), a launch with any such sample writes nothing.
+//! A write skips a sample whose position or length does not fit, in all caches, and writes the others. The
+//! status on the device counts the sample. [`check`](CudaWriter::check) returns the error that the CPU
+//! returns for it. Call `check` before updates have another shape. With [`skip_all`](CudaWriter::skip_all), a
+//! launch with such a sample writes nothing.
 //!
 //! # Streams and graphs
 //!
-//! A write goes to the stream of the device that the caches were made on. It records and waits for the events by which
-//! cudarc orders several streams, and refuses tensors that have none ([`CandleError::OtherStream`]). It can be captured in
-//! a graph like candle's own operations. Make one write before the capture, since the first write loads the kernels.
+//! A write goes to the stream of the device on which the caches were created. cudarc orders several streams
+//! by events. A write records these events and waits for them, and refuses tensors without them
+//! ([`CandleError::OtherStream`]). A write can be captured in a graph like candle's own operations. Make one
+//! write before the capture, because the first write loads the kernels.
 //!
-//! `Device::new_cuda` uses a separate stream on each thread. A [`CudaWriter`] that is used or dropped on another thread
-//! than before waits for the device once. The program orders tensors that several threads share, as for candle's own
-//! operations.
+//! `Device::new_cuda` uses a separate stream on each thread. If a [`CudaWriter`] is used or dropped on
+//! another thread than before, it waits for the device once. The program must order tensors that several
+//! threads share, as for candle's own operations.
 #![expect(unsafe_code, reason = "launches read and write memory by its address")]
 
 mod launch;
@@ -62,32 +65,32 @@ use launch_log::{LaunchLog, Launched};
 use locks::{Lock, LockedStorages, with_locked};
 use writer_stream::WriterStream;
 
-/// Writes caches on one device again and again.
+/// Writes caches on one device in many steps.
 ///
-/// The tensors that it was made of keep their memory, which is what is written. Caches of one shape and layout take one
-/// launch together if their updates share a shape and layout too, as those of keys and values usually do.
+/// The writer writes to the memory of the tensors that it was created with. One launch writes all caches of
+/// one shape and layout whose updates share a shape and layout too. Keys and values usually do.
 #[derive(Debug)]
 pub struct CudaWriter {
-    /// Dropped first, since it may have to wait before memory is freed.
+    /// The stream. It is dropped first, because it may have to wait before memory is freed.
     stream: WriterStream,
     scatter: TensorScatter,
     location: DeviceLocation,
     cuda: Cuda,
     caches: Vec<Tensor>,
     cache_views: Vec<TensorView>,
-    /// One element of each storage that is written: see [`crate::Writer`].
+    /// One element of each written storage, as in [`crate::Writer`].
     lock_elements: Vec<Tensor>,
-    /// Sixteen bytes, for all launches.
+    /// The status of all launches, 16 bytes.
     status: Tensor,
     skip_all: bool,
     launches: Vec<Launch>,
-    /// The updates that the launches are for.
+    /// The layouts of the updates for which the launches were made.
     update_layouts: Vec<TypedLayout>,
     /// The writes whose bad positions the status counts.
     log: LaunchLog,
 }
 
-/// Where updates go, as lists on the device. A list of positions converts into it.
+/// The target of updates, as lists on the device. A list of positions converts to it.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceWriteAt<'a> {
     write_indices: &'a Tensor,
@@ -95,13 +98,14 @@ pub struct DeviceWriteAt<'a> {
 }
 
 impl<'a> DeviceWriteAt<'a> {
-    /// The first slot of every sample: `[batch]`, of `i64` or `i32`.
+    /// Creates a target from the first slot of every sample, `[batch]` of `i64` or `i32`.
     #[must_use]
     pub const fn new(write_indices: &'a Tensor) -> Self {
         Self { write_indices, lengths: None }
     }
 
-    /// Writes only the first `lengths[i]` rows of sample `i`, an extension of ours: `[batch]`, of `i64` or `i32`.
+    /// Writes only the first `lengths[i]` rows of sample `i`. The list is `[batch]` of `i64` or `i32`. This
+    /// is an extension of the ONNX operator.
     #[must_use]
     pub const fn lengths(self, lengths: &'a Tensor) -> Self {
         Self { lengths: Some(lengths), ..self }
@@ -120,13 +124,19 @@ impl<'a> From<&'a Tensor> for DeviceWriteAt<'a> {
 }
 
 impl CudaWriter {
-    /// Makes a writer of these caches. They may be views of one storage if they do not interleave: the bytes from the first
-    /// to the last of one, gaps included, belong to no other.
+    /// Creates a writer of caches.
+    ///
+    /// The caches may be views of one storage if they do not interleave. The bytes from the first to the last
+    /// of one cache, gaps included, must belong to no other cache.
     ///
     /// # Errors
-    /// [`CandleError::NoCaches`], [`CandleError::NoCuda`], [`CandleError::OtherDevice`], [`CandleError::OtherStream`]; [`CandleError::DType`], also of
-    /// `F4`, whose views candle's device cannot address; [`kvscatter::Error::Overlap`] if two of them share memory, or
-    /// interleave in one storage; [`CandleError::Cuda`] without a driver.
+    /// - Returns [`CandleError::NoCaches`] if there is no cache.
+    /// - Returns [`CandleError::NoCuda`], [`CandleError::OtherDevice`] or [`CandleError::OtherStream`] if the
+    ///   caches are not on one CUDA device whose streams are ordered.
+    /// - Returns [`CandleError::DType`] for a type that is not supported, including `F4`, whose views
+    ///   candle's device cannot address.
+    /// - Returns [`kvscatter::Error::Overlap`] if two caches share memory, or interleave in one storage.
+    /// - Returns [`CandleError::Cuda`] if there is no driver.
     pub fn new(scatter: TensorScatter, caches: &[&Tensor]) -> Result<Self, CandleError> {
         let first = caches.first().ok_or(CandleError::NoCaches)?;
         let Device::Cuda(device) = first.device() else {
@@ -145,7 +155,7 @@ impl CudaWriter {
         check_disjoint(caches, &cache_views)?;
         let cuda = driver()?;
         let ordinal = device.cuda_stream().context().ordinal();
-        // candle releases the context with its last tensor, and the kernels are in it.
+        // candle releases the context, which contains the kernels, with its last tensor.
         cuda.set_device(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
         let status = Tensor::zeros(2, DType::I64, first.device())?;
         let mut lock_elements = vec![status.clone()];
@@ -175,7 +185,8 @@ impl CudaWriter {
         })
     }
 
-    /// Makes a launch with any bad position write nothing, instead of skipping the samples that have one.
+    /// Sets whether a launch with a bad position writes nothing, instead of skipping only the samples with
+    /// bad positions.
     #[must_use]
     pub fn skip_all(self, skip_all: bool) -> Self {
         Self { skip_all, launches: Vec::new(), update_layouts: Vec::new(), ..self }
@@ -187,13 +198,17 @@ impl CudaWriter {
         &self.caches
     }
 
-    /// Launches the write of an update into each cache, and does not wait for it. [`check`](Self::check) reports positions
-    /// that do not fit.
+    /// Launches the write of an update into each cache, and does not wait for it. [`check`](Self::check)
+    /// reports positions that do not fit.
     ///
     /// # Errors
-    /// Errors of shapes, types, layouts and devices; [`kvscatter::Error::Overlap`] if an update or a list shares the storage
-    /// of a cache; [`CandleError::OtherStream`]; [`CandleError::DeviceList`]; [`CandleError::Cuda`]. Nothing was launched
-    /// then, except after errors of the driver.
+    /// - Returns an error if a shape, type, layout or device does not fit.
+    /// - Returns [`kvscatter::Error::Overlap`] if an update or a list shares the storage of a cache.
+    /// - Returns [`CandleError::OtherStream`] for a tensor whose stream is not ordered with the writer's.
+    /// - Returns [`CandleError::DeviceList`] for positions or lengths that a device cannot read.
+    /// - Returns [`CandleError::Cuda`] with an error of the driver.
+    ///
+    /// Nothing was launched, except after errors of the driver.
     pub fn write<'a>(
         &mut self,
         updates: &[&Tensor],
@@ -219,17 +234,17 @@ impl CudaWriter {
             }
             let lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
             for write in &log.add(Launched::new(&sources, writes, lists)).writes {
-                // SAFETY: the conditions of `launch`.
-                // 1. Context: `with_locked` has made the context of `stream` current, in which all tensors lie.
-                // 2. Sizes: `locked` keeps the storages of caches, updates, lists and status, and the write and the
-                //    lists were made with the sizes that candle gave for them.
-                // 3. Order on one stream: a tensor that was made on `stream` is used and freed in its order. A writer
-                //    that moved to another thread has waited for the device (`WriterStream`).
-                // 4. Order between streams: a tensor of another stream has events that cudarc records and waits for
-                //    (`check_order`). Their guards live until the launch is made, so it runs after earlier uses of the
-                //    tensor, and later uses and the free run after it.
-                // 5. A program that disables these events, or that shares the device of `Device::new_cuda` between
-                //    threads, orders its work itself, as for candle's own kernels.
+                // SAFETY: the conditions of `launch` are met.
+                // 1. Context: `with_locked` has made the context of `stream` current. All tensors are in it.
+                // 2. Sizes: `locked` keeps the storages of caches, updates, lists and status. The write and the
+                //    lists were made with the sizes that candle gave for these storages.
+                // 3. Order on one stream: a tensor that was made on `stream` is used and freed in its order. A
+                //    writer that moved to another thread has waited for the device (`WriterStream`).
+                // 4. Order between streams: a tensor of another stream has events that cudarc records and waits
+                //    for (`check_order`). The guards of these events live until the launch is made. It
+                //    therefore runs after earlier uses of the tensor, and later uses and the free run after it.
+                // 5. A program that disables these events, or that shares the device of `Device::new_cuda`
+                //    between threads, must order its work itself, as for candle's own kernels.
                 unsafe { write.launch(raw(&stream), &indices, Some(status)) }?;
             }
             Ok(())
@@ -240,11 +255,13 @@ impl CudaWriter {
     /// [`clear`](Self::clear) did not fit.
     ///
     /// # Errors
-    /// For the first one that did not fit, the error that the CPU returns: [`CandleError::Write`]. The device reports the
-    /// sample and the value. The rows in the error are those of the writes since the last `clear`, or since a `check` that
-    /// returned `Ok`. If these writes differ in their rows, the error is [`kvscatter_cuda::CudaError::BadIndices`]: their
-    /// updates have different shapes, or several of them bring several rows with `lengths`. The lengths of a single write
-    /// are read from its list, which must not have changed since.
+    /// Returns [`CandleError::Write`] with the CPU's error for the first position or length that did not fit.
+    ///
+    /// The device reports only the sample and the value. The rows in the error are those of the writes since
+    /// the last `clear`, or since a `check` that returned `Ok`. The error is
+    /// [`kvscatter_cuda::CudaError::BadIndices`] if these writes differ in their rows. They differ if their
+    /// updates have different shapes, or if several of them have several rows and `lengths`. For a single
+    /// write, the lengths are read from its list, which must not have changed since.
     pub fn check(&mut self) -> Result<(), CandleError> {
         let stream = self.stream.current()?;
         stream.synchronize().map_err(candle_core::Error::wrap)?;
@@ -254,14 +271,14 @@ impl CudaWriter {
         let read = self.log.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
         with_locked(read, &stream, &mut |locked| {
             let status = DeviceStatus::at(locked.address(&status))?;
-            // SAFETY: `locked` keeps the 16 bytes of the status, their context is current (`with_locked`), and `synchronize`
-            // has waited for all launches with this status.
+            // SAFETY: `locked` keeps the 16 bytes of the status. Their context is current (`with_locked`),
+            // and `synchronize` has waited for all launches with this status.
             let words = unsafe { self.cuda.read(status) }?;
             let Some(first) = words.first() else { return Ok(()) };
             let indices = indices(&lists, locked)?;
-            // SAFETY: `locked` keeps the 16 bytes of the status and the lists, whose lengths `LockedStorages::list` has
-            // compared with their memory. Their context is current (`with_locked`), and `synchronize` has waited for all
-            // launches with this status.
+            // SAFETY: `locked` keeps the 16 bytes of the status and the lists, and `LockedStorages::list` has
+            // compared the lengths of the lists with their memory. Their context is current (`with_locked`),
+            // and `synchronize` has waited for all launches with this status.
             unsafe { self.log.error(words, status, &indices) }?;
             Err(kvscatter_cuda::CudaError::BadIndices { bad_samples: words.bad_samples, first }.into())
         })?;
@@ -272,20 +289,22 @@ impl CudaWriter {
     /// Clears the status, in the stream's order.
     ///
     /// # Errors
-    /// [`CandleError::Cuda`], [`CandleError::Candle`].
+    /// Returns [`CandleError::Cuda`] or [`CandleError::Candle`] with an error of the driver or of candle.
     pub fn clear(&mut self) -> Result<(), CandleError> {
         let (stream, status) = (self.stream.current()?, TensorView::of(&self.status));
         with_locked([Lock::Written(&self.status)], &stream, &mut |locked| {
-            // SAFETY: the 16 bytes of the status are memory of the current context (`with_locked`), to which the stream
-            // belongs. They live until this has run: they were allocated on this stream, and `Drop` of `WriterStream` waits
-            // for the device if they might be freed on another.
+            // SAFETY: the 16 bytes of the status are memory of the current context (`with_locked`), and the
+            // stream belongs to this context. The bytes are allocated until this has run, because they were
+            // allocated on this stream. If they might be freed on another stream, `Drop` of `WriterStream`
+            // waits for the device.
             Ok(unsafe { self.cuda.clear(DeviceStatus::at(locked.address(&status))?, raw(&stream)) }?)
         })?;
         self.log.mark_clear();
         Ok(())
     }
 
-    /// Compares a call with the caches, makes launches for the layouts of these updates, and returns the updates' views.
+    /// Checks a call, creates launches for the layouts of these updates, and returns the views of the
+    /// updates.
     fn accept(&mut self, updates: &[&Tensor], at: DeviceWriteAt<'_>) -> Result<Vec<TensorView>, CandleError> {
         let (got, expected) = (updates.len(), self.caches.len());
         if got != expected {
@@ -317,7 +336,7 @@ impl CudaWriter {
     }
 }
 
-/// Returns the driver of the process, whose kernels all writers share.
+/// Returns the driver of the process. All writers share its kernels.
 fn driver() -> Result<Cuda, CandleError> {
     static DRIVER: OnceLock<Cuda> = OnceLock::new();
     if let Some(driver) = DRIVER.get() {

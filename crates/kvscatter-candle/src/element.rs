@@ -1,4 +1,4 @@
-//! candle's element types as the core's, and candle's storage as the slices that the core moves.
+//! Conversion of candle's element types and storage to those of the core.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType};
@@ -7,7 +7,7 @@ use kvscatter::{Argument, ElementType, WritePlan, Written};
 
 use crate::CandleError;
 
-/// The core's name of an element type; the 6-bit floats have none.
+/// Returns the core's element type. The 6-bit floats have none.
 pub(crate) fn element_of(argument: Argument, dtype: DType) -> Result<ElementType, CandleError> {
     match dtype {
         DType::U8 => Ok(ElementType::UInt8),
@@ -26,7 +26,7 @@ pub(crate) fn element_of(argument: Argument, dtype: DType) -> Result<ElementType
     }
 }
 
-/// The one element type of a cache and its update.
+/// Returns the element type of a cache and its update, which must have the same type.
 pub(crate) fn element_of_both(cache: DType, update: DType) -> Result<ElementType, CandleError> {
     let cache = element_of(Argument::PastCache, cache)?;
     let update = element_of(Argument::Update, update)?;
@@ -40,7 +40,7 @@ pub(crate) fn element_of_storage(
     element_of_both(cache.dtype(), update.dtype())
 }
 
-/// Writes one storage into another. 4-bit floats lie packed, two to a byte.
+/// Writes one storage into another. 4-bit floats are packed, two in each byte.
 #[inline]
 pub(crate) fn write(
     plan: &WritePlan<'_>,
@@ -61,7 +61,8 @@ pub(crate) fn write(
         (S::F8E4M3(cache), S::F8E4M3(update)) => plan.write(cache, update),
         (S::F4(cache), S::F4(update)) => plan.write_bytes(cache, update),
         (cache, update) => {
-            // Of two types, or of one that the operator lacks: this says which.
+            // The two storages have different types, or a type that the operator lacks. This call returns the
+            // error for it.
             element_of_storage(cache, update)?;
             return Err(CandleError::DType { argument: Argument::Update, dtype: update.dtype() });
         }

@@ -1,140 +1,142 @@
-//! Why a write was refused.
+//! The errors of a refused write.
 
 use std::fmt;
 
 use candle_core::{DType, DeviceLocation};
 use kvscatter::Argument;
 
-/// Why a write was refused. Nothing has been written when one is returned.
+/// The reason why a write was refused. Nothing has been written if an error is returned.
 ///
-/// The drop-in caches return candle's own error, whose text is this one's.
+/// The drop-in caches return candle's own error with the text of this one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CandleError {
-    /// A rule of `TensorScatter`: shapes, strides, positions, an update that shares memory with the cache.
+    /// The call breaks a rule of `TensorScatter` about shapes, strides, positions, or an update that shares
+    /// memory with the cache.
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
-    /// An element type that is not written: 6-bit floats are none of `TensorScatter`'s, and 4-bit floats are written on
-    /// the CPU alone.
+    /// The element type is not supported. `TensorScatter` does not have 6-bit floats, and only the CPU writes
+    /// 4-bit floats.
     #[error("{argument} is {}, which this write does not take", .dtype.as_str())]
     DType {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// Its type.
+        /// The type of the tensor.
         dtype: DType,
     },
-    /// `write_indices` has a type that positions cannot have.
+    /// `write_indices` has a type that is not allowed for positions.
     #[error("write_indices is {}, must be i64, i32 or u32", .dtype.as_str())]
     IndexType {
-        /// The type.
+        /// The type of `write_indices`.
         dtype: DType,
     },
-    /// `write_indices` is not a list.
+    /// `write_indices` does not have one dimension.
     #[error("write_indices has {rank} dimensions, must have 1")]
     IndexRank {
-        /// Its dimensions.
+        /// The number of dimensions.
         rank: usize,
     },
-    /// A tensor that is not in the CPU's memory, where this write is made.
+    /// A tensor of a write on the CPU is on another device.
     #[error(
         "{argument} is on {device:?}, must be on the CPU; CUDA devices have kvscatter_candle::cuda::CudaWriter, with the feature \"cuda\""
     )]
     Device {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// Where it is.
+        /// The device of the tensor.
         device: DeviceLocation,
     },
-    /// A cache that is on no CUDA device.
+    /// A cache is not on a CUDA device.
     #[cfg(feature = "cuda")]
     #[error("past_cache is on {device:?}, must be on a CUDA device; the CPU has kvscatter_candle::Writer")]
     NoCuda {
-        /// Where it is.
+        /// The device of the cache.
         device: DeviceLocation,
     },
-    /// A tensor that is not where the caches are.
+    /// A tensor is not on the device of the caches.
     #[cfg(feature = "cuda")]
     #[error("{argument} is on {device:?}, must be on {cache:?}, where the first cache is")]
     OtherDevice {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// Where it is.
+        /// The device of the tensor.
         device: DeviceLocation,
-        /// Where the caches are.
+        /// The device of the caches.
         cache: DeviceLocation,
     },
-    /// A tensor of another candle device on the same GPU, where nothing orders what the two do.
+    /// A tensor belongs to another candle device on the same GPU, and nothing orders the work of the two
+    /// devices.
     #[cfg(feature = "cuda")]
     #[error(
         "{argument} was made by another candle device, whose stream and the first cache's do not wait for each other; make both with Device::new_cuda_with_stream, or all tensors on one device"
     )]
     OtherStream {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
     },
-    /// A writer of no caches.
+    /// A writer has no caches.
     #[cfg(feature = "cuda")]
     #[error("no caches: there must be at least 1")]
     NoCaches,
-    /// Another number of updates than of caches.
+    /// The number of updates is not the number of caches.
     #[cfg(feature = "cuda")]
     #[error("{} for {}", Count(*got, "update"), Count(*expected, "cache"))]
     Updates {
-        /// Updates given.
+        /// The number of updates.
         got: usize,
-        /// Caches there are.
+        /// The number of caches.
         expected: usize,
     },
-    /// Positions or lengths that a device does not read.
+    /// Positions or lengths on a device are not a contiguous list of `i64` or `i32`.
     #[cfg(feature = "cuda")]
     #[error("{argument} is {} of {}, must be a contiguous list of i64 or i32", .dtype.as_str(), Count(*rank, "dimension"))]
     DeviceList {
-        /// Which list.
+        /// The list.
         argument: Argument,
-        /// Its type.
+        /// The type of the list.
         dtype: DType,
-        /// Its dimensions.
+        /// The number of dimensions.
         rank: usize,
     },
-    /// An error of the driver, or one that the CPU does not have.
+    /// An error of the driver, or an error that does not exist on the CPU.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(kvscatter_cuda::CudaError),
-    /// The sequence dimension lies outside the tensor.
+    /// The sequence dimension is not a dimension of the tensor.
     #[error("dim = {dim} is not a dimension of a tensor of rank {rank}")]
     Dim {
-        /// The dimension given.
+        /// The sequence dimension.
         dim: usize,
         /// The tensor's rank.
         rank: usize,
     },
-    /// Rows outside the update.
+    /// The selected rows are not in the update.
     #[error("rows {first}..{end} of an update of {}", Count(*rows, "row"))]
     Rows {
-        /// The first row asked for.
+        /// The first selected row.
         first: usize,
-        /// The row after the last.
+        /// The end of the selected rows.
         end: usize,
-        /// Rows there are.
+        /// The number of rows of the update.
         rows: usize,
     },
-    /// A cache without room for a single token.
+    /// A cache has no room for a single token.
     #[error("max_seq_len = 0: a cache must have room for at least 1 token")]
     NoRoom,
-    /// The length of a cache cannot be computed or is more than it can hold.
+    /// The length of a cache is too large to compute or to store.
     #[error("{} after {length}: more than a cache can count", Count(*tokens, "token"))]
     TooLong {
-        /// Tokens appended.
+        /// The number of tokens appended.
         tokens: usize,
-        /// Tokens before them.
+        /// The number of earlier tokens.
         length: usize,
     },
-    /// A cache can only become shorter.
+    /// A truncation would make a cache longer.
     #[error("truncate to {}: the cache has {current}", Count(*length, "token"))]
     Longer {
-        /// The length asked for.
+        /// The requested length.
         length: usize,
-        /// The length it has.
+        /// The current length.
         current: usize,
     },
     /// A ring that has wrapped has lost tokens that a shorter sequence would need.
@@ -144,29 +146,29 @@ pub enum CandleError {
         Count(*capacity, "slot")
     )]
     RingWrapped {
-        /// The length asked for.
+        /// The requested length.
         length: usize,
-        /// The length it has.
+        /// The current length.
         current: usize,
-        /// Slots of the ring.
+        /// The number of slots of the ring.
         capacity: usize,
     },
-    /// A list with the wrong number of entries.
+    /// A list has the wrong number of entries.
     #[error("{list} has {}, must have {expected}, one per sample", Count(*got, "entry"))]
     Entries {
-        /// Which list.
+        /// The name of the list.
         list: &'static str,
-        /// Entries given.
+        /// The number of entries.
         got: usize,
-        /// Entries expected.
+        /// The expected number of entries.
         expected: usize,
     },
-    /// The update is not as long as the positions that were computed for it.
+    /// The update does not have as many rows as the positions that were computed for it.
     #[error("update has {}, indices_and_mask was called for {expected}", Count(*got, "row"))]
     SequenceLength {
-        /// Rows of the update.
+        /// The number of rows of the update.
         got: usize,
-        /// Rows that the positions are for.
+        /// The number of rows that the positions were computed for.
         expected: usize,
     },
     /// An error of candle.
@@ -174,7 +176,7 @@ pub enum CandleError {
     Candle(#[from] candle_core::Error),
 }
 
-/// A number with its noun: `1 cache`, `2 caches`.
+/// A number with its noun, such as `1 cache` or `2 caches`.
 struct Count(usize, &'static str);
 
 impl fmt::Display for Count {

@@ -1,15 +1,16 @@
-//! Positions that come as a tensor.
+//! Positions that are given as a tensor.
 
 use candle_core::{CpuStorage, DType, Layout, Storage, Tensor};
 use kvscatter::{Argument, Integers, Positions};
 
 use crate::CandleError;
 
-/// The positions in a tensor of one dimension, of `i64`, `i32` or `u32`: for a [`Writer`](crate::Writer), which takes
-/// slices.
+/// Returns the positions in a tensor of one dimension, of `i64`, `i32` or `u32`. A [`Writer`](crate::Writer)
+/// takes them as a slice.
 ///
 /// # Errors
-/// [`CandleError::IndexType`], [`CandleError::IndexRank`], [`CandleError::Device`].
+/// Returns [`CandleError::IndexType`], [`CandleError::IndexRank`] or [`CandleError::Device`] for another
+/// tensor.
 pub fn positions_from_tensor(write_indices: &Tensor) -> Result<Vec<i64>, CandleError> {
     let (storage, layout) = write_indices.storage_and_layout();
     match &*storage {
@@ -21,7 +22,7 @@ pub fn positions_from_tensor(write_indices: &Tensor) -> Result<Vec<i64>, CandleE
     }
 }
 
-/// Positions where they lie in memory, or copied from a list with gaps.
+/// Positions that are borrowed from memory, or copied from a list with gaps.
 pub(crate) enum Indices<'a> {
     Borrowed(Integers<'a>),
     Gathered(Vec<i64>),

@@ -1,29 +1,31 @@
-//! candle-nn's KV caches, by the same names and with the same methods: to change `use candle_nn::kv_cache::…` to
-//! `use kvscatter_candle::kv_cache::…` is enough.
+//! candle-nn's KV caches, with the same names and the same methods. To use them, change `use
+//! candle_nn::kv_cache::…` to `use kvscatter_candle::kv_cache::…`.
 //!
-//! The differences, for all of them:
+//! All caches differ from candle-nn's in these points:
 //!
-//! * an append writes keys and values or neither, and an error leaves the cache as it was;
-//! * updates may be strided; candle-nn's `KvCache` refuses them;
-//! * a clone is an independent cache. In candle-nn, clones share their memory, and each overwrites the other's tokens.
-//!   Memory is copied when a cache is written while a clone of it lives, not before;
-//! * sequences can be shortened: `truncate`.
+//! * An append writes keys and values or neither. An error leaves the cache unchanged.
+//! * Updates may be strided. candle-nn's `KvCache` refuses them.
+//! * A clone is an independent cache. In candle-nn, clones share their memory, and each overwrites the
+//!   other's tokens. Here the memory is copied when a cache is written while a clone of it exists, and not
+//!   before.
+//! * Sequences can be shortened with `truncate`.
 //!
-//! And for each:
+//! Single caches differ in these points:
 //!
-//! | | in candle-nn | here |
+//! | case | candle-nn | here |
 //! |---|---|---|
 //! | [`KvCache::new`] with `max_seq_len` 0 | the first append does not return | it is an error |
-//! | [`RotatingKvCache::positions`] for exactly as many tokens as the ring has slots | rotated against what `append` returns, unless the ring is at its start | in the order of what `append` returns |
-//! | `attn_mask`, and [`ScatteredCacheBuilder`]'s mask, for more tokens than the context | a token sees `context + 1` tokens, itself among them; where it is decoded alone, `context` | always `context` |
-//! | [`ScatteredKvCache::append`] of as many tokens as the context, or more | writes nothing: later steps attend to zeros | the last `context` tokens are written |
-//! | the mask for those | is always float32 | has the builder's type |
-//! | samples that `batch_mask` leaves out | the update's rows are written over a slot of theirs | are not touched |
-//! | a `batch_mask` of the wrong length | is taken, and fails or misses samples later | is an error, before any position moves |
+//! | [`RotatingKvCache::positions`] for exactly as many tokens as the ring has slots | are rotated against what `append` returns, unless the ring is at its start | are in the order of what `append` returns |
+//! | `attn_mask`, and [`ScatteredCacheBuilder`]'s mask, for more tokens than the context | a token attends to `context + 1` tokens, itself included; decoded alone, it attends to `context` | always `context` |
+//! | [`ScatteredKvCache::append`] of as many tokens as the context, or more | writes nothing, so later steps attend to zeros | writes the last `context` tokens |
+//! | the mask for as many tokens as the context, or more | is always float32 | has the builder's type |
+//! | samples that `batch_mask` excludes | the update's rows overwrite one of their slots | are not changed |
+//! | a `batch_mask` of the wrong length | is accepted, and fails or omits samples later | is an error, before any position moves |
 //!
-//! One limitation is the same as in candle-nn. A chunk that wraps around a ring overwrites slots that its first tokens would
-//! still attend to, and `attn_mask` hides these slots from them. A chunk as long as the ring attends to itself alone. Where
-//! that matters, give the ring room for `window + chunk - 1` tokens, or append token by token.
+//! One limitation is the same as in candle-nn. A chunk that wraps around a ring overwrites slots that its
+//! first tokens would still attend to, and `attn_mask` hides these slots from them. A chunk as long as the
+//! ring attends to itself alone. If that matters, give the ring `window + chunk - 1` slots, or append token
+//! by token.
 
 mod growing;
 mod rotating;

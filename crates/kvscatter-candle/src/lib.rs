@@ -1,12 +1,13 @@
-//! kvscatter's cache write for [candle](https://docs.rs/candle-core): new keys and values go to each sample's own
-//! position, in place, and no other byte moves.
+//! kvscatter's cache write for [candle](https://docs.rs/candle-core). It writes new keys and values in place,
+//! each sample at its own position. No other byte moves.
 //!
-//! | what | is |
+//! | item | purpose |
 //! |---|---|
 //! | [`TensorScatter`] | ONNX's operator as candle's `InplaceOp3`, on `(cache, update, write_indices)` |
-//! | [`Writer`], [`write_many`] | the same, prepared once and run every step, for one cache or for keys and values, all or none |
-//! | `cuda::CudaWriter` | the same for tensors on CUDA devices, without waiting for them, with the feature `cuda`; the repository's `docs/candle-cuda.md` describes it |
-//! | [`kv_cache`] | `KvCache`, `RotatingKvCache` and `ScatteredKvCache` of candle-nn, with its methods and without its faults |
+//! | [`Writer`] | the same operator, prepared once and run in every step |
+//! | [`write_many`] | the write of several caches, such as keys and values, all or none |
+//! | `cuda::CudaWriter` | the write on CUDA devices, without waiting for them, with the feature `cuda`. The repository's `docs/candle-cuda.md` describes it |
+//! | [`kv_cache`] | candle-nn's `KvCache`, `RotatingKvCache` and `ScatteredKvCache` with the same methods, without their faults |
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -21,15 +22,16 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
-//! Updates may be strided, as a projection leaves them after a `transpose`; caches too. Every element type of candle
-//! that ONNX's operator has is moved bit for bit: all but the 6-bit floats. What is checked, and in which order, is
-//! the [core's](kvscatter). Writes run on the calling thread.
+//! Updates and caches may be strided, for example after a `transpose` of a projection. Elements are moved bit
+//! for bit. candle's 6-bit floats are the only types that are refused, because ONNX's operator does not have
+//! them. The [core](kvscatter) defines the checks and their order. Writes run on the calling thread.
 //!
 //! # Limits
 //!
-//! Tensors lie in the CPU's memory, but for those of `cuda::CudaWriter`: other devices are refused. Writing in place has no
-//! gradient, as in candle itself. A tensor that shares a cache's storage, such as one that an `append` has returned, shows
-//! later writes.
+//! - Tensors must be in the CPU's memory, except those of `cuda::CudaWriter`. Other devices are refused.
+//! - A write in place has no gradient, as in candle itself.
+//! - A tensor that shares a cache's storage, such as one that `append` has returned, changes with later
+//!   writes.
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
@@ -47,12 +49,12 @@ pub use indices::positions_from_tensor;
 pub use scatter::TensorScatter;
 pub use writer::{CacheWrite, WriteAt, Writer, write_many};
 
-/// The page's examples are tested with the crate's.
+/// The examples of this page are tested with those of the crate.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/candle.md")]
 struct Page;
 
-/// As above.
+/// The examples of this page are tested with those of the crate.
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../../docs/candle-cuda.md")]
 struct CudaPage;

@@ -11,11 +11,14 @@ use crate::CandleError;
 use crate::element::{self, element_of_storage};
 use crate::indices::Indices;
 
-/// ONNX `TensorScatter` as an in-place operation of candle: `(cache, update, write_indices)`.
+/// ONNX `TensorScatter` as an in-place operation of candle on `(cache, update, write_indices)`.
 ///
-/// `cache` is `[batch, …, capacity, …]` and `update` `[batch, …, rows, …]`, of any rank and any strides that keep the
-/// cache's positions apart; they differ in the sequence dimension alone. `write_indices` is `[batch]`, of `i64`, `i32`
-/// or `u32`: the first slot of each sample. Everything is checked before the first byte moves.
+/// - `cache` is `[batch, …, capacity, …]` and `update` is `[batch, …, rows, …]`. They have the same rank and
+///   differ only in the sequence dimension. Their strides may be any, but positions of the cache must not
+///   overlap.
+/// - `write_indices` is `[batch]`, of `i64`, `i32` or `u32`. It contains the first slot of each sample.
+///
+/// Everything is checked before the first byte moves.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -29,8 +32,8 @@ use crate::indices::Indices;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
-/// In this form the shapes are prepared in every call, which takes longer than a decode step's write: a loop keeps a
-/// [`Writer`](crate::Writer) instead.
+/// This operation prepares the shapes in every call, which takes longer than the write of a decode step. In a
+/// loop, use a [`Writer`](crate::Writer) instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorScatter {
     axis: i64,
@@ -38,18 +41,18 @@ pub struct TensorScatter {
     one_start: bool,
 }
 
-/// The layouts that a write is prepared for, and which rows of the update are written.
+/// The layouts for which a write is prepared, and the rows of the update that are written.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteLayouts<'a> {
     pub(crate) element: ElementType,
     pub(crate) cache: &'a Layout,
     pub(crate) update: &'a Layout,
-    /// `None` means all of them.
+    /// The rows, or `None` for all rows.
     pub(crate) rows: Option<Range<usize>>,
 }
 
 impl TensorScatter {
-    /// Axis -2, linear, a position per sample.
+    /// Creates an operator with axis -2, linear mode, and one position for each sample.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -59,52 +62,54 @@ impl TensorScatter {
         }
     }
 
-    /// The sequence dimension: `1..rank`, or counted from the end. With [`one_start`](Self::one_start) it may be 0.
+    /// Sets the sequence dimension, which is in `1..rank` or counted from the end. With
+    /// [`one_start`](Self::one_start) it may be 0.
     #[must_use]
     pub const fn axis(mut self, axis: i64) -> Self {
         self.axis = axis;
         self
     }
 
-    /// Whether the cache is a ring.
+    /// Sets whether the cache is a ring.
     #[must_use]
     pub const fn mode(mut self, mode: Mode) -> Self {
         self.operator = self.operator.mode(mode);
         self
     }
 
-    /// What happens to a sample whose position does not fit: an error, or it is left as it is.
+    /// Sets whether a sample whose position does not fit is an error or is left unchanged.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.operator = self.operator.out_of_range(policy);
         self
     }
 
-    /// What a negative position means in a ring.
+    /// Sets the meaning of a negative position in a ring.
     #[must_use]
     pub const fn negative_index(mut self, policy: NegativeIndex) -> Self {
         self.operator = self.operator.negative_index(policy);
         self
     }
 
-    /// One position for the whole tensor, an extension of ours: `write_indices` is `[1]`, and no dimension is the batch.
+    /// Uses one position for the whole tensor. No dimension is the batch, and `write_indices` is `[1]`. This
+    /// is an extension of the ONNX operator.
     #[must_use]
     pub const fn one_start(mut self) -> Self {
         self.one_start = true;
         self
     }
 
-    /// Checks the shapes.
+    /// Checks the shapes and prepares a write.
     pub(crate) fn prepare(&self, layouts: &WriteLayouts<'_>) -> Result<Prepared, CandleError> {
         if self.one_start {
             self.check_ranks(layouts)?;
         }
-        // With one position, a dimension of 1 in front is the batch.
+        // With one position, a dimension of 1 is inserted at the front as the batch.
         let axis = if self.one_start && self.axis >= 0 { self.axis.saturating_add(1) } else { self.axis };
         let operator = self.operator.axis(axis);
         let cache = CoreLayout::of(layouts.cache, self.one_start);
         let mut update = CoreLayout::of(layouts.update, self.one_start);
-        // An update of another rank has no such rows, and the core refuses it.
+        // An update of another rank does not have these rows. The core refuses it below.
         if let Some(rows) = &layouts.rows
             && update.dims.len() == cache.dims.len()
         {
@@ -114,8 +119,8 @@ impl TensorScatter {
         Ok(prepared.map_err(|error| if self.one_start { without_batch(error) } else { error })?)
     }
 
-    /// Checks the axis and the ranks of tensors without a batch, so that the core cannot return an error with a rank that
-    /// includes one.
+    /// Checks the axis and the ranks of tensors without a batch. Otherwise the core could return an error
+    /// with a rank that includes the inserted batch.
     fn check_ranks(&self, layouts: &WriteLayouts<'_>) -> Result<(), kvscatter::Error> {
         let (cache, update) = (layouts.cache.dims().len(), layouts.update.dims().len());
         let rank = i64::try_from(cache).unwrap_or(i64::MAX);
@@ -159,7 +164,8 @@ impl InplaceOp3 for TensorScatter {
         Ok(())
     }
 
-    /// Refuses CUDA tensors. A device cannot report in time that a position does not fit, and an operation cannot later.
+    /// Refuses CUDA tensors. A device cannot report in time that a position does not fit, and an operation
+    /// cannot report it later.
     fn cuda_fwd(
         &self,
         cache: &mut CudaStorage,
@@ -184,7 +190,7 @@ struct CoreLayout {
 impl CoreLayout {
     fn of(layout: &Layout, in_a_batch: bool) -> Self {
         let batch = in_a_batch.then_some(1);
-        // A stride beyond `isize` reaches beyond any buffer, which the core refuses.
+        // A stride beyond `isize` is beyond any buffer, so the core refuses it.
         let stride = |&stride: &usize| isize::try_from(stride).unwrap_or(isize::MAX);
         Self {
             dims: batch.into_iter().chain(layout.dims().iter().copied()).collect(),
@@ -210,8 +216,8 @@ impl CoreLayout {
     }
 }
 
-/// Counts the dimension in an error from the first one after the batch. After `check_ranks`, no other variant that the core
-/// returns here has a dimension, a rank or an axis.
+/// Changes the dimension in an error so that it does not count the inserted batch. After `check_ranks`, no
+/// other variant that the core returns here has a dimension, a rank or an axis.
 fn without_batch(mut error: kvscatter::Error) -> kvscatter::Error {
     if let kvscatter::Error::DimensionMismatch { dimension, .. } = &mut error {
         *dimension = dimension.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! A cache that is written step after step.
+//! A writer of one cache over many steps.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::element::{element_of, element_of_both};
 use crate::scatter::WriteLayouts;
 use crate::{CandleError, TensorScatter, element};
 
-/// Writes one cache again and again. Shapes are prepared when an update's layout changes, not when its values do.
+/// Writes one cache in many steps. Shapes are prepared only when the layout of an update changes.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -30,20 +30,21 @@ use crate::{CandleError, TensorScatter, element};
 /// # Ok::<(), kvscatter_candle::CandleError>(())
 /// ```
 ///
-/// The tensor that it was made of keeps its memory and is what is written. Clones write the same cache.
+/// The writer writes to the memory of the tensor that it was created with. Clones of a writer write the same
+/// cache.
 #[derive(Clone, Debug)]
 pub struct Writer {
     scatter: TensorScatter,
     cache: Tensor,
-    /// One element of the cache, with which candle locks the storage. On every call candle searches the layout of the
-    /// written tensor for repeated elements, which the core has done once.
+    /// One element of the cache, with which candle locks the storage. In every call, candle searches the
+    /// layout of the written tensor for repeated elements. The core has done this once for the whole cache.
     lock_element: Tensor,
-    /// The address of the storage, which does not change while a tensor of it lives.
+    /// The address of the storage, which does not change as long as a tensor uses the storage.
     storage: usize,
     prepared: Option<PreparedUpdate>,
 }
 
-/// A prepared write, and the update that it is for.
+/// A prepared write, and the layout of its update.
 #[derive(Clone, Debug)]
 struct PreparedUpdate {
     dtype: DType,
@@ -52,9 +53,9 @@ struct PreparedUpdate {
     prepared: Prepared,
 }
 
-/// Where an update goes: a position per sample, and optionally lengths and rows.
+/// The target of an update. It has a position for each sample, and optionally lengths and rows.
 ///
-/// A list of `i64`, `i32`, `u32` or `usize` converts into it.
+/// A list of `i64`, `i32`, `u32` or `usize` converts to it.
 #[derive(Clone, Debug)]
 pub struct WriteAt<'a> {
     starts: Positions<'a>,
@@ -63,19 +64,19 @@ pub struct WriteAt<'a> {
 }
 
 impl<'a> WriteAt<'a> {
-    /// The first slot of every sample.
+    /// Creates a target from the first slot of every sample.
     pub fn new(write_indices: impl Into<Positions<'a>>) -> Self {
         Self { starts: write_indices.into(), lengths: Lengths::Full, rows: None }
     }
 
-    /// Writes only the first `lengths[i]` rows of sample `i`, an extension of ours. Padding and inactive samples stay out of
-    /// the cache.
+    /// Writes only the first `lengths[i]` rows of sample `i`, so padding and inactive samples are not
+    /// written. This is an extension of the ONNX operator.
     #[must_use]
     pub fn lengths(self, lengths: impl Into<Lengths<'a>>) -> Self {
         Self { lengths: lengths.into(), ..self }
     }
 
-    /// Takes these rows of the update instead of all, without making a tensor of them.
+    /// Writes only these rows of the update, without a new tensor for them.
     #[must_use]
     pub fn rows(self, rows: Range<usize>) -> Self {
         Self { rows: Some(rows), ..self }
@@ -88,22 +89,23 @@ impl<'a, S: Into<Positions<'a>>> From<S> for WriteAt<'a> {
     }
 }
 
-/// One write of several: see [`write_many`].
+/// One write of [`write_many`].
 #[derive(Debug)]
 pub struct CacheWrite<'w> {
-    /// The cache.
+    /// The writer of the cache.
     pub writer: &'w mut Writer,
-    /// What goes into it.
+    /// The update.
     pub update: &'w Tensor,
-    /// Where it goes.
+    /// The target of the update.
     pub at: WriteAt<'w>,
 }
 
 impl Writer {
-    /// Makes a writer of this cache.
+    /// Creates a writer of a cache.
     ///
     /// # Errors
-    /// [`CandleError::Device`], [`CandleError::DType`].
+    /// - Returns [`CandleError::Device`] if the cache is not on the CPU.
+    /// - Returns [`CandleError::DType`] if its type is not supported.
     pub fn new(scatter: TensorScatter, cache: &Tensor) -> Result<Self, CandleError> {
         check_device(Argument::PastCache, cache)?;
         element_of(Argument::PastCache, cache.dtype())?;
@@ -126,8 +128,8 @@ impl Writer {
     /// Writes an update.
     ///
     /// # Errors
-    /// Errors of shapes, types, devices and positions; [`kvscatter::Error::Overlap`] if the update shares
-    /// the cache's storage.
+    /// Returns an error if shapes, types, devices or positions do not fit. Returns
+    /// [`kvscatter::Error::Overlap`] if the update shares the cache's storage.
     pub fn write<'a>(&mut self, update: &Tensor, at: impl Into<WriteAt<'a>>) -> Result<Written, CandleError> {
         let at = at.into();
         check_device(Argument::Update, update)?;
@@ -137,14 +139,14 @@ impl Writer {
         let done = lock_element.inplace_op2(update, &operation);
         match (operation.outcome.into_inner(), done) {
             (Some(outcome), _) => outcome,
-            // candle did not run the operation.
+            // candle refused the operation before it ran.
             (None, _) if storage_of(update) == *storage => Err(overlap(Argument::Update, 0, 0)),
             (None, Err(error)) => Err(error.into()),
             (None, Ok(())) => Err(candle_core::Error::msg("candle left out the operation").into()),
         }
     }
 
-    /// Checks everything but the memory, and writes nothing.
+    /// Checks everything except the memory, and writes nothing.
     fn check(&mut self, update: &Tensor, at: &WriteAt<'_>) -> Result<(), CandleError> {
         let prepared =
             PreparedUpdate::for_update(&mut self.prepared, &self.scatter, &self.cache, update, at)?;
@@ -154,7 +156,8 @@ impl Writer {
 }
 
 impl PreparedUpdate {
-    /// Checks everything about an update but its positions and its memory, unless it has the layout of the last one.
+    /// Checks an update, except its positions and its memory. An update with the layout of the last one needs
+    /// no check.
     #[inline]
     fn for_update<'r>(
         last: &'r mut Option<Self>,
@@ -183,7 +186,7 @@ impl PreparedUpdate {
     }
 }
 
-/// Writes many caches, all or none: the keys and the values of a layer, or of all layers.
+/// Writes many caches, all or none, such as the keys and values of one layer or of all layers.
 ///
 /// Caches may be views of one storage if they do not interleave.
 ///
@@ -204,16 +207,17 @@ impl PreparedUpdate {
 /// # Ok::<(), kvscatter_candle::CandleError>(())
 /// ```
 ///
-/// Returns how many samples [`SkipSample`](kvscatter::OutOfRange::SkipSample) skipped, over all caches.
+/// Returns how many samples [`SkipSample`](kvscatter::OutOfRange::SkipSample) skipped in all caches.
 ///
 /// # Errors
-/// As [`Writer::write`]; [`kvscatter::Error::Overlap`] also if an update shares the storage of another pair's cache, or
-/// two caches share memory. Nothing has been written then.
+/// Returns the errors of [`Writer::write`]. Also returns [`kvscatter::Error::Overlap`] if an update shares
+/// the storage of an earlier write's cache, or if two caches share memory. An error means that nothing has
+/// been written.
 pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<Written, CandleError> {
     for index in 1..writes.len() {
         check_disjoint(writes, index)?;
     }
-    // The first is checked by its own write, before that writes.
+    // The first write checks itself before it writes.
     for write in writes.iter_mut().skip(1) {
         write.writer.check(write.update, &write.at)?;
     }
@@ -225,8 +229,8 @@ pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<Written, CandleError>
     Ok(written)
 }
 
-/// Checks that this write shares no memory with the earlier ones. An update may lie in a cache that is written after the
-/// update was read.
+/// Checks that a write shares no memory with earlier ones. An update may be in the cache of a later write,
+/// because it has been read by then.
 fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), CandleError> {
     let (before, rest) = writes.split_at(index);
     let Some(this) = rest.first() else { return Ok(()) };
@@ -244,7 +248,8 @@ fn check_disjoint(writes: &[CacheWrite<'_>], index: usize) -> Result<(), CandleE
     Ok(())
 }
 
-/// One write as an operation of candle. Its outcome is kept here, since candle's errors hold only text.
+/// One write as an operation of candle. The outcome is stored here, because candle's errors contain only
+/// text.
 struct Operation<'a> {
     prepared: &'a Prepared,
     at: &'a WriteAt<'a>,
@@ -277,7 +282,7 @@ fn check_device(argument: Argument, tensor: &Tensor) -> Result<(), CandleError> 
     }
 }
 
-/// One element of a tensor, if it has any.
+/// Returns one element of a tensor, if it has any.
 pub(crate) fn first_element_of(tensor: &Tensor) -> candle_core::Result<Tensor> {
     let mut element = tensor.clone();
     for dim in 0..if tensor.elem_count() > 0 { tensor.rank() } else { 0 } {
@@ -286,7 +291,7 @@ pub(crate) fn first_element_of(tensor: &Tensor) -> candle_core::Result<Tensor> {
     Ok(element)
 }
 
-/// The address of a tensor's storage: views of one tensor have the same.
+/// Returns the address of a tensor's storage. Views of one tensor have the same address.
 pub(crate) fn storage_of(tensor: &Tensor) -> usize {
     let (storage, _) = tensor.storage_and_layout();
     ptr::from_ref(&*storage).addr()

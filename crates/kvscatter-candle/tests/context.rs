@@ -1,4 +1,4 @@
-//! A device that goes while no other is there, and comes again. Nothing else runs in this process.
+//! A device that is released while no other exists, and created again. Nothing else runs in this process.
 #![cfg(test)]
 
 #[path = "device/calls.rs"]
@@ -9,8 +9,8 @@ use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::TensorScatter;
 use kvscatter_candle::cuda::CudaWriter;
 
-/// candle gives the device's context back with its last tensor; kernels that were loaded into it would be gone, and a
-/// driver before CUDA 12 does not tell the next context from it.
+/// candle releases the device's context with its last tensor. Kernels that were loaded into it would be lost,
+/// and a driver before CUDA 12 cannot distinguish the next context from the old one.
 #[test]
 fn kernels_outlive_the_device() {
     for _ in 0..3 {
@@ -22,7 +22,7 @@ fn kernels_outlive_the_device() {
         writer.check().unwrap();
         assert_eq!(cache.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [0., 0., 1., 0.]);
     }
-    // NVIDIA's driver does not count.
+    // NVIDIA's driver does not count calls.
     if let Some(loads) = calls(&["cuModuleLoadData"]) {
         assert_eq!(loads, 1);
     }

@@ -1,4 +1,4 @@
-//! The drop-in caches beside candle-nn's: the faults that those have and these do not, and equality everywhere else.
+//! Compares the drop-in caches with candle-nn's. They must be equal except for the faults of candle-nn's.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 
 use candle_core::{DType, Device, Tensor};
@@ -8,12 +8,12 @@ use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::onnx;
 
 const CPU: Device = Device::Cpu;
-/// Of all updates here: `[batch, heads, tokens, head size]`.
+/// The dimensions of all updates here, `[batch, heads, tokens, head size]`.
 const BATCH: usize = 2;
 const HEADS: usize = 3;
 const SIZE: usize = 2;
 
-/// So many tokens, every element different from those of other calls.
+/// Returns `count` tokens. Every element is different from those of other calls.
 fn tokens(count: usize, call: usize) -> Tensor {
     let first = (call * 10_000) as f32;
     let elements = BATCH * HEADS * count * SIZE;
@@ -77,7 +77,8 @@ fn any_dimension_may_grow() {
     }
 }
 
-/// What a ring holds in the end is the oracle's; masks, positions and what `append` returns are candle-nn's.
+/// The contents of a ring are compared with the oracle's. Masks, positions and the results of `append` are
+/// compared with candle-nn's.
 #[test]
 fn rings_do_what_candle_nns_do() {
     let mut random = Random::new(2, 0);
@@ -94,7 +95,7 @@ fn rings_do_what_candle_nns_do() {
                 slots.fill(0.0);
                 continue;
             }
-            // As many tokens as slots, and more: see the tests of candle-nn's faults.
+            // The tests of candle-nn's faults append as many tokens as slots, and more.
             let count = random.between(1, room.max(2) - 1);
             if count < room {
                 assert_eq!(our.positions(count), their.positions(count), "{what}");
@@ -118,7 +119,8 @@ fn rings_do_what_candle_nns_do() {
     }
 }
 
-/// The oracle's ring after an update, whose last tokens alone count where it is longer.
+/// Returns the oracle's ring after an update. Of an update that is longer than the ring, only the last tokens
+/// count.
 fn in_ring(slots: &[f32], update: &Tensor, room: usize, offset: usize) -> Vec<f32> {
     let count = update.dim(2).unwrap();
     let kept = values(&update.narrow(2, count - count.min(room), count.min(room)).unwrap());
@@ -130,7 +132,7 @@ fn in_ring(slots: &[f32], update: &Tensor, room: usize, offset: usize) -> Vec<f3
     operator.run(past, update, Some(&[start; BATCH]), None).unwrap().present
 }
 
-/// Prefills longer than the ring: both keep the last tokens, in the same slots, and return the update.
+/// For prefills longer than the ring, both keep the last tokens in the same slots, and return the update.
 #[test]
 fn long_prefills_of_rings_are_candle_nns() {
     for (before, count) in [(0, 4), (0, 7), (3, 4), (3, 9), (5, 6)] {
@@ -152,7 +154,7 @@ fn long_prefills_of_rings_are_candle_nns() {
     }
 }
 
-/// As many tokens as slots come back as they went in, and so must their positions.
+/// An append of as many tokens as slots returns them in their order, so the positions must be in this order.
 #[test]
 fn positions_are_those_of_what_append_returns() {
     let (mut our, mut their) = (ours::RotatingCache::new(2, 3), theirs::RotatingCache::new(2, 3));
@@ -164,7 +166,7 @@ fn positions_are_those_of_what_append_returns() {
     same(&our.append(&update).unwrap(), &update, "returned");
 }
 
-/// What a token sees does not depend on how many were appended with it.
+/// A token attends to the same tokens if more tokens are appended with it.
 #[test]
 fn masks_of_long_prefills_show_what_single_steps_show() {
     let (context, count) = (3, 6);
@@ -216,7 +218,7 @@ fn scattered_caches_do_what_candle_nns_do() {
     }
 }
 
-/// Their masks are right for samples that are left out; what is in the cache is not.
+/// candle-nn's masks are right for samples that are left out, but the contents of its cache are not.
 #[test]
 fn samples_that_are_left_out_are_not_written() {
     let mut random = Random::new(4, 0);
@@ -242,7 +244,7 @@ fn samples_that_are_left_out_are_not_written() {
                 assert_eq!(sample(our_kv.k(), index), sample(&before[0], index));
                 theirs_wrote += usize::from(sample(their_kv.k(), index) != sample(&before[1], index));
             }
-            // Ours are the oracle's, samples that are left out being those of length 0.
+            // Our caches are equal to the oracle's. Samples that are left out have length 0.
             let operator = onnx::TensorScatter { mode: "circular".to_owned(), ..Default::default() };
             let (shape, new) = ([BATCH, HEADS, context, SIZE], [BATCH, HEADS, count, SIZE]);
             let (past, update) = (values(&before[0]), values(&update));
@@ -267,7 +269,7 @@ fn a_prefill_longer_than_the_context_is_in_the_cache() {
         let mut their = theirs::ScatteredCacheBuilder::new(BATCH, 4, DType::F32, &CPU).unwrap();
         let (mut our_kv, mut their_kv) =
             (our.make_cache(HEADS, SIZE).unwrap(), their.make_cache(HEADS, SIZE).unwrap());
-        // The first sample has a token already, the second takes no part in the prefill.
+        // The first sample has one token already. The second is not in the prefill.
         for (count, active, call) in [(1, [true, false], 0), (count, [true, false], 1)] {
             let update = tokens(count, call);
             let step = our.indices_and_mask(count, &active).unwrap();
@@ -293,7 +295,7 @@ fn a_prefill_longer_than_the_context_is_in_the_cache() {
     }
 }
 
-/// The next step's mask shows every slot: what it shows must be there.
+/// The next step's mask shows every slot, so every slot must have its token.
 #[test]
 fn after_a_long_prefill_the_ring_is_what_single_steps_leave() {
     let mut at_once = ours::ScatteredCacheBuilder::new(BATCH, 4, DType::F32, &CPU).unwrap();
@@ -330,7 +332,7 @@ fn long_masks_have_the_caches_type_and_show_the_context() {
     assert_eq!(rows, expected);
 }
 
-/// Each of two clones goes its own way; candle-nn's overwrite each other.
+/// Two clones are independent. candle-nn's clones overwrite each other's tokens.
 #[test]
 fn clones_are_caches_of_their_own() {
     let [first, second, third] = [0, 1, 2].map(|call| tokens(1, call));
@@ -368,7 +370,7 @@ fn clones_are_caches_of_their_own() {
     assert_ne!(values(slots.k()), values(untouched.k()));
 }
 
-/// A clone that is gone costs nothing: the memory stays where it is.
+/// A clone that has been dropped causes no copy, so the memory stays at its address.
 #[test]
 fn memory_is_copied_only_while_a_clone_lives() {
     let address = |cache: &ours::KvCache| {
@@ -418,7 +420,7 @@ fn sequences_can_be_shortened() {
     assert!(builder.truncate_batch_index(0, 2).is_err());
 }
 
-/// Against the whole sequence, of which a ring holds the end.
+/// Compares with the whole sequence. A ring contains its end.
 #[test]
 fn random_appends_and_truncations_keep_the_sequence() {
     let mut random = Random::new(5, 0);
@@ -457,7 +459,7 @@ fn random_appends_and_truncations_keep_the_sequence() {
     assert!(wrapped > 50, "{wrapped}");
 }
 
-/// What is wrong with the values leaves the keys as they were, and an empty cache takes another shape.
+/// An error of the values leaves the keys unchanged. An empty cache accepts another shape.
 #[test]
 fn an_append_that_is_refused_changes_nothing() {
     let mut cache = ours::KvCache::new(2, 2);
@@ -505,7 +507,7 @@ fn what_cannot_be_is_an_error() {
     assert!(cache.append(&tokens(2, 0), &tokens(2, 0), &step).is_err());
 }
 
-/// A projection's `[batch, tokens, heads, size]`, transposed, needs no copy first.
+/// A projection's `[batch, tokens, heads, size]`, transposed, needs no copy.
 #[test]
 fn updates_may_be_strided() {
     let projected = tokens(5, 0).transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap();

@@ -1,4 +1,4 @@
-//! The operator and the writer, against the oracle, on whole storages.
+//! Compares the operator and the writer with the oracle, on whole storages.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 
 mod common;
@@ -33,7 +33,7 @@ impl Case {
         let mut update = cache;
         update[axis] = random.below(cache[axis] + 1);
         let room = cache[axis] - update[axis];
-        // One in eight lies outside, in a line.
+        // In linear mode, one case in eight may have a position that does not fit.
         let outside = usize::from(random.below(8) == 0);
         let starts = random.many(cache[0], |random| match circular {
             true => random.below(40) as i64 - 20,
@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// The storage with other values in the view.
+/// Returns the storage with other values in the view.
 fn with(whole: &Tensor, part: &Tensor, values: &[u32]) -> Vec<u32> {
     let mut all = self::values(whole);
     let (dims, layout) = (part.dims(), part.layout());
@@ -105,7 +105,7 @@ fn ragged_circular_and_strided_writes_are_the_oracles() {
     assert!((50..1000).contains(&refused), "{refused} refused");
 }
 
-/// A writer sees other layouts, other rows and other lengths than the ones it is ready for.
+/// A writer gets updates with other layouts, rows and lengths than those it is prepared for.
 #[test]
 fn one_writer_takes_updates_of_any_layout() {
     let mut random = Random::new(8, 0);
@@ -148,7 +148,7 @@ fn every_element_type_moves_bit_for_bit() {
     }
 }
 
-/// candle has no arithmetic on these; what it can do is load them.
+/// candle has no arithmetic for these types, but it can load them.
 #[test]
 fn elements_without_arithmetic_are_bytes_or_half_bytes() {
     let loaded = |name: &str, shape: &str, bytes: &[u8]| -> Tensor {
@@ -216,7 +216,7 @@ fn one_position_may_serve_all_and_any_dimension_be_the_sequence() -> Result<()> 
     Ok(())
 }
 
-/// Errors count dimensions as the caller's tensors do, with and without a selection of rows.
+/// Errors count the dimensions of the caller's tensors, with and without a selection of rows.
 #[test]
 fn errors_of_tensors_without_a_batch_have_their_own_ranks() {
     use kvscatter::Error as Core;
@@ -254,7 +254,7 @@ fn errors_of_tensors_without_a_batch_have_their_own_ranks() {
     }
 }
 
-/// The cache's rank decides which dimension has rows, also where the update has another.
+/// The cache's rank determines the dimension of the rows, even if the update has another rank.
 #[test]
 fn rows_of_an_update_of_another_rank_are_refused_for_the_rank() {
     let mut writer = Writer::new(TensorScatter::new().axis(3), &numbered(&[1, 2, 2, 4], 0)).unwrap();
@@ -267,7 +267,7 @@ fn rows_of_an_update_of_another_rank_are_refused_for_the_rank() {
     }
 }
 
-/// The first error's cache, and all others', are as they were.
+/// After an error, all caches are unchanged, including those before the write with the error.
 #[test]
 fn many_caches_are_written_all_or_none() {
     let (k, v) = (numbered(&[1, 4, 1], 0), numbered(&[1, 4, 1], 10));

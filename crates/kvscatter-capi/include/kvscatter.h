@@ -1,27 +1,38 @@
 /*
- * kvscatter: writes new keys and values into a KV cache, in place, exactly as ONNX TensorScatter,
+ * kvscatter writes new keys and values into a KV cache, in place, exactly as ONNX TensorScatter,
  * TensorRT KVCacheUpdate and Ascend KVCacheOperation define it.
  *
- * Prepare once per shape (kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
- * kvs_kv_cache_operation_prepare), run at every step (kvs_write, kvs_write_many, kvs_write_present, or
- * kvs_for_each_block for a kernel of your own), destroy (kvs_prepared_destroy). The repository has a first
- * program in examples/c/first.c, a decoder's loop beside it, and docs/c.md about both.
+ * Use
+ *   1. Prepare once per shape: kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
+ *      kvs_kv_cache_operation_prepare.
+ *   2. Run at every step: kvs_write, kvs_write_many, kvs_write_present, or kvs_for_each_block for a kernel of
+ *      your own.
+ *   3. Destroy with kvs_prepared_destroy.
+ * The repository contains a first program in examples/c/first.c and the loop of a decoder beside it.
+ * docs/c.md explains both.
  *
- * Errors. Every function that can fail returns a kvs_status. After any but KVS_OK and KVS_ERROR_PANIC no byte
- * of any cache has changed, over many caches too, and no output parameter was written; kvs_last_error has the reason.
- * (KVS_ERROR_PANIC is a fault of the library: a write may be partly done.)
+ * Errors
+ *   Every function that can fail returns a kvs_status, and kvs_last_error returns the reason. After an error
+ *   no byte of any cache has changed, even if the call was about many caches, and no output parameter was
+ *   written. The exception is KVS_ERROR_PANIC, which is a bug in the library. A write may then be partly
+ *   done.
  *
- * Memory. The library keeps no pointer that it is given beyond the call, allocates only in the prepare
- * functions, and frees only in kvs_prepared_destroy. A run moves the bytes of the update and no others.
+ * Memory
+ *   The library keeps no pointer after the call. It allocates only in the prepare functions and frees only in
+ *   kvs_prepared_destroy. A run moves the bytes of the update and no other bytes.
  *
- * Threads. Everything may be called from any thread. A kvs_prepared is immutable: any number of threads may use
- * one at once. Memory that a call writes must not be read or written by anyone else meanwhile.
+ * Threads
+ *   Any thread may call any function. A kvs_prepared is immutable, so any number of threads may use one at
+ *   the same time. While a call writes memory, nothing else may read or write that memory.
  *
- * Structs that begin with struct_size must have their sizeof there, which the ..._INIT macros set. Fields added by
- * later versions come at the end. A larger one than the library knows is taken, and so is that of any earlier
- * version; a smaller one is refused. kvs_tensor does not grow, since kvs_pair contains it.
+ * Structs with struct_size
+ *   A struct that begins with struct_size must contain its sizeof there, which the ..._INIT macros set. Later
+ *   versions add fields at the end. The library accepts a struct that is larger than the library knows, and
+ *   the struct of any earlier version. It refuses smaller ones. kvs_tensor does not grow, because kvs_pair
+ *   contains two of them.
  *
- * Callbacks run inside these functions and must return: no C++ exception and no longjmp may leave one.
+ * Callbacks
+ *   Callbacks run inside these functions and must return. No C++ exception and no longjmp may leave one.
  *
  * The header needs C99 or C++11, or later.
  */
@@ -40,237 +51,266 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** An index argument that is not given. */
+/** Initialises an index argument that is not given. */
 #define KVS_INDICES_NONE {NULL, 0, 0}
 
-/** A tensor to be filled in. */
+/** Initialises a tensor whose fields are then set. */
 #define KVS_TENSOR_INIT {sizeof(kvs_tensor), NULL, 0, 0, NULL, NULL}
 
-/** A call without any argument. */
+/** Initialises a call without any argument. */
 #define KVS_CALL_INIT                                                                                  \
     {sizeof(kvs_call), KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE,         \
      KVS_INDICES_NONE, KVS_INDICES_NONE, NULL}
 
-/** The defaults, which NULL means too. */
+/** Initialises options with the defaults. NULL options mean the defaults too. */
 #define KVS_TENSOR_SCATTER_OPTIONS_INIT                                                                \
     {sizeof(kvs_tensor_scatter_options), -2, KVS_MODE_LINEAR, KVS_OUT_OF_RANGE_ERROR, KVS_NEGATIVE_INDEX_MODULO}
 
-/** The defaults, which NULL means too. */
+/** Initialises options with the defaults. NULL options mean the defaults too. */
 #define KVS_KV_CACHE_UPDATE_OPTIONS_INIT                                                               \
     {sizeof(kvs_kv_cache_update_options), KVS_CACHE_MODE_LINEAR, KVS_UPDATE_FORM_PADDED, KVS_OUT_OF_RANGE_ERROR}
 
-/** The defaults, which NULL means too. */
+/** Initialises options with the defaults. NULL options mean the defaults too. */
 #define KVS_KV_CACHE_OPERATION_OPTIONS_INIT {sizeof(kvs_kv_cache_operation_options), KVS_OUT_OF_RANGE_ERROR}
 
-/** A result of a run, to be filled in. */
+/** Initialises the result of a run, which the run fills in. */
 #define KVS_WRITTEN_INIT {sizeof(kvs_written), 0}
 
-/** An error, to be filled in by kvs_last_error. */
+/** Initialises an error, which kvs_last_error fills in. */
 #define KVS_ERROR_INIT {sizeof(kvs_error), KVS_OK, 0, NULL, 0, 0, 0, {0}}
 
 
 /**
- * The version of this interface. It grows when something is added that a program may want to ask for. Nothing is
- * ever removed.
+ * The version of this interface. The version increases when something is added that a program may want to
+ * test for. Nothing is ever removed.
  */
 #define KVS_ABI_VERSION 1
 
 /**
- * The most dimensions that a tensor may have.
+ * The largest number of dimensions that a tensor may have.
  */
 #define KVS_MAX_RANK 16
 
 /**
- * The values of a `kvs_status`. The text of each error has the meaning of `index`, `value` and `limit` in its
- * `kvs_error`; `argument` names what is wrong. The limit is the nearest value that would have been taken.
+ * The values of a `kvs_status`. Each error documents what `index`, `value` and `limit` of its `kvs_error`
+ * contain, and `argument` names the argument that is wrong. `limit` is the nearest value that would have
+ * been accepted. "Prepare" and "Run" mark errors that only the prepare functions or only runs return.
  */
 typedef enum kvs_status_code {
   /**
-   * Done.
+   * The function succeeded.
    */
   KVS_OK = 0,
   /**
-   * A pointer is NULL that must not be. In an array of pairs, index: the pair, as in every error about a tensor
-   * of a pair.
+   * A pointer is NULL that must not be. For a tensor in an array of pairs, `index` is the pair. All other
+   * errors about such a tensor set `index` in the same way.
    */
   KVS_ERROR_NULL_POINTER = 1,
   /**
-   * An address is not a multiple of the alignment of its type. Limit: the alignment, in bytes. Data need the
-   * alignment of their element's type; types of 4 and 8 bits need none, complex ones that of their parts.
+   * An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes. Data
+   * need the alignment of their element type. Types of 4 and 8 bits need none, and a complex type needs
+   * the alignment of its parts.
    */
   KVS_ERROR_MISALIGNED = 2,
   /**
-   * `struct_size` is smaller than the struct was in the first version (in an array: another than it is). Value:
-   * `struct_size`; limit: that size.
+   * `struct_size` is smaller than the struct was in its first version. In an array of pairs, `struct_size`
+   * must be exact. `value` is the `struct_size`, and `limit` is the size that was expected.
    */
   KVS_ERROR_STRUCT_SIZE = 3,
   /**
-   * There is no such element type. Value: the number; limit. Of a DLPack type, value: its code, and no limit.
+   * The element type does not exist. `value` is its number, and `limit` is the nearest number that exists.
+   * For a DLPack type, `value` is its type code and `limit` is not set.
    */
   KVS_ERROR_UNKNOWN_ELEMENT_TYPE = 4,
   /**
-   * A tensor has more than `KVS_MAX_RANK` dimensions (DLPack: or fewer than 0). Value: its rank; limit.
+   * A tensor has more than `KVS_MAX_RANK` dimensions, or a DLPack tensor has fewer than 0. `value` is its
+   * rank, and `limit` is the nearest rank that is allowed.
    */
   KVS_ERROR_RANK_LIMIT = 5,
   /**
-   * A dimension is negative. Index: the dimension; value; limit: 0.
+   * A dimension is negative. `index` is the dimension, `value` is its size, and `limit` is 0.
    */
   KVS_ERROR_NEGATIVE_DIMENSION = 6,
   /**
-   * An option or constant has a value that names nothing. Argument: the option; value; limit: the nearest
-   * value that does.
+   * An option or constant has a value that has no meaning. `argument` names the option, `value` is its
+   * value, and `limit` is the nearest value that has a meaning.
    */
   KVS_ERROR_UNKNOWN_OPTION = 7,
   /**
-   * The call gives an argument that the operator does not have. Argument: its name in `kvs_call`.
+   * The call gives an argument that the operator does not have. `argument` is its name in `kvs_call`.
    */
   KVS_ERROR_UNEXPECTED_ARGUMENT = 8,
   /**
-   * Indices have another width than 32 or 64 bits, or than the 32 that the argument must have. Value: the
-   * width; limit.
+   * The width of an index argument is neither 32 nor 64 bits, or it is 64 bits for an argument that must
+   * have 32. `value` is the width, and `limit` is the nearest width that is allowed.
    */
   KVS_ERROR_INDEX_WIDTH = 9,
   /**
-   * A tensor of a run is not the one that was prepared: another type, rank, dimension or stride, which the
-   * message names. Index: the pair; value: what it has; limit: what it must have.
+   * A tensor of a run has another type, rank, dimension or stride than the tensor that was prepared. The
+   * message names the property. `index` is the pair, `value` is the property of the tensor, and `limit` is
+   * the prepared property.
    */
   KVS_ERROR_TENSOR_MISMATCH = 10,
   /**
-   * A DLPack tensor does not lie in the memory of the CPU. Value: its device type; limit: kDLCPU, 1.
+   * A DLPack tensor is not in the memory of the CPU. `value` is its device type, and `limit` is 1
+   * (kDLCPU).
    */
   KVS_ERROR_DEVICE = 11,
   /**
-   * The `byte_offset` of a DLPack tensor leads out of every address space, or away from NULL. Value: the offset.
+   * The `byte_offset` of a DLPack tensor leads out of the address space, or its data are NULL and
+   * `byte_offset` is not 0. `value` is the offset.
    */
   KVS_ERROR_BYTE_OFFSET = 12,
   /**
-   * The visitor of `kvs_for_each_block` has stopped it. Value: what it returned.
+   * The visitor of `kvs_for_each_block` stopped the visit. `value` is the number that it returned.
    */
   KVS_ERROR_STOPPED = 13,
   /**
-   * A fault of this library, not of yours: please report it. Writes may be partly done.
+   * The library panicked, which is a bug in the library. A write may be partly done. Please report it.
    */
   KVS_ERROR_PANIC = 14,
   /**
-   * A fault of this library, not of yours: it got an error from its core that no call should get. Please
-   * report it with the message.
+   * The core returned an error that no call should cause, which is a bug in the library. Please report it
+   * with the message.
    */
   KVS_ERROR_INTERNAL = 15,
   /**
-   * Prepare: the operator does not take this element type. Value: the type.
+   * Prepare: the operator does not accept this element type. `value` is the type.
    */
   KVS_ERROR_ELEMENT_TYPE = 100,
   /**
-   * Prepare: cache and update have different element types. Value: the other tensor's; limit: the cache's.
+   * Prepare: cache and update have different element types. `value` is the type of the other tensor, and
+   * `limit` is the type of the cache.
    */
   KVS_ERROR_ELEMENT_TYPE_MISMATCH = 101,
   /**
-   * Prepare: a tensor has the wrong number of dimensions. Value: its rank; limit: a rank it may have.
+   * Prepare: a tensor has the wrong number of dimensions. `value` is its rank, and `limit` is a rank that
+   * is allowed.
    */
   KVS_ERROR_RANK = 102,
   /**
-   * Prepare: a cache has too few dimensions. Value: its rank; limit: the least.
+   * Prepare: a cache has too few dimensions. `value` is its rank, and `limit` is the smallest rank that is
+   * allowed.
    */
   KVS_ERROR_RANK_TOO_LOW = 103,
   /**
-   * Prepare: cache and update have different ranks. Value: the update's; limit: the cache's.
+   * Prepare: cache and update have different ranks. `value` is the rank of the update, and `limit` is the
+   * rank of the cache.
    */
   KVS_ERROR_RANK_MISMATCH = 104,
   /**
-   * Prepare: `axis` is no dimension of the cache. Value: the axis; limit: the nearest that is.
+   * Prepare: `axis` is not a dimension of the cache. `value` is the axis, and `limit` is the nearest axis
+   * that exists.
    */
   KVS_ERROR_AXIS_OUT_OF_RANGE = 105,
   /**
-   * Prepare: `axis` is the batch dimension. Value: the axis; limit: the dimension after it.
+   * Prepare: `axis` is the batch dimension. `value` is the axis, and `limit` is the dimension after it.
    */
   KVS_ERROR_AXIS_IS_BATCH = 106,
   /**
-   * Prepare: a dimension differs from the cache's. Index: the dimension; value; limit: the cache's.
+   * Prepare: a dimension differs from the dimension of the cache. `index` is the dimension, `value` is its
+   * size, and `limit` is the size in the cache.
    */
   KVS_ERROR_DIMENSION_MISMATCH = 107,
   /**
-   * Prepare: heads times head size of a 4-D newKv are not hiddenSize. Value: the product; limit: hiddenSize.
+   * Prepare: the heads times the head size of a 4-D newKv are not hiddenSize. `value` is the product, and
+   * `limit` is hiddenSize.
    */
   KVS_ERROR_HIDDEN_SIZE = 108,
   /**
-   * The update has more samples than the cache. Value: the update's; limit: the cache's.
+   * The update has more samples than the cache. `value` is the number in the update, and `limit` is the
+   * number in the cache.
    */
   KVS_ERROR_BATCH_TOO_LARGE = 109,
   /**
-   * Prepare: the update has more rows than the cache. Value: its rows; limit: the cache's capacity.
+   * Prepare: the update has more rows than the cache. `value` is the rows of the update, and `limit` is
+   * the capacity of the cache.
    */
   KVS_ERROR_UPDATE_LONGER_THAN_CACHE = 110,
   /**
-   * A tensor, its strides or an array reach farther than any buffer: beyond PTRDIFF_MAX elements or bytes. Limit:
-   * PTRDIFF_MAX.
+   * A tensor, its strides or an array extend over more than PTRDIFF_MAX elements or bytes, which no buffer
+   * can. `limit` is PTRDIFF_MAX.
    */
   KVS_ERROR_TOO_LARGE = 111,
   /**
-   * Prepare: two positions of the cache share memory, or interleave so that sharing cannot be excluded.
+   * Prepare: two positions of the cache share memory, or they interleave so that sharing cannot be
+   * excluded.
    */
   KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
   /**
-   * Prepare: the strides of the two tensors need too many nested loops. Value: how many; limit: 3.
+   * Prepare: the strides of the two tensors need too many nested loops. `value` is the number of loops,
+   * and `limit` is 3.
    */
   KVS_ERROR_TOO_MANY_LOOPS = 113,
   /**
-   * An index argument has the wrong number of values. Value: how many; limit: how many it must have.
+   * An index argument has the wrong number of values. `value` is the number of values, and `limit` is the
+   * number that it must have.
    */
   KVS_ERROR_LIST_LENGTH = 200,
   /**
-   * A start is negative, in linear mode or where that is rejected. Index: the sample; value; limit: 0.
+   * A start is negative, in linear mode or with an option that rejects negative starts. `index` is the
+   * sample, `value` is the start, and `limit` is 0.
    */
   KVS_ERROR_NEGATIVE_START = 201,
   /**
-   * A linear write would run past the end of the cache. Index: the sample; value: its start; limit: the last
-   * start at which its rows fit.
+   * A linear write would extend past the end of the cache. `index` is the sample, `value` is its start,
+   * and `limit` is the last start at which its rows fit.
    */
   KVS_ERROR_START_OUT_OF_RANGE = 202,
   /**
-   * A length after the write (tokenOffset) is below the rows of the sample in newKv, or its rows do not fit the
-   * cache. Index: the sample; value; limit.
+   * A length after the write (tokenOffset) is smaller than the number of rows of the sample in newKv, or
+   * its rows do not fit into the cache. `index` is the sample, `value` is the length, and `limit` is the
+   * nearest length that fits, if one exists.
    */
   KVS_ERROR_END_OUT_OF_RANGE = 203,
   /**
-   * A length of a sample is too small or too large. Index: the sample; value; limit, if any value would do.
+   * A length of a sample is too small or too large. `index` is the sample, `value` is the length, and
+   * `limit` is the nearest length that is allowed, if one exists.
    */
   KVS_ERROR_LENGTH_OUT_OF_RANGE = 204,
   /**
-   * Cumulative lengths do not begin with 0. Index: 0; value: the first; limit: 0.
+   * Cumulative lengths do not begin with 0. `index` is 0, `value` is the first number, and `limit` is 0.
    */
   KVS_ERROR_CUMULATIVE_START = 205,
   /**
-   * Cumulative lengths decrease. Index: where; value; limit: the one before.
+   * Cumulative lengths decrease. `index` is the position of the smaller number, `value` is that number,
+   * and `limit` is the number before it.
    */
   KVS_ERROR_CUMULATIVE_ORDER = 206,
   /**
-   * Cumulative lengths give a sample more rows than the cache has. Index: the sample; value: its rows; limit.
+   * Cumulative lengths give a sample more rows than the cache has. `index` is the sample, `value` is its
+   * rows, and `limit` is the capacity.
    */
   KVS_ERROR_CUMULATIVE_LENGTH = 207,
   /**
-   * Lengths do not add up to the tokens of the update. Value: their sum; limit: the tokens.
+   * The lengths do not add up to the tokens of the update. `value` is their sum, and `limit` is the number
+   * of tokens.
    */
   KVS_ERROR_TOKEN_SUM = 208,
   /**
-   * The layer does not exist. Value; limit: the nearest layer, if there is any.
+   * The layer does not exist. `value` is the layer, and `limit` is the nearest layer, if the cache has
+   * any.
    */
   KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
   /**
-   * The data of a tensor that has elements are NULL. Index: the pair; limit: the bytes that must lie there.
+   * The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
+   * bytes that the buffer must have.
    */
   KVS_ERROR_NULL_BUFFER = 300,
   /**
-   * Memory that would be written is also that of another tensor, or of indices or pairs that are read meanwhile,
-   * down to a shared byte. Strided tensors count from their first to their last byte. Index: the pair.
+   * Memory that the call would write overlaps another tensor, or indices or pairs that the call reads. One
+   * shared byte is an overlap. A strided tensor counts as the range from its first to its last byte, but
+   * two strided caches may interleave. `index` is the pair.
    */
   KVS_ERROR_OVERLAP = 301,
   /**
-   * Run: the tensors hold strings, which C has no bytes for. Move them by `kvs_for_each_block`.
+   * Run: the tensors contain strings, which have no bytes in C. Move them with `kvs_for_each_block`.
    */
   KVS_ERROR_ELEMENT_WIDTH = 302,
   /**
-   * Memory begins or ends outside of the address space: a tensor, with strides that lead to lower addresses too, an
-   * array, or a struct. Index: the pair; value: the bytes that must lie there.
+   * A tensor, array or struct begins or ends outside the address space. For a tensor, strides that lead to
+   * lower addresses count too. `index` is the pair, and `value` is the number of bytes that the buffer
+   * must have.
    */
   KVS_ERROR_ADDRESS_SPACE = 303,
 } kvs_status_code;
@@ -294,8 +334,8 @@ typedef enum kvs_error_field {
 } kvs_error_field;
 
 /**
- * The element types, by their numbers in ONNX's TensorProto.DataType. 4-bit types are packed two to a byte, the
- * first in the low nibble, without gaps between rows.
+ * The element types, with their numbers in ONNX's TensorProto.DataType. 4-bit types are packed two to a byte
+ * without gaps between rows. The first element is in the low nibble.
  */
 typedef enum kvs_element_type_code {
   /**
@@ -327,7 +367,7 @@ typedef enum kvs_element_type_code {
    */
   KVS_INT64 = 7,
   /**
-   * Strings of any representation: they can be planned (`kvs_for_each_block`), but not run.
+   * Strings of any representation. They can be planned (`kvs_for_each_block`), but not run.
    */
   KVS_STRING = 8,
   /**
@@ -351,11 +391,11 @@ typedef enum kvs_element_type_code {
    */
   KVS_UINT64 = 13,
   /**
-   * Complex of two 32-bit floats.
+   * Complex number of two 32-bit floats.
    */
   KVS_COMPLEX64 = 14,
   /**
-   * Complex of two 64-bit floats.
+   * Complex number of two 64-bit floats.
    */
   KVS_COMPLEX128 = 15,
   /**
@@ -363,11 +403,11 @@ typedef enum kvs_element_type_code {
    */
   KVS_BFLOAT16 = 16,
   /**
-   * 8-bit float, finite only, NaN.
+   * 8-bit float, finite values and NaN.
    */
   KVS_FLOAT8E4M3FN = 17,
   /**
-   * 8-bit float, finite only, NaN, unsigned zero.
+   * 8-bit float, finite values and NaN, unsigned zero.
    */
   KVS_FLOAT8E4M3FNUZ = 18,
   /**
@@ -375,7 +415,7 @@ typedef enum kvs_element_type_code {
    */
   KVS_FLOAT8E5M2 = 19,
   /**
-   * 8-bit float, finite only, NaN, unsigned zero.
+   * 8-bit float, finite values and NaN, unsigned zero.
    */
   KVS_FLOAT8E5M2FNUZ = 20,
   /**
@@ -397,21 +437,22 @@ typedef enum kvs_element_type_code {
 } kvs_element_type_code;
 
 /**
- * How positions beyond the capacity are meant: ONNX's `mode`.
+ * The meaning of positions beyond the capacity, which is ONNX's `mode`.
  */
 typedef enum kvs_mode {
   /**
-   * Every row lies inside the cache.
+   * Every row must be inside the cache.
    */
   KVS_MODE_LINEAR = 0,
   /**
-   * The cache is a ring: positions are taken modulo the capacity.
+   * The cache is a ring, so positions are taken modulo the capacity.
    */
   KVS_MODE_CIRCULAR = 1,
 } kvs_mode;
 
 /**
- * What happens to a sample whose position does not fit. An extension of this library to all three operators.
+ * The treatment of a sample whose position does not fit. This is an extension of this library to all three
+ * operators.
  */
 typedef enum kvs_out_of_range {
   /**
@@ -419,21 +460,23 @@ typedef enum kvs_out_of_range {
    */
   KVS_OUT_OF_RANGE_ERROR = 0,
   /**
-   * The sample is left as it is, the others are written, and `kvs_written` counts it.
+   * The sample is not written, the other samples are, and `kvs_written` counts the samples that were
+   * skipped.
    */
   KVS_OUT_OF_RANGE_SKIP_SAMPLE = 1,
 } kvs_out_of_range;
 
 /**
- * What a negative index means in a ring. In linear mode it never fits.
+ * The meaning of a negative index in a ring. In linear mode a negative index never fits.
  */
 typedef enum kvs_negative_index {
   /**
-   * Floor-modulo, as in ONNX's reference: -1 is the last slot.
+   * The index is taken modulo the capacity with floor-modulo, as in ONNX's reference. So -1 is the last
+   * slot.
    */
   KVS_NEGATIVE_INDEX_MODULO = 0,
   /**
-   * It does not fit, as in ONNX Runtime.
+   * The index does not fit, as in ONNX Runtime.
    */
   KVS_NEGATIVE_INDEX_REJECT = 1,
 } kvs_negative_index;
@@ -443,7 +486,7 @@ typedef enum kvs_negative_index {
  */
 typedef enum kvs_cache_mode {
   /**
-   * kLINEAR, the only one there is.
+   * kLINEAR, which is the only mode.
    */
   KVS_CACHE_MODE_LINEAR = 0,
 } kvs_cache_mode;
@@ -457,41 +500,43 @@ typedef enum kvs_update_form {
    */
   KVS_UPDATE_FORM_PADDED = 0,
   /**
-   * kPACKED_NHD: the update is [totalTokens, d, h], and calls bring `update_lengths`.
+   * kPACKED_NHD: the update is [totalTokens, d, h], and calls give `update_lengths`.
    */
   KVS_UPDATE_FORM_PACKED_NHD = 1,
 } kvs_update_form;
 
 /**
- * A write whose shapes are checked: made once per shape by one of the prepare functions, run at every step,
- * destroyed by `kvs_prepared_destroy`. It never changes, so any number of threads may use one at once.
+ * A write whose shapes have been checked. A prepare function makes it once per shape, every step runs it,
+ * and `kvs_prepared_destroy` destroys it. It never changes, so any number of threads may use one at the same
+ * time.
  */
 typedef struct kvs_prepared kvs_prepared;
 
 /**
- * What a function returns: `KVS_OK`, or one of the `KVS_ERROR_` numbers of `kvs_status_code`. Numbers keep their
- * meaning from version to version, and later versions may return new ones.
+ * The result of a function, which is `KVS_OK` or one of the `KVS_ERROR_` numbers of `kvs_status_code`. A
+ * number keeps its meaning in later versions. Later versions may return new numbers.
  */
 typedef int32_t kvs_status;
 
 /**
- * An element type: one of `kvs_element_type_code`.
+ * An element type, which is one of `kvs_element_type_code`.
  */
 typedef int32_t kvs_element_type;
 
 /**
- * A tensor: its address, element type, dimensions and strides. The library reads it during the call only. It has
- * the same size in every version, since `kvs_pair` contains two.
+ * A tensor, with its address, element type, dimensions and strides. The library reads this struct only
+ * during the call. The struct has the same size in every version, because `kvs_pair` contains two of them.
  */
 typedef struct kvs_tensor {
   /**
-   * `sizeof(kvs_tensor)`; the `KVS_TENSOR_INIT` macro sets it.
+   * `sizeof(kvs_tensor)`. The `KVS_TENSOR_INIT` macro sets it.
    */
   size_t struct_size;
   /**
-   * The address of element [0, 0, ...], at which a byte begins. It points into one allocation, which contains every
-   * element that `shape` and `strides` reach, at lower addresses too. Elements are little-endian. May be NULL if there
-   * are no elements. The prepare functions ignore it.
+   * The address of element [0, 0, ...], which begins at the start of a byte. It points into one
+   * allocation, which contains every element that `shape` and `strides` reach, including elements at lower
+   * addresses. Elements are little-endian. It may be NULL if the tensor has no elements. The prepare
+   * functions ignore it.
    */
   void *data;
   /**
@@ -499,30 +544,32 @@ typedef struct kvs_tensor {
    */
   kvs_element_type type;
   /**
-   * How many dimensions: at most `KVS_MAX_RANK`.
+   * The number of dimensions, at most `KVS_MAX_RANK`.
    */
   uint32_t rank;
   /**
-   * `rank` dimensions, in elements, outermost first.
+   * The `rank` dimensions in elements, outermost first.
    */
   const int64_t *shape;
   /**
-   * `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative,
-   * those of a cache must not let its elements overlap.
+   * The `rank` strides in elements, or NULL for a dense row-major tensor. Strides of an update may be zero
+   * or negative. Strides of a cache must not let its elements overlap.
    */
   const int64_t *strides;
 } kvs_tensor;
 
 /**
- * Attributes of ONNX TensorScatter, and two extensions.
+ * The attributes of ONNX TensorScatter, and two extensions.
  */
 typedef struct kvs_tensor_scatter_options {
   /**
-   * `sizeof(kvs_tensor_scatter_options)`; the `KVS_TENSOR_SCATTER_OPTIONS_INIT` macro sets it and the defaults.
+   * `sizeof(kvs_tensor_scatter_options)`. The `KVS_TENSOR_SCATTER_OPTIONS_INIT` macro sets it and the
+   * defaults.
    */
   size_t struct_size;
   /**
-   * The sequence dimension: 1 to rank - 1, or counted from the end, 1 - rank to -1. Default: -2.
+   * The sequence dimension, from 1 to rank - 1, or from 1 - rank to -1 if it is counted from the end. The
+   * default is -2.
    */
   int64_t axis;
   /**
@@ -540,11 +587,11 @@ typedef struct kvs_tensor_scatter_options {
 } kvs_tensor_scatter_options;
 
 /**
- * Attributes of TensorRT KVCacheUpdate, and an extension.
+ * The attributes of TensorRT KVCacheUpdate, and an extension.
  */
 typedef struct kvs_kv_cache_update_options {
   /**
-   * `sizeof(kvs_kv_cache_update_options)`; the `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it.
+   * `sizeof(kvs_kv_cache_update_options)`. The `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it.
    */
   size_t struct_size;
   /**
@@ -562,11 +609,11 @@ typedef struct kvs_kv_cache_update_options {
 } kvs_kv_cache_update_options;
 
 /**
- * An extension to Ascend KVCacheOperation, which has no attributes but reserved bytes.
+ * An extension to Ascend KVCacheOperation, whose only attributes are reserved bytes.
  */
 typedef struct kvs_kv_cache_operation_options {
   /**
-   * `sizeof(kvs_kv_cache_operation_options)`; the `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
+   * `sizeof(kvs_kv_cache_operation_options)`. The `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
    */
   size_t struct_size;
   /**
@@ -576,179 +623,186 @@ typedef struct kvs_kv_cache_operation_options {
 } kvs_kv_cache_operation_options;
 
 /**
- * An index argument: `count` numbers of 32 or 64 bits (`int32_t`, `int64_t`), aligned as such. All zero, it is not
- * given.
+ * An index argument, which is `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment
+ * of their type. An argument whose fields are all zero is not given.
  */
 typedef struct kvs_indices {
   /**
-   * The first of them. May be NULL if there are none.
+   * The first number. It may be NULL if `count` is 0.
    */
   const void *values;
   /**
-   * How many there are.
+   * The number of values.
    */
   size_t count;
   /**
-   * The width of each: 32 or 64; 0 if the argument is not given.
+   * The width of each number, 32 or 64. It is 0 if the argument is not given.
    */
   int32_t bits;
 } kvs_indices;
 
 /**
- * Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use them.
+ * Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use
+ * them.
  */
 typedef struct kvs_executor {
   /**
-   * Calls `work(context)` on each thread that is to help, once or more often, and returns when all of these calls
-   * have returned and what they stored can be seen (joining or any release and acquire does). `work` must not be
-   * called after that. Each call takes parts of the write until none are left, and the calling thread writes the
-   * parts that no call took. So calling `work` never, or on one thread only, is slow but not wrong.
+   * Calls `work(context)` once or more on each thread that is to help. It returns when all of these calls
+   * have returned and their stores are visible to the calling thread. Joining the threads makes the stores
+   * visible, and so does any release and acquire. It must not call `work` after it has returned. Each call
+   * of `work` takes parts of the write until none are left, and the calling thread writes the parts that
+   * no call took. So calling `work` never, or on one thread only, is slow but not wrong.
    */
   void (*broadcast)(void *user, void (*work)(void *context), void *context);
   /**
-   * Given to `broadcast` as it is.
+   * The value that is passed to `broadcast` unchanged.
    */
   void *user;
 } kvs_executor;
 
 /**
- * The arguments of one call, and who is to help with it. Those of another operator than the prepared one must not be
- * given. Beside the operators' own there is `lengths`, an extension of this library to all of them.
+ * The arguments of one call, and the executor that may help with it. A call must not give the arguments of
+ * another operator than the prepared one. `lengths` is an extension of this library to all operators.
  */
 typedef struct kvs_call {
   /**
-   * `sizeof(kvs_call)`; the `KVS_CALL_INIT` macro sets it.
+   * `sizeof(kvs_call)`. The `KVS_CALL_INIT` macro sets it.
    */
   size_t struct_size;
   /**
-   * TensorScatter, KVCacheUpdate: the first slot written, one per sample of the update. TensorScatter may do
-   * without: then every sample begins at slot 0.
+   * TensorScatter, KVCacheUpdate: the first slot that is written, one per sample of the update. In
+   * TensorScatter this argument is optional, and without it every sample begins at slot 0.
    */
   struct kvs_indices write_indices;
   /**
-   * How many rows of each sample are real: the rest is padding and not written. If not given, all are.
+   * The number of real rows of each sample. The other rows are padding and are not written. If this
+   * argument is not given, all rows are real.
    */
   struct kvs_indices lengths;
   /**
-   * KVCacheUpdate with a packed update: where each sample's rows begin, cumulative from 0, one more than samples;
-   * 32 bits.
+   * KVCacheUpdate with a packed update: the cumulative lengths, which begin with 0. Value i is the
+   * position at which the rows of sample i begin, so there is one value more than samples. 32 bits.
    */
   struct kvs_indices update_lengths;
   /**
-   * KVCacheOperation: the layer; one value of 32 bits.
+   * KVCacheOperation: the layer. One value of 32 bits.
    */
   struct kvs_indices layer_id;
   /**
-   * KVCacheOperation: the length after the write, one per batch of past; 32 bits.
+   * KVCacheOperation: the length after the write, one per batch of past. 32 bits.
    */
   struct kvs_indices token_offset;
   /**
-   * KVCacheOperation: the tokens of each batch; 32 bits.
+   * KVCacheOperation: the number of tokens of each batch. 32 bits.
    */
   struct kvs_indices seq_len;
   /**
-   * Threads for writes that are large enough to gain by them. NULL: everything runs on the calling thread.
+   * Threads for writes that are large enough to gain by them. If this is NULL, the whole write runs on the
+   * calling thread.
    */
   const struct kvs_executor *executor;
 } kvs_call;
 
 /**
- * What a run did.
+ * The result of a run.
  */
 typedef struct kvs_written {
   /**
-   * In: `sizeof(kvs_written)`; the `KVS_WRITTEN_INIT` macro sets it.
+   * The caller sets this to `sizeof(kvs_written)`, as the `KVS_WRITTEN_INIT` macro does.
    */
   size_t struct_size;
   /**
-   * Samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` has left as they were, in each cache alike.
+   * The number of samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` skipped. It is the same in each cache.
    */
   size_t skipped;
 } kvs_written;
 
 /**
- * A cache and the update that is to be written into it: keys, values, or those of a layer.
+ * A cache and the update that is written into it, such as the keys or the values of a layer.
  */
 typedef struct kvs_pair {
   /**
-   * The cache (for KVCacheOperation: past).
+   * The cache, which KVCacheOperation calls past.
    */
   struct kvs_tensor cache;
   /**
-   * The update (for KVCacheOperation: newKv).
+   * The update, which KVCacheOperation calls newKv.
    */
   struct kvs_tensor update;
 } kvs_pair;
 
 /**
- * A strided loop, which repeats the runs of a block. Strides are in elements.
+ * A strided loop that repeats the runs of a block. Strides are in elements.
  */
 typedef struct kvs_loop {
   /**
-   * Iterations: 1 for a loop that is not needed.
+   * The number of iterations. A loop that is not needed has 1.
    */
   size_t count;
   /**
-   * How far each iteration moves in the cache.
+   * The distance that each iteration moves in the cache.
    */
   ptrdiff_t dst_stride;
   /**
-   * How far each iteration moves in the update.
+   * The distance that each iteration moves in the update.
    */
   ptrdiff_t src_stride;
 } kvs_loop;
 
 /**
- * One strided copy of a write: a contiguous run of elements inside three loops, outermost first. In the cache, the
- * run at iterations i, j, k begins at the offset
- * `dst_offset + i * loops[0].dst_stride + j * loops[1].dst_stride + k * loops[2].dst_stride`, and in the update at
- * the same sum of `src_offset` and `src_stride`. Offsets are in elements and count from the address of the tensor's
- * element [0, 0, ...], which is its `data`. They are negative where strides lead to lower addresses.
+ * One strided copy of a write, which is a contiguous run of elements inside three loops, outermost first. In
+ * the cache, the run at iterations i, j, k begins at the offset `dst_offset + i * loops[0].dst_stride + j *
+ * loops[1].dst_stride + k * loops[2].dst_stride`. In the update, it begins at the same sum of `src_offset`
+ * and the `src_stride` of each loop. Offsets are in elements and count from the address of element [0, 0,
+ * ...] of the tensor, which is its `data`. An offset is negative if strides lead to lower addresses.
  */
 typedef struct kvs_block {
   /**
-   * Offset of the first run in the cache.
+   * The offset of the first run in the cache.
    */
   ptrdiff_t dst_offset;
   /**
-   * Offset of the first run in the update.
+   * The offset of the first run in the update.
    */
   ptrdiff_t src_offset;
   /**
-   * Elements of one run.
+   * The number of elements in one run.
    */
   size_t len;
   /**
-   * The loops that repeat it.
+   * The loops that repeat the run.
    */
   struct kvs_loop loops[3];
 } kvs_block;
 
 /**
- * An error in parts, for programs, and in words, for people.
+ * An error as fields for programs and as a message for people.
  */
 typedef struct kvs_error {
   /**
-   * In: `sizeof(kvs_error)`.
+   * The caller sets this to `sizeof(kvs_error)`.
    */
   size_t struct_size;
   /**
-   * What the function returned; `KVS_OK` if none has failed on this thread.
+   * The status that the function returned. It is `KVS_OK` if no function has failed on this thread.
    */
   kvs_status code;
   /**
-   * Which of `index`, `value` and `limit` are set, as a sum of `kvs_error_field`. The others are 0.
+   * The flags of those of `index`, `value` and `limit` that are set, as a sum of `kvs_error_field`. The
+   * others are 0.
    */
   uint32_t fields;
   /**
-   * What is wrong. A tensor has the name that the specification of the prepared operator gives it: `past_cache`,
-   * `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present` (Ascend).
-   * Indices have theirs, such as `writeIndices`, if their values or their number are wrong. Errors about a
-   * pointer, struct or option have this header's names. Static; NULL if nothing with a name is wrong.
+   * The name of the argument that is wrong, as a static string. It is NULL if the error is not about an
+   * argument. A tensor has the name that the specification of the prepared operator uses: `past_cache`,
+   * `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present`
+   * (Ascend). An index argument has the specification's name too, such as `writeIndices`, if its values or
+   * their number are wrong. Errors about a pointer, struct or option use the names of this header.
    */
   const char *argument;
   /**
-   * Which sample, dimension, byte or pair: see `kvs_status_code`.
+   * The sample, dimension, byte or pair that is wrong. `kvs_status_code` documents its meaning for each
+   * error.
    */
   int64_t index;
   /**
@@ -756,11 +810,11 @@ typedef struct kvs_error {
    */
   int64_t value;
   /**
-   * The nearest value that would have been taken.
+   * The nearest value that would have been accepted.
    */
   int64_t limit;
   /**
-   * One line in English, in lower case, without a full stop; what does not fit is cut off.
+   * One line in English, in lower case and without a full stop. A text that does not fit is cut off.
    */
   char message[256];
 } kvs_error;
@@ -770,64 +824,75 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * `KVS_ABI_VERSION` of the library that is running. A program compiled with a larger one than this must not use
- * what was added since.
+ * Returns the `KVS_ABI_VERSION` of the library that is running. A program that was compiled with a larger
+ * version must not use what was added after this version.
  */
 uint32_t kvs_abi_version(void);
 
 /**
- * The version of the library that is running, such as "0.1.0". Static.
+ * Returns the version of the library that is running, such as "0.1.0". The string is static.
  */
 const char *kvs_version(void);
 
 /**
- * The name of a status, such as "KVS_ERROR_RANK"; "unknown" for a number that is none. Static.
+ * Returns the name of a status, such as "KVS_ERROR_RANK", or "unknown" if the number is not a status. The
+ * string is static.
  */
 const char *kvs_status_name(kvs_status status);
 
 /**
- * Describes a DLPack tensor. `dl_tensor` points to a `DLTensor` of dlpack.h: `&managed->dl_tensor` of a
- * `DLManagedTensor` or a `DLManagedTensorVersioned`. (It is no `DLTensor` here, so that this header does not need
- * that one.) `out` then points to the same data, shape and strides, and is valid as long as they are.
+ * Describes a DLPack tensor as a `kvs_tensor`. `dl_tensor` points to a `DLTensor` of dlpack.h, which is the
+ * `dl_tensor` field of a `DLManagedTensor` or `DLManagedTensorVersioned`. (Its type here is not `DLTensor`,
+ * so that this header does not need dlpack.h.) `out` then points to the same data, shape and strides, and is
+ * valid as long as they are.
  *
- * Shape and strides are checked by the function that `out` is given to. The flags of a `DLManagedTensorVersioned` are
- * not, since a `DLTensor` has none: look at them first. One that is read-only must not become a cache, and 4-bit
- * elements must not be padded to bytes.
+ * The function that takes `out` checks its shape and strides. Nothing checks the flags of a
+ * `DLManagedTensorVersioned`, because a `DLTensor` does not contain them. Check them yourself first. A
+ * read-only tensor must not become a cache, and 4-bit elements must not be padded to bytes.
  *
- * Errors: `KVS_ERROR_DEVICE` unless it is in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
- * that ONNX does not have, and for more than one lane, so also for 4-bit floats as pairs (float4_e2m1fn_x2); `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
- * the two pointers.
+ * Returns the errors of the two pointers, and
+ * - `KVS_ERROR_DEVICE` if the tensor is not in the memory of the CPU.
+ * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` if ONNX does not have the type, or if the type has more than one lane.
+ *   Pairs of 4-bit floats (float4_e2m1fn_x2) are such a type.
+ * - `KVS_ERROR_RANK_LIMIT` if the tensor has more than `KVS_MAX_RANK` dimensions, or fewer than 0.
+ * - `KVS_ERROR_BYTE_OFFSET` if `byte_offset` leads out of the address space.
  *
  * # Safety
  * - `dl_tensor` is either NULL or points to a `DLTensor`, which nothing writes before this returns.
- * - `out` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this returns.
+ * - `out` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+ *   returns.
  */
-kvs_status kvs_tensor_from_dlpack(const void *dl_tensor,
-                                  struct kvs_tensor *out);
+kvs_status kvs_tensor_from_dlpack(const void *dl_tensor, struct kvs_tensor *out);
 
 /**
- * Frees a prepared write. NULL is allowed. No other thread may still be using it.
+ * Frees a prepared write. NULL is allowed. No other thread may still use the prepared write.
  *
  * # Safety
- * `prepared` is either NULL or comes from a prepare function and is not destroyed yet. No other function uses it during
- * this call or later.
+ * `prepared` is either NULL or comes from a prepare function and has not been destroyed. No other function
+ * uses it during this call or later.
  */
 void kvs_prepared_destroy(struct kvs_prepared *prepared);
 
 /**
- * Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn], and `update` differs from it
- * in the sequence dimension (`axis`) alone, where it is no longer. All element types.
+ * Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn]. `update` has the same
+ * shape except for the sequence dimension (`axis`), where it is at most as long. All element types are
+ * accepted.
  *
- * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
- * `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`; `_TOO_LARGE`;
- * `_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
+ * Returns the errors of pointers, structs and tensors, and
+ * - `KVS_ERROR_UNKNOWN_OPTION`
+ * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
+ * - `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`
+ * - `KVS_ERROR_TOO_LARGE`
+ * - `KVS_ERROR_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`
+ * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
  *
  * # Safety
  * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
  * - `past_cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
  *   `shape` and `strides` are either NULL or point to `rank` numbers.
  * - Nothing writes these structs and numbers before this returns.
- * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+ *   returns.
  */
 kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *options,
                                       const struct kvs_tensor *past_cache,
@@ -835,19 +900,26 @@ kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *o
                                       struct kvs_prepared **out);
 
 /**
- * Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]; `update` is [b, d, s, h], with as many samples as
- * the cache or fewer, or packed, [totalTokens, d, h]. float32, float16 and bfloat16.
+ * Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]. A padded `update` is [b, d, s, h] with at
+ * most as many samples as the cache, and a packed `update` is [totalTokens, d, h]. The element types are
+ * float32, float16 and bfloat16.
  *
- * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
- * `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`; `_UPDATE_LONGER_THAN_CACHE`,
- * `_BATCH_TOO_LARGE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
+ * Returns the errors of pointers, structs and tensors, and
+ * - `KVS_ERROR_UNKNOWN_OPTION`
+ * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
+ * - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
+ * - `KVS_ERROR_TOO_LARGE`
+ * - `KVS_ERROR_DIMENSION_MISMATCH`
+ * - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`, `_BATCH_TOO_LARGE`
+ * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
  *
  * # Safety
  * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
- * - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
- *   `shape` and `strides` are either NULL or point to `rank` numbers.
+ * - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their `shape` and
+ *   `strides` are either NULL or point to `rank` numbers.
  * - Nothing writes these structs and numbers before this returns.
- * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+ *   returns.
  */
 kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options *options,
                                        const struct kvs_tensor *cache,
@@ -855,21 +927,29 @@ kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options 
                                        struct kvs_prepared **out);
 
 /**
- * Prepares Ascend ATB KVCacheOperation. `past` is [layer, batch, maxSeqLen, hiddenSize], `new_kv` is
- * [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size]. float16, bfloat16 and int8.
+ * Prepares Ascend ATB KVCacheOperation. `past` is [layer, batch, maxSeqLen, hiddenSize]. `new_kv` is
+ * [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size]. The element types are float16, bfloat16
+ * and int8.
  *
- * The cache comes first, as for all operators; Ascend's document lists newKv first.
+ * The cache is the first tensor, as in the other prepare functions, although Ascend's document lists newKv
+ * first.
  *
- * Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
- * `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
- * `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
+ * Returns the errors of pointers, structs and tensors, and
+ * - `KVS_ERROR_UNKNOWN_OPTION`
+ * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
+ * - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
+ * - `KVS_ERROR_TOO_LARGE`
+ * - `KVS_ERROR_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`
+ * - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`
+ * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
  *
  * # Safety
  * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
- * - `past` and `new_kv` are either NULL or each point to a struct of `struct_size` bytes. Their
- *   `shape` and `strides` are either NULL or point to `rank` numbers.
+ * - `past` and `new_kv` are either NULL or each point to a struct of `struct_size` bytes. Their `shape` and
+ *   `strides` are either NULL or point to `rank` numbers.
  * - Nothing writes these structs and numbers before this returns.
- * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+ *   returns.
  */
 kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_options *options,
                                           const struct kvs_tensor *past,
@@ -877,25 +957,31 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
                                           struct kvs_prepared **out);
 
 /**
- * Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a
- * dense one may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
+ * Writes the update into the cache. The tensors must have the type, rank, shape and strides that were
+ * prepared, but their data may be at other addresses in each call. A dense tensor may give its strides or
+ * omit them. Allocates nothing.
  *
- * Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for
- * the indices, `_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
- * `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`,
- * `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+ * Returns the errors of pointers and structs, and
+ * - for the arguments, `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`, `_TENSOR_MISMATCH`.
+ * - for the indices, `KVS_ERROR_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`,
+ *   `_LENGTH_OUT_OF_RANGE`.
+ * - for the indices of a packed update, also `KVS_ERROR_BATCH_TOO_LARGE`, `_CUMULATIVE_...`, `_TOKEN_SUM`.
+ * - for the indices of KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `_END_OUT_OF_RANGE`,
+ *   `_TOKEN_SUM`.
+ * - for the data, `KVS_ERROR_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
  * - `call`, `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes.
- * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
- *   writes the structs and these values before this returns.
- * - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
- *   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the cache.
- * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
- *   its `context` only, and not after it has returned.
- * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
- *   nothing else uses before this returns.
+ * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
+ *   Nothing writes the structs and these values before this returns.
+ * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
+ *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+ *   the cache that this writes.
+ * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
+ *   `work` with its `context` only, and does not call it after it has returned.
+ * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
+ *   else uses before this returns.
  */
 kvs_status kvs_write(const struct kvs_prepared *prepared,
                      const struct kvs_call *call,
@@ -904,30 +990,32 @@ kvs_status kvs_write(const struct kvs_prepared *prepared,
                      struct kvs_written *written);
 
 /**
- * Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All
- * of them or, after an error, none. With each other, caches may share memory only where their strides interleave
- * without meeting.
+ * Writes many updates into as many caches at the same positions, such as the keys and values of a layer, or
+ * all layers that share their positions. After an error, none of the updates is written. Two caches may
+ * share a range of memory only if their strides interleave without sharing a byte.
  *
- * Overlaps are checked before anything moves. If updates are between caches in memory, each cache is compared with
- * each update, and the time for that grows with the square of the number of pairs. If there are hundreds, keep the
- * updates away from the caches.
+ * Overlaps are checked before anything moves. If updates are between caches in memory, the check compares
+ * each cache with each update, so its time grows with the square of the number of pairs. If there are
+ * hundreds of pairs, keep the updates away from the caches.
  *
- * `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
+ * The `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, because an array has no room for
+ * larger structs.
  *
- * Errors: as for `kvs_write`; `index` is the pair.
+ * Returns the errors of `kvs_write`. `index` is the pair.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
- * - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or
- *   points to `count` pairs.
- * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
- *   writes the structs and these values before this returns.
- * - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
- *   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the caches.
- * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
- *   its `context` only, and not after it has returned.
- * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
- *   nothing else uses before this returns.
+ * - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or points to
+ *   `count` pairs.
+ * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
+ *   Nothing writes the structs and these values before this returns.
+ * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
+ *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+ *   the caches that this writes.
+ * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
+ *   `work` with its `context` only, and does not call it after it has returned.
+ * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
+ *   else uses before this returns.
  */
 kvs_status kvs_write_many(const struct kvs_prepared *prepared,
                           const struct kvs_call *call,
@@ -936,23 +1024,25 @@ kvs_status kvs_write_many(const struct kvs_prepared *prepared,
                           struct kvs_written *written);
 
 /**
- * The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present`
- * has the type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where
- * the result may take the place of the past, write in place instead. Allocates nothing.
+ * Writes `past` with the update written into it to `present`, in one pass over memory. This is the
+ * functional form. `present` has the type and shape of `past` and must be dense. It need not be initialised,
+ * and it must not share memory with the other tensors. If the result may replace `past`, write in place with
+ * `kvs_write` instead. Allocates nothing.
  *
- * Errors: as for `kvs_write`.
+ * Returns the errors of `kvs_write`.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
  * - `call`, `past`, `update` and `present` are either NULL or each point to a struct of `struct_size` bytes.
- * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
- *   writes the structs and these values before this returns.
- * - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
- *   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in `present`.
- * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
- *   its `context` only, and not after it has returned.
- * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
- *   nothing else uses before this returns.
+ * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
+ *   Nothing writes the structs and these values before this returns.
+ * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
+ *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+ *   `present`, which this writes.
+ * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
+ *   `work` with its `context` only, and does not call it after it has returned.
+ * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
+ *   else uses before this returns.
  */
 kvs_status kvs_write_present(const struct kvs_prepared *prepared,
                              const struct kvs_call *call,
@@ -962,20 +1052,21 @@ kvs_status kvs_write_present(const struct kvs_prepared *prepared,
                              struct kvs_written *written);
 
 /**
- * Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own.
- * Blocks are disjoint in the cache and may be executed in any order. Nothing is moved, the call's `executor` is not
- * used, and `visit` runs on the calling thread.
+ * Checks the indices of a call and visits the blocks of its write in place, so that your own kernel can
+ * execute them. The blocks are disjoint in the cache, so they may be executed in any order. This function
+ * moves no data and does not use the call's `executor`. `visit` runs on the calling thread.
  *
- * A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The
- * block is valid until the visitor returns; the visitor may call other functions of this library.
+ * If `visit` returns another value than 0, the visit stops and this function returns `KVS_ERROR_STOPPED`.
+ * The error's `value` is the value that `visit` returned. The block is valid until `visit` returns. `visit`
+ * may call other functions of this library.
  *
- * Errors: as for `kvs_write`, but for those of tensors and data.
+ * Returns the errors of `kvs_write`, except those about tensors and data.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
- * - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either
- *   NULL or points to as many values as the number beside it gives. Nothing writes the call and these values before this
- *   returns.
+ * - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either NULL or
+ *   points to as many values as the number beside it gives. Nothing writes the call and these values before
+ *   this returns.
  * - `visit` is either NULL or may be called with `user` and a block, and it returns.
  */
 kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
@@ -984,14 +1075,16 @@ kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
                               void *user);
 
 /**
- * Returns the error of the last function that failed on this thread. As with errno, success does not change it, so
- * call this after a status that is not `KVS_OK`. Calling it does not change the error either.
+ * Returns the error of the last function that failed on this thread. As with errno, success does not change
+ * the error, so call this after a status that is not `KVS_OK`. This function does not change the error
+ * either.
  *
- * Returns `KVS_OK`; `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out` cannot
- * take the error, which does not change then.
+ * Returns `KVS_OK`, or `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out`
+ * cannot take the error. In these cases `out` does not change.
  *
  * # Safety
- * `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses meanwhile.
+ * `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses
+ * before this returns.
  */
 kvs_status kvs_last_error(struct kvs_error *out);
 

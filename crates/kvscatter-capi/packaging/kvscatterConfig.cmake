@@ -1,11 +1,11 @@
 # find_package(kvscatter) defines
-#   kvscatter::kvscatter   the shared library, or the static one where it is the only one
+#   kvscatter::kvscatter   the shared library, or the static library if no shared library is installed
 #   kvscatter::static      the static library
-# This file lies in PREFIX/share/kvscatter/cmake, so that the installed tree may be moved.
+# This file is in PREFIX/share/kvscatter/cmake and finds PREFIX from there, so that the installed tree may be moved.
 get_filename_component(_kvscatter_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
 find_path(kvscatter_INCLUDE_DIR kvscatter.h HINTS "${_kvscatter_prefix}/include" NO_DEFAULT_PATH)
-# Distributions have a folder per architecture.
+# Some distributions have a folder for each architecture.
 find_library(kvscatter_SHARED_LIBRARY NAMES "${CMAKE_SHARED_LIBRARY_PREFIX}kvscatter${CMAKE_SHARED_LIBRARY_SUFFIX}"
   HINTS "${_kvscatter_prefix}" PATH_SUFFIXES "lib/${CMAKE_LIBRARY_ARCHITECTURE}" lib64 lib NO_DEFAULT_PATH)
 find_library(kvscatter_STATIC_LIBRARY NAMES "${CMAKE_STATIC_LIBRARY_PREFIX}kvscatter${CMAKE_STATIC_LIBRARY_SUFFIX}"

@@ -1,4 +1,4 @@
-# Versions before 1.0 are compatible within one minor version, as in Rust.
+# Versions before 1.0 are compatible if they have the same minor version, as in Rust.
 set(PACKAGE_VERSION 0.1.0)
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
   set(PACKAGE_VERSION_COMPATIBLE FALSE)

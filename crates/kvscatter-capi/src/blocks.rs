@@ -10,50 +10,51 @@ use crate::guard::guarded;
 use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
 
-/// A strided loop, which repeats the runs of a block. Strides are in elements.
+/// A strided loop that repeats the runs of a block. Strides are in elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct kvs_loop {
-    /// Iterations: 1 for a loop that is not needed.
+    /// The number of iterations. A loop that is not needed has 1.
     pub count: usize,
-    /// How far each iteration moves in the cache.
+    /// The distance that each iteration moves in the cache.
     pub dst_stride: isize,
-    /// How far each iteration moves in the update.
+    /// The distance that each iteration moves in the update.
     pub src_stride: isize,
 }
 
-/// One strided copy of a write: a contiguous run of elements inside three loops, outermost first. In the cache, the
-/// run at iterations i, j, k begins at the offset
-/// `dst_offset + i * loops[0].dst_stride + j * loops[1].dst_stride + k * loops[2].dst_stride`, and in the update at
-/// the same sum of `src_offset` and `src_stride`. Offsets are in elements and count from the address of the tensor's
-/// element [0, 0, ...], which is its `data`. They are negative where strides lead to lower addresses.
+/// One strided copy of a write, which is a contiguous run of elements inside three loops, outermost first. In
+/// the cache, the run at iterations i, j, k begins at the offset `dst_offset + i * loops[0].dst_stride + j *
+/// loops[1].dst_stride + k * loops[2].dst_stride`. In the update, it begins at the same sum of `src_offset`
+/// and the `src_stride` of each loop. Offsets are in elements and count from the address of element [0, 0,
+/// ...] of the tensor, which is its `data`. An offset is negative if strides lead to lower addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct kvs_block {
-    /// Offset of the first run in the cache.
+    /// The offset of the first run in the cache.
     pub dst_offset: isize,
-    /// Offset of the first run in the update.
+    /// The offset of the first run in the update.
     pub src_offset: isize,
-    /// Elements of one run.
+    /// The number of elements in one run.
     pub len: usize,
-    /// The loops that repeat it.
+    /// The loops that repeat the run.
     pub loops: [kvs_loop; 3],
 }
 
-/// Checks the call's indices, and visits the blocks of the write in place: what to move, for a kernel of your own.
-/// Blocks are disjoint in the cache and may be executed in any order. Nothing is moved, the call's `executor` is not
-/// used, and `visit` runs on the calling thread.
+/// Checks the indices of a call and visits the blocks of its write in place, so that your own kernel can
+/// execute them. The blocks are disjoint in the cache, so they may be executed in any order. This function
+/// moves no data and does not use the call's `executor`. `visit` runs on the calling thread.
 ///
-/// A visitor that does not return 0 stops it: `KVS_ERROR_STOPPED`, with what it returned as the error's value. The
-/// block is valid until the visitor returns; the visitor may call other functions of this library.
+/// If `visit` returns another value than 0, the visit stops and this function returns `KVS_ERROR_STOPPED`.
+/// The error's `value` is the value that `visit` returned. The block is valid until `visit` returns. `visit`
+/// may call other functions of this library.
 ///
-/// Errors: as for `kvs_write`, but for those of tensors and data.
+/// Returns the errors of `kvs_write`, except those about tensors and data.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
-/// - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either
-///   NULL or points to as many values as the number beside it gives. Nothing writes the call and these values before this
-///   returns.
+/// - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either NULL or
+///   points to as many values as the number beside it gives. Nothing writes the call and these values before
+///   this returns.
 /// - `visit` is either NULL or may be called with `user` and a block, and it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_for_each_block(
@@ -63,9 +64,9 @@ pub unsafe extern "C" fn kvs_for_each_block(
     user: *mut c_void,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C4 for `prepared`, by this function's contract.
+        // SAFETY: this function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
+        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
         let visit = visit.ok_or(FailureKind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;
@@ -73,7 +74,8 @@ pub unsafe extern "C" fn kvs_for_each_block(
         let offsets = (geometry.cache_offset(), geometry.update_offset());
         for block in plan.blocks() {
             let block = kvs_block::new(&block, offsets);
-            // SAFETY: C6 for `visit` and `user`, by this function's contract; `block` lives until it returns.
+            // SAFETY: this function's contract requires C6 for `visit` and `user`. `block` lives until
+            // `visit` returns.
             let value = unsafe { visit(user, &raw const block) };
             if value != 0 {
                 return Err(FailureKind::Stopped { value }.into());
@@ -84,7 +86,8 @@ pub unsafe extern "C" fn kvs_for_each_block(
 }
 
 impl kvs_block {
-    /// `cache` and `update` are the offsets of element `[0, 0, …]` in the two buffers. Both are below `isize::MAX` (G1).
+    /// Converts a block. `cache` and `update` are the offsets of element `[0, 0, …]` in the two buffers. Both
+    /// are below `isize::MAX` (G1).
     fn new(block: &Block, (cache, update): (usize, usize)) -> Self {
         let to_c =
             |&Loop { count, dst_stride, src_stride }: &Loop| kvs_loop { count, dst_stride, src_stride };

@@ -1,4 +1,4 @@
-//! Checks pointers that C gives, and follows them.
+//! Checks pointers that a C program passes, and dereferences them.
 
 use std::ffi::CStr;
 use std::slice;
@@ -7,7 +7,7 @@ use kvscatter::RawBuffer;
 
 use crate::failure::{Failure, FailureKind, Subject};
 
-/// Refuses NULL and addresses that no array of this many `T` can have.
+/// Refuses NULL, misaligned addresses, and addresses that no array of `count` values of `T` can have.
 #[inline]
 pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject) -> Result<(), Failure> {
     if pointer.is_null() {
@@ -24,18 +24,19 @@ pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject
     Ok(())
 }
 
-/// Returns a reference to what a pointer points to.
+/// Returns a reference to the value that a pointer points to.
 ///
 /// # Safety
 /// C1 for `pointer`, while `'a` lasts.
 #[inline]
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr) -> Result<&'a T, Failure> {
     check_pointer(pointer, 1, argument.into())?;
-    // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C1 for the others, by this function's contract.
+    // SAFETY: `check_pointer` refuses NULL and misaligned pointers. For other pointers, this function's
+    // contract requires C1.
     Ok(unsafe { &*pointer })
 }
 
-/// Returns the elements of an array. The address of an array without elements may be anything.
+/// Returns the elements of an array. The pointer may have any value if the array has no elements.
 ///
 /// # Safety
 /// C1 for `pointer` and `count`, while `'a` lasts.
@@ -49,8 +50,8 @@ pub(crate) unsafe fn array<'a, T>(
         return Ok(&[]);
     }
     check_pointer(pointer, count, subject)?;
-    // SAFETY: `check_pointer` refuses NULL, misaligned pointers and sizes that no slice has; C1 for the others, by
-    // this function's contract.
+    // SAFETY: `check_pointer` refuses NULL, misaligned pointers and sizes that no slice has. For other
+    // pointers, this function's contract requires C1.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
@@ -59,12 +60,13 @@ pub(crate) unsafe fn array<'a, T>(
 /// # Safety
 /// The type is `repr(C)`, and its first field is `struct_size: usize`.
 pub(crate) unsafe trait Versioned: Sized {
-    /// Its size in the first version, which programs compiled with that version set. Once fields are added (after its
-    /// last field, not in its padding), it is the offset of the first of them.
+    /// The size of the struct in its first version, which programs compiled with that version set. When
+    /// fields are added, this is the offset of the first added field. Fields are added after the last field,
+    /// and not in its padding.
     const MIN_SIZE: usize = size_of::<Self>();
 }
 
-/// Returns the `struct_size` of a struct, and refuses one below the size of the first version.
+/// Returns the `struct_size` of a struct, and refuses a size below that of the first version.
 ///
 /// # Safety
 /// C2 for `pointer`.
@@ -80,8 +82,8 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
         )
     };
     check_pointer(pointer, 1, argument.into())?;
-    // SAFETY: `check_pointer` refuses NULL and misaligned pointers, and `T` begins with a `usize` (`Versioned`),
-    // which C2 lets us read.
+    // SAFETY: `check_pointer` refuses NULL and misaligned pointers. `T` begins with a `usize` (`Versioned`),
+    // and C2 permits reading it.
     let got = unsafe { *pointer.cast::<usize>() };
     let expected = T::MIN_SIZE;
     if got < expected { Err(FailureKind::StructSize { argument, got, expected }.into()) } else { Ok(got) }
@@ -96,9 +98,9 @@ pub(crate) unsafe fn structure<'a, T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
 ) -> Result<&'a T, Failure> {
-    // SAFETY: C2 for `pointer`, by this function's contract.
+    // SAFETY: this function's contract requires C2 for `pointer`.
     unsafe { struct_size(pointer, argument) }?;
-    // SAFETY: `struct_size` refuses NULL, misaligned pointers and sizes below that of `T`; C1 and C2 for the others,
-    // by this function's contract.
+    // SAFETY: `struct_size` refuses NULL, misaligned pointers and sizes below that of `T`. For other
+    // pointers, this function's contract requires C1 and C2.
     Ok(unsafe { &*pointer })
 }

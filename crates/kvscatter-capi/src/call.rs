@@ -8,41 +8,43 @@ use crate::boundary::{Versioned, array, structure};
 use crate::executor::{CExecutor, kvs_executor};
 use crate::failure::{Failure, FailureKind};
 
-/// An index argument: `count` numbers of 32 or 64 bits (`int32_t`, `int64_t`), aligned as such. All zero, it is not
-/// given.
+/// An index argument, which is `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment
+/// of their type. An argument whose fields are all zero is not given.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_indices {
-    /// The first of them. May be NULL if there are none.
+    /// The first number. It may be NULL if `count` is 0.
     pub values: *const c_void,
-    /// How many there are.
+    /// The number of values.
     pub count: usize,
-    /// The width of each: 32 or 64; 0 if the argument is not given.
+    /// The width of each number, 32 or 64. It is 0 if the argument is not given.
     pub bits: i32,
 }
 
-/// The arguments of one call, and who is to help with it. Those of another operator than the prepared one must not be
-/// given. Beside the operators' own there is `lengths`, an extension of this library to all of them.
+/// The arguments of one call, and the executor that may help with it. A call must not give the arguments of
+/// another operator than the prepared one. `lengths` is an extension of this library to all operators.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_call {
-    /// `sizeof(kvs_call)`; the `KVS_CALL_INIT` macro sets it.
+    /// `sizeof(kvs_call)`. The `KVS_CALL_INIT` macro sets it.
     pub struct_size: usize,
-    /// TensorScatter, KVCacheUpdate: the first slot written, one per sample of the update. TensorScatter may do
-    /// without: then every sample begins at slot 0.
+    /// TensorScatter, KVCacheUpdate: the first slot that is written, one per sample of the update. In
+    /// TensorScatter this argument is optional, and without it every sample begins at slot 0.
     pub write_indices: kvs_indices,
-    /// How many rows of each sample are real: the rest is padding and not written. If not given, all are.
+    /// The number of real rows of each sample. The other rows are padding and are not written. If this
+    /// argument is not given, all rows are real.
     pub lengths: kvs_indices,
-    /// KVCacheUpdate with a packed update: where each sample's rows begin, cumulative from 0, one more than samples;
-    /// 32 bits.
+    /// KVCacheUpdate with a packed update: the cumulative lengths, which begin with 0. Value i is the
+    /// position at which the rows of sample i begin, so there is one value more than samples. 32 bits.
     pub update_lengths: kvs_indices,
-    /// KVCacheOperation: the layer; one value of 32 bits.
+    /// KVCacheOperation: the layer. One value of 32 bits.
     pub layer_id: kvs_indices,
-    /// KVCacheOperation: the length after the write, one per batch of past; 32 bits.
+    /// KVCacheOperation: the length after the write, one per batch of past. 32 bits.
     pub token_offset: kvs_indices,
-    /// KVCacheOperation: the tokens of each batch; 32 bits.
+    /// KVCacheOperation: the number of tokens of each batch. 32 bits.
     pub seq_len: kvs_indices,
-    /// Threads for writes that are large enough to gain by them. NULL: everything runs on the calling thread.
+    /// Threads for writes that are large enough to gain by them. If this is NULL, the whole write runs on the
+    /// calling thread.
     pub executor: *const kvs_executor,
 }
 
@@ -62,31 +64,33 @@ pub(crate) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
+    /// Reads the arguments.
+    ///
     /// # Safety
     /// C1 and C2 for `call`, C1 for the pointers in it, and C6 for its executor, while `'a` lasts.
     #[inline(always)]
     pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, Failure> {
-        // SAFETY: C1 and C2 for `call`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `call`.
         let call = unsafe { structure(call, c"call") }?;
-        // SAFETY: C1 for `call.write_indices`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `call.write_indices`.
         let write_indices = unsafe { read_indices(&call.write_indices, c"write_indices") }?;
-        // SAFETY: C1 for `call.lengths`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `call.lengths`.
         let lengths = unsafe { read_indices(&call.lengths, c"lengths") }?;
-        // SAFETY: C1 for `call.update_lengths`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `call.update_lengths`.
         let update_lengths = unsafe { read_indices(&call.update_lengths, c"update_lengths") }?;
-        // SAFETY: C1 for `call.layer_id`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `call.layer_id`.
         let layer_id = unsafe { read_indices(&call.layer_id, c"layer_id") }?;
-        // SAFETY: C1 for `call.token_offset`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `call.token_offset`.
         let token_offset = unsafe { read_indices(&call.token_offset, c"token_offset") }?;
-        // SAFETY: C1 for `call.seq_len`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `call.seq_len`.
         let seq_len = unsafe { read_indices(&call.seq_len, c"seq_len") }?;
-        // SAFETY: C1 and C6 for `call.executor`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C6 for `call.executor`.
         let executor = unsafe { CExecutor::read(call.executor) }?;
         Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor })
     }
 }
 
-/// Returns the values of a `kvs_indices`, if it is given.
+/// Returns the values of a `kvs_indices`, or `None` if the argument is not given.
 ///
 /// # Safety
 /// C1 for `given.values`, as `given.count` numbers of `given.bits` bits, while `'a` lasts.
@@ -97,17 +101,17 @@ unsafe fn read_indices<'a>(
 ) -> Result<Option<Integers<'a>>, Failure> {
     let kvs_indices { values, count, bits } = *given;
     match bits {
-        // SAFETY: `values` points to `count` numbers of 32 bits (C1), by this function's contract.
+        // SAFETY: this function's contract requires C1, so `values` points to `count` numbers of 32 bits.
         32 => Ok(Some(Integers::I32(unsafe { array(values.cast(), count, argument.into()) }?))),
-        // SAFETY: `values` points to `count` numbers of 64 bits (C1), by this function's contract.
+        // SAFETY: this function's contract requires C1, so `values` points to `count` numbers of 64 bits.
         64 => Ok(Some(Integers::I64(unsafe { array(values.cast(), count, argument.into()) }?))),
         0 if values.is_null() && count == 0 => Ok(None),
         _ => Err(FailureKind::IndexWidth { argument, bits, only: None }.into()),
     }
 }
 
-/// Returns the values of an argument that must have 32 bits. Absent ones are an empty list, which the core refuses
-/// where it needs values.
+/// Returns the values of an argument that must have 32 bits. An argument that is not given becomes an empty
+/// list, which the core refuses if the operator needs values.
 #[inline]
 pub(crate) fn as_i32<'a>(
     indices: Option<Integers<'a>>,

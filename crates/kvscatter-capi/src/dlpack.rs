@@ -10,10 +10,10 @@ use crate::guard::guarded;
 use crate::status::kvs_status;
 use crate::tensor::{KVS_MAX_RANK, kvs_tensor};
 
-/// DLPack's kDLCPU.
+/// The value of DLPack's `kDLCPU`.
 const CPU: i32 = 1;
 
-/// DLPack's `DLTensor`, the same in every version up to 1.3.
+/// DLPack's `DLTensor`, which is the same in every version up to 1.3.
 #[repr(C)]
 struct DlTensor {
     data: *mut c_void,
@@ -28,33 +28,39 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// Describes a DLPack tensor. `dl_tensor` points to a `DLTensor` of dlpack.h: `&managed->dl_tensor` of a
-/// `DLManagedTensor` or a `DLManagedTensorVersioned`. (It is no `DLTensor` here, so that this header does not need
-/// that one.) `out` then points to the same data, shape and strides, and is valid as long as they are.
+/// Describes a DLPack tensor as a `kvs_tensor`. `dl_tensor` points to a `DLTensor` of dlpack.h, which is the
+/// `dl_tensor` field of a `DLManagedTensor` or `DLManagedTensorVersioned`. (Its type here is not `DLTensor`,
+/// so that this header does not need dlpack.h.) `out` then points to the same data, shape and strides, and is
+/// valid as long as they are.
 ///
-/// Shape and strides are checked by the function that `out` is given to. The flags of a `DLManagedTensorVersioned` are
-/// not, since a `DLTensor` has none: look at them first. One that is read-only must not become a cache, and 4-bit
-/// elements must not be padded to bytes.
+/// The function that takes `out` checks its shape and strides. Nothing checks the flags of a
+/// `DLManagedTensorVersioned`, because a `DLTensor` does not contain them. Check them yourself first. A
+/// read-only tensor must not become a cache, and 4-bit elements must not be padded to bytes.
 ///
-/// Errors: `KVS_ERROR_DEVICE` unless it is in the memory of the CPU; `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` for types
-/// that ONNX does not have, and for more than one lane, so also for 4-bit floats as pairs (float4_e2m1fn_x2); `KVS_ERROR_RANK_LIMIT`; `KVS_ERROR_BYTE_OFFSET`; and those of
-/// the two pointers.
+/// Returns the errors of the two pointers, and
+/// - `KVS_ERROR_DEVICE` if the tensor is not in the memory of the CPU.
+/// - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` if ONNX does not have the type, or if the type has more than one lane.
+///   Pairs of 4-bit floats (float4_e2m1fn_x2) are such a type.
+/// - `KVS_ERROR_RANK_LIMIT` if the tensor has more than `KVS_MAX_RANK` dimensions, or fewer than 0.
+/// - `KVS_ERROR_BYTE_OFFSET` if `byte_offset` leads out of the address space.
 ///
 /// # Safety
 /// - `dl_tensor` is either NULL or points to a `DLTensor`, which nothing writes before this returns.
-/// - `out` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this returns.
+/// - `out` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+///   returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_tensor_from_dlpack(
     dl_tensor: *const c_void,
     out: *mut kvs_tensor,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C1 for `dl_tensor`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `dl_tensor`.
         let tensor = unsafe { reference(dl_tensor.cast::<DlTensor>(), c"dl_tensor") }?;
-        // SAFETY: C2 and C3 for `out`, by this function's contract.
+        // SAFETY: this function's contract requires C2 and C3 for `out`.
         let struct_size = unsafe { struct_size(out, c"out") }?;
         let tensor = tensor.to_tensor(struct_size)?;
-        // SAFETY: `struct_size` refuses NULL and misaligned pointers; C3 for the others, by this function's contract.
+        // SAFETY: `struct_size` refuses NULL and misaligned pointers. For other pointers, this function's
+        // contract requires C3.
         unsafe { out.write(tensor) };
         Ok(())
     })

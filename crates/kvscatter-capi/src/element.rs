@@ -1,10 +1,10 @@
-//! Element types by ONNX's numbers.
+//! Element types and their ONNX numbers.
 
-/// An element type: one of `kvs_element_type_code`.
+/// An element type, which is one of `kvs_element_type_code`.
 pub type kvs_element_type = i32;
 
-/// The element types, by their numbers in ONNX's TensorProto.DataType. 4-bit types are packed two to a byte, the
-/// first in the low nibble, without gaps between rows.
+/// The element types, with their numbers in ONNX's TensorProto.DataType. 4-bit types are packed two to a byte
+/// without gaps between rows. The first element is in the low nibble.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_element_type_code {
@@ -22,7 +22,7 @@ pub enum kvs_element_type_code {
     KVS_INT32 = 6,
     /// 64-bit signed integer.
     KVS_INT64 = 7,
-    /// Strings of any representation: they can be planned (`kvs_for_each_block`), but not run.
+    /// Strings of any representation. They can be planned (`kvs_for_each_block`), but not run.
     KVS_STRING = 8,
     /// Boolean, one byte.
     KVS_BOOL = 9,
@@ -34,19 +34,19 @@ pub enum kvs_element_type_code {
     KVS_UINT32 = 12,
     /// 64-bit unsigned integer.
     KVS_UINT64 = 13,
-    /// Complex of two 32-bit floats.
+    /// Complex number of two 32-bit floats.
     KVS_COMPLEX64 = 14,
-    /// Complex of two 64-bit floats.
+    /// Complex number of two 64-bit floats.
     KVS_COMPLEX128 = 15,
     /// 16-bit brain float.
     KVS_BFLOAT16 = 16,
-    /// 8-bit float, finite only, NaN.
+    /// 8-bit float, finite values and NaN.
     KVS_FLOAT8E4M3FN = 17,
-    /// 8-bit float, finite only, NaN, unsigned zero.
+    /// 8-bit float, finite values and NaN, unsigned zero.
     KVS_FLOAT8E4M3FNUZ = 18,
     /// 8-bit float with infinities.
     KVS_FLOAT8E5M2 = 19,
-    /// 8-bit float, finite only, NaN, unsigned zero.
+    /// 8-bit float, finite values and NaN, unsigned zero.
     KVS_FLOAT8E5M2FNUZ = 20,
     /// 4-bit unsigned integer.
     KVS_UINT4 = 21,

@@ -11,14 +11,16 @@ use crate::boundary::reference;
 use crate::failure::{Failure, FailureKind};
 use crate::guard::discard;
 
-/// Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use them.
+/// Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use
+/// them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_executor {
-    /// Calls `work(context)` on each thread that is to help, once or more often, and returns when all of these calls
-    /// have returned and what they stored can be seen (joining or any release and acquire does). `work` must not be
-    /// called after that. Each call takes parts of the write until none are left, and the calling thread writes the
-    /// parts that no call took. So calling `work` never, or on one thread only, is slow but not wrong.
+    /// Calls `work(context)` once or more on each thread that is to help. It returns when all of these calls
+    /// have returned and their stores are visible to the calling thread. Joining the threads makes the stores
+    /// visible, and so does any release and acquire. It must not call `work` after it has returned. Each call
+    /// of `work` takes parts of the write until none are left, and the calling thread writes the parts that
+    /// no call took. So calling `work` never, or on one thread only, is slow but not wrong.
     pub broadcast: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -26,7 +28,7 @@ pub struct kvs_executor {
             context: *mut c_void,
         ),
     >,
-    /// Given to `broadcast` as it is.
+    /// The value that is passed to `broadcast` unchanged.
     pub user: *mut c_void,
 }
 
@@ -37,20 +39,21 @@ pub(crate) struct CExecutor {
     user: *mut c_void,
 }
 
-// SAFETY: nothing here reads through `user`, and the core calls `broadcast` on the thread that it was called on.
+// SAFETY: nothing here reads through `user`, and the core calls `broadcast` on the thread on which the core
+// was called.
 unsafe impl Sync for CExecutor {}
 
 impl CExecutor {
     /// Reads an executor, which may be NULL.
     ///
     /// # Safety
-    /// C1 for `executor`, and C6 for what it points to as long as the result is used.
+    /// C1 for `executor`. C6 for the struct that it points to, as long as the result is used.
     #[inline]
     pub(crate) unsafe fn read(executor: *const kvs_executor) -> Result<Option<Self>, Failure> {
         if executor.is_null() {
             return Ok(None);
         }
-        // SAFETY: C1 for `executor`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `executor`.
         let kvs_executor { broadcast, user } = *unsafe { reference(executor, c"executor") }?;
         let broadcast =
             broadcast.ok_or(FailureKind::NullPointer { subject: c"executor.broadcast".into() })?;
@@ -62,8 +65,8 @@ impl Executor for CExecutor {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         let task = Task { work, panic: Mutex::new(None) };
         let context = (&raw const task).cast_mut().cast();
-        // SAFETY: C6 for `broadcast` and `user`, by the contract of `CExecutor::read`; `task` lives until
-        // `broadcast` returns.
+        // SAFETY: The contract of `CExecutor::read` requires C6 for `broadcast` and `user`. `task` lives
+        // until `broadcast` returns.
         unsafe { (self.broadcast)(self.user, Some(run), context) };
         let panic = task.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(panic) = panic {
@@ -78,12 +81,14 @@ struct Task<'a> {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Runs the work. A panic must not unwind into a thread of the host, so it is kept for `broadcast` to resume.
+/// Runs the work. A panic must not unwind into a thread of the host, so this function stores the panic, and
+/// `broadcast` resumes it.
 ///
 /// # Safety
 /// `context` points to a `Task` that lives until this returns.
 unsafe extern "C" fn run(context: *mut c_void) {
-    // SAFETY: `context` points to a `Task` that lives until this returns, by this function's contract.
+    // SAFETY: this function's contract requires that `context` points to a `Task` that lives until this
+    // returns.
     let task = unsafe { &*context.cast_const().cast::<Task<'_>>() };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(task.work)) {
         let earlier = task.panic.lock().unwrap_or_else(PoisonError::into_inner).replace(panic);
@@ -120,7 +125,7 @@ mod tests {
     fn a_panic_on_a_thread_of_the_host_reaches_the_caller_and_not_the_host() {
         let mut calls = 0_u32;
         let executor = kvs_executor { broadcast: Some(twice), user: (&raw mut calls).cast() };
-        // SAFETY: `executor` outlives the host, and `twice` keeps C6.
+        // SAFETY: `executor` outlives the host, and `twice` satisfies C6.
         let host = unsafe { CExecutor::read(&executor) }.unwrap().unwrap();
         let panics = catch_unwind(AssertUnwindSafe(|| host.broadcast(&|| panic!("in the work"))));
         assert_eq!(*panics.unwrap_err().downcast::<&str>().unwrap(), "in the work");

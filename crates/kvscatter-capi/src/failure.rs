@@ -1,4 +1,4 @@
-//! Errors of the interface: those of the core, and those that only C can make.
+//! Errors of the interface, which are the errors of the core and the mistakes that only C permits.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -10,15 +10,15 @@ use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
 use crate::fields::{Fields, Name};
 use crate::status::kvs_status_code::*;
 
-/// Why a function failed. `kvs_last_error` puts it into words.
+/// The reason why a function failed. `kvs_last_error` converts it to text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     kind: FailureKind,
-    /// The pair, if this is about a tensor of a run.
+    /// The pair, if the failure is about a tensor of a run.
     pair: Option<usize>,
 }
 
-/// An error of the core, or a mistake that only C can make.
+/// An error of the core, or a mistake that only C permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     Core(Error),
@@ -42,10 +42,10 @@ pub(crate) enum FailureKind {
     Panic,
 }
 
-/// The least and the greatest number of an element type; all between are one too.
+/// The smallest and the largest number of an element type. All numbers between them are element types too.
 const ELEMENT_TYPES: (i32, i32) = (KVS_FLOAT32 as i32, KVS_FLOAT8E8M0 as i32);
 
-/// The owner of an address: an argument, or an array that it points to.
+/// The argument that an address belongs to, or an array that the argument points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     argument: &'static CStr,
@@ -62,7 +62,7 @@ pub(crate) enum Aspect {
 }
 
 impl Failure {
-    /// Returns the same failure, about a tensor of this pair of a run.
+    /// Returns the same failure with the pair of the tensor that it is about.
     pub(crate) fn in_pair(self, pair: usize) -> Self {
         Self { pair: Some(pair), ..self }
     }
@@ -147,7 +147,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// One lower-case line for people: argument, value, limit.
+/// Writes one lower-case line with the argument, the value and the limit.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pair) = self.pair.filter(|&pair| pair > 0) {
@@ -220,7 +220,7 @@ impl fmt::Display for FailureKind {
     }
 }
 
-/// Writes the core's message, or other advice where only a Rust program can follow the core's.
+/// Writes the core's message, or other advice if only a Rust program can follow the core's advice.
 fn write_core_error(error: Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match error.kind() {
         ErrorKind::ElementWidth => f.write_str(

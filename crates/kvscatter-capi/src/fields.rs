@@ -1,4 +1,4 @@
-//! The parts of an error that a program can ask for.
+//! The fields of an error that a program can read.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -8,7 +8,7 @@ use kvscatter::error::ErrorDetails;
 
 use crate::status::kvs_status_code;
 
-/// What a program can ask of an error; see `kvs_status_code` for what each number means.
+/// The fields of an error. `kvs_status_code` documents the meaning of each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) code: kvs_status_code,
@@ -40,7 +40,7 @@ impl Fields {
     }
 }
 
-/// An error of the core.
+/// Converts an error of the core.
 impl From<ErrorDetails> for Fields {
     fn from(details: ErrorDetails) -> Self {
         let ErrorDetails { kind, argument, index, value, limit, .. } = details;
@@ -50,12 +50,12 @@ impl From<ErrorDetails> for Fields {
     }
 }
 
-/// Converts a number for C. Only sizes that no memory has are larger than `i64::MAX`.
+/// Converts a number for C. Only sizes that exceed every memory are larger than `i64::MAX`.
 fn saturated(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// A name in ASCII, as text.
+/// An ASCII name that can be displayed as text.
 pub(crate) struct Name(pub(crate) &'static CStr);
 
 impl fmt::Display for Name {

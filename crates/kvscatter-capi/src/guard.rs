@@ -1,4 +1,4 @@
-//! Turns what a function's body returns into a status. No panic leaves the library.
+//! Converts the result of a function's body to a status. No panic leaves the library.
 
 use std::any::Any;
 use std::mem;
@@ -8,7 +8,8 @@ use crate::failure::{Failure, FailureKind};
 use crate::last_error;
 use crate::status::{kvs_status, kvs_status_code};
 
-/// Runs the body of a C function. A failure, or a panic, becomes the thread's last error, and its number is returned.
+/// Runs the body of a C function. A failure or a panic becomes the last error of the thread, and its number
+/// is returned.
 #[inline]
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -21,7 +22,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status 
     }
 }
 
-/// Drops the payload of a panic. If that panics too, its payload is leaked.
+/// Drops the payload of a panic. If the drop panics too, the second payload is leaked.
 pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(second);

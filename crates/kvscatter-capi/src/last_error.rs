@@ -1,4 +1,4 @@
-//! Keeps the last error of each thread, which is the only state of the interface.
+//! The last error of each thread, which is the only state of the interface.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -21,28 +21,31 @@ pub enum kvs_error_field {
     KVS_ERROR_HAS_LIMIT = 4,
 }
 
-/// An error in parts, for programs, and in words, for people.
+/// An error as fields for programs and as a message for people.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_error {
-    /// In: `sizeof(kvs_error)`.
+    /// The caller sets this to `sizeof(kvs_error)`.
     pub struct_size: usize,
-    /// What the function returned; `KVS_OK` if none has failed on this thread.
+    /// The status that the function returned. It is `KVS_OK` if no function has failed on this thread.
     pub code: kvs_status,
-    /// Which of `index`, `value` and `limit` are set, as a sum of `kvs_error_field`. The others are 0.
+    /// The flags of those of `index`, `value` and `limit` that are set, as a sum of `kvs_error_field`. The
+    /// others are 0.
     pub fields: u32,
-    /// What is wrong. A tensor has the name that the specification of the prepared operator gives it: `past_cache`,
-    /// `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present` (Ascend).
-    /// Indices have theirs, such as `writeIndices`, if their values or their number are wrong. Errors about a
-    /// pointer, struct or option have this header's names. Static; NULL if nothing with a name is wrong.
+    /// The name of the argument that is wrong, as a static string. It is NULL if the error is not about an
+    /// argument. A tensor has the name that the specification of the prepared operator uses: `past_cache`,
+    /// `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present`
+    /// (Ascend). An index argument has the specification's name too, such as `writeIndices`, if its values or
+    /// their number are wrong. Errors about a pointer, struct or option use the names of this header.
     pub argument: *const c_char,
-    /// Which sample, dimension, byte or pair: see `kvs_status_code`.
+    /// The sample, dimension, byte or pair that is wrong. `kvs_status_code` documents its meaning for each
+    /// error.
     pub index: i64,
     /// The value that was refused.
     pub value: i64,
-    /// The nearest value that would have been taken.
+    /// The nearest value that would have been accepted.
     pub limit: i64,
-    /// One line in English, in lower case, without a full stop; what does not fit is cut off.
+    /// One line in English, in lower case and without a full stop. A text that does not fit is cut off.
     pub message: [c_char; 256],
 }
 
@@ -53,30 +56,33 @@ thread_local! {
     static LAST: Cell<Option<Failure>> = const { Cell::new(None) };
 }
 
-/// Records the last error of this thread, and returns its number.
+/// Records the last error of this thread and returns its number.
 #[cold]
 pub(crate) fn record(failure: Failure) -> kvs_status {
     LAST.set(Some(failure));
     failure.fields().code as kvs_status
 }
 
-/// Returns the error of the last function that failed on this thread. As with errno, success does not change it, so
-/// call this after a status that is not `KVS_OK`. Calling it does not change the error either.
+/// Returns the error of the last function that failed on this thread. As with errno, success does not change
+/// the error, so call this after a status that is not `KVS_OK`. This function does not change the error
+/// either.
 ///
-/// Returns `KVS_OK`; `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out` cannot
-/// take the error, which does not change then.
+/// Returns `KVS_OK`, or `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out`
+/// cannot take the error. In these cases `out` does not change.
 ///
 /// # Safety
-/// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses meanwhile.
+/// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses
+/// before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
-    // SAFETY: C2 and C3 for `out`, by this function's contract.
+    // SAFETY: this function's contract requires C2 and C3 for `out`.
     let size = match unsafe { struct_size(out, c"out") } {
         Ok(size) => size,
         Err(failure) => return failure.fields().code as kvs_status,
     };
     let error = LAST.get().map_or(kvs_error::none(size), |failure| kvs_error::of(&failure, size));
-    // SAFETY: `struct_size` refuses NULL and misaligned pointers; C3 for the others, by this function's contract.
+    // SAFETY: `struct_size` refuses NULL and misaligned pointers. For other pointers, this function's
+    // contract requires C3.
     unsafe { out.write(error) };
     kvs_status_code::KVS_OK as kvs_status
 }

@@ -1,8 +1,9 @@
-//! The C interface of kvscatter. Its header, `include/kvscatter.h`, is generated from this crate's documentation.
+//! The C interface of kvscatter.
 //!
-//! The functions convert their arguments and call the core, which has every rule of a specification. Each of its errors
-//! has a number here. This crate checks only mistakes that C alone permits: wrong pointers and struct sizes, numbers
-//! without a meaning, a list of pairs in memory that would be written.
+//! The header `include/kvscatter.h` is generated from the documentation of this crate. The functions convert
+//! their arguments and call the core, which implements every rule of a specification. Each error of the core
+//! has a number here. This crate checks only for mistakes that C alone permits, which are wrong pointers,
+//! wrong struct sizes, numbers without a meaning, and a list of pairs in memory that would be written.
 //!
 //! # Modules
 //!
@@ -18,26 +19,29 @@
 //! | the handle | `prepared` |
 //! | functions of the header | `dlpack`, `operators`, `run`, `blocks` |
 //!
-//! A Rust program uses the `kvscatter` crate. This one is also a Rust library so that its tests can call the
+//! Rust programs use the `kvscatter` crate. This crate is also a Rust library so that its tests can call the
 //! functions as C does.
 //!
 //! # What callers promise
 //!
-//! `# Safety` sections and `SAFETY` comments cite these conditions. The sections of the header's functions repeat them in
-//! full, for programs in C. Pointers that are NULL or misaligned break none of them, because no function follows one.
+//! `# Safety` sections and `SAFETY` comments cite the conditions below. The sections of the header's
+//! functions repeat the conditions in full for programs in C. A pointer that is NULL or misaligned breaks
+//! none of them, because no function dereferences one.
 //!
-//! - **C1** A pointer that is read, given as an argument or in a struct, points to a value of its type, or to as many
-//!   as the number beside it gives (`count`, or `rank` for `shape` and `strides`). Nothing writes them before the function
-//!   returns.
+//! - **C1** A pointer that a function reads, given as an argument or in a struct, points to a value of its
+//!   type. If a number beside it gives a count (`count`, or `rank` for `shape` and `strides`), it points to
+//!   that many values. Nothing writes the values before the function returns.
 //! - **C2** A pointer to a struct with a `struct_size` points to at least as many bytes as that field gives.
-//! - **C3** A pointer that takes a result (`out`, `written`) points to memory for a value of its type, which nothing else
-//!   uses before the function returns.
-//! - **C4** A `kvs_prepared` comes from a prepare function, and nothing destroys it before the function returns.
-//! - **C5** All elements of a tensor lie in one allocation, at the addresses that `data`, `shape` and `strides`
-//!   give them. Elements of 4 bits are initialised in a cache, a past and an update. Nothing else writes the elements
-//!   before the function returns, and nothing else reads those that it writes.
-//! - **C6** A callback may be called with the `user` beside it, and it returns. `broadcast` calls `work` with its
-//!   `context` only, and not after it has returned.
+//! - **C3** A pointer that takes a result (`out`, `written`) points to memory for a value of its type.
+//!   Nothing else uses that memory before the function returns.
+//! - **C4** A `kvs_prepared` comes from a prepare function, and nothing destroys it before the function
+//!   returns.
+//! - **C5** All elements of a tensor are in one allocation, at the addresses that `data`, `shape` and
+//!   `strides` give them. Elements of 4 bits are initialised in a cache, a past and an update. Before the
+//!   function returns, nothing else writes the elements, and nothing else reads the elements that the
+//!   function writes.
+//! - **C6** A callback may be called with the `user` beside it, and it returns. `broadcast` calls `work` with
+//!   its `context` only, and does not call it after `broadcast` has returned.
 #![expect(non_camel_case_types, reason = "the names of the C header")]
 
 mod boundary;
@@ -46,7 +50,7 @@ mod failure;
 mod fields;
 mod guard;
 
-// In the order of the header.
+// The order of these modules is the order of the header.
 mod status;
 
 mod element;
@@ -89,18 +93,18 @@ pub use run::{kvs_pair, kvs_write, kvs_write_many, kvs_write_present, kvs_writte
 pub use status::{kvs_status, kvs_status_code, kvs_status_name};
 pub use tensor::{KVS_MAX_RANK, kvs_tensor};
 
-/// The version of this interface. It grows when something is added that a program may want to ask for. Nothing is
-/// ever removed.
+/// The version of this interface. The version increases when something is added that a program may want to
+/// test for. Nothing is ever removed.
 pub const KVS_ABI_VERSION: u32 = 1;
 
-/// `KVS_ABI_VERSION` of the library that is running. A program compiled with a larger one than this must not use
-/// what was added since.
+/// Returns the `KVS_ABI_VERSION` of the library that is running. A program that was compiled with a larger
+/// version must not use what was added after this version.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvs_abi_version() -> u32 {
     KVS_ABI_VERSION
 }
 
-/// The version of the library that is running, such as "0.1.0". Static.
+/// Returns the version of the library that is running, such as "0.1.0". The string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvs_version() -> *const c_char {
     const VERSION: &CStr =

@@ -1,4 +1,4 @@
-//! The functions that prepare the three operators.
+//! The prepare functions of the three operators.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
@@ -16,19 +16,25 @@ use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
 use crate::tensor::{Description, kvs_tensor};
 
-/// Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn], and `update` differs from it
-/// in the sequence dimension (`axis`) alone, where it is no longer. All element types.
+/// Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn]. `update` has the same
+/// shape except for the sequence dimension (`axis`), where it is at most as long. All element types are
+/// accepted.
 ///
-/// Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
-/// `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`; `_TOO_LARGE`;
-/// `_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
+/// Returns the errors of pointers, structs and tensors, and
+/// - `KVS_ERROR_UNKNOWN_OPTION`
+/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
+/// - `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`
+/// - `KVS_ERROR_TOO_LARGE`
+/// - `KVS_ERROR_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`
+/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
 ///
 /// # Safety
 /// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
 /// - `past_cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
 ///   `shape` and `strides` are either NULL or point to `rank` numbers.
 /// - Nothing writes these structs and numbers before this returns.
-/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
+/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+///   returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
     options: *const kvs_tensor_scatter_options,
@@ -37,7 +43,7 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C1 and C2 for `options`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `options`.
         let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(TensorScatter::new()), |options| options.operator())?;
         let arguments = PrepareArguments {
@@ -48,24 +54,31 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
         };
         let prepare =
             |element, cache: Layout<'_>, update: Layout<'_>| operator.prepare(element, cache, update);
-        // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for the tensors and C3 for `out`.
         unsafe { arguments.prepare(out, prepare) }
     })
 }
 
-/// Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]; `update` is [b, d, s, h], with as many samples as
-/// the cache or fewer, or packed, [totalTokens, d, h]. float32, float16 and bfloat16.
+/// Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]. A padded `update` is [b, d, s, h] with at
+/// most as many samples as the cache, and a packed `update` is [totalTokens, d, h]. The element types are
+/// float32, float16 and bfloat16.
 ///
-/// Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
-/// `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`; `_UPDATE_LONGER_THAN_CACHE`,
-/// `_BATCH_TOO_LARGE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
+/// Returns the errors of pointers, structs and tensors, and
+/// - `KVS_ERROR_UNKNOWN_OPTION`
+/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
+/// - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
+/// - `KVS_ERROR_TOO_LARGE`
+/// - `KVS_ERROR_DIMENSION_MISMATCH`
+/// - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`, `_BATCH_TOO_LARGE`
+/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
 ///
 /// # Safety
 /// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
-/// - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their
-///   `shape` and `strides` are either NULL or point to `rank` numbers.
+/// - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their `shape` and
+///   `strides` are either NULL or point to `rank` numbers.
 /// - Nothing writes these structs and numbers before this returns.
-/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
+/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+///   returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
     options: *const kvs_kv_cache_update_options,
@@ -74,7 +87,7 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C1 and C2 for `options`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `options`.
         let options = unsafe { optional(options) }?;
         let (operator, form) = options.map_or(Ok(Default::default()), |options| options.operator())?;
         let arguments = PrepareArguments {
@@ -90,26 +103,34 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
             AttentionIoForm::PaddedBhnd => operator.prepare(element, cache, update),
             AttentionIoForm::PackedNhd => operator.prepare_packed(element, cache, update),
         };
-        // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for the tensors and C3 for `out`.
         unsafe { arguments.prepare(out, prepare) }
     })
 }
 
-/// Prepares Ascend ATB KVCacheOperation. `past` is [layer, batch, maxSeqLen, hiddenSize], `new_kv` is
-/// [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size]. float16, bfloat16 and int8.
+/// Prepares Ascend ATB KVCacheOperation. `past` is [layer, batch, maxSeqLen, hiddenSize]. `new_kv` is
+/// [nTokens, hiddenSize] or [batch, seq_len, head_num, head_size]. The element types are float16, bfloat16
+/// and int8.
 ///
-/// The cache comes first, as for all operators; Ascend's document lists newKv first.
+/// The cache is the first tensor, as in the other prepare functions, although Ascend's document lists newKv
+/// first.
 ///
-/// Errors: those of pointers, structs and tensors; `KVS_ERROR_UNKNOWN_OPTION`; `KVS_ERROR_ELEMENT_TYPE_MISMATCH`;
-/// `KVS_ERROR_ELEMENT_TYPE`, `_RANK`; `_TOO_LARGE`; `_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`;
-/// `_UPDATE_LONGER_THAN_CACHE`; `_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`.
+/// Returns the errors of pointers, structs and tensors, and
+/// - `KVS_ERROR_UNKNOWN_OPTION`
+/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
+/// - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
+/// - `KVS_ERROR_TOO_LARGE`
+/// - `KVS_ERROR_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`
+/// - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`
+/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
 ///
 /// # Safety
 /// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
-/// - `past` and `new_kv` are either NULL or each point to a struct of `struct_size` bytes. Their
-///   `shape` and `strides` are either NULL or point to `rank` numbers.
+/// - `past` and `new_kv` are either NULL or each point to a struct of `struct_size` bytes. Their `shape` and
+///   `strides` are either NULL or point to `rank` numbers.
 /// - Nothing writes these structs and numbers before this returns.
-/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this returns.
+/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+///   returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
     options: *const kvs_kv_cache_operation_options,
@@ -118,7 +139,7 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C1 and C2 for `options`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `options`.
         let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(KvCacheOperation::new()), |options| options.operator())?;
         let arguments = PrepareArguments {
@@ -128,12 +149,12 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
             present: Argument::Present,
         };
         let prepare = |element, past: Layout<'_>, new_kv: Layout<'_>| operator.prepare(element, past, new_kv);
-        // SAFETY: C1 and C2 for the tensors and C3 for `out`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for the tensors and C3 for `out`.
         unsafe { arguments.prepare(out, prepare) }
     })
 }
 
-/// A tensor with the specification's name for it.
+/// A tensor with its name in the specification.
 struct NamedTensor {
     argument: Argument,
     tensor: *const kvs_tensor,
@@ -145,11 +166,13 @@ struct PrepareArguments {
     operator: &'static str,
     cache: NamedTensor,
     update: NamedTensor,
-    /// The specification's name for the result of the functional form.
+    /// The result of the functional form, by its name in the specification.
     present: Argument,
 }
 
 impl PrepareArguments {
+    /// Prepares the operator and stores the handle in `out`.
+    ///
     /// # Safety
     /// C1 and C2 for both tensors, C1 for the pointers in them, and C3 for `out`.
     unsafe fn prepare(
@@ -159,28 +182,30 @@ impl PrepareArguments {
     ) -> Result<(), Failure> {
         let Self { operator, cache, update, present } = self;
         check_pointer(out, 1, c"out".into())?;
-        // SAFETY: C1 and C2 for `cache`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `cache`.
         let of_cache = unsafe { cache.describe() }?;
-        // SAFETY: C1 and C2 for `update`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `update`.
         let of_update = unsafe { update.describe() }?;
         let element = same_element_type(of_cache.element, update.argument, of_update.element)?;
         let write = prepare(element, of_cache.layout()?, of_update.layout()?)?;
         let prepared = kvs_prepared::new(write, operator, &of_cache, &of_update, present.c_name());
         let prepared = Box::into_raw(Box::new(prepared));
-        // SAFETY: `check_pointer` refuses NULL and misaligned pointers; C3 for the others, by this function's
-        // contract.
+        // SAFETY: `check_pointer` refuses NULL and misaligned pointers. For other pointers, this function's
+        // contract requires C3.
         unsafe { out.write(prepared) };
         Ok(())
     }
 }
 
 impl NamedTensor {
+    /// Reads the type, shape and strides of the tensor.
+    ///
     /// # Safety
     /// C1 and C2 for `self.tensor`, and C1 for the pointers in it.
     unsafe fn describe(&self) -> Result<Description, Failure> {
-        // SAFETY: C1 and C2 for `self.tensor`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `self.tensor`.
         let tensor = unsafe { structure(self.tensor, self.argument.c_name()) }?;
-        // SAFETY: C1 for the shape and strides of `tensor`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for the shape and strides of `tensor`.
         unsafe { Description::read(tensor, self.argument.c_name()) }
     }
 }

@@ -10,33 +10,36 @@ use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use crate::boundary::{Versioned, structure};
 use crate::failure::{Failure, FailureKind};
 
-/// How positions beyond the capacity are meant: ONNX's `mode`.
+/// The meaning of positions beyond the capacity, which is ONNX's `mode`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_mode {
-    /// Every row lies inside the cache.
+    /// Every row must be inside the cache.
     KVS_MODE_LINEAR = 0,
-    /// The cache is a ring: positions are taken modulo the capacity.
+    /// The cache is a ring, so positions are taken modulo the capacity.
     KVS_MODE_CIRCULAR = 1,
 }
 
-/// What happens to a sample whose position does not fit. An extension of this library to all three operators.
+/// The treatment of a sample whose position does not fit. This is an extension of this library to all three
+/// operators.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_out_of_range {
     /// The call is refused and nothing is written.
     KVS_OUT_OF_RANGE_ERROR = 0,
-    /// The sample is left as it is, the others are written, and `kvs_written` counts it.
+    /// The sample is not written, the other samples are, and `kvs_written` counts the samples that were
+    /// skipped.
     KVS_OUT_OF_RANGE_SKIP_SAMPLE = 1,
 }
 
-/// What a negative index means in a ring. In linear mode it never fits.
+/// The meaning of a negative index in a ring. In linear mode a negative index never fits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_negative_index {
-    /// Floor-modulo, as in ONNX's reference: -1 is the last slot.
+    /// The index is taken modulo the capacity with floor-modulo, as in ONNX's reference. So -1 is the last
+    /// slot.
     KVS_NEGATIVE_INDEX_MODULO = 0,
-    /// It does not fit, as in ONNX Runtime.
+    /// The index does not fit, as in ONNX Runtime.
     KVS_NEGATIVE_INDEX_REJECT = 1,
 }
 
@@ -44,7 +47,7 @@ pub enum kvs_negative_index {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_cache_mode {
-    /// kLINEAR, the only one there is.
+    /// kLINEAR, which is the only mode.
     KVS_CACHE_MODE_LINEAR = 0,
 }
 
@@ -54,17 +57,19 @@ pub enum kvs_cache_mode {
 pub enum kvs_update_form {
     /// kPADDED_BHND: the update is [b, d, s, h].
     KVS_UPDATE_FORM_PADDED = 0,
-    /// kPACKED_NHD: the update is [totalTokens, d, h], and calls bring `update_lengths`.
+    /// kPACKED_NHD: the update is [totalTokens, d, h], and calls give `update_lengths`.
     KVS_UPDATE_FORM_PACKED_NHD = 1,
 }
 
-/// Attributes of ONNX TensorScatter, and two extensions.
+/// The attributes of ONNX TensorScatter, and two extensions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_tensor_scatter_options {
-    /// `sizeof(kvs_tensor_scatter_options)`; the `KVS_TENSOR_SCATTER_OPTIONS_INIT` macro sets it and the defaults.
+    /// `sizeof(kvs_tensor_scatter_options)`. The `KVS_TENSOR_SCATTER_OPTIONS_INIT` macro sets it and the
+    /// defaults.
     pub struct_size: usize,
-    /// The sequence dimension: 1 to rank - 1, or counted from the end, 1 - rank to -1. Default: -2.
+    /// The sequence dimension, from 1 to rank - 1, or from 1 - rank to -1 if it is counted from the end. The
+    /// default is -2.
     pub axis: i64,
     /// One of `kvs_mode`.
     pub mode: i32,
@@ -74,11 +79,11 @@ pub struct kvs_tensor_scatter_options {
     pub negative_index: i32,
 }
 
-/// Attributes of TensorRT KVCacheUpdate, and an extension.
+/// The attributes of TensorRT KVCacheUpdate, and an extension.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_kv_cache_update_options {
-    /// `sizeof(kvs_kv_cache_update_options)`; the `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it.
+    /// `sizeof(kvs_kv_cache_update_options)`. The `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it.
     pub struct_size: usize,
     /// One of `kvs_cache_mode`.
     pub cache_mode: i32,
@@ -88,11 +93,11 @@ pub struct kvs_kv_cache_update_options {
     pub out_of_range: i32,
 }
 
-/// An extension to Ascend KVCacheOperation, which has no attributes but reserved bytes.
+/// An extension to Ascend KVCacheOperation, whose only attributes are reserved bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_kv_cache_operation_options {
-    /// `sizeof(kvs_kv_cache_operation_options)`; the `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
+    /// `sizeof(kvs_kv_cache_operation_options)`. The `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
     pub struct_size: usize,
     /// One of `kvs_out_of_range`.
     pub out_of_range: i32,
@@ -117,7 +122,7 @@ impl kvs_tensor_scatter_options {
 }
 
 impl kvs_kv_cache_update_options {
-    /// Returns the operator, and the form of its updates.
+    /// Returns the operator and the form of its updates.
     pub(crate) fn operator(&self) -> Result<(KvCacheUpdate, AttentionIoForm), Failure> {
         choice(c"cache_mode", self.cache_mode, &[()])?; // linear, the only one there is
         let forms = [AttentionIoForm::PaddedBhnd, AttentionIoForm::PackedNhd];
@@ -140,7 +145,7 @@ pub(crate) unsafe fn optional<'a, T: Versioned>(options: *const T) -> Result<Opt
     if options.is_null() {
         return Ok(None);
     }
-    // SAFETY: C1 and C2 for `options`, by this function's contract.
+    // SAFETY: this function's contract requires C1 and C2 for `options`.
     unsafe { structure(options, c"options") }.map(Some)
 }
 

@@ -11,8 +11,9 @@ use crate::call::{Arguments, as_i32};
 use crate::failure::{Failure, FailureKind};
 use crate::tensor::{Description, Operand};
 
-/// A write whose shapes are checked: made once per shape by one of the prepare functions, run at every step,
-/// destroyed by `kvs_prepared_destroy`. It never changes, so any number of threads may use one at once.
+/// A write whose shapes have been checked. A prepare function makes it once per shape, every step runs it,
+/// and `kvs_prepared_destroy` destroys it. It never changes, so any number of threads may use one at the same
+/// time.
 #[derive(Debug)]
 pub struct kvs_prepared {
     write: Prepared,
@@ -24,7 +25,7 @@ pub struct kvs_prepared {
 }
 
 impl kvs_prepared {
-    /// `present` is the specification's name for the result of the functional form.
+    /// Makes a handle. `present` is the specification's name for the result of the functional form.
     pub(crate) fn new(
         write: Prepared,
         operator: &'static str,
@@ -39,11 +40,14 @@ impl kvs_prepared {
         Self { write, operator, cache, update, present }
     }
 
+    /// Returns a reference to the handle.
+    ///
     /// # Safety
     /// C4 for `prepared`, while `'a` lasts.
     #[inline]
     pub(crate) unsafe fn read<'a>(prepared: *const Self) -> Result<&'a Self, Failure> {
-        // SAFETY: C4 for `prepared`, by this function's contract: a box's value, which nothing changes.
+        // SAFETY: this function's contract requires C4, so `prepared` points to the value of a box, which
+        // nothing changes.
         unsafe { reference(prepared, c"prepared") }
     }
 
@@ -51,7 +55,7 @@ impl kvs_prepared {
         self.write.geometry()
     }
 
-    /// Plans a call, which checks its indices.
+    /// Plans a call, and checks its indices.
     #[inline(always)]
     pub(crate) fn plan<'a>(&'a self, call: &'a Arguments<'a>) -> Result<WritePlan<'a>, Failure> {
         let plan = self.write.plan_with_lengths(self.call(call)?, call.lengths)?;
@@ -61,7 +65,7 @@ impl kvs_prepared {
         })
     }
 
-    /// Returns the arguments that the operator has, and refuses others.
+    /// Returns the arguments that the operator has, and refuses other arguments.
     #[inline(always)]
     fn call<'a>(&self, call: &Arguments<'a>) -> Result<Call<'a>, Failure> {
         let Arguments { write_indices, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
@@ -110,16 +114,16 @@ impl kvs_prepared {
     }
 }
 
-/// Frees a prepared write. NULL is allowed. No other thread may still be using it.
+/// Frees a prepared write. NULL is allowed. No other thread may still use the prepared write.
 ///
 /// # Safety
-/// `prepared` is either NULL or comes from a prepare function and is not destroyed yet. No other function uses it during
-/// this call or later.
+/// `prepared` is either NULL or comes from a prepare function and has not been destroyed. No other function
+/// uses it during this call or later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_prepared_destroy(prepared: *mut kvs_prepared) {
     if !prepared.is_null() {
-        // SAFETY: not NULL, so it comes from `Box::into_raw` in a prepare function and is destroyed only here, by
-        // this function's contract.
+        // SAFETY: `prepared` is not NULL. This function's contract requires that it comes from a prepare
+        // function, which called `Box::into_raw`, and that it is destroyed only here.
         drop(unsafe { Box::from_raw(prepared) });
     }
 }

@@ -1,4 +1,4 @@
-//! Running a prepared write.
+//! Runs a prepared write.
 
 use std::ffi::CStr;
 
@@ -12,48 +12,54 @@ use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
 use crate::tensor::kvs_tensor;
 
-/// A cache and the update that is to be written into it: keys, values, or those of a layer.
+/// A cache and the update that is written into it, such as the keys or the values of a layer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_pair {
-    /// The cache (for KVCacheOperation: past).
+    /// The cache, which KVCacheOperation calls past.
     pub cache: kvs_tensor,
-    /// The update (for KVCacheOperation: newKv).
+    /// The update, which KVCacheOperation calls newKv.
     pub update: kvs_tensor,
 }
 
-/// What a run did.
+/// The result of a run.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_written {
-    /// In: `sizeof(kvs_written)`; the `KVS_WRITTEN_INIT` macro sets it.
+    /// The caller sets this to `sizeof(kvs_written)`, as the `KVS_WRITTEN_INIT` macro does.
     pub struct_size: usize,
-    /// Samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` has left as they were, in each cache alike.
+    /// The number of samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` skipped. It is the same in each cache.
     pub skipped: usize,
 }
 
 // SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_written {}
 
-/// Writes the update into the cache. The tensors are those that were prepared, in type, rank, shape and strides (a
-/// dense one may give its strides or not); their data may lie elsewhere in each call. Allocates nothing.
+/// Writes the update into the cache. The tensors must have the type, rank, shape and strides that were
+/// prepared, but their data may be at other addresses in each call. A dense tensor may give its strides or
+/// omit them. Allocates nothing.
 ///
-/// Errors: those of pointers and structs; `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`; `_TENSOR_MISMATCH`; for
-/// the indices, `_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`, `_LENGTH_OUT_OF_RANGE`, and with a packed update
-/// `_BATCH_TOO_LARGE` and `_CUMULATIVE_...`, `_TOKEN_SUM`, and in KVCacheOperation `_LAYER_OUT_OF_RANGE`,
-/// `_END_OUT_OF_RANGE`, `_TOKEN_SUM`; for the data, `_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+/// Returns the errors of pointers and structs, and
+/// - for the arguments, `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`, `_TENSOR_MISMATCH`.
+/// - for the indices, `KVS_ERROR_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`,
+///   `_LENGTH_OUT_OF_RANGE`.
+/// - for the indices of a packed update, also `KVS_ERROR_BATCH_TOO_LARGE`, `_CUMULATIVE_...`, `_TOKEN_SUM`.
+/// - for the indices of KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `_END_OUT_OF_RANGE`,
+///   `_TOKEN_SUM`.
+/// - for the data, `KVS_ERROR_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
 /// - `call`, `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes.
-/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
-///   writes the structs and these values before this returns.
-/// - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
-///   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the cache.
-/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
-///   its `context` only, and not after it has returned.
-/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
-///   nothing else uses before this returns.
+/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
+///   Nothing writes the structs and these values before this returns.
+/// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
+///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+///   the cache that this writes.
+/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
+///   `work` with its `context` only, and does not call it after it has returned.
+/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
+///   else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write(
     prepared: *const kvs_prepared,
@@ -63,50 +69,52 @@ pub unsafe extern "C" fn kvs_write(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C4 for `prepared`, by this function's contract.
+        // SAFETY: this function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
+        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: C1 and C2 for `cache`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `cache`.
         let cache = unsafe { structure(cache, prepared.cache.argument) }?;
-        // SAFETY: C1 and C2 for `update`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `update`.
         let update = unsafe { structure(update, prepared.update.argument) }?;
-        // SAFETY: C2 and C3 for `written`, by this function's contract.
+        // SAFETY: this function's contract requires C2 and C3 for `written`.
         let out = unsafe { WrittenOut::new(written) }?;
-        // SAFETY: C1 for the shapes and strides of both tensors, by this function's contract.
+        // SAFETY: this function's contract requires C1 for the shapes and strides of both tensors.
         let buffers = unsafe { checked_pair(prepared, 0, cache, update) }?;
         let plan = prepared.plan(&call)?;
-        // SAFETY: `checked_pair` returned the buffers of tensors that have the prepared layout: C5 for them, by this
-        // function's contract.
+        // SAFETY: `checked_pair` returned the buffers of tensors that have the prepared layout. This
+        // function's contract requires C5 for these tensors.
         out.put(unsafe { plan.write_raw(buffers.0, buffers.1) }?);
         Ok(())
     })
 }
 
-/// Writes many updates into as many caches at the same positions: keys and values, or all layers that share them. All
-/// of them or, after an error, none. With each other, caches may share memory only where their strides interleave
-/// without meeting.
+/// Writes many updates into as many caches at the same positions, such as the keys and values of a layer, or
+/// all layers that share their positions. After an error, none of the updates is written. Two caches may
+/// share a range of memory only if their strides interleave without sharing a byte.
 ///
-/// Overlaps are checked before anything moves. If updates are between caches in memory, each cache is compared with
-/// each update, and the time for that grows with the square of the number of pairs. If there are hundreds, keep the
-/// updates away from the caches.
+/// Overlaps are checked before anything moves. If updates are between caches in memory, the check compares
+/// each cache with each update, so its time grows with the square of the number of pairs. If there are
+/// hundreds of pairs, keep the updates away from the caches.
 ///
-/// `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, since an array has no room for larger ones.
+/// The `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, because an array has no room for
+/// larger structs.
 ///
-/// Errors: as for `kvs_write`; `index` is the pair.
+/// Returns the errors of `kvs_write`. `index` is the pair.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
-/// - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or
-///   points to `count` pairs.
-/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
-///   writes the structs and these values before this returns.
-/// - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
-///   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in the caches.
-/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
-///   its `context` only, and not after it has returned.
-/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
-///   nothing else uses before this returns.
+/// - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or points to
+///   `count` pairs.
+/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
+///   Nothing writes the structs and these values before this returns.
+/// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
+///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+///   the caches that this writes.
+/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
+///   `work` with its `context` only, and does not call it after it has returned.
+/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
+///   else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_many(
     prepared: *const kvs_prepared,
@@ -116,19 +124,19 @@ pub unsafe extern "C" fn kvs_write_many(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C4 for `prepared`, by this function's contract.
+        // SAFETY: this function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
+        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: C1 for `pairs`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `pairs`.
         let pairs = unsafe { array(pairs, count, c"pairs".into()) }?;
-        // SAFETY: C2 and C3 for `written`, by this function's contract.
+        // SAFETY: this function's contract requires C2 and C3 for `written`.
         let out = unsafe { WrittenOut::new(written) }?;
         for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
             let in_pair = |failure: Failure| failure.in_pair(index);
             check_exact_size(cache, prepared.cache.argument).map_err(in_pair)?;
             check_exact_size(update, prepared.update.argument).map_err(in_pair)?;
-            // SAFETY: C1 for the shapes and strides in `pairs`, by this function's contract.
+            // SAFETY: this function's contract requires C1 for the shapes and strides in `pairs`.
             unsafe { checked_pair(prepared, index, cache, update) }?;
         }
         let plan = prepared.plan(&call)?;
@@ -136,30 +144,33 @@ pub unsafe extern "C" fn kvs_write_many(
             .iter()
             .map(|pair| (prepared.cache.buffer(&pair.cache), prepared.update.buffer(&pair.update)));
         check_pairs(pairs, prepared.cache.argument, buffers.clone().map(|(cache, _)| cache))?;
-        // SAFETY: `checked_pair` compared every tensor with the prepared layout: C5 for their buffers, by this
-        // function's contract. Every walk over `pairs`, which nothing writes (C1), yields the same buffers.
+        // SAFETY: `checked_pair` compared every tensor with the prepared layout, and this function's contract
+        // requires C5 for the tensors. Every iteration over `pairs` yields the same buffers, because nothing
+        // writes `pairs` (C1).
         out.put(unsafe { plan.write_many_raw(buffers) }?);
         Ok(())
     })
 }
 
-/// The functional form: `present` becomes `past` with the update written into it, in one pass over memory. `present`
-/// has the type and shape of `past`, is dense, need not be initialised, and shares no memory with the others. Where
-/// the result may take the place of the past, write in place instead. Allocates nothing.
+/// Writes `past` with the update written into it to `present`, in one pass over memory. This is the
+/// functional form. `present` has the type and shape of `past` and must be dense. It need not be initialised,
+/// and it must not share memory with the other tensors. If the result may replace `past`, write in place with
+/// `kvs_write` instead. Allocates nothing.
 ///
-/// Errors: as for `kvs_write`.
+/// Returns the errors of `kvs_write`.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
 /// - `call`, `past`, `update` and `present` are either NULL or each point to a struct of `struct_size` bytes.
-/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives. Nothing
-///   writes the structs and these values before this returns.
-/// - The elements of each tensor lie in one allocation, at the addresses that `data`, `shape` and `strides` give them.
-///   Nothing else writes them before this returns, and nothing else reads those that this writes, which are in `present`.
-/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls `work` with
-///   its `context` only, and not after it has returned.
-/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which
-///   nothing else uses before this returns.
+/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
+///   Nothing writes the structs and these values before this returns.
+/// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
+///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+///   `present`, which this writes.
+/// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
+///   `work` with its `context` only, and does not call it after it has returned.
+/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
+///   else uses before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_present(
     prepared: *const kvs_prepared,
@@ -170,33 +181,33 @@ pub unsafe extern "C" fn kvs_write_present(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: C4 for `prepared`, by this function's contract.
+        // SAFETY: this function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: C1, C2 and C6 for `call` and its pointers, by this function's contract.
+        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: C1 and C2 for `past`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `past`.
         let past = unsafe { structure(past, prepared.cache.argument) }?;
-        // SAFETY: C1 and C2 for `update`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `update`.
         let update = unsafe { structure(update, prepared.update.argument) }?;
-        // SAFETY: C1 and C2 for `present`, by this function's contract.
+        // SAFETY: this function's contract requires C1 and C2 for `present`.
         let present = unsafe { structure(present, prepared.present.argument) }?;
-        // SAFETY: C2 and C3 for `written`, by this function's contract.
+        // SAFETY: this function's contract requires C2 and C3 for `written`.
         let out = unsafe { WrittenOut::new(written) }?;
-        // SAFETY: C1 for the shape and strides of `past`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for the shape and strides of `past`.
         let past = unsafe { prepared.cache.checked(past) }.map_err(in_only_pair)?;
-        // SAFETY: C1 for the shape and strides of `update`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for the shape and strides of `update`.
         let update = unsafe { prepared.update.checked(update) }.map_err(in_only_pair)?;
-        // SAFETY: C1 for the shape and strides of `present`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for the shape and strides of `present`.
         let present = unsafe { prepared.present.checked(present) }.map_err(in_only_pair)?;
         let plan = prepared.plan(&call)?;
-        // SAFETY: `checked` returned the buffers of tensors that have the prepared layout: C5 for them, by this
-        // function's contract.
+        // SAFETY: `checked` returned the buffers of tensors that have the prepared layout. This function's
+        // contract requires C5 for these tensors.
         out.put(unsafe { plan.write_present_raw(past, update, present) }?);
         Ok(())
     })
 }
 
-/// Returns the buffers of a cache and its update, after comparing both with the prepared ones.
+/// Compares a cache and its update with the prepared tensors and returns their buffers.
 ///
 /// # Safety
 /// C1 for the shapes and strides of both tensors.
@@ -207,9 +218,9 @@ unsafe fn checked_pair(
     cache: &kvs_tensor,
     update: &kvs_tensor,
 ) -> Result<(RawBuffer, RawBuffer), Failure> {
-    // SAFETY: C1 for the shape and strides of `cache`, by this function's contract.
+    // SAFETY: this function's contract requires C1 for the shape and strides of `cache`.
     let cache = unsafe { prepared.cache.checked(cache) };
-    // SAFETY: C1 for the shape and strides of `update`, by this function's contract.
+    // SAFETY: this function's contract requires C1 for the shape and strides of `update`.
     let update = unsafe { prepared.update.checked(update) };
     match (cache, update) {
         (Ok(cache), Ok(update)) => Ok((cache, update)),
@@ -228,8 +239,8 @@ fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), 
     if got == expected { Ok(()) } else { Err(FailureKind::StructSize { argument, got, expected }.into()) }
 }
 
-/// Refuses caches that overlap `pairs`, which are read again while bytes move. The core checks overlaps between tensors
-/// and with indices.
+/// Refuses caches that overlap `pairs`, because `pairs` is read again while bytes move. The core checks for
+/// overlaps between tensors and with indices.
 fn check_pairs(
     pairs: &[kvs_pair],
     argument: &'static CStr,
@@ -246,6 +257,8 @@ fn check_pairs(
 struct WrittenOut(Option<(*mut kvs_written, usize)>);
 
 impl WrittenOut {
+    /// Checks the struct in which the result is stored, which may be NULL.
+    ///
     /// # Safety
     /// C2 and C3 for `written`, while this lives.
     #[inline]
@@ -253,7 +266,7 @@ impl WrittenOut {
         if written.is_null() {
             return Ok(Self(None));
         }
-        // SAFETY: C2 and C3 for `written`, by this function's contract.
+        // SAFETY: this function's contract requires C2 and C3 for `written`.
         let struct_size = unsafe { struct_size(written, c"written") }?;
         Ok(Self(Some((written, struct_size))))
     }
@@ -261,7 +274,8 @@ impl WrittenOut {
     #[inline]
     fn put(self, Written { skipped, .. }: Written) {
         if let Self(Some((written, struct_size))) = self {
-            // SAFETY: `new` refuses NULL and misaligned pointers; C3 for the others, by the contract of `new`.
+            // SAFETY: `new` refuses NULL and misaligned pointers. For other pointers, its contract requires
+            // C3.
             unsafe { written.write(kvs_written { struct_size, skipped }) };
         }
     }

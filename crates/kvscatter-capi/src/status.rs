@@ -4,125 +4,156 @@ use std::ffi::{CStr, c_char};
 
 use kvscatter::error::ErrorKind;
 
-/// What a function returns: `KVS_OK`, or one of the `KVS_ERROR_` numbers of `kvs_status_code`. Numbers keep their
-/// meaning from version to version, and later versions may return new ones.
+/// The result of a function, which is `KVS_OK` or one of the `KVS_ERROR_` numbers of `kvs_status_code`. A
+/// number keeps its meaning in later versions. Later versions may return new numbers.
 pub type kvs_status = i32;
 
-/// The values of a `kvs_status`. The text of each error has the meaning of `index`, `value` and `limit` in its
-/// `kvs_error`; `argument` names what is wrong. The limit is the nearest value that would have been taken.
+/// The values of a `kvs_status`. Each error documents what `index`, `value` and `limit` of its `kvs_error`
+/// contain, and `argument` names the argument that is wrong. `limit` is the nearest value that would have
+/// been accepted. "Prepare" and "Run" mark errors that only the prepare functions or only runs return.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_status_code {
-    /// Done.
+    /// The function succeeded.
     KVS_OK = 0,
 
-    /// A pointer is NULL that must not be. In an array of pairs, index: the pair, as in every error about a tensor
-    /// of a pair.
+    /// A pointer is NULL that must not be. For a tensor in an array of pairs, `index` is the pair. All other
+    /// errors about such a tensor set `index` in the same way.
     KVS_ERROR_NULL_POINTER = 1,
-    /// An address is not a multiple of the alignment of its type. Limit: the alignment, in bytes. Data need the
-    /// alignment of their element's type; types of 4 and 8 bits need none, complex ones that of their parts.
+    /// An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes. Data
+    /// need the alignment of their element type. Types of 4 and 8 bits need none, and a complex type needs
+    /// the alignment of its parts.
     KVS_ERROR_MISALIGNED = 2,
-    /// `struct_size` is smaller than the struct was in the first version (in an array: another than it is). Value:
-    /// `struct_size`; limit: that size.
+    /// `struct_size` is smaller than the struct was in its first version. In an array of pairs, `struct_size`
+    /// must be exact. `value` is the `struct_size`, and `limit` is the size that was expected.
     KVS_ERROR_STRUCT_SIZE = 3,
-    /// There is no such element type. Value: the number; limit. Of a DLPack type, value: its code, and no limit.
+    /// The element type does not exist. `value` is its number, and `limit` is the nearest number that exists.
+    /// For a DLPack type, `value` is its type code and `limit` is not set.
     KVS_ERROR_UNKNOWN_ELEMENT_TYPE = 4,
-    /// A tensor has more than `KVS_MAX_RANK` dimensions (DLPack: or fewer than 0). Value: its rank; limit.
+    /// A tensor has more than `KVS_MAX_RANK` dimensions, or a DLPack tensor has fewer than 0. `value` is its
+    /// rank, and `limit` is the nearest rank that is allowed.
     KVS_ERROR_RANK_LIMIT = 5,
-    /// A dimension is negative. Index: the dimension; value; limit: 0.
+    /// A dimension is negative. `index` is the dimension, `value` is its size, and `limit` is 0.
     KVS_ERROR_NEGATIVE_DIMENSION = 6,
-    /// An option or constant has a value that names nothing. Argument: the option; value; limit: the nearest
-    /// value that does.
+    /// An option or constant has a value that has no meaning. `argument` names the option, `value` is its
+    /// value, and `limit` is the nearest value that has a meaning.
     KVS_ERROR_UNKNOWN_OPTION = 7,
-    /// The call gives an argument that the operator does not have. Argument: its name in `kvs_call`.
+    /// The call gives an argument that the operator does not have. `argument` is its name in `kvs_call`.
     KVS_ERROR_UNEXPECTED_ARGUMENT = 8,
-    /// Indices have another width than 32 or 64 bits, or than the 32 that the argument must have. Value: the
-    /// width; limit.
+    /// The width of an index argument is neither 32 nor 64 bits, or it is 64 bits for an argument that must
+    /// have 32. `value` is the width, and `limit` is the nearest width that is allowed.
     KVS_ERROR_INDEX_WIDTH = 9,
-    /// A tensor of a run is not the one that was prepared: another type, rank, dimension or stride, which the
-    /// message names. Index: the pair; value: what it has; limit: what it must have.
+    /// A tensor of a run has another type, rank, dimension or stride than the tensor that was prepared. The
+    /// message names the property. `index` is the pair, `value` is the property of the tensor, and `limit` is
+    /// the prepared property.
     KVS_ERROR_TENSOR_MISMATCH = 10,
-    /// A DLPack tensor does not lie in the memory of the CPU. Value: its device type; limit: kDLCPU, 1.
+    /// A DLPack tensor is not in the memory of the CPU. `value` is its device type, and `limit` is 1
+    /// (kDLCPU).
     KVS_ERROR_DEVICE = 11,
-    /// The `byte_offset` of a DLPack tensor leads out of every address space, or away from NULL. Value: the offset.
+    /// The `byte_offset` of a DLPack tensor leads out of the address space, or its data are NULL and
+    /// `byte_offset` is not 0. `value` is the offset.
     KVS_ERROR_BYTE_OFFSET = 12,
-    /// The visitor of `kvs_for_each_block` has stopped it. Value: what it returned.
+    /// The visitor of `kvs_for_each_block` stopped the visit. `value` is the number that it returned.
     KVS_ERROR_STOPPED = 13,
-    /// A fault of this library, not of yours: please report it. Writes may be partly done.
+    /// The library panicked, which is a bug in the library. A write may be partly done. Please report it.
     KVS_ERROR_PANIC = 14,
-    /// A fault of this library, not of yours: it got an error from its core that no call should get. Please
-    /// report it with the message.
+    /// The core returned an error that no call should cause, which is a bug in the library. Please report it
+    /// with the message.
     KVS_ERROR_INTERNAL = 15,
 
-    /// Prepare: the operator does not take this element type. Value: the type.
+    /// Prepare: the operator does not accept this element type. `value` is the type.
     KVS_ERROR_ELEMENT_TYPE = 100,
-    /// Prepare: cache and update have different element types. Value: the other tensor's; limit: the cache's.
+    /// Prepare: cache and update have different element types. `value` is the type of the other tensor, and
+    /// `limit` is the type of the cache.
     KVS_ERROR_ELEMENT_TYPE_MISMATCH = 101,
-    /// Prepare: a tensor has the wrong number of dimensions. Value: its rank; limit: a rank it may have.
+    /// Prepare: a tensor has the wrong number of dimensions. `value` is its rank, and `limit` is a rank that
+    /// is allowed.
     KVS_ERROR_RANK = 102,
-    /// Prepare: a cache has too few dimensions. Value: its rank; limit: the least.
+    /// Prepare: a cache has too few dimensions. `value` is its rank, and `limit` is the smallest rank that is
+    /// allowed.
     KVS_ERROR_RANK_TOO_LOW = 103,
-    /// Prepare: cache and update have different ranks. Value: the update's; limit: the cache's.
+    /// Prepare: cache and update have different ranks. `value` is the rank of the update, and `limit` is the
+    /// rank of the cache.
     KVS_ERROR_RANK_MISMATCH = 104,
-    /// Prepare: `axis` is no dimension of the cache. Value: the axis; limit: the nearest that is.
+    /// Prepare: `axis` is not a dimension of the cache. `value` is the axis, and `limit` is the nearest axis
+    /// that exists.
     KVS_ERROR_AXIS_OUT_OF_RANGE = 105,
-    /// Prepare: `axis` is the batch dimension. Value: the axis; limit: the dimension after it.
+    /// Prepare: `axis` is the batch dimension. `value` is the axis, and `limit` is the dimension after it.
     KVS_ERROR_AXIS_IS_BATCH = 106,
-    /// Prepare: a dimension differs from the cache's. Index: the dimension; value; limit: the cache's.
+    /// Prepare: a dimension differs from the dimension of the cache. `index` is the dimension, `value` is its
+    /// size, and `limit` is the size in the cache.
     KVS_ERROR_DIMENSION_MISMATCH = 107,
-    /// Prepare: heads times head size of a 4-D newKv are not hiddenSize. Value: the product; limit: hiddenSize.
+    /// Prepare: the heads times the head size of a 4-D newKv are not hiddenSize. `value` is the product, and
+    /// `limit` is hiddenSize.
     KVS_ERROR_HIDDEN_SIZE = 108,
-    /// The update has more samples than the cache. Value: the update's; limit: the cache's.
+    /// The update has more samples than the cache. `value` is the number in the update, and `limit` is the
+    /// number in the cache.
     KVS_ERROR_BATCH_TOO_LARGE = 109,
-    /// Prepare: the update has more rows than the cache. Value: its rows; limit: the cache's capacity.
+    /// Prepare: the update has more rows than the cache. `value` is the rows of the update, and `limit` is
+    /// the capacity of the cache.
     KVS_ERROR_UPDATE_LONGER_THAN_CACHE = 110,
-    /// A tensor, its strides or an array reach farther than any buffer: beyond PTRDIFF_MAX elements or bytes. Limit:
-    /// PTRDIFF_MAX.
+    /// A tensor, its strides or an array extend over more than PTRDIFF_MAX elements or bytes, which no buffer
+    /// can. `limit` is PTRDIFF_MAX.
     KVS_ERROR_TOO_LARGE = 111,
-    /// Prepare: two positions of the cache share memory, or interleave so that sharing cannot be excluded.
+    /// Prepare: two positions of the cache share memory, or they interleave so that sharing cannot be
+    /// excluded.
     KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
-    /// Prepare: the strides of the two tensors need too many nested loops. Value: how many; limit: 3.
+    /// Prepare: the strides of the two tensors need too many nested loops. `value` is the number of loops,
+    /// and `limit` is 3.
     KVS_ERROR_TOO_MANY_LOOPS = 113,
-    // 114 was for reserved bytes of KVCacheOperation's options. It stays unused, so that no number has two meanings.
-    /// An index argument has the wrong number of values. Value: how many; limit: how many it must have.
+    // 114 was for reserved bytes of KVCacheOperation's options. It stays unused so that no number has two
+    // meanings.
+    /// An index argument has the wrong number of values. `value` is the number of values, and `limit` is the
+    /// number that it must have.
     KVS_ERROR_LIST_LENGTH = 200,
-    /// A start is negative, in linear mode or where that is rejected. Index: the sample; value; limit: 0.
+    /// A start is negative, in linear mode or with an option that rejects negative starts. `index` is the
+    /// sample, `value` is the start, and `limit` is 0.
     KVS_ERROR_NEGATIVE_START = 201,
-    /// A linear write would run past the end of the cache. Index: the sample; value: its start; limit: the last
-    /// start at which its rows fit.
+    /// A linear write would extend past the end of the cache. `index` is the sample, `value` is its start,
+    /// and `limit` is the last start at which its rows fit.
     KVS_ERROR_START_OUT_OF_RANGE = 202,
-    /// A length after the write (tokenOffset) is below the rows of the sample in newKv, or its rows do not fit the
-    /// cache. Index: the sample; value; limit.
+    /// A length after the write (tokenOffset) is smaller than the number of rows of the sample in newKv, or
+    /// its rows do not fit into the cache. `index` is the sample, `value` is the length, and `limit` is the
+    /// nearest length that fits, if one exists.
     KVS_ERROR_END_OUT_OF_RANGE = 203,
-    /// A length of a sample is too small or too large. Index: the sample; value; limit, if any value would do.
+    /// A length of a sample is too small or too large. `index` is the sample, `value` is the length, and
+    /// `limit` is the nearest length that is allowed, if one exists.
     KVS_ERROR_LENGTH_OUT_OF_RANGE = 204,
-    /// Cumulative lengths do not begin with 0. Index: 0; value: the first; limit: 0.
+    /// Cumulative lengths do not begin with 0. `index` is 0, `value` is the first number, and `limit` is 0.
     KVS_ERROR_CUMULATIVE_START = 205,
-    /// Cumulative lengths decrease. Index: where; value; limit: the one before.
+    /// Cumulative lengths decrease. `index` is the position of the smaller number, `value` is that number,
+    /// and `limit` is the number before it.
     KVS_ERROR_CUMULATIVE_ORDER = 206,
-    /// Cumulative lengths give a sample more rows than the cache has. Index: the sample; value: its rows; limit.
+    /// Cumulative lengths give a sample more rows than the cache has. `index` is the sample, `value` is its
+    /// rows, and `limit` is the capacity.
     KVS_ERROR_CUMULATIVE_LENGTH = 207,
-    /// Lengths do not add up to the tokens of the update. Value: their sum; limit: the tokens.
+    /// The lengths do not add up to the tokens of the update. `value` is their sum, and `limit` is the number
+    /// of tokens.
     KVS_ERROR_TOKEN_SUM = 208,
-    /// The layer does not exist. Value; limit: the nearest layer, if there is any.
+    /// The layer does not exist. `value` is the layer, and `limit` is the nearest layer, if the cache has
+    /// any.
     KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
 
-    /// The data of a tensor that has elements are NULL. Index: the pair; limit: the bytes that must lie there.
+    /// The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
+    /// bytes that the buffer must have.
     KVS_ERROR_NULL_BUFFER = 300,
-    /// Memory that would be written is also that of another tensor, or of indices or pairs that are read meanwhile,
-    /// down to a shared byte. Strided tensors count from their first to their last byte. Index: the pair.
+    /// Memory that the call would write overlaps another tensor, or indices or pairs that the call reads. One
+    /// shared byte is an overlap. A strided tensor counts as the range from its first to its last byte, but
+    /// two strided caches may interleave. `index` is the pair.
     KVS_ERROR_OVERLAP = 301,
-    /// Run: the tensors hold strings, which C has no bytes for. Move them by `kvs_for_each_block`.
+    /// Run: the tensors contain strings, which have no bytes in C. Move them with `kvs_for_each_block`.
     KVS_ERROR_ELEMENT_WIDTH = 302,
-    /// Memory begins or ends outside of the address space: a tensor, with strides that lead to lower addresses too, an
-    /// array, or a struct. Index: the pair; value: the bytes that must lie there.
+    /// A tensor, array or struct begins or ends outside the address space. For a tensor, strides that lead to
+    /// lower addresses count too. `index` is the pair, and `value` is the number of bytes that the buffer
+    /// must have.
     KVS_ERROR_ADDRESS_SPACE = 303,
 }
 
-/// The first number of an error of the core. Those below are of this interface alone.
+/// The smallest number of an error of the core. Smaller numbers are errors of this interface.
 const FIRST_OF_CORE: kvs_status = 100;
 
-/// The number of an error of the core is that of the status with its name. A test lists the kinds that have none.
+/// An error of the core has the number of the status with the same name. A test lists the kinds that have no
+/// status.
 impl From<ErrorKind> for kvs_status_code {
     fn from(kind: ErrorKind) -> Self {
         let is_named = |name: &CStr| {
@@ -135,7 +166,8 @@ impl From<ErrorKind> for kvs_status_code {
     }
 }
 
-/// The name of a status, such as "KVS_ERROR_RANK"; "unknown" for a number that is none. Static.
+/// Returns the name of a status, such as "KVS_ERROR_RANK", or "unknown" if the number is not a status. The
+/// string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvs_status_name(status: kvs_status) -> *const c_char {
     let named = NAMES.iter().find(|(code, _)| *code as kvs_status == status);
@@ -156,7 +188,7 @@ const fn c_name(name: &str) -> &CStr {
     }
 }
 
-/// Every status with its name. `tests/header.rs` compares the names with the header.
+/// All statuses with their names. `tests/header.rs` compares the names with the header.
 const NAMES: &[(kvs_status_code, &CStr)] = named! {
     KVS_OK KVS_ERROR_NULL_POINTER KVS_ERROR_MISALIGNED KVS_ERROR_STRUCT_SIZE KVS_ERROR_UNKNOWN_ELEMENT_TYPE
     KVS_ERROR_RANK_LIMIT KVS_ERROR_NEGATIVE_DIMENSION KVS_ERROR_UNKNOWN_OPTION KVS_ERROR_UNEXPECTED_ARGUMENT
@@ -180,7 +212,7 @@ mod tests {
 
     use super::{kvs_status, kvs_status_code, kvs_status_name};
 
-    /// The kinds that no call of the interface can cause, and why.
+    /// The kinds of error that no call of the interface can cause, and the reason.
     const IMPOSSIBLE: [(ErrorKind, &str); 6] = [
         (ErrorKind::UnknownMode, "modes are numbers here, and `options.rs` refuses others"),
         (ErrorKind::StrideCount, "`kvs_tensor` has one rank, with which both arrays are read"),

@@ -1,4 +1,4 @@
-//! Tensors that C describes, and the properties of them that a handle keeps.
+//! Tensors that C describes, and their properties that a handle keeps.
 
 use std::ffi::{CStr, c_void};
 
@@ -8,28 +8,29 @@ use crate::boundary::{Versioned, array};
 use crate::element::kvs_element_type;
 use crate::failure::{Aspect, Failure, FailureKind, Subject};
 
-/// The most dimensions that a tensor may have.
+/// The largest number of dimensions that a tensor may have.
 pub const KVS_MAX_RANK: u32 = 16;
 
-/// A tensor: its address, element type, dimensions and strides. The library reads it during the call only. It has
-/// the same size in every version, since `kvs_pair` contains two.
+/// A tensor, with its address, element type, dimensions and strides. The library reads this struct only
+/// during the call. The struct has the same size in every version, because `kvs_pair` contains two of them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_tensor {
-    /// `sizeof(kvs_tensor)`; the `KVS_TENSOR_INIT` macro sets it.
+    /// `sizeof(kvs_tensor)`. The `KVS_TENSOR_INIT` macro sets it.
     pub struct_size: usize,
-    /// The address of element [0, 0, ...], at which a byte begins. It points into one allocation, which contains every
-    /// element that `shape` and `strides` reach, at lower addresses too. Elements are little-endian. May be NULL if there
-    /// are no elements. The prepare functions ignore it.
+    /// The address of element [0, 0, ...], which begins at the start of a byte. It points into one
+    /// allocation, which contains every element that `shape` and `strides` reach, including elements at lower
+    /// addresses. Elements are little-endian. It may be NULL if the tensor has no elements. The prepare
+    /// functions ignore it.
     pub data: *mut c_void,
     /// One of `kvs_element_type_code`.
     pub r#type: kvs_element_type,
-    /// How many dimensions: at most `KVS_MAX_RANK`.
+    /// The number of dimensions, at most `KVS_MAX_RANK`.
     pub rank: u32,
-    /// `rank` dimensions, in elements, outermost first.
+    /// The `rank` dimensions in elements, outermost first.
     pub shape: *const i64,
-    /// `rank` strides, in elements; NULL for a dense row-major tensor. Those of an update may be zero or negative,
-    /// those of a cache must not let its elements overlap.
+    /// The `rank` strides in elements, or NULL for a dense row-major tensor. Strides of an update may be zero
+    /// or negative. Strides of a cache must not let its elements overlap.
     pub strides: *const i64,
 }
 
@@ -37,11 +38,13 @@ pub struct kvs_tensor {
 unsafe impl Versioned for kvs_tensor {}
 
 impl kvs_tensor {
+    /// Returns the shape.
+    ///
     /// # Safety
     /// C1 for `self.shape`, while `'a` lasts.
     #[inline]
     unsafe fn shape<'a>(&self, argument: &'static CStr) -> Result<&'a [i64], Failure> {
-        // SAFETY: C1 for `self.shape`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `self.shape`.
         unsafe { array(self.shape, self.rank as usize, Subject::from(argument).part("shape")) }
     }
 
@@ -55,15 +58,15 @@ impl kvs_tensor {
             return Ok(None);
         }
         let subject = Subject::from(argument).part("strides");
-        // SAFETY: C1 for `self.strides`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `self.strides`.
         unsafe { array(self.strides, self.rank as usize, subject) }.map(Some)
     }
 }
 
-/// A tensor's type, shape and strides, after the checks for mistakes that only C can make.
+/// A tensor's type, shape and strides, after the checks for mistakes that only C permits.
 #[derive(Debug)]
 pub(crate) struct Description {
-    /// The specification's name for it.
+    /// The tensor's name in the specification.
     pub(crate) argument: &'static CStr,
     pub(crate) element: ElementType,
     shape: Vec<usize>,
@@ -73,6 +76,8 @@ pub(crate) struct Description {
 }
 
 impl Description {
+    /// Reads and checks the tensor.
+    ///
     /// # Safety
     /// C1 for `tensor.shape` and `tensor.strides`.
     pub(crate) unsafe fn read(tensor: &kvs_tensor, argument: &'static CStr) -> Result<Self, Failure> {
@@ -83,13 +88,13 @@ impl Description {
                 FailureKind::RankLimit { argument, rank: tensor.rank.into(), max: KVS_MAX_RANK }.into()
             );
         }
-        // SAFETY: C1 for `tensor.shape`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `tensor.shape`.
         let shape = unsafe { tensor.shape(argument) }?;
         if let Some((dimension, &value)) = shape.iter().enumerate().find(|(_, size)| **size < 0) {
             return Err(FailureKind::NegativeDimension { argument, dimension, value }.into());
         }
         let row_major: Vec<i64> = (0..shape.len()).map(|at| dense_stride(shape, at)).collect();
-        // SAFETY: C1 for `tensor.strides`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `tensor.strides`.
         let strides = unsafe { tensor.strides(argument) }?.unwrap_or(&row_major);
         Ok(Self {
             argument,
@@ -100,8 +105,9 @@ impl Description {
         })
     }
 
-    /// Returns the layout of a tensor whose address is that of its element `[0, 0, …]`. The buffer begins on a byte, so it
-    /// includes the element before the lowest 4-bit one if they share a byte.
+    /// Returns the layout of a tensor whose address is that of its element `[0, 0, …]`. The buffer begins on
+    /// a byte, so if the lowest 4-bit element shares its byte with the element before it, the buffer includes
+    /// that element.
     pub(crate) fn layout(&self) -> Result<Layout<'_>, Failure> {
         if self.dense {
             return Ok(Layout::dense(&self.shape));
@@ -113,10 +119,10 @@ impl Description {
     }
 }
 
-/// A prepared tensor, which the tensors of a run are compared with, and the bounds of its buffer.
+/// A prepared tensor, with which the tensors of a run are compared, and the bounds of its buffer.
 #[derive(Debug)]
 pub(crate) struct Operand {
-    /// The specification's name for it, which errors have too.
+    /// The tensor's name in the specification, which errors use too.
     pub(crate) argument: &'static CStr,
     code: kvs_element_type,
     shape: Box<[i64]>,
@@ -124,25 +130,26 @@ pub(crate) struct Operand {
     dense: bool,
     /// The alignment of the data, in bytes.
     alignment: usize,
-    /// Bytes of the buffer before element `[0, 0, …]`.
+    /// The number of bytes of the buffer before element `[0, 0, …]`.
     before: usize,
-    /// Bytes of the buffer; 0 for strings, which no run takes.
+    /// The size of the buffer in bytes. It is 0 for strings, which no run accepts.
     bytes: usize,
 }
 
 impl Operand {
-    /// `offset`, the elements of the buffer before `[0, 0, …]`, and `bytes`, its size, come from the core.
+    /// Makes an operand. The core computes `offset`, the number of elements of the buffer before `[0, 0, …]`,
+    /// and `bytes`, the size of the buffer.
     pub(crate) fn new(description: &Description, offset: usize, bytes: Option<usize>) -> Self {
         let Description { argument, element, shape, strides, dense } = description;
         Self {
             argument,
             code: element.onnx_code(),
-            // They were i64 before.
+            // These numbers were i64 before, so they fit.
             shape: shape.iter().map(|&size| size as i64).collect(),
             strides: strides.iter().map(|&stride| stride as i64).collect(),
             dense: *dense,
             alignment: alignment(*element),
-            // G1, and even for 4-bit elements.
+            // The product fits (G1), and `offset` is even for 4-bit elements.
             before: offset.saturating_mul(element.bits().unwrap_or(8)) / 8,
             bytes: bytes.unwrap_or(0),
         }
@@ -162,7 +169,8 @@ impl Operand {
         }
     }
 
-    /// Returns the buffer of a tensor, and refuses one that differs from the prepared one in more than its address.
+    /// Returns the buffer of a tensor, and refuses a tensor that differs from the prepared one in more than
+    /// its address.
     ///
     /// # Safety
     /// C1 for `tensor.shape` and `tensor.strides`.
@@ -178,14 +186,14 @@ impl Operand {
         if tensor.rank as usize != self.shape.len() {
             return mismatch(Aspect::Rank, tensor.rank.into(), self.shape.len() as i64);
         }
-        // SAFETY: C1 for `tensor.shape`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `tensor.shape`.
         let shape = unsafe { tensor.shape(argument) }?;
         for (dimension, (&got, &expected)) in shape.iter().zip(&self.shape).enumerate() {
             if got != expected {
                 return mismatch(Aspect::Dimension(dimension), got, expected);
             }
         }
-        // SAFETY: C1 for `tensor.strides`, by this function's contract.
+        // SAFETY: this function's contract requires C1 for `tensor.strides`.
         let strides = unsafe { tensor.strides(argument) }?;
         if strides.is_some() || !self.dense {
             let stride = |at| strides.map_or_else(|| dense_stride(shape, at), |strides| strides[at]);
@@ -209,7 +217,7 @@ impl Operand {
     }
 }
 
-/// Returns the alignment that C gives the type, in bytes. Complex numbers are arrays of two.
+/// Returns the alignment that C gives the type, in bytes. A complex number is an array of two floats in C.
 fn alignment(element: ElementType) -> usize {
     let bits = match element {
         ElementType::Complex64 => 32,
@@ -219,12 +227,13 @@ fn alignment(element: ElementType) -> usize {
     bits.div_ceil(8)
 }
 
-/// Returns a stride of a dense tensor. If it does not fit, the core refuses the shape.
+/// Returns a stride of a dense tensor. The stride may wrap, because the core refuses such a shape.
 fn dense_stride(shape: &[i64], at: usize) -> i64 {
     shape[at..].iter().skip(1).fold(1, |stride: i64, &size| stride.wrapping_mul(size))
 }
 
-/// Returns the first dimension whose stride differs and matters: it has more than one element, and the tensor has any.
+/// Returns the first dimension whose stride differs and matters. A stride matters if its dimension has more
+/// than one element and the tensor is not empty.
 #[inline]
 fn first_difference(shape: &[i64], stride: impl Fn(usize) -> i64, expected: &[i64]) -> Option<usize> {
     let first = (0..shape.len()).find(|&at| shape[at] > 1 && stride(at) != expected[at]);

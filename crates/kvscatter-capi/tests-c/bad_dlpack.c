@@ -1,4 +1,4 @@
-/* DLPack tensors that are no tensors of ours. */
+/* Tests DLPack tensors that this library must refuse. */
 #include "dlpack.h"
 #include "spoilt.h"
 

@@ -1,10 +1,11 @@
-/* Bad input of every kind: the documented code, a message that names the argument, nothing changed.
+/* Runs the tests of all kinds of bad input. Each call must return the documented code and a message that
+ * names the argument, and it must change nothing.
  *
  * KVS_TESTS_PRINT=1 prints every message. */
 #include "check.h"
 #include "spoilt.h"
 
-/* The errors of asking for an error: they are returned and not kept. */
+/* Errors of kvs_last_error itself are returned, but they do not become the last error. */
 static void check_last_error(void) {
     scene run;
     scene_set(&run);
@@ -15,7 +16,7 @@ static void check_last_error(void) {
     CHECK(kvs_last_error(NULL) == KVS_ERROR_NULL_POINTER, "NULL");
     CHECK(kvs_last_error(&error[0]) == KVS_ERROR_STRUCT_SIZE, "8 bytes");
     CHECK(kvs_last_error((kvs_error *)(void *)((char *)error + 1)) == KVS_ERROR_MISALIGNED, "an odd address");
-    /* Success does not forget either. */
+    /* A successful call does not clear the last error either. */
     run.starts[0] = 1;
     CHECK(kvs_write(run.prepared, &run.call, &run.cache, &run.update, NULL) == KVS_OK, "the call itself");
     CHECK(kvs_last_error(&error[1]) == KVS_OK && error[1].code == refused, "%s",

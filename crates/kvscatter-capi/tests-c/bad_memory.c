@@ -1,4 +1,4 @@
-/* Data at addresses that must be refused. */
+/* Tests data at addresses that must be refused. */
 #include "check.h"
 #include "spoilt.h"
 
@@ -10,7 +10,7 @@ static kvs_status in_place(scene *s) {
 static kvs_status write_present(scene *s) {
     return kvs_write_present(s->prepared, &s->call, &s->cache, &s->update, &s->present, &s->written);
 }
-/* The spoilt pair comes last: the one before it must stay as it is. */
+/* The invalid pair is the last one, and the pair before it must not change. */
 static kvs_status many(scene *s) {
     const kvs_pair pairs[] = {s->other, {s->cache, s->update}};
     return kvs_write_many(s->prepared, &s->call, pairs, 2, &s->written);

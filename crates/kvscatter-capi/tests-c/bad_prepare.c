@@ -1,4 +1,4 @@
-/* Descriptions that the prepare functions must refuse. */
+/* Tests descriptions that the prepare functions must refuse. */
 #include <limits.h>
 
 #include "spoilt.h"

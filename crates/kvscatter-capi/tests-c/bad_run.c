@@ -1,4 +1,5 @@
-/* Calls that the run functions must refuse: their arguments, and tensors that are not the prepared ones. */
+/* Tests calls that the run functions must refuse because of their arguments or of tensors that differ from
+ * the prepared ones. */
 #include "spoilt.h"
 
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
@@ -40,7 +41,7 @@ static kvs_status tensor_size(scene *s) {
     s->cache.struct_size--;
     return run_everywhere(s);
 }
-/* An array has no room for more than the library knows. */
+/* In an array, a struct must not be larger than the library knows. */
 static kvs_status larger_tensor_of_a_pair(scene *s) {
     const kvs_pair pair = {s->cache, s->update};
     kvs_pair pairs[] = {s->other, pair};

@@ -9,7 +9,7 @@ static void set_nibble(uint8_t *bytes, ptrdiff_t at, uint8_t value) {
     bytes[at / 2] = (uint8_t)((bytes[at / 2] & ~(0xF << shift)) | value << shift);
 }
 
-/* One contiguous run, from and to these elements. */
+/* Copies one contiguous run. Positions count elements. */
 static void copy_run(const block_copier *copier, ptrdiff_t dst, ptrdiff_t src, size_t len) {
     if (copier->bits == 4) {
         for (ptrdiff_t i = 0; i < (ptrdiff_t)len; i++)

@@ -1,4 +1,4 @@
-/* What a foreign kernel does with a plan: it visits the blocks and moves their elements itself. */
+/* Executes a plan as a foreign kernel would. It visits the blocks and moves their elements itself. */
 #ifndef KVS_TESTS_BLOCKS_H
 #define KVS_TESTS_BLOCKS_H
 
@@ -6,7 +6,7 @@
 
 #include <kvscatter.h>
 
-/* Two buffers whose element [0, 0, ...] lies at `cache_origin` and `update_origin`, counted in elements. */
+/* Two buffers whose element [0, 0, ...] is at `cache_origin` and `update_origin`, counted in elements. */
 typedef struct block_copier {
     uint8_t *cache;
     const uint8_t *update;
@@ -15,7 +15,7 @@ typedef struct block_copier {
     size_t blocks; /* visited so far */
 } block_copier;
 
-/* A visitor for kvs_for_each_block; `user` is a block_copier. */
+/* A visitor for kvs_for_each_block. `user` is a block_copier. */
 int32_t copy_block(void *user, const kvs_block *block);
 
 #endif

@@ -35,7 +35,7 @@ static void text(case_file *file, char *out, size_t room) {
     out[read.size] = '\0';
 }
 
-/* Numbers into an array with room for KVS_MAX_RANK of them. */
+/* Reads numbers into an array with room for KVS_MAX_RANK of them. */
 static uint32_t dimensions(case_file *file, int64_t *out) {
     size_t rank = size(file);
     REQUIRE(rank <= KVS_MAX_RANK, "rank %zu at %zu", rank, file->at);
@@ -44,7 +44,7 @@ static uint32_t dimensions(case_file *file, int64_t *out) {
     return (uint32_t)rank;
 }
 
-/* In memory of exactly their size, so that tools see who reads beyond. */
+/* The memory has exactly the size of the indices, so that tools detect reads beyond its end. */
 static kvs_indices indices(case_file *file) {
     int32_t bits = (int32_t)number(file);
     size_t count = size(file);
@@ -63,7 +63,7 @@ static kvs_indices indices(case_file *file) {
     return read;
 }
 
-/* The names inside ONNX's tensor(...), and what the header calls the types. */
+/* Maps the names inside ONNX's tensor(...) to the types of the header. */
 static kvs_element_type element_type(const char *name) {
     static const struct {
         const char *name;

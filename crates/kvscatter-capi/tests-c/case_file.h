@@ -1,5 +1,5 @@
-/* The file that the case generator writes: `crates/kvscatter-oracle/examples/export-cases.rs` documents it.
- */
+/* Reads the file that the case generator writes. `crates/kvscatter-oracle/examples/export-cases.rs` documents
+ * its format. */
 #ifndef KVS_TESTS_CASE_FILE_H
 #define KVS_TESTS_CASE_FILE_H
 
@@ -27,7 +27,7 @@ typedef struct case_tensor {
     bytes buffer;
 } case_tensor;
 
-/* Why a call is refused: an empty rule if it is not. */
+/* The reason why a call is refused. The rule is empty if the call is valid. */
 typedef struct case_refusal {
     char rule[32];
     char argument[32]; /* empty where the oracle does not know it */
@@ -49,7 +49,7 @@ typedef struct test_case {
     bytes present;  /* dense */
 } test_case;
 
-/* A file that is read from its begin to its end. */
+/* A file that is read from beginning to end. */
 typedef struct case_file {
     uint8_t *content;
     size_t size, at, cases;
@@ -58,7 +58,7 @@ typedef struct case_file {
 case_file case_file_open(const char *path);
 void case_file_close(case_file *file);
 
-/* The next case, to be released. There are `cases` of them. */
+/* Returns the next of `cases` cases, which the caller releases. */
 test_case case_file_next(case_file *file);
 void test_case_release(test_case *released);
 

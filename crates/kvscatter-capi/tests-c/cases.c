@@ -1,10 +1,10 @@
-/* The cases of the generator, through every function that executes them: whole buffers, bit for bit, the
- * exact error.
+/* Runs the cases of the generator through every function that executes them. It compares whole buffers bit
+ * for bit, and errors exactly.
  *
  *     cases FILE [EVERY [exact]]
  *
- * runs every EVERY-th case; `exact` leaves out the guards around buffers, so that a tool that watches memory
- * sees who leaves them. */
+ * runs every EVERY-th case. `exact` omits the guards around buffers, so that a tool that watches memory
+ * detects accesses outside them. */
 #include <string.h>
 
 #include <kvscatter.h>
@@ -91,7 +91,7 @@ static void check_in_place(const test_case *of, const kvs_prepared *prepared, bo
     scene_free(&run);
 }
 
-/* Keys and values: two caches of one call. */
+/* Writes keys and values, which are two caches of one call. */
 static void check_write_many(const test_case *of, const kvs_prepared *prepared, bool guards) {
     scene k = scene_of(of, guards), v = scene_of(of, guards);
     kvs_pair pairs[] = {{k.cache_tensor, k.update_tensor}, {v.cache_tensor, v.update_tensor}};
@@ -156,7 +156,7 @@ static void check_error(const test_case *of, kvs_status status, const char *how)
               error.message);
 }
 
-/* Every way to execute the call returns the same error and changes nothing. */
+/* Checks that every way to execute the call returns the same error and changes nothing. */
 static void check_refused(const test_case *of, const kvs_prepared *prepared, bool guards) {
     scene run = scene_of(of, guards);
     kvs_tensor *cache = &run.cache_tensor, *update = &run.update_tensor;
@@ -180,8 +180,7 @@ static void check_refused(const test_case *of, const kvs_prepared *prepared, boo
     scene_free(&run);
 }
 
-/* Whether the case could be run: a few layouts that the generator makes up need more loops than a block has.
- */
+/* Returns whether the case could be run. A few layouts of the generator need more loops than a block has. */
 static bool check_case(const test_case *of, bool guards) {
     scene shapes = scene_of(of, guards);
     kvs_prepared *prepared = NULL;

@@ -1,4 +1,4 @@
-/* What every test program here counts and prints. */
+/* Counts and prints the checks of every test program. */
 #ifndef KVS_TESTS_CHECK_H
 #define KVS_TESTS_CHECK_H
 
@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Checks that failed, in this program. */
+/* The number of checks that failed in this program. */
 extern int failures;
 
 /* Prints what was checked and whether it passed. Returns the exit status of the program. */
 int verdict(const char *what, size_t count);
 
-/* Prints what was expected, and goes on: one failure rarely comes alone. */
+/* Prints what was expected and continues, because more checks may fail for the same reason. */
 #define CHECK(condition, ...)                                                                                \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \
@@ -23,7 +23,7 @@ int verdict(const char *what, size_t count);
         }                                                                                                    \
     } while (0)
 
-/* For what the test itself needs: a file, memory. */
+/* Checks what the test itself needs, such as a file or memory. */
 #define REQUIRE(condition, ...)                                                                              \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \

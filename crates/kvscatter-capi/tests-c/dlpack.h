@@ -1,4 +1,4 @@
-/* DLPack's tensor, as its header has it: that header is no part of this repository. */
+/* Declares DLPack's tensor as DLPack's header does. That header is not part of this repository. */
 #ifndef KVS_TESTS_DLPACK_H
 #define KVS_TESTS_DLPACK_H
 

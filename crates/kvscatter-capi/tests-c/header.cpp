@@ -1,4 +1,4 @@
-// The header in C++17: it compiles without a warning, its macros initialise, its functions link.
+// Tests the header in C++17. It compiles without a warning, its macros initialise, and its functions link.
 #include <cstdio>
 #include <type_traits>
 
@@ -11,7 +11,7 @@ static_assert(KVS_MAX_RANK >= 8);
 
 namespace {
 
-// Throwing away a status is a mistake; printing it is not.
+// Throwing a status away would be a mistake, so this prints it.
 int wrong(kvs_status status) {
     if (status == KVS_OK)
         return 0;
@@ -55,7 +55,7 @@ int main() {
     failed += wrong(kvs_kv_cache_operation_prepare(&of_ascend, &cache, &update, &prepared));
     kvs_prepared_destroy(prepared);
 
-    // The ring's last slot, and its first.
+    // The write filled the last slot of the ring and its first slot.
     if (data[3] != 1 || data[0] != 2 || data[1] != 0 || written.skipped != 0)
         failed++;
     std::printf("the header in C++: %d failed\n", failed);

@@ -4,8 +4,8 @@
 
 #include "check.h"
 
-/* A rule by the oracle's name, of this operator or, where that is NULL, of any. The first row that fits
- * counts. */
+/* A rule with its name in the oracle. It is a rule of this operator, or of every operator if the name is
+ * NULL. The first row that fits is used. */
 typedef struct row {
     const char *rule, *operator_name;
     kvs_status status;
@@ -25,7 +25,7 @@ static const row rows[] = {
     {"UpdateTooLong", NULL, KVS_ERROR_UPDATE_LONGER_THAN_CACHE},
     {"IndexCount", NULL, KVS_ERROR_LIST_LENGTH},
     {"Length", NULL, KVS_ERROR_LENGTH_OUT_OF_RANGE},
-    /* ATB counts the length after the write. */
+    /* ATB's position is the length after the write. */
     {"NegativeStart", "KVCacheOperation", KVS_ERROR_END_OUT_OF_RANGE},
     {"NegativeStart", NULL, KVS_ERROR_NEGATIVE_START},
     {"OutOfRange", "KVCacheOperation", KVS_ERROR_END_OUT_OF_RANGE},
@@ -43,11 +43,11 @@ static const row rows[] = {
 
 kvs_status status_of_rule(const test_case *of) {
     const case_refusal *refusal = &of->refusal;
-    /* The axis is a dimension, but the batch. */
+    /* The axis is a dimension, but it is the batch dimension. */
     if (strcmp(refusal->rule, "Axis") == 0 &&
         (refusal->value == 0 || refusal->value == -(int64_t)of->cache.rank))
         return KVS_ERROR_AXIS_IS_BATCH;
-    /* Two dimensions of the update together are one of the cache. */
+    /* Two dimensions of the update together correspond to one dimension of the cache. */
     if (strcmp(refusal->rule, "Dimension") == 0 && !refusal->has_index)
         return KVS_ERROR_HIDDEN_SIZE;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

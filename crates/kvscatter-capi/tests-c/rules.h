@@ -1,4 +1,4 @@
-/* Maps a rule that the oracle reports as broken to the code of the library. */
+/* Maps a rule that the oracle reports as broken to the status of the library. */
 #ifndef KVS_TESTS_RULES_H
 #define KVS_TESTS_RULES_H
 

@@ -1,4 +1,4 @@
-/* A call that works, to be spoilt in one respect each time. */
+/* A valid call, of which each test changes one part. */
 #ifndef KVS_TESTS_SPOILT_H
 #define KVS_TESTS_SPOILT_H
 
@@ -6,8 +6,8 @@
 
 #include "memory.h"
 
-/* A float16 cache of 2 samples, 3 heads, 8 slots and 4 features; 2 rows are written at slots 1 and 6.
- * Pointers lead into the scene itself, so it stays where it is. */
+/* A float16 cache of 2 samples, 3 heads, 8 slots and 4 features. 2 rows are written at slots 1 and 6. The
+ * scene contains pointers to itself, so it must not move. */
 typedef struct scene {
     guarded memory[5];
     int64_t cache_shape[17], update_shape[17], strides[17];
@@ -21,7 +21,7 @@ typedef struct scene {
     kvs_prepared *out;
 } scene;
 
-/* One way to spoil a call, and the code and the argument that the error must have. */
+/* One change that makes a call invalid, with the code and the argument that the error must have. */
 typedef struct spoilt {
     const char *name;
     kvs_status status;
@@ -32,12 +32,12 @@ typedef struct spoilt {
 void scene_set(scene *empty);
 void scene_clear(scene *set);
 
-/* Runs each row on a scene of its own: its code, a line for people, and nothing has changed. How many there
- * were. */
+/* Runs each row on a separate scene. Checks the code, the message, and that nothing has changed. Returns the
+ * number of rows. */
 size_t check_spoilt(const spoilt *rows, size_t count);
 
-/* Through every function that runs a call, in the second pair where there are pairs: the code all of them
- * return. */
+/* Runs the call through every function, and returns the code that all of them return. If the function takes
+ * pairs, the second pair is the changed one. */
 kvs_status run_everywhere(scene *spoilt);
 
 size_t check_prepare(void);

@@ -1,4 +1,4 @@
-/* Executors of every kind, and many threads that share one prepared write. */
+/* Tests executors of every kind, and many threads that share one prepared write. */
 #include <pthread.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static void never(void *user, void (*run)(void *context), void *context) {
     ++*(size_t *)user;
 }
 
-/* A write large enough to be shared: 8 MiB of float32 into a ring of 16 MiB. */
+/* The write is large enough to use the executor. It copies 8 MiB of float32 into a ring of 16 MiB. */
 static void check_executors(void) {
     static const int64_t cache_shape[] = {2, 4, 4096, 128}, update_shape[] = {2, 4, 2048, 128};
     static const int32_t starts[] = {3000, 100};
@@ -70,7 +70,7 @@ static void check_executors(void) {
         CHECK(calls == 1, "executor %zu was asked %zu times", i, calls);
         CHECK(guarded_holds(cache, guarded_data(expected)), "executor %zu", i);
 
-        /* The functional form, once more over what was written. */
+    /* Writes the same rows once more in the functional form. */
         guarded present = guarded_new(cache_bytes, true);
         kvs_tensor out = to;
         out.data = guarded_data(present);
@@ -129,7 +129,7 @@ static void check_threads(void) {
     }
     kvs_prepared_destroy(prepared);
 
-    /* A thread on which nothing has failed. */
+    /* No function has failed on this thread. */
     kvs_error error = {.struct_size = sizeof error, .code = 7};
     CHECK(kvs_last_error(&error) == KVS_OK && error.code == KVS_OK, "%s", kvs_status_name(error.code));
 }

@@ -1,4 +1,4 @@
-/* Input that looks odd and is right. */
+/* Tests unusual input that is valid. */
 #include <string.h>
 
 #include "check.h"
@@ -16,7 +16,7 @@ static void check_versions(void) {
     CHECK(strcmp(kvs_status_name(-5), "unknown") == 0, "%s", kvs_status_name(-5));
 }
 
-/* What may be left out is left out. */
+/* Everything that is optional is left out. */
 static void check_defaults(void) {
     scene run;
     scene_set(&run);
@@ -32,7 +32,7 @@ static void check_defaults(void) {
     scene_clear(&run);
 }
 
-/* Structs of a later header are longer; dense strides are those that NULL stands for. */
+/* Structs of a later header are longer. Dense strides mean the same as NULL. */
 static void check_longer_structs(void) {
     scene run;
     scene_set(&run);
@@ -52,7 +52,7 @@ static void check_longer_structs(void) {
     scene_clear(&run);
 }
 
-/* A tensor without elements lies nowhere. */
+/* A tensor without elements has no address. */
 static void check_empty(void) {
     scene run;
     scene_set(&run);
@@ -94,7 +94,7 @@ static void check_dlpack_tensor(void) {
     kvs_prepared_destroy(prepared);
 }
 
-/* A skipped sample is counted and left alone, in every way to run the call. */
+/* A skipped sample is counted and does not change, in every way to run the call. */
 static void check_skipped(void) {
     scene run;
     scene_set(&run);

@@ -1,4 +1,5 @@
-//! `include/kvscatter.h` is what cbindgen makes of the code. `KVSCATTER_BLESS=1` rewrites it.
+//! Checks that `include/kvscatter.h` is the output of cbindgen for this crate. `KVSCATTER_BLESS=1` rewrites
+//! the header.
 
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -19,7 +20,7 @@ fn checked_in() -> String {
     fs::read_to_string(path()).unwrap()
 }
 
-/// The constants of the header whose names begin like this.
+/// Returns the constants of the header whose names begin with `prefix`.
 #[cfg(test)]
 fn constants(header: &str, prefix: &str) -> Vec<(String, i32)> {
     let assignments = header.lines().filter_map(|line| line.trim().trim_end_matches(',').split_once(" = "));
@@ -49,7 +50,7 @@ fn is_current() {
     );
 }
 
-/// The header's comments shorten `KVS_ERROR_RANK` to `_RANK`.
+/// The comments of the header may shorten `KVS_ERROR_RANK` to `_RANK`.
 #[test]
 fn every_status_in_a_comment_exists() {
     let header = checked_in();
@@ -65,8 +66,8 @@ fn every_status_in_a_comment_exists() {
     assert!(mentioned.len() > 20 && unknown.is_empty(), "{unknown:?} of {}", mentioned.len());
 }
 
-/// Returns what a compiler answers to a file that includes the header and uses every initializer, or `None`
-/// if that compiler is not installed.
+/// Compiles a file that includes the header and uses every initializer, and returns the compiler's result.
+/// Returns `None` if that compiler is not installed.
 #[cfg(test)]
 fn compiled(compiler: &str, language: &str, standard: &str) -> Option<Result<(), String>> {
     let header = checked_in();
@@ -91,7 +92,8 @@ fn compiled(compiler: &str, language: &str, standard: &str) -> Option<Result<(),
     Some(if output.status.success() { Ok(()) } else { Err(errors) })
 }
 
-/// The standards that the header names, without a warning; older ones get one clear error.
+/// The header compiles without a warning in the standards that it names. With an older standard, the compiler
+/// reports one clear error.
 #[test]
 fn is_c99_and_cpp11() {
     for (compiler, language, standard, needed) in [
@@ -104,7 +106,7 @@ fn is_c99_and_cpp11() {
         ("c++", "c++", "c++98", Some("kvscatter.h needs C++11 or later: compile with -std=c++11")),
     ] {
         match (compiled(compiler, language, standard), needed) {
-            // Writes to standard error itself, because the harness hides what a passing test prints.
+            // This writes to standard error itself, because the harness hides what a passing test prints.
             (None, _) => io::stderr()
                 .write_all(format!("skipped: {standard}, since there is no `{compiler}`\n").as_bytes())
                 .unwrap(),

@@ -1,17 +1,18 @@
-//! Modules import each other in one direction: the order of the table in `src/lib.rs`.
+//! Checks that modules import each other only in the order of the table in `src/lib.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Returns the modules that the table names, in reading order: what stands between backquotes.
+/// Returns the names between backquotes in the table, which are the modules in reading order.
 #[cfg(test)]
 fn ordered(library: &str) -> Vec<&str> {
     let rows = library.lines().filter_map(|line| line.strip_prefix("//! | "));
     rows.flat_map(|row| row.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Returns what follows each `crate::` of a file, without comments and without the tests at its end.
+/// Returns the name after each `crate::` of a file, without comments and without the tests at the end of the
+/// file.
 #[cfg(test)]
 fn imports(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]").next().unwrap_or_default();

@@ -5,7 +5,7 @@
 //! slots are counted from 0 along the sequence axis of a cache, and steps from 0 within a scenario.
 //!
 //! Names of tensors, nodes and files come from a stranger's model and are stored unchanged. Code that shows them must
-//! escape them, as [`text::one_line`](crate::text::one_line) does.
+//! escape them, as [`one_line`](kvscatter_text::names::one_line) does.
 
 mod timings;
 

@@ -12,7 +12,6 @@ mod error;
 mod evidence;
 pub mod report;
 mod subject;
-pub mod text;
 
 pub use certify::{CertifyOptions, Progress, certify};
 pub use error::CertifyError;

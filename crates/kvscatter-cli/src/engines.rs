@@ -4,9 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use clap::ValueEnum;
-use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_session::{Engine, LoadOptions};
-use kvscatter_tract::Tract;
 use serde::Serialize;
 
 use crate::error::CommandError;
@@ -20,15 +18,27 @@ pub(crate) enum EngineName {
     Ort,
 }
 
-/// Opens an engine.
+/// Opens an engine. `ort_lib` is the path of ONNX Runtime.
 ///
 /// # Errors
-/// [`CommandError::LibraryUnused`] if a library is given to an engine that does not use one, and those of loading it.
+/// - [`CommandError::LibraryUnused`] if a library is given to an engine that does not use one.
+/// - [`CommandError::NotBuilt`] if this build of the command does not contain the engine.
+/// - The errors of loading the library.
 pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn Engine>, CommandError> {
     match (name, ort_lib) {
-        (EngineName::Ort, library) => Ok(Box::new(OnnxRuntime::load(library)?)),
-        (EngineName::Tract, None) => Ok(Box::new(Tract)),
         (EngineName::Tract, Some(_)) => Err(CommandError::LibraryUnused),
+        #[cfg(feature = "onnxruntime")]
+        (EngineName::Ort, library) => Ok(Box::new(kvscatter_onnxruntime::OnnxRuntime::load(library)?)),
+        #[cfg(not(feature = "onnxruntime"))]
+        (EngineName::Ort, _) => {
+            Err(CommandError::NotBuilt { what: "the engine ONNX Runtime", feature: "onnxruntime" })
+        }
+        #[cfg(feature = "tract")]
+        (EngineName::Tract, None) => Ok(Box::new(kvscatter_tract::Tract)),
+        #[cfg(not(feature = "tract"))]
+        (EngineName::Tract, None) => {
+            Err(CommandError::NotBuilt { what: "the engine tract", feature: "tract" })
+        }
     }
 }
 

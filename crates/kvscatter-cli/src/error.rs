@@ -25,12 +25,21 @@ pub(crate) enum CommandError {
     Bench(#[from] kvscatter_bench::BenchError),
     #[error("--processes: another measuring process failed: {0}")]
     BenchProcess(String),
+    #[cfg(feature = "certify")]
     #[error("{}{}", files::plain(.0), options::of_certify(.0))]
     Certify(#[from] kvscatter_certify::CertifyError),
+    #[cfg(feature = "onnxruntime")]
     #[error("{}{}", .0, options::of_runtime(.0))]
     OnnxRuntime(#[from] kvscatter_onnxruntime::RuntimeError),
     #[error("{}{}", files::plain(.0), options::of_session(.0))]
     Session(#[from] kvscatter_session::SessionError),
+    /// A part of the command that its cargo features left out.
+    #[cfg(not(all(feature = "certify", feature = "onnxruntime", feature = "tract")))]
+    #[error(
+        "this kvscatter was built without {what}; build it with: cargo install kvscatter-cli --features {feature} \
+         (in a checkout: cargo run --release --features {feature} -- ...)"
+    )]
+    NotBuilt { what: &'static str, feature: &'static str },
     #[error("--ort-lib names ONNX Runtime's library, and tract needs none: give --engine ort as well")]
     LibraryUnused,
     /// A line of a file of prompts.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use kvscatter_bench::units;
+use kvscatter_text::units;
 
 /// What writing takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +50,7 @@ impl Estimate {
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, files, time } = self;
-        let size = units::bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));
-        write!(f, "{files} files and folders, {size} and {}", duration(*time))
+        write!(f, "{files} files and folders, {} and {}", units::bytes(*bytes), duration(*time))
     }
 }
 

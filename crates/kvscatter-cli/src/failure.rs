@@ -65,8 +65,9 @@ impl From<&CommandError> for Failure {
             CommandError::Onnx(error) => match error.root() {
                 OnnxError::Operator(rule) => ("operator", of_rule(&rule.details())),
                 OnnxError::Io(_) => ("file", Map::new()),
-                _ => ("model", Map::new()),
+                _ => ("model", rule(error.kind())),
             },
+            CommandError::Session(error) => ("session", rule(error.kind())),
             CommandError::File(_) => ("file", Map::new()),
             CommandError::Output(_) => ("output", Map::new()),
             CommandError::ManyCases { count, estimate } => {
@@ -87,12 +88,17 @@ impl From<&CommandError> for Failure {
     }
 }
 
+/// The stable name of a rule.
+fn rule(name: &'static str) -> Map<String, Value> {
+    [("rule".to_owned(), name.into())].into_iter().collect()
+}
+
 /// A rule of an operator by its stable name, its argument, and the numbers that break it.
 fn of_rule(details: &ErrorDetails) -> Map<String, Value> {
-    let rule = ("rule".to_owned(), details.kind.name().into());
+    let rule = rule(details.kind.name());
     let argument = details.argument.map(|argument| ("argument".to_owned(), argument.name().into()));
     let fields = details.fields().map(|(name, field)| (name.to_owned(), of_field(field)));
-    [Some(rule), argument].into_iter().flatten().chain(fields).collect()
+    rule.into_iter().chain(argument).chain(fields).collect()
 }
 
 fn of_field(field: ErrorField) -> Value {

@@ -1,7 +1,5 @@
 //! Which option is about an error of a library: libraries do not know the command line.
 
-use kvscatter_certify::CertifyError;
-use kvscatter_onnxruntime::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};
 
 /// Returns the option to name after a session's error, such as ` (--memory)`. Empty if no option is about it.
@@ -15,7 +13,10 @@ pub(crate) fn of_session(error: &SessionError) -> &'static str {
 }
 
 /// As [`of_session`], for an error of a certificate.
-pub(crate) fn of_certify(error: &CertifyError) -> &'static str {
+#[cfg(feature = "certify")]
+pub(crate) fn of_certify(error: &kvscatter_certify::CertifyError) -> &'static str {
+    use kvscatter_certify::CertifyError;
+
     match error {
         CertifyError::Session(error) if error.about() == Some(SessionSetting::Batch) => {
             " (--prompt, --batch)"
@@ -29,9 +30,10 @@ pub(crate) fn of_certify(error: &CertifyError) -> &'static str {
 }
 
 /// As [`of_session`], for an ONNX Runtime that cannot be loaded.
-pub(crate) fn of_runtime(error: &RuntimeError) -> &'static str {
+#[cfg(feature = "onnxruntime")]
+pub(crate) fn of_runtime(error: &kvscatter_onnxruntime::RuntimeError) -> &'static str {
     match error {
-        RuntimeError::Missing { .. } => " (--ort-lib)",
+        kvscatter_onnxruntime::RuntimeError::Missing { .. } => " (--ort-lib)",
         _ => "",
     }
 }

@@ -1,12 +1,13 @@
-"""What a cache write costs on a GPU, and what others take for it, in one process.
+"""Measures the cost of a cache write on a GPU, next to other libraries, in one process.
 
     cargo xtask bench-gpu [OPTION]...
 
-Everyone first writes into painted caches, eager and replayed, which are compared, whole and with guards around them,
-with a loop over samples. Then every round samples everyone once, in an order that changes. Between samples the device's
-last cache level is filled with something else, and within one every write goes to other slots from another update.
+First, each library writes into painted caches, eager and replayed. The caches are compared, with guards
+around them, with a loop over samples. Then every round samples each library once, in an order that changes.
+Between samples, the device's last cache level is filled with other data. Within a sample, every write goes to
+other slots from another update.
 
-With `--choices`, nobody else: ours in each case as it is spread over the device, and otherwise.
+With `--choices`, only kvscatter's write is measured, with the default spread over the device and with others.
 """
 
 import argparse
@@ -29,15 +30,15 @@ from targets import verdicts
 FOLDER = "crates/kvscatter-cuda/bench"
 PAGE = pathlib.Path("docs/cuda.md")
 PACKAGES = ("torch", "triton", "jax", "cupy-cuda13x", "cupy-cuda12x")
-# A case does not begin when less is left of the time.
+# A case does not begin if fewer seconds are left.
 LONGEST_CASE = 40
 OF_A_CASE = 5  # seconds of timing
-# Of the device's memory, for each of caches, what they should hold, and updates.
+# The share of the device's memory for each of caches, their expected contents, and updates.
 SHARE = 0.12
 
 
 def main() -> int:
-    """0 where everything was measured or tested, and was right."""
+    """Returns 0 if everything was measured or tested, and all results were right."""
     given = options().parse_args()
     if given.self_test:
         import self_test
@@ -67,7 +68,7 @@ def main() -> int:
 
 
 def options() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="cargo xtask bench-gpu")
     parser.add_argument("--library", type=pathlib.Path, metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--driver", type=pathlib.Path, metavar="FILE", help=argparse.SUPPRESS)
@@ -98,7 +99,10 @@ def options() -> argparse.ArgumentParser:
 
 
 def measure(cases: list[Case], library_file: pathlib.Path, seconds: float, of_choices: bool = False) -> Run:
-    """All cases for which there is time: ours beside everyone else, or beside itself with other choices."""
+    """Measures all cases for which there is time.
+
+    Our write is measured next to others, or next to itself with other choices.
+    """
     begin = time.monotonic()
     random.seed(1)
     if why := missing():
@@ -132,7 +136,7 @@ def measure(cases: list[Case], library_file: pathlib.Path, seconds: float, of_ch
 
 
 def missing() -> str | None:
-    """What has to be here."""
+    """Returns what is missing on this machine, if anything."""
     try:
         import torch
     except ImportError as why:
@@ -141,7 +145,7 @@ def missing() -> str | None:
 
 
 def line(result: Result) -> str:
-    """How it went, as soon as it is known."""
+    """Returns a line about one case, printed as soon as the case is measured."""
     times = (f"{name} {report.shown(result.median(name, 'replayed'))}" for name in result.samples)
     return f"{result.case.says}: {', '.join(times)} µs" + "".join(
         f"; no {name}: {why}" for name, why in result.absent.items()
@@ -149,7 +153,7 @@ def line(result: Result) -> str:
 
 
 def machine(name: str) -> str:
-    """The GPU, its driver, and who was compared."""
+    """Returns the GPU, its driver, and the versions of the libraries."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.split()
@@ -160,7 +164,7 @@ def machine(name: str) -> str:
 
 
 def packages() -> list[str]:
-    """Those that are installed, with their versions."""
+    """Returns the installed packages with their versions."""
     found = []
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""What is timed, and where each write goes."""
+"""The cases that are timed, and the slots of each write."""
 
 import dataclasses
 import random
@@ -7,10 +7,10 @@ HEADS = 8
 WIDTH = 128
 ELEMENT_BYTES = 2  # float16
 
-# Bytes per microsecond by which a case's length is guessed, and what a launch takes by itself.
+# The bytes per microsecond and the microseconds per launch with which the time of a case is estimated.
 GUESSED_RATE = 3e6
 GUESSED_LAUNCH = 1.5
-# Of all writes of one sample, in microseconds.
+# The time for all writes of one sample, in microseconds.
 SAMPLE = 1500
 FEWEST_WRITES = 8
 
@@ -22,22 +22,22 @@ class Case:
     batch: int
     rows: int
     capacity: int
-    # Each sample has a start of its own.
+    # Whether each sample has another start.
     is_ragged: bool = False
-    # Into a present beside the past, which stays.
+    # Whether the write goes into a present and keeps the past.
     is_functional: bool = False
-    # A key and a value cache, or more layers of them.
+    # A key and a value cache, or those of several layers.
     tensors: int = 2
     most_writes: int = 256
 
     @property
     def is_decode(self) -> bool:
-        """One row."""
+        """Returns whether the update has one row."""
         return self.rows == 1
 
     @property
     def says(self) -> str:
-        """Such as decode, B 64, ragged."""
+        """Returns the case in words, such as "decode, B 64, ragged"."""
         phase = "decode" if self.is_decode else f"prefill {self.rows}"
         what = [phase, f"B {self.batch}", "ragged" if self.is_ragged else "uniform"]
         if self.is_functional:
@@ -48,22 +48,22 @@ class Case:
 
     @property
     def update_bytes(self) -> int:
-        """Of all tensors."""
+        """The bytes in the updates of all tensors."""
         return self.tensors * self.batch * HEADS * self.rows * WIDTH * ELEMENT_BYTES
 
     @property
     def cache_bytes(self) -> int:
-        """Of all tensors."""
+        """The bytes in the caches of all tensors."""
         return self.tensors * self.batch * HEADS * self.capacity * WIDTH * ELEMENT_BYTES
 
     @property
     def copied_bytes(self) -> int:
-        """What has to be read, which is as much as has to be written."""
+        """The bytes that must be read, and as many must be written."""
         return self.cache_bytes if self.is_functional else self.update_bytes
 
     @property
     def writes(self) -> int:
-        """How many are timed together; each goes elsewhere."""
+        """The number of writes that are timed together. Each goes to another place."""
         guess = GUESSED_LAUNCH + 2 * self.copied_bytes / GUESSED_RATE
         return min(max(round(SAMPLE / guess), FEWEST_WRITES), self.most_writes)
 
@@ -76,7 +76,7 @@ PREFILL = [
     *[Case(1, rows, 8192) for rows in (512, 4096)],
     *[Case(8, rows, 8192, is_ragged) for rows in (512, 4096) for is_ragged in (False, True)],
 ]
-# Peers that take a launch for each tensor have graphs of thousands.
+# Fewer writes, because peers that take a launch for each tensor have graphs with thousands of launches.
 JOBS = [Case(batch, 1, 1024, batch > 1, tensors=64, most_writes=64) for batch in (1, 8, 64)]
 FUNCTIONAL = [
     *[Case(batch, 1, 4096, batch > 1, is_functional=True) for batch in (1, 8, 64)],
@@ -85,7 +85,7 @@ FUNCTIONAL = [
 ]
 CASES = [*DECODE, *PREFILL, *JOBS, *FUNCTIONAL]
 
-# For a machine without a GPU: the same, but small.
+# The same kinds of cases for a machine without a GPU, but small.
 SMALL = [
     dataclasses.replace(case, most_writes=5)
     for case in [
@@ -104,25 +104,31 @@ SMALL = [
 class Write:
     """One of a case's writes."""
 
-    # The set of caches, and the set of updates.
+    # The numbers of the set of caches and of the set of updates.
     caches: int
     update: int
     starts: tuple[int, ...]
 
 
 def cache_sets(case: Case, cache_level: int, memory: int) -> int:
-    """How many sets of caches take turns: at least four times the last cache level, and no more than `memory`."""
+    """Returns how many sets of caches are used in turn.
+
+    Together they are at least four times the last cache level, and no more than `memory`.
+    """
     wanted = max(2, -(-4 * cache_level // case.cache_bytes))
     return max(1, min(wanted, memory // case.cache_bytes, case.writes))
 
 
 def update_sets(case: Case, memory: int) -> int:
-    """How many sets of updates take turns: one for each write, where there is memory."""
+    """Returns how many sets of updates are used in turn: one for each write, if there is enough memory."""
     return max(1, min(case.writes, memory // case.update_bytes))
 
 
 def writes_of(case: Case, caches: int, updates: int) -> list[Write]:
-    """All writes of a case. Two into one set of caches go to different slots, while there are any left."""
+    """Returns all writes of a case.
+
+    Two writes into one set of caches go to different slots, as long as there are unused slots.
+    """
     numbers = random.Random(1)
     in_turn = -(-case.writes // caches)
     starts = []
@@ -139,7 +145,7 @@ def writes_of(case: Case, caches: int, updates: int) -> list[Write]:
 
 
 def slots(case: Case, count: int, numbers: random.Random) -> list[int]:
-    """Starts in some order, none twice before all have come."""
+    """Returns starts in random order. None is repeated before all have been used."""
     free = list(range(0, case.capacity - case.rows, case.rows)) or [0]
     numbers.shuffle(free)
     return [free[turn % len(free)] for turn in range(count)]

@@ -1,4 +1,4 @@
-"""What decides how a launch is spread over the device, each choice changed in turn: ours alone, beside the default."""
+"""Times each choice of how a launch is spread over the device, changed in turn, next to the default."""
 
 import ctypes
 import statistics
@@ -7,7 +7,7 @@ import report
 from names import AGAIN, OURS
 from results import Result, Run
 
-# In the order of the crate's struct, with values that are tried in place of the default.
+# The values that are tried instead of the default, in the order of the crate's struct.
 VALUES = {
     "small_table_jobs": (0,),
     "max_threads_per_block": (64, 128),
@@ -18,13 +18,13 @@ VALUES = {
 
 
 class Choices(ctypes.Structure):
-    """As the crate has it."""
+    """The struct `LaunchConfig` of the crate."""
 
     _fields_ = [(name, ctypes.c_uint32) for name in VALUES]
 
 
 def variations(default: Choices) -> dict[str, Choices]:
-    """By words such as `min_blocks_per_multiprocessor 4 → 8`."""
+    """Returns the changed choices by names such as `min_blocks_per_multiprocessor 4 → 8`."""
     found = {}
     for name, values in VALUES.items():
         for value in values:
@@ -35,7 +35,7 @@ def variations(default: Choices) -> dict[str, Choices]:
 
 
 def page(run: Run) -> str:
-    """Everything that people read, as Markdown."""
+    """Returns the whole report, as Markdown."""
     parts = [
         f"{run.machine}.",
         "Times with one choice changed over those of the default: below 1 is faster. **Bold**: further from 1 than the "
@@ -52,7 +52,7 @@ def page(run: Run) -> str:
 
 
 def table(run: Run, what: str) -> str:
-    """A case a row, a choice a column."""
+    """Returns a table with a row for each case and a column for each choice."""
     names = list(dict.fromkeys(name for result in run.results for name in result.samples))
     changed = [name for name in names if name not in (OURS, AGAIN)]
     lines = [report.row(["", "default, µs", "A/A", *changed]), f"|---|{'--:|' * (len(changed) + 2)}"]
@@ -65,7 +65,7 @@ def table(run: Run, what: str) -> str:
 
 
 def cell(result: Result, name: str, what: str) -> str:
-    """One choice in one case."""
+    """Returns the cell for one choice in one case."""
     ratio, alike = result.ratio(name, OURS, what), result.spread(AGAIN, OURS, what)
     if ratio is None or alike is None:
         return report.NONE
@@ -73,6 +73,6 @@ def cell(result: Result, name: str, what: str) -> str:
 
 
 def mean(ratios: list[float | None]) -> str:
-    """Of the cases that were measured."""
+    """Returns the geometric mean of the cases that were measured."""
     found = [ratio for ratio in ratios if ratio is not None]
     return f"{statistics.geometric_mean(found):.2f}" if found else report.NONE

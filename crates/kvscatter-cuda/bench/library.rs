@@ -1,6 +1,7 @@
-//! What `bench_gpu.py` calls: the crate's own `prepare` and `launch` as C functions, for `ctypes`.
+//! The crate's `prepare` and `launch` as C functions, which `bench_gpu.py` calls through `ctypes`.
 //!
-//! The host's time for a launch is taken here, since a call from Python takes as long as several of them.
+//! The host's time for a launch is measured here, because a call from Python takes as long as several
+//! launches.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -26,9 +27,9 @@ pub struct Shape {
     rows: u64,
     capacity: u64,
     width: u64,
-    /// Not 0: into a present beside the past.
+    /// If not 0, the write goes into a present and keeps the past.
     functional: u64,
-    /// Not 0: a launch with a bad start writes nothing.
+    /// If not 0, a launch with a bad start writes nothing.
     skip_all: u64,
 }
 
@@ -46,13 +47,13 @@ thread_local! {
 
 static CUDA: OnceLock<Cuda> = OnceLock::new();
 
-/// What the last function that failed on this thread says, until the next one fails.
+/// Returns the message of the last error on this thread. It is valid until the next error.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvscatter_bench_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())
 }
 
-/// Loads this machine's driver, or the one at a path; 0 unless it fails. It comes before everything else.
+/// Loads this machine's driver, or the driver at a path, and returns 0 if it succeeds. Call it first.
 ///
 /// # Safety
 /// `driver` is null, or ends with a zero and is the path of a CUDA driver.
@@ -61,7 +62,8 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
     let cuda = if driver.is_null() {
         Cuda::new().map_err(Failure::from)
     } else {
-        // SAFETY: `driver` is not null, so it points to a text that ends with a zero (this function's contract).
+        // SAFETY: `driver` is not null, so it points to a text that ends with a zero (this function's
+        // contract).
         let path = unsafe { CStr::from_ptr(driver) };
         path.to_str().map_err(Failure::from).and_then(|path| {
             // SAFETY: the text is the path of a CUDA driver (this function's contract).
@@ -71,17 +73,19 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
     i32::from(ok_or_record(cuda.map(|cuda| CUDA.get_or_init(|| cuda))).is_none())
 }
 
-/// How a write is spread over the device, if nobody says otherwise.
+/// Writes the default spread of a write over the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvscatter_bench_choices(choices: &mut LaunchConfig) {
     *choices = LaunchConfig::DEFAULT;
 }
 
-/// A write in the context that is current, without choices as it is usually; null if it fails.
+/// Prepares a write in the current context, and returns null if it fails. If `choices` is null, the defaults
+/// apply.
 ///
 /// # Safety
-/// `addresses` has two numbers for each tensor: its cache and its update, or three in the functional form: present, past
-/// and update. Each is device memory as large as the shape says, until the write is freed.
+/// `addresses` has two numbers for each tensor, its cache and its update. In the functional form it has
+/// three: present, past and update. Each is the address of device memory with the size of the shape, until
+/// the write is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_prepare(
     shape: &Shape,
@@ -96,24 +100,25 @@ pub unsafe extern "C" fn kvscatter_bench_prepare(
     ok_or_record(prepared).map_or(null_mut(), |prepared| Box::into_raw(Box::new(prepared)))
 }
 
-/// Frees it; null is nothing.
+/// Frees a write, or does nothing with null.
 ///
 /// # Safety
-/// [`kvscatter_bench_prepare`] has made it, and it is not used again.
+/// [`kvscatter_bench_prepare`] returned the pointer, and it is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut BenchWrite) {
     if !prepared.is_null() {
-        // SAFETY: `kvscatter_bench_prepare` made it with `Box::into_raw`, and it is not used again (this function's
-        // contract).
+        // SAFETY: `kvscatter_bench_prepare` made the pointer with `Box::into_raw`, and it is not used again
+        // (this function's contract).
         drop(unsafe { Box::from_raw(prepared) });
     }
 }
 
-/// Launches it; 0 unless it fails. Without a status where that is 0.
+/// Launches a write, and returns 0 if it succeeds. If `status` is 0, there is no status.
 ///
 /// # Safety
-/// The stream is one of the context that was current when it was prepared, 0 for the legacy default stream. `starts` are
-/// as many 64-bit numbers on the device as the shape has samples; they and the status live until the launch has run.
+/// The stream belongs to the context that was current when the write was prepared, or is 0 for the legacy
+/// default stream. `starts` is the address of as many 64-bit numbers on the device as the shape has samples.
+/// They and the status live until the launch has run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_launch(
     prepared: &BenchWrite,
@@ -121,16 +126,16 @@ pub unsafe extern "C" fn kvscatter_bench_launch(
     starts: u64,
     status: u64,
 ) -> i32 {
-    // SAFETY: the stream belongs to the context, which is current, and `starts` and the status are device memory until
-    // the launch has run (this function's contract, which is that of `launch`).
+    // SAFETY: the stream belongs to the context, which is current, and `starts` and the status are device
+    // memory until the launch has run (this function's contract, which is that of `launch`).
     let launched = unsafe { launch(prepared, stream, starts, status) };
     i32::from(ok_or_record(launched).is_none())
 }
 
-/// Launches one after the other, and gives back the nanoseconds that the host takes for all; -1 if one fails.
+/// Launches writes one after the other, and returns the nanoseconds of the host for all, or -1 if one fails.
 ///
 /// # Safety
-/// Both lists have `count` numbers, each of which [`kvscatter_bench_launch`] may be called with.
+/// Both lists have `count` entries, and [`kvscatter_bench_launch`] may be called with each of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_time(
     prepared: *const &BenchWrite,
@@ -145,8 +150,8 @@ pub unsafe extern "C" fn kvscatter_bench_time(
     let starts = unsafe { slice::from_raw_parts(starts, count) };
     let begin = Instant::now();
     let launched = prepared.iter().zip(starts).try_for_each(|(prepared, starts)| {
-        // SAFETY: `kvscatter_bench_launch`, whose contract is that of `launch`, may be called with each of these (this
-        // function's contract).
+        // SAFETY: `kvscatter_bench_launch`, whose contract is that of `launch`, may be called with each of
+        // these (this function's contract).
         unsafe { launch(prepared, stream, *starts, status) }
     });
     let nanoseconds = begin.elapsed().as_nanos();
@@ -185,19 +190,19 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> 
 }
 
 /// # Safety
-/// The stream is one of the context that was current when the write was prepared, which is current now, or 0. `starts` are
-/// `prepared.batch` 64-bit numbers on the device; they, the status and the buffers of the write live until the launch has
-/// run.
+/// The stream is 0 or belongs to the context that was current when the write was prepared, and that context
+/// is current now. `starts` is the address of `prepared.batch` 64-bit numbers on the device. They, the status
+/// and the buffers of the write live until the launch has run.
 unsafe fn launch(prepared: &BenchWrite, stream: u64, starts: u64, status: u64) -> Result<(), Failure> {
     let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
     let indices = DeviceCallIndices::new(DeviceList::i64(starts, prepared.batch));
     let status = if status == 0 { None } else { Some(DeviceStatus::at(status)?) };
-    // SAFETY: the stream belongs to the current context, and the list, the status and the buffers of the write are memory
-    // of it until the launch has run (this function's contract).
+    // SAFETY: the stream belongs to the current context, and the list, the status and the buffers of the
+    // write are memory of it until the launch has run (this function's contract).
     Ok(unsafe { prepared.write.launch(stream, &indices, status) }?)
 }
 
-/// What there is, if nothing failed; otherwise the words for [`kvscatter_bench_error`].
+/// Returns the value, or records the message for [`kvscatter_bench_error`] if there is an error.
 fn ok_or_record<T>(result: Result<T, Failure>) -> Option<T> {
     result
         .inspect_err(|failure| {

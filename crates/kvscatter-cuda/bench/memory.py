@@ -1,4 +1,4 @@
-"""The tensors of a case, painted, and what must be in them afterwards."""
+"""The painted tensors of a case, and their expected contents after the writes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ import torch
 from cases import HEADS, WIDTH, Case, Write, cache_sets, update_sets, writes_of
 from place import Place
 
-# Elements around each cache that nobody may write.
+# The number of elements around each cache that no write may touch.
 GUARD = 4096
-# Finite float16 numbers, since some peers compute with them.
+# A bound that gives finite float16 numbers, because some peers compute with them.
 PAINTS = 0x4000
 
 Tensors = list[torch.Tensor]
@@ -25,24 +25,24 @@ class Block:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """Without the guards."""
+        """The tensor without the guards."""
         return self.whole[GUARD:-GUARD].view(self.shape)
 
     def copy(self) -> "Block":
-        """With its guards."""
+        """Returns a copy with its guards."""
         return Block(self.whole.clone(), self.shape)
 
     def paint(self, seed: int) -> None:
-        """Fills tensor and guards; the same with the same seed."""
+        """Fills the tensor and its guards with numbers that depend only on the seed."""
         generator = torch.Generator(self.whole.device).manual_seed(seed)
         self.whole.view(torch.int16).random_(0, PAINTS, generator=generator)
 
 
 class Memory:
-    """Caches, updates and starts of all writes of a case."""
+    """The caches, updates and starts of all writes of a case."""
 
     def __init__(self, case: Case, place: Place, cache_level: int, budget: int) -> None:
-        """`budget`: bytes that one of the caches, what they should hold, and the updates may each take."""
+        """Allocates at most `budget` bytes each for the caches, their expected contents, and the updates."""
         self.case = case
         self.place = place
         self.device = place.device
@@ -58,13 +58,13 @@ class Memory:
                 for _ in range(count)
             ]
 
-        # What is written: caches, or presents.
+        # The tensors that are written: caches, or presents.
         self.written = blocks(sets, case.capacity)
         self.kept = blocks(sets, case.capacity) if case.is_functional else []
         self.new = blocks(updates, case.rows)
         for seed, block in enumerate(block for group in (*self.kept, *self.new) for block in group):
             block.paint(seed)
-        # Each in memory of its own, and so aligned.
+        # Each list has separate memory, so that it is aligned.
         self.starts = [place.empty(case.batch, torch.int64) for _ in self.writes]
         for starts, write in zip(self.starts, self.writes, strict=True):
             starts.copy_(torch.tensor(write.starts))
@@ -73,26 +73,29 @@ class Memory:
 
     @property
     def caches(self) -> list[Tensors]:
-        """What is written, by sets: caches, or presents."""
+        """The tensors that are written, by sets: caches, or presents."""
         return [[block.tensor for block in blocks] for blocks in self.written]
 
     @property
     def pasts(self) -> list[Tensors]:
-        """What the functional form keeps."""
+        """The pasts of the functional form, by sets."""
         return [[block.tensor for block in blocks] for blocks in self.kept]
 
     @property
     def updates(self) -> list[Tensors]:
-        """What is to be written, by sets."""
+        """The updates, by sets."""
         return [[block.tensor for block in blocks] for blocks in self.new]
 
     def paint(self) -> None:
-        """Everything as it was before any write."""
+        """Restores the contents before any write."""
         for seed, block in enumerate(block for blocks in self.written for block in blocks):
             block.paint(-1 - seed)
 
     def wrong(self, elsewhere: Sequence[Tensors] | None = None) -> str | None:
-        """Where something else is than should be, or in caches that are `elsewhere`, which have no guards."""
+        """Returns the first tensor with a wrong value, if any.
+
+        `elsewhere` are caches that a library keeps in its own memory, without guards.
+        """
         for at, wanted in enumerate(self.wanted):
             for tensor, block in enumerate(wanted):
                 got = self.written[at][tensor].whole if elsewhere is None else elsewhere[at][tensor]
@@ -102,7 +105,7 @@ class Memory:
         return None
 
     def _wanted(self) -> list[list[Block]]:
-        """Every write after the other, a sample at a time."""
+        """Returns the expected contents, from one write after the other, a sample at a time."""
         self.paint()
         found = [[block.copy() for block in blocks] for blocks in self.written]
         for write in self.writes:

@@ -1,4 +1,4 @@
-"""What ways are called where they are compared."""
+"""The names of the ways to write, as they are compared."""
 
 OURS = "kvscatter"
 AGAIN = "kvscatter, again"

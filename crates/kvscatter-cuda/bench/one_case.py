@@ -1,4 +1,4 @@
-"""One case: everyone is checked, then timed, then checked again."""
+"""Measures one case. Each library is checked, then timed, then checked again."""
 
 import importlib
 import pathlib
@@ -17,16 +17,16 @@ HOST_ROUNDS = 15
 
 
 class WrongResult(Exception):
-    """Somebody writes something else."""
+    """The result of a write is wrong."""
 
 
 def installed(skipped: MutableMapping[str, str]) -> list[ModuleType]:
-    """The peers that are here; of the others it is noted why not."""
+    """Returns the installed peers. `skipped` receives the reasons for the others."""
     found = []
     for file in sorted(pathlib.Path(__file__).with_name("peers").glob("with_*.py")):
         try:
             found.append(importlib.import_module(f"peers.{file.stem}"))
-        except Exception as why:  # A package that is broken is as good as none.
+        except Exception as why:  # A broken package counts as not installed.
             skipped[file.stem.removeprefix("with_")] = one_line(why)
     return found
 
@@ -40,7 +40,7 @@ def measure(
     seconds: float,
     of_choices: bool = False,
 ) -> Result:
-    """Times of everyone whose results are right; ours must be."""
+    """Returns the times of all libraries with right results. A wrong result of our write is an error."""
     memory = Memory(case, gpu.place, gpu.cache_level, budget)
     if not case.is_functional:
         check_contract(library, memory)
@@ -55,7 +55,7 @@ def measure(
                 graphs[way.name] = graph
             ways.append(way)
         except Exception as why:
-            # Whatever a peer raises is its own; ours must not.
+            # A peer may fail, but our write must not.
             if way.role in (Role.OURS, Role.VARIANT):
                 raise
             absent[way.name] = one_line(why)
@@ -64,7 +64,7 @@ def measure(
         memory.place.synchronize()
         host.append(ours.host_time())
     samples = gpu.measure(ways, graphs, len(memory.writes), seconds)
-    # Everyone has written the same again and again, at full speed.
+    # By now, every library has made the same writes many times, at full speed.
     refuse_wrong(memory, "all together", memory.wrong())
     ours.close()
     names = [way.name for way in ways if way.role is Role.PEER]
@@ -72,18 +72,18 @@ def measure(
 
 
 def ways_of(peers: Sequence[ModuleType], memory: Memory, absent: MutableMapping[str, str]) -> list[Way]:
-    """Those of the peers that can write this case."""
+    """Returns the ways of the peers that can write this case."""
     found: list[Way] = []
     for peer in peers:
         try:
             found.extend(peer.ways(memory))
-        except Exception as why:  # Absent, or a peer's own: no memory left.
+        except Exception as why:  # Absent, or an error of the peer, such as no memory left.
             absent[peer.__name__.removeprefix("peers.with_")] = one_line(why)
     return found
 
 
 def check(memory: Memory, way: Way, work: Callable[[], object]) -> None:
-    """All writes into painted caches, once; all of these are compared, with what is around them."""
+    """Runs all writes once into painted caches, and compares all caches and their guards."""
     memory.place.synchronize()
     memory.paint()
     way.start_over()
@@ -98,18 +98,18 @@ def check(memory: Memory, way: Way, work: Callable[[], object]) -> None:
 
 
 def refuse_wrong(memory: Memory, name: str, wrong: str | None) -> None:
-    """Raises where there is something wrong."""
+    """Raises `WrongResult` if there is a wrong value."""
     if wrong:
         raise WrongResult(f"{memory.case.says}: {name}: {wrong} is not what it should be")
 
 
 def enqueue_all(memory: Memory, way: Way) -> None:
-    """Every write once."""
+    """Runs every write once."""
     for number in range(len(memory.writes)):
         way.write(number)
 
 
 def one_line(why: BaseException) -> str:
-    """Of any error, and not too long."""
+    """Returns the message of an error in one line of limited length."""
     words = " ".join(str(why).split()) or type(why).__name__
     return words if len(words) <= 160 else f"{words[:157]}..."

@@ -17,7 +17,7 @@ STATUS_BYTES = 16
 
 
 class Shape(ctypes.Structure):
-    """As `library.rs` has it."""
+    """The struct `Shape` of `library.rs`."""
 
     _fields_ = [
         (name, ctypes.c_uint64)
@@ -26,14 +26,14 @@ class Shape(ctypes.Structure):
 
 
 class Failed(Exception):
-    """What the library says."""
+    """An error of the library."""
 
 
 class Library:
-    """The functions, with the types that they take."""
+    """The functions, with their types."""
 
     def __init__(self, path: pathlib.Path, driver: pathlib.Path | None = None) -> None:
-        """Loads it, and the driver behind it: this machine's, or another."""
+        """Loads the library, and the driver that it uses: this machine's, or another one."""
         library = ctypes.CDLL(str(path.resolve()))
         numbers, pointer = ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p
         self._error = library.kvscatter_bench_error
@@ -64,7 +64,7 @@ class Library:
             raise Failed(self.error())
 
     def choices(self) -> Choices:
-        """How a write is spread over the device, if nobody says otherwise."""
+        """Returns the default spread of a write over the device."""
         found = Choices()
         self._choices(ctypes.byref(found))
         return found
@@ -72,7 +72,11 @@ class Library:
     def prepare(
         self, case: Case, addresses: Sequence[int], skip_all: bool, choices: Choices | None = None
     ) -> int:
-        """`addresses`: cache and update of each tensor; present, past and update in the functional form."""
+        """Prepares a write, and returns its handle.
+
+        `addresses` are the cache and the update of each tensor, or in the functional form the present, past
+        and update.
+        """
         shape = Shape(case.batch, HEADS, case.rows, case.capacity, WIDTH, case.is_functional, skip_all)
         chosen = ctypes.byref(choices) if choices else None
         found = self._prepare(ctypes.byref(shape), numbers(addresses), case.tensors, chosen)
@@ -81,7 +85,7 @@ class Library:
         return int(found)
 
     def time(self, writes: Sequence[int], starts: Sequence[int], stream: int, status: int) -> float:
-        """Microseconds of the host for each of these launches, one after the other, called from Rust."""
+        """Returns the microseconds of the host per launch. Rust makes the launches one after the other."""
         handles = (ctypes.c_void_p * len(writes))(*writes)
         nanoseconds = self._time(handles, numbers(starts), len(writes), stream, status)
         if nanoseconds < 0:
@@ -89,15 +93,15 @@ class Library:
         return float(nanoseconds) / len(writes) / 1e3
 
     def error(self) -> str:
-        """The last one."""
+        """Returns the last error."""
         return bytes(self._error()).decode()
 
 
 class Ours:
-    """Prepared writes of a case, one for each of its writes."""
+    """The prepared writes of a case."""
 
     def __init__(self, library: Library, memory: Memory) -> None:
-        """Prepares them as they are usually."""
+        """Prepares the writes with the default choices."""
         self.library = library
         self.memory = memory
         self.status = memory.place.empty(STATUS_BYTES, torch.uint8).zero_()
@@ -106,7 +110,7 @@ class Ours:
         self.usual = self._prepare()
 
     def ways(self) -> list[Way]:
-        """The write twice, and what options cost."""
+        """Returns the write twice, and the write with other options."""
         skip_all = self._prepare(skip_all=True)
         return [
             *self._twice(),
@@ -115,7 +119,7 @@ class Ours:
         ]
 
     def ways_of_choices(self) -> list[Way]:
-        """The write twice, and with each choice changed."""
+        """Returns the write twice, and the write with each choice changed."""
         status = self.status.data_ptr()
         varied = variations(self.library.choices()).items()
         ways = (
@@ -124,12 +128,12 @@ class Ours:
         return [*self._twice(), *ways]
 
     def host_time(self) -> float:
-        """Microseconds of the host for a launch."""
+        """Returns the microseconds of the host for a launch."""
         stream, status = self.memory.place.stream(), self.status.data_ptr()
         return self.library.time(self.usual, self.starts, stream, status)
 
     def close(self) -> None:
-        """Frees what was prepared."""
+        """Frees the prepared writes."""
         while self._prepared:
             self.library.free(self._prepared.pop())
 
@@ -144,7 +148,7 @@ class Ours:
         return found
 
     def _twice(self) -> list[Way]:
-        # A comparison with itself says what the others' are worth.
+        # A comparison of the write with itself shows the accuracy of the other comparisons.
         return [
             Way(name, Role.OURS, self._writer(self.usual, self.status.data_ptr())) for name in (OURS, AGAIN)
         ]
@@ -160,7 +164,10 @@ class Ours:
 
 
 def check_contract(library: Library, memory: Memory) -> None:
-    """A launch in place with a bad start leaves that sample, writes the others and says so; SkipAll writes nothing."""
+    """Checks a launch in place with a bad start.
+
+    The launch leaves that sample, writes the others and counts the sample. With SkipAll it writes nothing.
+    """
     case, write = memory.case, memory.writes[0]
     bad, value = case.batch - 1, case.capacity + 7
     starts = memory.place.empty(case.batch, torch.int64).copy_(memory.starts[0])
@@ -188,5 +195,5 @@ def check_contract(library: Library, memory: Memory) -> None:
 
 
 def numbers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_uint64]":
-    """As an array for C."""
+    """Returns the values as an array for C."""
     return (ctypes.c_uint64 * len(values))(*values)

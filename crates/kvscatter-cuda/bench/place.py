@@ -1,4 +1,4 @@
-"""Where the tensors of a case lie, and how to wait for what is done there."""
+"""The places in which the tensors of a case are allocated, and how to wait for work there."""
 
 import ctypes
 import pathlib
@@ -8,59 +8,59 @@ import torch
 
 
 class Place(Protocol):
-    """A device, or what stands in for one."""
+    """A device, or a substitute for one."""
 
     device: torch.device
 
     def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Memory for so many elements."""
+        """Allocates memory for so many elements."""
 
     def stream(self) -> int:
-        """The current one, as a number for C."""
+        """Returns the current stream, as a number for C."""
 
     def synchronize(self) -> None:
-        """Waits for all that was enqueued."""
+        """Waits for all work that was enqueued."""
 
 
 class Gpu:
     """PyTorch's current device."""
 
     def __init__(self) -> None:
-        """There is one."""
+        """Takes the current device, which must exist."""
         self.device = torch.device("cuda", torch.cuda.current_device())
 
     def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Of PyTorch."""
+        """Allocates memory of PyTorch."""
         return torch.empty(count, dtype=dtype, device=self.device)
 
     def stream(self) -> int:
-        """PyTorch's."""
+        """Returns PyTorch's current stream."""
         return int(torch.cuda.current_stream().cuda_stream)
 
     def synchronize(self) -> None:
-        """All streams."""
+        """Waits for all streams."""
         torch.cuda.synchronize()
 
 
 class Cpu:
-    """No device: for those who also run on a CPU."""
+    """The CPU, for libraries that also run without a device."""
 
     device = torch.device("cpu")
 
     def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Of PyTorch."""
+        """Allocates memory of PyTorch."""
         return torch.empty(count, dtype=dtype)
 
     def stream(self) -> int:
-        """The default one."""
+        """Returns the default stream."""
         return 0
 
     def synchronize(self) -> None:
-        """Nothing is ever enqueued."""
+        """Returns at once, because nothing is ever enqueued."""
 
 
 class FakeDriver:
-    """The driver of the crate's tests, whose device memory is memory."""
+    """The crate's simulated driver, whose device memory is host memory."""
 
     device = torch.device("cpu")
 
@@ -73,18 +73,18 @@ class FakeDriver:
         self._call("cuCtxSetCurrent", context)
 
     def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Of the driver, which takes no other; it is never freed."""
+        """Allocates memory of the driver, which accepts no other. The memory is never freed."""
         address, size = ctypes.c_uint64(), count * dtype.itemsize
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         memory = (ctypes.c_uint8 * size).from_address(address.value)
         return torch.frombuffer(memory, dtype=dtype)
 
     def stream(self) -> int:
-        """The default one."""
+        """Returns the default stream."""
         return 0
 
     def synchronize(self) -> None:
-        """Runs what was launched."""
+        """Runs the launches."""
         self._call("cuCtxSynchronize")
 
     def _call(self, name: str, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""The tables, and where they go."""
+"""The tables of a run, and how they are put into the page."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ NONE = "–"
 
 
 def page(run: Run) -> str:
-    """Everything that people read, as Markdown."""
+    """Returns the whole report, as Markdown."""
     bandwidth = (
         f"A copy of 2 GiB in the same run moves {run.copy_bandwidth / 1e6:.3g} TB/s, read and written."
     )
@@ -31,17 +31,17 @@ def page(run: Run) -> str:
 
 
 def paragraphs(parts: list[str]) -> str:
-    """Those that say something."""
+    """Joins the paragraphs that are not empty."""
     return "\n\n".join([*filter(None, parts), ""])
 
 
 def left_out(run: Run) -> str:
-    """Who and what, and why."""
+    """Returns the list of libraries and cases that were left out, with the reasons."""
     return "\n".join(f"- left out: {name}: {why}" for name, why in run.skipped.items())
 
 
 def replayed(run: Run) -> str:
-    """A case a row."""
+    """Returns a table with a row for each case."""
     what = "replayed"
     lines = [
         "| | kvscatter | of the copy bandwidth | × cudaMemcpyAsync | best peer | its time | × | no status | SkipAll "
@@ -66,7 +66,7 @@ def replayed(run: Run) -> str:
 
 
 def eager(run: Run) -> str:
-    """A case a row."""
+    """Returns a table with a row for each case."""
     what = "eager"
     lines = [
         "| | kvscatter | host | host, called from Rust | best peer | its time | × | A/A |",
@@ -87,7 +87,7 @@ def eager(run: Run) -> str:
 
 
 def everyone(run: Run) -> str:
-    """A case a row, a way a column."""
+    """Returns a table with a row for each case and a column for each way to write."""
     names = list(dict.fromkeys(name for result in run.results for name in result.samples))
     lines = [row(["", *names]), f"|---|{'--:|' * len(names)}"]
     for result in run.results:
@@ -100,7 +100,7 @@ def everyone(run: Run) -> str:
 
 
 def targets(found: list[Verdict]) -> str:
-    """A target a row."""
+    """Returns a table with a row for each target."""
     lines = [
         f"| target | limit | {' | '.join(WORDS)} | worst case | its value |",
         "|---|--:|--:|--:|--:|---|--:|",
@@ -114,32 +114,32 @@ def targets(found: list[Verdict]) -> str:
 
 
 def beside(result: Result, peer: str | None, what: str) -> list[str]:
-    """The best peer, its time, and ours over it."""
+    """Returns the best peer, its time, and the ratio of our time to it."""
     if peer is None:
         return [NONE, NONE, NONE]
     return [peer, shown(result.median(peer, what)), shown(result.ratio(OURS, peer, what))]
 
 
 def spread(result: Result, what: str) -> str:
-    """Of the write over itself."""
+    """Returns the spread of the write compared with itself."""
     found = result.spread(AGAIN, OURS, what)
     return f"{found[0]:.2f} – {found[1]:.2f}" if found else NONE
 
 
 def shown(value: float | None) -> str:
-    """Three digits."""
+    """Returns a number with three digits."""
     if value is None:
         return NONE
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def row(cells: list[str]) -> str:
-    """Of a table."""
+    """Returns a row of a table."""
     return f"| {' | '.join(cells)} |"
 
 
 def write_docs(document: pathlib.Path, text: str) -> None:
-    """Puts it between the markers."""
+    """Puts the text between the markers of the page."""
     before, rest = document.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     document.write_text("\n\n".join([before + BEGIN, text.rstrip(), END]) + after, encoding="utf-8")

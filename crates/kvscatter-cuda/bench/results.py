@@ -1,4 +1,4 @@
-"""What was measured, and as JSON."""
+"""The measured times, and their form as JSON."""
 
 import dataclasses
 import statistics
@@ -11,45 +11,48 @@ Numbers = list[float]
 
 @dataclasses.dataclass
 class Samples:
-    """Microseconds per write, one number for each round; empty where there is nothing to measure."""
+    """Microseconds per write, one number for each round. Empty if nothing can be measured."""
 
     eager: Numbers = dataclasses.field(default_factory=list)
     replayed: Numbers = dataclasses.field(default_factory=list)
-    # What the host does meanwhile.
+    # The time of the host.
     host: Numbers = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Result:
-    """One case."""
+    """The times of one case."""
 
     case: Case
-    # By the name of the way.
+    # The samples by the name of the way.
     samples: dict[str, Samples]
     peers: list[str]
-    # Microseconds of the host for a launch that Rust calls.
+    # Microseconds of the host for a launch from Rust.
     host_in_rust: Numbers
-    # Who did not take part in this case, and why.
+    # The ways that did not take part in this case, with the reasons.
     absent: dict[str, str]
 
     def median(self, name: str, what: str) -> float | None:
-        """Of `eager`, `replayed` or `host`."""
+        """Returns the median of `eager`, `replayed` or `host`."""
         samples = self.samples.get(name)
         values = getattr(samples, what) if samples else []
         return statistics.median(values) if values else None
 
     def best_peer(self, what: str) -> str | None:
-        """The fastest of those that were measured so."""
+        """Returns the fastest peer with such a measurement."""
         times = {name: time for name in self.peers if (time := self.median(name, what)) is not None}
         return min(times, key=times.__getitem__) if times else None
 
     def ratio(self, of: str, to: str, what: str) -> float | None:
-        """The median of the ratio, round by round: slow moments fall on both."""
+        """Returns the median of the ratios of each round, in which slow moments affect both numbers."""
         pairs = self._pairs(of, to, what)
         return statistics.median(a / b for a, b in pairs) if pairs else None
 
     def spread(self, of: str, to: str, what: str) -> tuple[float, float] | None:
-        """The least and the greatest median ratio in blocks of rounds, and 1: for a way and itself."""
+        """Returns the least and the greatest median ratio in blocks of rounds.
+
+        This is for the comparison of a way with itself. The range always includes 1.
+        """
         pairs = self._pairs(of, to, what)
         size = max(1, len(pairs) // BLOCKS)
         blocks = [pairs[at : at + size] for at in range(0, len(pairs) - size + 1, size)]
@@ -67,23 +70,23 @@ BLOCKS = 4
 
 @dataclasses.dataclass
 class Run:
-    """One run of the bench on one machine."""
+    """One run of the benchmark on one machine."""
 
-    # Words for people: the GPU, the driver, the packages.
+    # A text with the GPU, the driver and the packages.
     machine: str
     # Bytes per microsecond, read and written.
     copy_bandwidth: float
     results: list[Result]
-    # Peers that are not here at all, and cases for which there was no time, with a reason.
+    # The peers that are not installed, and the cases for which there was no time, with the reasons.
     skipped: dict[str, str]
 
     def as_json(self) -> dict[str, Any]:
-        """Every sample."""
+        """Returns every sample."""
         return dataclasses.asdict(self)
 
     @staticmethod
     def of_json(found: dict[str, Any]) -> "Run":
-        """The opposite."""
+        """Returns the run for the result of `as_json`."""
         results = [
             Result(
                 Case(**result["case"]),

@@ -1,6 +1,6 @@
-"""What can be tried without a GPU: small cases on the CPU by all who run there, and the pages that follow.
+"""Tests small cases of all libraries that run without a GPU, and the pages with the results.
 
-With the library, and a driver for it that runs on the CPU, ours takes part.
+If a library and a simulated driver are given, our write takes part.
 """
 
 import json
@@ -26,8 +26,8 @@ MADE_UP = "no GPU: these times are made up"
 
 
 def run(cases: list[Case], library: pathlib.Path | None, driver: pathlib.Path | None) -> int:
-    """0 where everyone's results are right."""
-    # Read when Triton is imported: its kernels then run in Python.
+    """Returns 0 if the results of all libraries are right."""
+    # Triton reads this when it is imported, and then runs its kernels in Python.
     os.environ["TRITON_INTERPRET"] = "1"
     skipped: dict[str, str] = {}
     peers = one_case.installed(skipped)
@@ -53,7 +53,7 @@ def of_case(
     library: Library | None,
     of_choices: bool = False,
 ) -> Result:
-    """Checks everyone; times are made up, since the page wants some."""
+    """Checks all libraries. The times are made up, because the page needs some."""
     memory = Memory(case, place, CACHE_LEVEL, BUDGET)
     ways, ours = one_case.ways_of(peers, memory, skipped), None
     if library:

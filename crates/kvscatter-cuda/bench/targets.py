@@ -1,4 +1,4 @@
-"""What was promised for an H200, and whether a run keeps it."""
+"""The targets for an H200, and whether a run meets them."""
 
 import dataclasses
 import operator
@@ -13,11 +13,12 @@ JOBS_MICROSECONDS = 6.0
 PREFILL_ROWS = 4096
 PREFILL_SHARE = 0.90
 HOST_MICROSECONDS = 4.0
-# Of the best peer's time; where that is more than so many times the copy's, it has to be less than the peer's.
+# The limit of our time over the best peer's. If the peer takes more than EASY times as long as the copy, our
+# time must be less than the peer's.
 PEER_RATIO = 1.03
 EASY = 1.2
 
-# How a value is held to its limit.
+# The comparisons of a value with its limit.
 RELATIONS = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}
 
 
@@ -29,19 +30,19 @@ class Verdict:
     case: str
     value: float
     limit: float
-    # The least and the greatest that the spread of a comparison with itself makes of the value.
+    # The least and the greatest value within the spread of the comparison of our write with itself.
     least: float
     most: float
     relation: str = "≤"
 
     @property
     def is_at_least(self) -> bool:
-        """Whether more is better."""
+        """Returns whether more is better."""
         return self.relation == "≥"
 
     @property
     def judged(self) -> str:
-        """Whether the limit is kept, unless another run may say the opposite."""
+        """Returns whether the limit is met, unless another run could give the opposite result."""
         worst, best = (self.least, self.most) if self.is_at_least else (self.most, self.least)
         if self._keeps(worst):
             return "met"
@@ -52,12 +53,12 @@ class Verdict:
 
 
 def verdicts(run: Run) -> list[Verdict]:
-    """All targets in all cases that they are about."""
+    """Returns the verdicts about all targets in all their cases."""
     return [verdict for result in run.results for verdict in of_result(result, run.copy_bandwidth)]
 
 
 def of_result(result: Result, bandwidth: float) -> Iterator[Verdict]:
-    """The targets that this case is about."""
+    """Returns the verdicts about the targets of this case."""
     case = result.case
     replayed, spread = result.median(OURS, "replayed"), result.spread(AGAIN, OURS, "replayed") or (1.0, 1.0)
 
@@ -80,7 +81,7 @@ def of_result(result: Result, bandwidth: float) -> Iterator[Verdict]:
 
 
 def beside_peers(result: Result) -> Iterator[Verdict]:
-    """Eager and replayed."""
+    """Returns the verdicts about the best peer, eager and replayed."""
     for what in ("eager", "replayed"):
         peer = result.best_peer(what)
         if peer is None or (value := result.ratio(OURS, peer, what)) is None:
@@ -94,7 +95,7 @@ def beside_peers(result: Result) -> Iterator[Verdict]:
 
 
 def summary(found: list[Verdict]) -> list[tuple[str, dict[str, int], Verdict]]:
-    """For each target how many cases keep it, and the worst of them."""
+    """Returns, for each target, how many cases meet it, and its worst case."""
     by_target: dict[str, list[Verdict]] = {}
     for verdict in found:
         by_target.setdefault(verdict.target, []).append(verdict)

@@ -1,4 +1,4 @@
-"""Clocks: the device's, around many writes eager or replayed from a graph, and the host's, around enqueuing them."""
+"""Times many writes on the device, eager or replayed from a graph, and enqueuing them on the host."""
 
 import random
 import statistics
@@ -19,10 +19,10 @@ COPIES = 20
 
 
 class Clocks:
-    """Of the current device."""
+    """The clocks of the current device."""
 
     def __init__(self) -> None:
-        """Allocates what evicts its last cache level."""
+        """Allocates the memory that evicts the device's last cache level."""
         self.place = Gpu()
         self.device = self.place.device
         self.properties = torch.cuda.get_device_properties(self.device)
@@ -30,12 +30,12 @@ class Clocks:
         self._evicting = torch.empty(4 * self.cache_level, dtype=torch.uint8, device=self.device)
 
     def evict(self) -> None:
-        """Fills the last cache level with something else."""
+        """Fills the last cache level with other data."""
         self._evicting.random_()
         torch.cuda.synchronize()
 
     def copy_bandwidth(self) -> float:
-        """Bytes per microsecond, read and written, of one large copy; the median of some."""
+        """Returns bytes per microsecond, read and written, for one large copy, as a median of several."""
         to, from_ = (torch.empty(COPIED, dtype=torch.uint8, device=self.device).random_() for _ in range(2))
 
         def copy() -> float:
@@ -46,7 +46,7 @@ class Clocks:
         return 2 * COPIED / statistics.median(copy() for _ in range(COPIES))
 
     def captured(self, way: Way, writes: int) -> torch.cuda.CUDAGraph:
-        """All writes, one after the other."""
+        """Captures all writes, one after the other."""
         for number in range(writes):
             way.write(number)
         torch.cuda.synchronize()
@@ -57,7 +57,7 @@ class Clocks:
         return graph
 
     def eager(self, way: Way, writes: int) -> tuple[float, float]:
-        """Microseconds per write: the device's, and the host's for enqueuing it."""
+        """Returns microseconds per write: the device's, and the host's for enqueuing it."""
         self.evict()
         if way.wait:
             begin = time.perf_counter_ns()
@@ -73,14 +73,17 @@ class Clocks:
         return between_events(work) / writes, host
 
     def replayed(self, graph: torch.cuda.CUDAGraph, writes: int) -> float:
-        """Microseconds of the device per write."""
+        """Returns microseconds of the device per write."""
         self.evict()
         return between_events(graph.replay) / writes
 
     def measure(
         self, ways: list[Way], graphs: Mapping[str, torch.cuda.CUDAGraph], writes: int, seconds: float
     ) -> dict[str, Samples]:
-        """Every round has a sample of each, in an order that changes; fewer rounds where `seconds` are over."""
+        """Measures one sample of each way in every round, in an order that changes.
+
+        There are fewer rounds if `seconds` are over.
+        """
         found = {way.name: Samples() for way in ways}
         end = time.monotonic() + seconds
         order = list(ways)
@@ -102,7 +105,7 @@ class Clocks:
 
 
 def enqueue(way: Way, writes: int) -> float:
-    """Microseconds of the host per write."""
+    """Returns microseconds of the host per write."""
     write, numbers = way.write, range(writes)
     begin = time.perf_counter_ns()
     for number in numbers:
@@ -111,7 +114,7 @@ def enqueue(way: Way, writes: int) -> float:
 
 
 def between_events(work: Callable[[], object]) -> float:
-    """Microseconds of the device."""
+    """Returns microseconds of the device."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     work()

@@ -1,4 +1,4 @@
-"""A way to write: ours, or somebody else's."""
+"""A way to write: ours, or that of another library."""
 
 import dataclasses
 import enum
@@ -8,35 +8,35 @@ import torch
 
 
 class Role(enum.Enum):
-    """What a way is compared as."""
+    """The role of a way in the comparison."""
 
     OURS = "ours"
-    # Ours with other options, beside the comparison.
+    # Our write with other options, which is not part of the comparison.
     VARIANT = "variant"
     PEER = "peer"
-    # As many bytes, to no particular place.
+    # A copy of as many bytes, to other memory.
     CEILING = "ceiling"
 
 
 def nothing() -> None:
-    """What most have to do before a check."""
+    """Does nothing, which most ways need before a check."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Way:
-    """All tensors of one write of a case, by its number."""
+    """A way to write all tensors of one write of a case, by the write's number."""
 
     name: str
     role: Role
-    # Enqueues it on PyTorch's current stream, or on a stream of its own, for which `wait` waits.
+    # Enqueues the write on PyTorch's current stream, or on another stream, for which `wait` waits.
     write: Callable[[int], object]
-    # Whether a CUDA graph can hold it.
+    # Whether a CUDA graph can capture the write.
     is_capturable: bool = True
     wait: Callable[[], None] | None = None
-    # Its caches, where they are memory of its own.
+    # The way's caches, if it does not use the caches of the case.
     caches: Callable[[], Sequence[list[torch.Tensor]]] | None = None
     start_over: Callable[[], None] = nothing
 
 
 class Absent(Exception):
-    """A peer that is not here, or has no way to write this case; says why."""
+    """A peer is not installed, or cannot write this case. The message is the reason."""

@@ -1,5 +1,5 @@
-// The parts of CUDA that the kernels use, in C++: threads run one after the other. The kernels have no barrier, so
-// threads may run in any order.
+// The parts of CUDA that the kernels use, in C++. Threads run one after the other. The kernels have no
+// barrier, so threads may run in any order.
 #pragma once
 
 struct Dim3 {

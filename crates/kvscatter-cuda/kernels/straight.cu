@@ -1,7 +1,8 @@
-// The slot of one row, without the rest of a kernel. With IS_GOOD the compiler knows that every position is in range, and
-// leaves out what only bad ones need. `cargo xtask cuda-images` looks for divisions in it.
+// Computes the slot of one row, without the rest of a kernel. With IS_GOOD the compiler knows that every
+// position is in range, and leaves out the code that only bad positions need. `cargo xtask cuda-images`
+// searches the result for divisions.
 
-// The compiler cannot know it, so that a division stays one.
+// The compiler cannot know this value, so it cannot replace a division by it.
 static __constant__ unsigned int known_capacity;
 
 template <class T>

@@ -1,39 +1,39 @@
-//! The values that a launch passes to a kernel, as `kernels/abi.cuh` declares them.
+//! The types of the values that a launch passes to a kernel, as `kernels/abi.cuh` declares them.
 //!
-//! That file asserts the same sizes for its own structs when it is compiled, and the last test below reads its numbers.
-//! The tests that run the kernels cover the offsets.
+//! `abi.cuh` asserts the same sizes for its own structs when it is compiled, and the last test below reads
+//! its numbers. The tests that run the kernels cover the offsets.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
 
-/// Jobs of one launch in place.
+/// The maximum of jobs in one launch in place.
 pub(crate) const JOBS: usize = 128;
 
-/// Jobs of the kernels with a short table: keys and values.
+/// The maximum of jobs for the kernels with a short table, which are for keys and values.
 pub(crate) const FEW_JOBS: usize = 2;
 
-/// Jobs of one launch in functional form.
+/// The maximum of jobs in one launch in functional form.
 pub(crate) const PRESENT_JOBS: usize = 64;
 
 /// The maximum of vectors that one thread moves in one pass.
 pub(crate) const MAX_VECTORS_PER_THREAD: u32 = 4;
 
-/// Loops of a kernel besides those over samples and rows.
+/// The number of loops in a kernel besides those over samples and rows.
 pub(crate) const OTHER_LOOPS: usize = 4;
 
-/// The maximum of threads in a block: the kernels are compiled for as many.
+/// The maximum of threads in a block, for which the kernels are compiled.
 pub(crate) const THREADS: u32 = 256;
 
-/// 4-bit elements in a word.
+/// The number of 4-bit elements in a word.
 pub(crate) const WORD: u32 = 8;
 
-/// Words of a present that one warp writes, where 4-bit elements straddle bytes.
+/// The number of words of a present that one warp writes if 4-bit elements straddle bytes.
 pub(crate) const LINE: u32 = 32;
 
-/// A device's address.
+/// An address on a device.
 pub(crate) type Address = u64;
 
-/// One cache and its update: the addresses of their first elements.
+/// The addresses of the first elements of one cache and its update.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Job {
@@ -41,7 +41,7 @@ pub(crate) struct Job {
     pub(crate) update: Address,
 }
 
-/// The same in functional form.
+/// The addresses of the first elements of a present, its past and its update.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PresentJob {
@@ -50,27 +50,28 @@ pub(crate) struct PresentJob {
     pub(crate) update: Address,
 }
 
-/// A count, and the number that divides by it.
+/// A count, and the number that replaces the division by it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Divisor {
     pub(crate) count: u32,
-    /// [`magic`] of `count`.
+    /// The [`magic`] of `count`.
     pub(crate) magic: u32,
 }
 
-/// Strides of the cache and of the update, in units of the kernel: vectors of its width, or 4-bit elements.
+/// A count, and the strides of the cache and of the update in the kernel's units. A unit is a vector of the
+/// kernel's width, or a 4-bit element.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loop {
     pub(crate) dst_stride: i64,
     pub(crate) src_stride: i64,
     pub(crate) count: u32,
-    /// [`magic`] of `count`.
+    /// The [`magic`] of `count`.
     pub(crate) magic: u32,
 }
 
-/// Strides of all three tensors of the functional form.
+/// A count, and the strides of all three tensors of the functional form.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PresentLoop {
@@ -81,16 +82,19 @@ pub(crate) struct PresentLoop {
     pub(crate) magic: u32,
 }
 
-/// Divides numbers below 2^31 by `count`: 2^(31 + bits) / count, rounded up, where 2^bits is the smallest power of two
-/// that is not below `count`. As in Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
+/// Returns the multiplier that divides numbers below 2^31 by `count`.
+///
+/// It is 2^(31 + bits) / count, rounded up, where 2^bits is the smallest power of two that is not below
+/// `count`. The method is that of Granlund and Montgomery, "Division by invariant integers using
+/// multiplication", 1994.
 pub(crate) const fn magic(count: u32) -> u32 {
     let count = if count == 0 { 1 } else { count };
     let power = 1_u64 << (31 + (count as u64).next_power_of_two().trailing_zeros());
-    // `count` is more than half of 2^bits, so this is below 2^32. For 1 it is 2^31, which is not used.
+    // `count` is more than half of 2^bits, so the result is below 2^32. For 1 it is 2^31, which is not used.
     power.div_ceil(count as u64) as u32
 }
 
-/// The same for numbers below 2^63, with 2^(63 + bits).
+/// Returns the multiplier for numbers below 2^63, as [`magic`] does, with 2^(63 + bits).
 pub(crate) const fn magic_64(count: u32) -> u64 {
     let count = if count == 0 { 1 } else { count };
     let power = 1_u128 << (63 + (count as u64).next_power_of_two().trailing_zeros());
@@ -118,22 +122,23 @@ impl Loop {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteShape {
-    /// As many as the lists have.
+    /// The samples of the lists.
     pub(crate) samples: Loop,
-    /// Those of one sample of a padded update, or all tokens of a packed one.
+    /// The rows of one sample of a padded update, or all tokens of a packed update.
     pub(crate) rows: Loop,
-    /// Every other dimension outside a run.
+    /// All other dimensions outside a run.
     pub(crate) others: [Loop; OTHER_LOOPS],
-    /// From one layer of the cache to the next.
+    /// The stride from one layer of the cache to the next.
     pub(crate) layer_stride: i64,
-    /// Contiguous units on both sides.
+    /// The number of units that are contiguous on both sides.
     pub(crate) run: u32,
     pub(crate) capacity: u32,
     pub(crate) layers: u32,
     pub(crate) per_thread: u32,
-    /// 4-bit elements between the address of a job's cache and its first element: less than a word. 0 otherwise.
+    /// The number of 4-bit elements between the address of a job's cache and the cache's first element. It is
+    /// less than a word, and 0 if units are bytes.
     pub(crate) dst_begin: u32,
-    /// The same for the update: less than a byte.
+    /// The same number for the update, which is less than a byte.
     pub(crate) src_begin: u32,
 }
 
@@ -141,24 +146,28 @@ pub(crate) struct WriteShape {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PresentShape {
-    /// Its `others` is not used: the present may split its dimensions in another way.
+    /// The shape of the update. Its `others` is not used, because the present may split its dimensions in
+    /// another way.
     pub(crate) update: WriteShape,
     pub(crate) others: [PresentLoop; OTHER_LOOPS],
-    /// As many as the capacity; `src_stride` is the past's.
+    /// The slots, as many as the capacity. `src_stride` is the past's.
     pub(crate) slots: Loop,
     /// All samples of the cache.
     pub(crate) samples: Loop,
     pub(crate) layers: Loop,
-    /// [`magic_64`] of `update.run`. This and the following fields are for 4-bit elements that straddle bytes.
+    /// The [`magic_64`] of `update.run`. This and the following fields are for 4-bit elements that straddle
+    /// bytes.
     pub(crate) run_magic: u64,
-    /// Adjacent runs of one slot.
+    /// The number of adjacent runs in one slot.
     pub(crate) within: Divisor,
-    /// 4-bit elements between the address of a job's past and its first element, as `src_begin` of the update.
+    /// The number of 4-bit elements between the address of a job's past and the past's first element, as
+    /// `src_begin` of the update.
     pub(crate) past_begin: u32,
     pub(crate) unused: u32,
 }
 
-/// One launch's lists. An absent one is 0: slot 0, all rows, a padded update, layer 0, no report.
+/// The lists of one launch. An absent list is 0, which means slot 0, all rows, a padded update, layer 0, or
+/// no report.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call {
@@ -168,9 +177,9 @@ pub(crate) struct Call {
     pub(crate) layer: Address,
     pub(crate) status: Address,
     pub(crate) flags: u32,
-    /// The minimum of rows that a sample of a packed update brings.
+    /// The minimum of rows that a packed update brings for a sample.
     pub(crate) min_rows: u32,
-    /// The maximum.
+    /// The maximum of rows that a packed update brings for a sample.
     pub(crate) max_rows: u32,
     pub(crate) unused: u32,
 }
@@ -178,38 +187,41 @@ pub(crate) struct Call {
 pub(crate) const POSITIONS_I64: u32 = 1 << 0;
 pub(crate) const LENGTHS_I64: u32 = 1 << 1;
 pub(crate) const ROW_COUNTS_I64: u32 = 1 << 2;
-/// Row counts are cumulative lengths from 0, one more than samples; otherwise one per sample.
+/// Row counts are cumulative lengths from 0, one more than samples. Without this flag, there is one row count
+/// per sample.
 pub(crate) const CUMULATIVE: u32 = 1 << 3;
 /// Positions are lengths after the write, padding included.
 pub(crate) const FROM_END: u32 = 1 << 4;
 pub(crate) const CIRCULAR: u32 = 1 << 5;
-/// In a ring.
+/// In a ring, a negative position is bad.
 pub(crate) const REJECT_NEGATIVE: u32 = 1 << 6;
 /// A negative position skips its sample without being bad.
 pub(crate) const SKIP_NEGATIVE: u32 = 1 << 7;
 /// A launch with any bad index writes nothing.
 pub(crate) const SKIP_ALL: u32 = 1 << 8;
 
-/// In [`StatusWords::first_sample`]: the sample's length is bad, and not its position.
+/// A bit of [`StatusWords::first_sample`]: the sample's length is bad, not its position.
 pub(crate) const LENGTH: u32 = 1 << 31;
-/// The number of rows that a packed update brings for the sample is bad. Includes the bit of [`LENGTH`].
+/// Bits of [`StatusWords::first_sample`]: the number of rows that a packed update brings for the sample is
+/// bad. They include the bit of [`LENGTH`].
 pub(crate) const ROW_COUNT: u32 = LENGTH | 1 << 30;
-/// The layer is bad, for all samples.
+/// The value of [`StatusWords::first_sample`] if the layer is bad, for all samples.
 pub(crate) const LAYER: u32 = u32::MAX;
-/// The maximum of samples in a launch: their numbers leave the bits above free, and none equals `LAYER`.
+/// The maximum of samples in a launch. Their numbers leave the bits above free, and none equals `LAYER`.
 pub(crate) const MAX_SAMPLES: usize = (1 << 30) - 2;
 
 /// The bad indices that launches have counted since the caller cleared the status.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatusWords {
-    /// Samples with a bad index, each counted once per launch; a launch whose layer or whose lists as a whole are bad
-    /// counts all its samples, and at least 1.
+    /// The number of samples with a bad index, each counted once per launch. A launch whose layer is bad, or
+    /// whose list of rows as a whole is bad, counts all its samples, and at least 1.
     pub bad_samples: u32,
-    /// The first one of the first such launch. Bit 31: its length is bad rather than its position; bits 31
-    /// and 30: the number of rows that a packed update brings for it; all bits: the layer.
+    /// The first bad sample of the first such launch. If bit 31 is set, its length is bad rather than its
+    /// position. If bits 31 and 30 are set, the number of rows that a packed update brings for it is bad. If
+    /// all bits are set, the layer is bad.
     pub first_sample: u32,
-    /// The bad value. [`first`](Self::first) decodes both.
+    /// The bad value. [`first`](Self::first) decodes this and `first_sample`.
     pub first_value: i64,
 }
 
@@ -249,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// The division of the kernels.
+    /// Divides as the kernels do.
     fn over(number: u32, count: u32) -> u32 {
         if count == 1 {
             return number;
@@ -258,7 +270,7 @@ mod tests {
         u32::try_from(high).unwrap() >> (31 - (count - 1).leading_zeros())
     }
 
-    /// The same for 64 bits.
+    /// Divides 64-bit numbers as the kernels do.
     fn over_64(number: u64, count: u32) -> u64 {
         if count == 1 {
             return number;
@@ -288,7 +300,7 @@ mod tests {
         assert_eq!(magic_64(0), magic_64(1));
     }
 
-    /// Every number in `abi.cuh`, by its name in both files.
+    /// Compares every number in `abi.cuh` with the number of the same name here.
     #[test]
     fn the_kernels_have_the_same_numbers() {
         let ours: BTreeMap<_, _> = [
@@ -317,7 +329,7 @@ mod tests {
         assert_eq!(numbers(include_str!("../kernels/abi.cuh")), ours);
     }
 
-    /// The numbers that a source defines as `NAME = 4`, `NAME = 0xF` or `NAME = 1 << 2`.
+    /// Returns the numbers that a source defines as `NAME = 4`, `NAME = 0xF` or `NAME = 1 << 2`.
     fn numbers(source: &str) -> BTreeMap<&str, u64> {
         let number = |text: &str| match text.trim_end_matches('u').strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16).unwrap(),

@@ -1,4 +1,4 @@
-//! The bad indices that launches counted, as the errors that the CPU returns for them.
+//! Converts the bad indices that launches counted to the errors that the CPU returns for them.
 
 use kvscatter::device::ListValue;
 use kvscatter::{Convention, Error as CoreError};
@@ -11,14 +11,15 @@ use crate::write::Form;
 use crate::{CudaError, DeviceWrite};
 
 impl StatusWords {
-    /// Returns the first bad index since the status was cleared, or `None` if there is none. Nothing is read from the
-    /// device, so the words may be a copy that the caller made without waiting.
+    /// Returns the first bad index since the status was cleared, or `None` if there is none.
+    ///
+    /// Nothing is read from the device, so the words may be a copy that the caller made without waiting.
     #[must_use]
     pub fn first(self) -> Option<FirstBad> {
         (self.bad_samples > 0).then(|| self.first_bad())
     }
 
-    /// The same for words that have one.
+    /// Returns the first bad index of words that have one.
     fn first_bad(self) -> FirstBad {
         let Self { first_sample, first_value: value, .. } = self;
         let list = match first_sample & ROW_COUNT {
@@ -34,24 +35,29 @@ impl StatusWords {
 }
 
 impl DeviceWrite {
-    /// Reads a status after launches with these lists have run, at a synchronisation point of the caller. The status keeps
-    /// its value: [`Cuda::clear`](crate::Cuda::clear) it before later launches.
+    /// Reads a status and returns the error for its first bad index.
     ///
-    /// The first bad value is in the status. The other fields of its error, such as the length of a sample whose position
-    /// is bad, are read from the lists.
+    /// Call this at a synchronisation point, after launches with these lists have run. The status keeps its
+    /// value, so [`clear`](crate::Cuda::clear) it before later launches.
+    ///
+    /// The status contains the first bad value. The other fields of its error, such as the length of a sample
+    /// whose position is bad, are read from the lists.
     ///
     /// # Errors
-    /// For the first bad index the error that `plan` returns on the CPU: [`CudaError::Write`]. Of several bad indices, row
-    /// counts of a packed update come first, then lower samples, and a sample's length before its position.
-    /// [`CudaError::BadIndices`] if the lists hold other values by now; [`CudaError::Driver`], which may be one of an earlier
-    /// launch; those of [`launch`](Self::launch) for lists of the wrong length.
+    /// * Returns [`CudaError::Write`] if there is a bad index, with the error that `plan` returns on the CPU
+    ///   for the first one. If there are several, row counts of a packed update come first, then lower
+    ///   samples, and a sample's length comes before its position.
+    /// * Returns [`CudaError::BadIndices`] if the lists no longer contain the bad index.
+    /// * Returns [`CudaError::Driver`] if the driver refuses a call. The error may come from an earlier
+    ///   launch.
+    /// * Returns the errors of [`launch`](Self::launch) for the lists and the status.
     ///
     /// # Safety
-    /// The 16 bytes of the status, and of each list as many values of its width as its length, are memory of the current
-    /// context. Nothing writes to them: launches with this status have run.
+    /// The 16 bytes of the status and all values of each list (its length times its width) are memory of the
+    /// current context. Nothing writes to them, so launches with this status must have run.
     pub unsafe fn check(&self, status: DeviceStatus, indices: &DeviceCallIndices) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status are memory of the current context, and nothing writes to them (this function's
-        // contract).
+        // SAFETY: the 16 bytes of the status are memory of the current context, and nothing writes to them
+        // (this function's contract).
         let words = unsafe { self.cuda.read(status) }?;
         if words.bad_samples == 0 {
             return Ok(());
@@ -60,12 +66,12 @@ impl DeviceWrite {
         let read = |list: Option<DeviceList>, index: usize| {
             let (list, address) = (list?, list?.address_of(index)?);
             Some(if list.is_i64() {
-                // SAFETY: the list has `len` values of 64 bits in memory of the current context (this function's contract),
-                // and `address_of` returned the address of one of them.
+                // SAFETY: the list has `len` values of 64 bits in memory of the current context (this
+                // function's contract), and `address_of` returned the address of one of them.
                 unsafe { self.cuda.driver().read::<i64>(address) }
             } else {
-                // SAFETY: the list has `len` values of 32 bits in memory of the current context (this function's contract),
-                // and `address_of` returned the address of one of them.
+                // SAFETY: the list has `len` values of 32 bits in memory of the current context (this
+                // function's contract), and `address_of` returned the address of one of them.
                 unsafe { self.cuda.driver().read::<i32>(address) }.map(i64::from)
             })
         };
@@ -74,11 +80,13 @@ impl DeviceWrite {
         Err(self.error(words, refused))
     }
 
-    /// The same for a status that the caller has copied. Nothing is read from the device. Where the error has a length or a
-    /// row count that is on the device, it is taken to be all rows, or the error is [`CudaError::BadIndices`].
+    /// Returns the error for a status that the caller has copied, as [`check`](Self::check) does.
+    ///
+    /// Nothing is read from the device. If the error has a length or a row count that is on the device, this
+    /// assumes all rows, or returns [`CudaError::BadIndices`].
     ///
     /// # Errors
-    /// As [`check`](Self::check), but for the driver's.
+    /// Returns the errors of [`check`](Self::check), except those of the driver.
     pub fn check_words(&self, words: StatusWords) -> Result<(), CudaError> {
         if words.bad_samples == 0 {
             return Ok(());
@@ -95,7 +103,8 @@ impl DeviceWrite {
         error.map_or(CudaError::BadIndices { bad_samples, first }, CudaError::Write)
     }
 
-    /// Returns the bad value of a status with the other values of its error, or `None` if the lists do not determine them.
+    /// Returns the bad value of a status with the other values of its error, or `None` if the lists do not
+    /// determine them.
     fn refused(
         &self,
         words: StatusWords,
@@ -114,7 +123,7 @@ impl DeviceWrite {
                 }
                 Convention::EndsAndRowCounts => read(list, sample)?.map(|rows| (0, rows)),
                 _ if matches!(self.form, Form::Slots { .. }) => Some((0, 1)),
-                // A padded update brings equally many for each.
+                // A padded update brings the same number of rows for each sample.
                 _ => i64::try_from(self.prepared.device_interface().row_limits().max)
                     .ok()
                     .map(|rows| (0, rows)),
@@ -122,7 +131,8 @@ impl DeviceWrite {
         };
         if list == LaunchArgument::RowCounts {
             return Ok(match self.prepared.convention() {
-                // Without samples, 0 is the sum of the list, and any other value is its first number.
+                // Without samples, the value 0 is the sum of the list, and any other value is its first
+                // number.
                 _ if sample == samples && (samples > 0 || value == 0) => Some(ListValue::Sum { value }),
                 Convention::StartsAndCumulativeLengths => {
                     Self::cumulative(sample, value, rows(sample)?, read(indices.row_counts, 0)?)
@@ -139,7 +149,7 @@ impl DeviceWrite {
         Ok(length.map(|length| ListValue::Position { sample, value, rows, length }))
     }
 
-    /// Returns the bad cumulative lengths: the first number, or the two of a sample.
+    /// Returns the bad cumulative lengths, which are the first number or the two numbers of a sample.
     fn cumulative(
         sample: usize,
         value: i64,

@@ -1,4 +1,4 @@
-//! The driver and its kernels, streams and statuses.
+//! The driver, the kernels in each context, streams and statuses.
 
 use std::ffi::{CStr, c_void};
 use std::path::Path;
@@ -10,11 +10,14 @@ use crate::launch_argument::LaunchArgument;
 use crate::units::WIDTHS;
 use crate::{CudaError, images};
 
-/// The CUDA driver, and the kernels in every context that has used them.
+/// The CUDA driver, with the kernels in every context that has used them.
 ///
-/// Clones share both. A context must live as long as the writes that were prepared in it. Primary contexts do, which CUDA's
-/// runtime uses, and with it PyTorch, JAX and CuPy. Drivers before CUDA 12 cannot distinguish a context from a later one at
-/// the same address. With them, a context in which a write was prepared must live as long as this.
+/// Clones share the driver and the kernels.
+///
+/// A context must live as long as the writes that were prepared in it. Primary contexts do. CUDA's runtime
+/// uses them, and so do PyTorch, JAX and CuPy. Drivers before CUDA 12 cannot distinguish a context from a
+/// later one at the same address. With these drivers, a context in which a write was prepared must live as
+/// long as the `Cuda`.
 #[derive(Clone)]
 pub struct Cuda {
     shared: Arc<Shared>,
@@ -33,35 +36,37 @@ pub(crate) struct Module {
 
 /// The kernels by the width of one move, widest first: [`WIDTHS`].
 pub(crate) struct Kernels {
-    /// No list but positions, at most two jobs: keys and values.
+    /// Kernels for positions without other lists, with at most two jobs, such as keys and values.
     pub(crate) few: [Handle; WIDTHS.len()],
-    /// No list but positions.
+    /// Kernels for positions without other lists.
     pub(crate) many: [Handle; WIDTHS.len()],
-    /// Any lists.
+    /// Kernels for any lists.
     pub(crate) lists: [Handle; WIDTHS.len()],
-    /// The functional form, any lists.
+    /// Kernels for the functional form, with any lists.
     pub(crate) present: [Handle; WIDTHS.len()],
-    /// 4-bit elements that straddle bytes, any lists: in place.
+    /// The kernel for 4-bit elements that straddle bytes, in place, with any lists.
     pub(crate) nibbles: Handle,
-    /// In functional form.
+    /// The kernel for 4-bit elements that straddle bytes, in functional form, with any lists.
     pub(crate) present_nibbles: Handle,
 }
 
-/// A stream of the context that is current: `CUstream`, or `cudaStream_t`, which is the same.
+/// A stream of the current context: a `CUstream`, or a `cudaStream_t`, which is the same type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(Handle);
 
-/// Sixteen bytes on the device, in which launches count samples with bad indices: [`StatusWords`].
+/// The 16 bytes on the device in which launches count samples with bad indices, as [`StatusWords`].
 ///
-/// The caller allocates them, and clears them before the first launch and after each reading.
+/// The caller allocates the bytes, and clears them before the first launch and after each read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceStatus(Address);
 
 impl Cuda {
-    /// Loads the driver of this machine. This neither initialises it nor touches a device, so the process may still fork.
+    /// Loads the driver of this machine.
+    ///
+    /// This neither initialises the driver nor touches a device, so the process may still fork.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] if there is none.
+    /// Returns [`CudaError::NoDriver`] if there is no usable driver.
     pub fn new() -> Result<Self, CudaError> {
         Self::load(Path::new(if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" }))
     }
@@ -69,10 +74,11 @@ impl Cuda {
     /// Loads the driver from this file.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     ///
     /// # Safety
-    /// The file is a CUDA driver: its functions do what NVIDIA's reference says. Loading it runs its code.
+    /// The file is a CUDA driver, whose functions do what NVIDIA's reference specifies. Loading it runs its
+    /// code.
     pub unsafe fn load_from(library: &Path) -> Result<Self, CudaError> {
         Self::load(library)
     }
@@ -82,27 +88,30 @@ impl Cuda {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The CUDA version that the driver supports: 1000 · major + 10 · minor. There need not be a device.
+    /// Returns the CUDA version that the driver supports, as 1000 · major + 10 · minor. This needs no device.
     ///
     /// # Errors
-    /// [`CudaError::Driver`].
+    /// Returns [`CudaError::Driver`] if the driver refuses the call.
     pub fn driver_version(&self) -> Result<i32, CudaError> {
         self.driver().version()
     }
 
-    /// Makes a device's primary context current on this thread, for programs in which no other library does. The context is
-    /// kept as long as the process runs, as CUDA's runtime keeps it. This initialises the driver if necessary.
+    /// Makes a device's primary context current on this thread, for programs in which no other library does.
+    ///
+    /// The context is kept as long as the process runs, as CUDA's runtime keeps it. This initialises the
+    /// driver if necessary.
     ///
     /// # Errors
-    /// [`CudaError::Driver`] if there is no such device, or none at all.
+    /// Returns [`CudaError::Driver`] if there is no such device.
     pub fn set_device(&self, ordinal: i32) -> Result<(), CudaError> {
         self.driver().use_primary_context(ordinal)
     }
 
-    /// The device whose context is current on this thread.
+    /// Returns the device whose context is current on this thread.
     ///
     /// # Errors
-    /// [`CudaError::NoContext`]; [`CudaError::Driver`].
+    /// Returns [`CudaError::NoContext`] if no context is current, and [`CudaError::Driver`] if the driver
+    /// refuses the call.
     pub fn device(&self) -> Result<i32, CudaError> {
         self.driver().context()?;
         self.driver().device()
@@ -111,28 +120,32 @@ impl Cuda {
     /// Clears a status, in the stream's order.
     ///
     /// # Errors
-    /// [`CudaError::Driver`].
+    /// Returns [`CudaError::Driver`] if the driver refuses the call.
     ///
     /// # Safety
-    /// The 16 bytes of the status are memory of the current context until this has run, and the stream belongs to that
-    /// context.
+    /// The 16 bytes of the status are memory of the current context until this has run, and the stream
+    /// belongs to that context.
     pub unsafe fn clear(&self, status: DeviceStatus, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context until this has
-        // run, and the stream belongs to that context (this function's contract).
+        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context
+        // until this has run, and the stream belongs to that context (this function's contract).
         unsafe { self.driver().clear(status.0, size_of::<StatusWords>(), stream.0) }
     }
 
-    /// Reads a status. This waits for the legacy default stream and for no other, so launches with this status must have run.
+    /// Reads a status.
+    ///
+    /// This waits only for the legacy default stream, so launches with this status must have run before.
     ///
     /// # Errors
-    /// [`CudaError::Driver`], which may be one of an earlier launch.
+    /// Returns [`CudaError::Driver`] if the driver refuses the call. The error may come from an earlier
+    /// launch.
     ///
     /// # Safety
-    /// The 16 bytes of the status are memory of the current context, and nothing writes to them: launches with this status
-    /// have run.
+    /// The 16 bytes of the status are memory of the current context, and nothing writes to them. Launches
+    /// with this status must have run.
     pub unsafe fn read(&self, status: DeviceStatus) -> Result<StatusWords, CudaError> {
-        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context, and nothing
-        // writes to them (this function's contract). Every pattern of bits is a `StatusWords`, which has only integers.
+        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context,
+        // and nothing writes to them (this function's contract). Every pattern of bits is a `StatusWords`,
+        // which has only integers.
         unsafe { self.driver().read(status.0) }
     }
 
@@ -140,7 +153,7 @@ impl Cuda {
         &self.shared.driver
     }
 
-    /// The kernels in the current context.
+    /// Returns the kernels in the current context, and loads them at the first call.
     pub(crate) fn module(&self) -> Result<Arc<Module>, CudaError> {
         let context = self.driver().context()?;
         let mut modules = self.shared.modules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +178,8 @@ impl Module {
         if (major, minor) < images::MIN_CAPABILITY {
             return Err(CudaError::ComputeCapability { major, minor });
         }
-        // SAFETY: the image is a fat binary that nvcc wrote (`kernels/images`), whose header states its length.
+        // SAFETY: the image is a fat binary that nvcc wrote (`kernels/images`), whose header states its
+        // length.
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
         let ptx = || {
             // SAFETY: the image is PTX, and `images::ptx` ends it with a zero.
@@ -176,7 +190,8 @@ impl Module {
     }
 }
 
-/// Loads the PTX if the driver refuses the machine code itself. Any other error is returned, since PTX would only hide it.
+/// Loads the PTX if the driver refuses the machine code itself. Any other error is returned, because the PTX
+/// would only hide it.
 fn machine_code_or_ptx<T>(
     machine_code: Result<T, CudaError>,
     ptx: impl FnOnce() -> Result<T, CudaError>,
@@ -238,8 +253,10 @@ impl Kernels {
 }
 
 impl Stream {
-    /// The stream with this handle of the driver. As everywhere in CUDA, null and 1 are the legacy default stream, and 2 is
-    /// the default stream of each thread.
+    /// Returns the stream with this handle of the driver.
+    ///
+    /// As everywhere in CUDA, null and 1 are the legacy default stream, and 2 is the default stream of each
+    /// thread.
     #[must_use]
     pub fn new(raw: *mut c_void) -> Self {
         Self(Handle::new(raw))
@@ -251,10 +268,10 @@ impl Stream {
 }
 
 impl DeviceStatus {
-    /// The status at this address of a device: 16 bytes.
+    /// Returns the status whose 16 bytes are at this address of a device.
     ///
     /// # Errors
-    /// [`CudaError::Address`] if it is null or no multiple of 8.
+    /// Returns [`CudaError::Address`] if the address is null or not a multiple of 8.
     pub fn at(address: u64) -> Result<Self, CudaError> {
         let alignment = 8;
         if address == 0 || !address.is_multiple_of(alignment) {

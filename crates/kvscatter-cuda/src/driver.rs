@@ -1,6 +1,6 @@
-//! The CUDA driver, loaded on demand, with only the functions that this crate calls.
+//! Loads the CUDA driver on demand, with only the functions that this crate calls.
 //!
-//! NVIDIA's driver API reference describes the functions. Types are those of `cuda.h`.
+//! NVIDIA's driver API reference describes the functions. The types are those of `cuda.h`.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,12 +13,13 @@ use libloading::Library;
 use crate::CudaError;
 use crate::abi::Address;
 
-/// A handle of the driver's: a context, a module, a function or a stream. It is never followed here.
+/// A handle of the driver, for a context, a module, a function or a stream. It is never dereferenced here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Handle(*mut c_void);
 
-// SAFETY: a handle is never followed here, and the driver's functions may be called with it from every thread.
+// SAFETY: a handle is never dereferenced here, and the driver's functions may be called with it from every
+// thread.
 unsafe impl Send for Handle {}
 // SAFETY: a shared handle can only be copied or compared, and copies may be used on every thread.
 unsafe impl Sync for Handle {}
@@ -31,7 +32,8 @@ impl Handle {
     }
 }
 
-/// A context. Newer drivers give it an id, which distinguishes it from an earlier context with the same handle.
+/// A context. Newer drivers give each context an id, which distinguishes it from an earlier context with the
+/// same handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Context {
     handle: Handle,
@@ -45,7 +47,7 @@ const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 /// `CUDA_ERROR_NOT_INITIALIZED`: `cuInit` has not been called in this process.
 const NOT_INITIALIZED: c_int = 3;
 
-/// Declares the functions of every driver and those of newer ones, and looks them up.
+/// Declares the functions that every driver has and those that only newer drivers have, and looks them up.
 macro_rules! functions {
     (every: { $($name:ident($($argument:ty),*);)* } newer: { $($newer:ident($($of_newer:ty),*);)* }) => {
         #[expect(non_snake_case, reason = "the driver's own names")]
@@ -55,7 +57,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// The name of the function that is missing, if one is.
+            /// Looks up the functions, and returns the name of the first missing one as the error.
             fn find(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $(
@@ -64,7 +66,8 @@ macro_rules! functions {
                             .map_err(|_| stringify!($name))?,
                     )*
                     $(
-                        // SAFETY: the driver's function of this name has this signature, in every driver that has it.
+                        // SAFETY: the driver's function of this name has this signature, in every driver that
+                        // has it.
                         $newer: unsafe { library.get(concat!(stringify!($newer), "\0").as_bytes()) }
                             .ok()
                             .map(|function| *function),
@@ -99,7 +102,7 @@ functions! {
     }
 }
 
-/// Blocks of a launch, and threads of a block.
+/// The number of blocks in a launch and of threads in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub(crate) blocks: [u32; 2],
@@ -109,24 +112,24 @@ pub(crate) struct Grid {
 /// The driver.
 pub(crate) struct Driver {
     functions: Functions,
-    /// Never unloaded. A driver may have threads and contexts as soon as it is initialised, even if that fails, and they need
-    /// its code.
+    /// The library, which is never unloaded. A driver may have threads and contexts as soon as it is
+    /// initialised, even if the initialisation fails. They need the library's code.
     _library: ManuallyDrop<Library>,
 }
 
 impl Driver {
-    /// Loads a driver from this file, or from where the system looks for libraries of this name.
+    /// Loads a driver from this file, or searches the system's library paths if this is only a name.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] if there is none, or one that lacks a function.
+    /// Returns [`CudaError::NoDriver`] if there is no driver, or if it lacks a function.
     pub(crate) fn load(library: &Path) -> Result<Self, CudaError> {
         let refused = |why| CudaError::NoDriver { library: library.to_owned(), why };
-        // SAFETY: loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's driver, or a
-        // driver by the contract of `Cuda::load_from`.
+        // SAFETY: loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's
+        // driver, or a driver by the contract of `Cuda::load_from`.
         let loaded = unsafe { Library::new(library) }.map_err(|error| {
-            // The system's message is the source of this error.
+            // The system's message is the error's source.
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            // It begins with the library, which our error names too.
+            // The message begins with the library's name, which our error contains already.
             let named = format!("{}: ", library.display());
             refused(why.strip_prefix(&named).map_or(why.clone(), ToOwned::to_owned))
         })?;
@@ -136,7 +139,7 @@ impl Driver {
         Ok(Self { functions, _library: ManuallyDrop::new(loaded) })
     }
 
-    /// The CUDA version that the driver supports: 1000 · major + 10 · minor.
+    /// Returns the CUDA version that the driver supports, as 1000 · major + 10 · minor.
     pub(crate) fn version(&self) -> Result<i32, CudaError> {
         let mut version = 0;
         // SAFETY: `version` is a live `i32`, which the driver writes.
@@ -145,8 +148,10 @@ impl Driver {
         Ok(version)
     }
 
-    /// Retains a device's primary context and makes it current on this thread. This initialises the driver. The other
-    /// methods need a context, so for them that has happened.
+    /// Retains a device's primary context and makes it current on this thread.
+    ///
+    /// This initialises the driver. The other methods need a context, so they run only after an
+    /// initialisation.
     pub(crate) fn use_primary_context(&self, ordinal: i32) -> Result<(), CudaError> {
         // SAFETY: `cuInit` takes no pointer. It may be called at any time, and a second call does nothing.
         let code = unsafe { (self.functions.cuInit)(0) };
@@ -164,7 +169,7 @@ impl Driver {
         self.checked("cuCtxSetCurrent", code)
     }
 
-    /// The context that is current on this thread.
+    /// Returns the context that is current on this thread.
     pub(crate) fn context(&self) -> Result<Context, CudaError> {
         let mut handle = Handle::NULL;
         // SAFETY: `handle` is a live handle, which the driver writes.
@@ -184,7 +189,7 @@ impl Driver {
         Ok(Context { handle, id })
     }
 
-    /// The current context's device.
+    /// Returns the current context's device.
     pub(crate) fn device(&self) -> Result<i32, CudaError> {
         let mut device = 0;
         // SAFETY: `device` is a live `i32`, which the driver writes.
@@ -193,12 +198,12 @@ impl Driver {
         Ok(device)
     }
 
-    /// Its multiprocessors.
+    /// Returns the number of multiprocessors of the current context's device.
     pub(crate) fn multiprocessors(&self) -> Result<u32, CudaError> {
         Ok(u32::try_from(self.attribute(MULTIPROCESSOR_COUNT)?).unwrap_or(1).max(1))
     }
 
-    /// Its compute capability: the major and the minor number.
+    /// Returns the device's compute capability, as the major and the minor number.
     pub(crate) fn compute_capability(&self) -> Result<(i32, i32), CudaError> {
         let [major, minor] = COMPUTE_CAPABILITY;
         Ok((self.attribute(major)?, self.attribute(minor)?))
@@ -215,22 +220,26 @@ impl Driver {
     /// Loads kernels into the current context.
     ///
     /// # Safety
-    /// The image is an ELF or fat binary whose header states no more than its length, or PTX that ends with a zero.
+    /// The image is an ELF or fat binary whose header states no more than its length, or PTX that ends with a
+    /// zero.
     pub(crate) unsafe fn load_module(&self, image: &[u8]) -> Result<Handle, CudaError> {
         let mut module = Handle::NULL;
-        // SAFETY: `module` is a live handle, which the driver writes. It reads `image` to the end that the header states, or
-        // to the zero that ends PTX, which both lie inside the slice (this function's contract).
+        // SAFETY: `module` is a live handle, which the driver writes. The driver reads `image` to the end
+        // that the header states, or to the zero that ends PTX. Both are inside the slice (this function's
+        // contract).
         let code = unsafe { (self.functions.cuModuleLoadData)(&raw mut module, image.as_ptr().cast()) };
         self.checked("cuModuleLoadData", code)?;
         Ok(module)
     }
 
-    /// Returns a kernel of a module that this driver has loaded, and loads its code onto the device. Newer drivers would
-    /// otherwise do that in the first launch, which would then allocate, wait, and fail during a capture.
+    /// Returns a kernel of a module that this driver has loaded, and loads the kernel's code onto the device.
+    ///
+    /// Without this, newer drivers would load the code in the first launch. That launch would then allocate,
+    /// wait, and fail during a capture.
     pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, CudaError> {
         let mut function = Handle::NULL;
-        // SAFETY: `function` is a live handle, which the driver writes. `name` ends with a zero, and `module` was loaded by
-        // this driver and is never unloaded.
+        // SAFETY: `function` is a live handle, which the driver writes. `name` ends with a zero, and `module`
+        // was loaded by this driver and is never unloaded.
         let code = unsafe { (self.functions.cuModuleGetFunction)(&raw mut function, module, name.as_ptr()) };
         self.checked("cuModuleGetFunction", code)?;
         if let Some(load) = self.functions.cuFuncLoad {
@@ -241,13 +250,13 @@ impl Driver {
         Ok(function)
     }
 
-    /// Launches a kernel. Its arguments are copied before this returns.
+    /// Launches a kernel. The driver copies the arguments before this returns.
     ///
     /// # Safety
     /// * The function and the stream belong to the current context.
     /// * Each argument points to a value of the type of the kernel's parameter.
-    /// * Every address that the kernel computes from these values and its lists lies inside a buffer, a list or the status
-    ///   of the write, each of which is memory of the current context until the kernel has run.
+    /// * Every address that the kernel computes from these values and its lists lies inside a buffer, a list
+    ///   or the status of the write, each of which is memory of the current context until the kernel has run.
     pub(crate) unsafe fn launch(
         &self,
         function: Handle,
@@ -258,9 +267,10 @@ impl Driver {
         let Grid { blocks: [x, y], threads: [along, across] } = grid;
         let mut arguments = arguments.map(<*const c_void>::cast_mut);
         let (arguments, no_options) = (arguments.as_mut_ptr(), ptr::null_mut());
-        // SAFETY: `function` and `stream` belong to the current context, each argument points to a value of its parameter's
-        // type, and all addresses that the kernel computes lie inside live buffers of that context (this function's
-        // contract). The driver copies the arguments before it returns, and writes to none.
+        // SAFETY: `function` and `stream` belong to the current context, each argument points to a value of
+        // its parameter's type, and all addresses that the kernel computes lie inside live buffers of that
+        // context (this function's contract). The driver copies the arguments before it returns, and writes
+        // to none.
         let code = unsafe {
             (self.functions.cuLaunchKernel)(
                 function, x, y, 1, along, across, 1, 0, stream, arguments, no_options,
@@ -269,15 +279,17 @@ impl Driver {
         self.checked("cuLaunchKernel", code)
     }
 
-    /// Reads a value from the device, after all work on the legacy default stream.
+    /// Reads a value from the device after all work on the legacy default stream has run.
     ///
     /// # Safety
-    /// Every pattern of bits is a `T`. The `size_of::<T>()` bytes from the address on are memory of the current context.
+    /// Every pattern of bits is a `T`. The `size_of::<T>()` bytes from the address on are memory of the
+    /// current context.
     pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, CudaError> {
         let mut value = T::default();
         let to = (&raw mut value).cast();
-        // SAFETY: the `size_of::<T>()` bytes from `address` on are memory of the current context, and every pattern of bits
-        // is a `T` (this function's contract). The driver writes that many bytes to `value`, which is a live `T`.
+        // SAFETY: the `size_of::<T>()` bytes from `address` on are memory of the current context, and every
+        // pattern of bits is a `T` (this function's contract). The driver writes that many bytes to `value`,
+        // which is a live `T`.
         let code = unsafe { (self.functions.cuMemcpyDtoH_v2)(to, address, size_of::<T>()) };
         self.checked("cuMemcpyDtoH_v2", code)?;
         Ok(value)
@@ -286,16 +298,16 @@ impl Driver {
     /// Sets bytes to zero, in the stream's order.
     ///
     /// # Safety
-    /// The `bytes` bytes from the address on are memory of the current context until this has run, and the stream belongs to
-    /// that context.
+    /// The `bytes` bytes from the address on are memory of the current context until this has run, and the
+    /// stream belongs to that context.
     pub(crate) unsafe fn clear(
         &self,
         address: Address,
         bytes: usize,
         stream: Handle,
     ) -> Result<(), CudaError> {
-        // SAFETY: the `bytes` bytes from `address` on are memory of the current context until this has run, and `stream`
-        // belongs to that context (this function's contract).
+        // SAFETY: the `bytes` bytes from `address` on are memory of the current context until this has run,
+        // and `stream` belongs to that context (this function's contract).
         let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
         self.checked("cuMemsetD8Async", code)
     }
@@ -309,12 +321,14 @@ impl Driver {
     fn error(&self, call: &'static str, code: c_int) -> CudaError {
         let text = |function: unsafe extern "system" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = ptr::null();
-            // SAFETY: `text` is a live pointer, to which the driver writes null or the address of a text that it owns.
+            // SAFETY: `text` is a live pointer, to which the driver writes null or the address of a text that
+            // it owns.
             unsafe { function(code, &raw mut text) };
             if text.is_null() {
                 return "unknown".to_owned();
             }
-            // SAFETY: `text` is not null, so it is a text of the driver that ends with a zero and is never freed.
+            // SAFETY: `text` is not null, so it is a text of the driver that ends with a zero and is never
+            // freed.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         let (name, text) = (text(self.functions.cuGetErrorName), text(self.functions.cuGetErrorString));

@@ -1,4 +1,4 @@
-//! Why a write could not be prepared or launched, or which bad index a launch counted.
+//! The errors of preparing and launching a write, and of the bad indices that launches counted.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -8,17 +8,18 @@ use kvscatter::Argument;
 use crate::images::MIN_CAPABILITY;
 use crate::launch_argument::{FirstBad, LaunchArgument};
 
-/// Why a write could not be prepared or launched, or which bad indices launches counted.
+/// An error of preparing or launching a write, or a bad index that launches counted.
 ///
-/// Every error of `prepare` and `launch` is returned before the device gets any work, except [`Driver`](Self::Driver)
-/// of a launch in several parts: see [`DeviceWrite::launch`](crate::DeviceWrite::launch).
+/// Every error of `prepare` and `launch` is returned before the device gets any work. The exception is a
+/// [`Driver`](Self::Driver) error of a write that takes several launches, as
+/// [`DeviceWrite::launch`](crate::DeviceWrite::launch) describes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// A rule of the prepared operator: about buffers, lists, or an index that a launch counted.
+    /// The buffers, the lists, or an index that a launch counted violate a rule of the prepared operator.
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
-    /// This machine has no CUDA driver, or one that is too old.
+    /// The machine has no CUDA driver, or a driver that is too old.
     #[error(
         "cannot use the CUDA driver {}: {why}; it comes with NVIDIA's driver for the GPU, and into containers that are started with the GPU",
         .library.display()
@@ -29,31 +30,31 @@ pub enum CudaError {
         /// The system's message.
         why: String,
     },
-    /// The driver has refused a call.
+    /// The driver refused a call.
     #[error("{call}: {name} ({code}): {text}{}", captured(call, *code))]
     Driver {
         /// The driver's function.
         call: &'static str,
-        /// Its result.
+        /// The function's result.
         code: i32,
         /// The result's name.
         name: String,
-        /// What it means, in the driver's words.
+        /// The driver's description of the result.
         text: String,
     },
-    /// A device that is too old for the kernels.
+    /// The device is too old for the kernels.
     #[error(
         "compute capability {}.{} or later is needed, this device has {major}.{minor}",
         MIN_CAPABILITY.0,
         MIN_CAPABILITY.1
     )]
     ComputeCapability {
-        /// Of the device: the number before the point.
+        /// The number before the point in the device's compute capability.
         major: i32,
         /// The number after the point.
         minor: i32,
     },
-    /// The driver takes neither form of the kernels.
+    /// The driver refuses both forms of the kernels.
     #[error("this device or driver cannot run the kernels: machine code: {machine_code}; PTX: {ptx}")]
     Kernels {
         /// The error for the kernels that are compiled for devices.
@@ -72,15 +73,15 @@ pub enum CudaError {
         crate::abi::OTHER_LOOPS
     )]
     Loops {
-        /// Loops that would be needed.
+        /// The number of loops that the layouts need.
         loops: usize,
     },
-    /// A number that the kernels' 32-bit arithmetic does not hold.
+    /// A number does not fit the kernels' 32-bit arithmetic.
     #[error("{what} = {got}: a launch takes at most {max}")]
     TooLarge {
-        /// What is counted.
+        /// The quantity.
         what: CountKind,
-        /// How many there are.
+        /// The number.
         got: usize,
         /// The maximum.
         max: usize,
@@ -96,21 +97,22 @@ pub enum CudaError {
         address: u64,
         /// Its size.
         bytes: usize,
-        /// Bytes of the tensor, its gaps included.
+        /// The size of the tensor in bytes, including its gaps.
         needed: usize,
     },
-    /// A cache of 4-bit elements that do not come in whole bytes is written by words, in place.
+    /// A cache of 4-bit rows that straddle bytes does not consist of whole words. In place, it is written by
+    /// words.
     #[error(
         "cache {pair} has {bytes} bytes at {address:#x}: 4-bit rows that straddle bytes need a buffer that begins on a word and has {needed} bytes"
     )]
     WholeWords {
-        /// The index of its pair in the call.
+        /// The index of the cache's pair in the call.
         pair: usize,
         /// The cache's address.
         address: u64,
         /// Its size.
         bytes: usize,
-        /// Bytes that it needs: whole words.
+        /// The size that the cache needs in bytes, in whole words.
         needed: usize,
     },
     /// A present shares memory with another tensor of the call.
@@ -121,34 +123,35 @@ pub enum CudaError {
         /// The index of the other tensor's triple.
         with: usize,
     },
-    /// The samples of a `KVCacheOperation` update with four dimensions are not adjacent. Its tokens are read as one list.
+    /// The samples of a `KVCacheOperation` update with four dimensions are not adjacent. Its tokens are read
+    /// as one list.
     #[error("the samples of newKv are not adjacent: its tokens are read as one list")]
     SamplesNotAdjacent,
-    /// The shapes are not those of a slot mapping, in which every token goes to a slot of one cache.
+    /// The shapes are not those of a slot mapping.
     #[error("{0}")]
     SlotMapping(SlotMappingError),
-    /// A slot mapping was given another list than its slots, or no slots.
+    /// A call with a slot mapping has another list than the slots, or no slots.
     #[error("{}", presence(.list, *.given))]
     List {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
-        /// Whether it was given.
+        /// Whether the list was given.
         given: bool,
     },
-    /// An address that is null or not aligned.
+    /// An address is null or not aligned.
     #[error("{}", misaligned(.list, *.address, *.alignment))]
     Address {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
         /// Its address.
         address: u64,
-        /// What the address must be a multiple of.
+        /// The number of which the address must be a multiple.
         alignment: u64,
     },
-    /// A list that reaches past the end of the address space.
+    /// A list reaches past the end of the address space.
     #[error("{}", wraps(.list, *.address, *.bytes))]
     ListWraps {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
         /// Its address.
         address: u64,
@@ -158,22 +161,23 @@ pub enum CudaError {
     /// A list, the layer or the status shares memory with a cache or a present of the launch.
     #[error("{}", overlap(.list, *.pair))]
     Overlap {
-        /// Which one.
+        /// The argument.
         list: LaunchArgument,
         /// The index of the cache's pair or the present's triple in the call.
         pair: usize,
     },
-    /// The status shares memory with a list, an update or a past, which a launch reads while it writes the status.
+    /// The status shares memory with a list, an update or a past, which a launch reads while it writes the
+    /// status.
     #[error("the status shares memory with what is read while it is written: a list, an update or a past")]
     StatusShared,
-    /// Launches counted bad indices, but the lists do not hold them: the lists were overwritten since, or not read, or
-    /// another write had the same status.
+    /// Launches counted bad indices, but the lists do not contain them. The lists were overwritten since
+    /// then, or were not read, or another write has the same status.
     #[error(
         "bad indices in {bad_samples} sample{} since the status was cleared, first {first}; its lists were not read, hold other values by now, or are another write's",
         if *bad_samples == 1 { "" } else { "s" }
     )]
     BadIndices {
-        /// See [`StatusWords`](crate::StatusWords).
+        /// The count in [`StatusWords`](crate::StatusWords).
         bad_samples: u32,
         /// The first bad index of the first of these launches.
         first: FirstBad,
@@ -181,8 +185,10 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// Returns the stable name of the error. Where the core has an error for the same fact, such as `overlap`, it is the
-    /// name of the core's [`ErrorKind`](kvscatter::error::ErrorKind).
+    /// Returns the stable name of the error.
+    ///
+    /// If the core has an error for the same fact, such as `overlap`, the name is that of the core's
+    /// [`ErrorKind`](kvscatter::error::ErrorKind).
     ///
     /// ```
     /// use kvscatter_cuda::CudaError;
@@ -212,7 +218,9 @@ impl CudaError {
         }
     }
 
-    /// Returns the message with a surface's own names: of the arguments of a launch, and of the core's arguments in
+    /// Returns the message with other names for arguments.
+    ///
+    /// `launch_argument` names the arguments of a launch. `argument` names the core's arguments in
     /// [`Write`](Self::Write).
     ///
     /// ```
@@ -232,17 +240,17 @@ impl CudaError {
         Message { error: self, launch_argument, argument }
     }
 
-    /// Whether the driver refuses the image itself, so that another one may be accepted. Being out of memory, an earlier
-    /// fault and a capture in progress are other errors.
+    /// Returns whether the driver refuses the image itself, so that it may accept another one. Being out of
+    /// memory, an earlier fault and a capture in progress are other errors.
     pub(crate) fn is_about_an_image(&self) -> bool {
-        // CUDA_ERROR_INVALID_VALUE, which drivers may return for a container that they do not know, INVALID_IMAGE,
-        // NO_BINARY_FOR_GPU, INVALID_PTX, JIT_COMPILER_NOT_FOUND, UNSUPPORTED_PTX_VERSION, JIT_COMPILATION_DISABLED,
-        // INVALID_SOURCE.
+        // CUDA_ERROR_INVALID_VALUE, which drivers may return for a container that they do not know,
+        // INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, JIT_COMPILER_NOT_FOUND, UNSUPPORTED_PTX_VERSION,
+        // JIT_COMPILATION_DISABLED, INVALID_SOURCE.
         matches!(self, Self::Driver { code: 1 | 200 | 209 | 218 | 221..=223 | 300, .. })
     }
 }
 
-/// A message with names for arguments.
+/// A message in which functions name the arguments.
 struct Message<'e, L, A> {
     error: &'e CudaError,
     launch_argument: L,
@@ -270,8 +278,8 @@ where
     }
 }
 
-/// Advice for a call that is forbidden while a stream is captured: `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and the codes
-/// after it.
+/// Returns advice for a call that is forbidden while a stream is captured. The codes are
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and those after it.
 fn captured(call: &str, code: i32) -> &'static str {
     match (call, code) {
         ("cuModuleLoadData" | "cuModuleGetFunction" | "cuFuncLoad", 900..=908) => {
@@ -306,13 +314,14 @@ fn overlap(list: impl Display, pair: usize) -> String {
     format!("{list} overlaps cache or present {pair}, which is written while it is read")
 }
 
-/// A tensor of a [`BufferPair`](crate::BufferPair) or a [`PresentBuffers`](crate::PresentBuffers), named after its field.
+/// A tensor of a [`BufferPair`](crate::BufferPair) or a [`PresentBuffers`](crate::PresentBuffers), named
+/// after its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TensorRole {
-    /// Written in place.
+    /// The cache that is written in place.
     Cache,
-    /// New rows.
+    /// The new rows.
     Update,
     /// The cache before the write, in functional form.
     Past,
@@ -331,7 +340,7 @@ impl Display for TensorRole {
     }
 }
 
-/// Why shapes are not those of a slot mapping.
+/// The reason why shapes are not those of a slot mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SlotMappingError {
@@ -358,23 +367,23 @@ impl Display for SlotMappingError {
     }
 }
 
-/// A number that the kernels hold in 32 bits.
+/// A quantity for which the kernels use 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CountKind {
-    /// Samples of the update, or tokens of a slot mapping.
+    /// The samples of the update, or the tokens of a slot mapping.
     Samples,
-    /// Slots of the cache.
+    /// The slots of the cache.
     Capacity,
-    /// Layers of the cache.
+    /// The layers of the cache.
     Layers,
-    /// Elements of any other dimension, after merging.
+    /// The elements of any other dimension, after merging.
     Elements,
-    /// Moves of 16 bytes or less that one contiguous run takes, or its 4-bit elements.
+    /// The moves of 16 bytes or less that one contiguous run takes, or its 4-bit elements.
     Units,
-    /// Contiguous runs that are written in one cache.
+    /// The contiguous runs that are written in one cache.
     Runs,
-    /// Words of a present whose 4-bit rows straddle bytes, in groups of 32.
+    /// The groups of 32 words in a present whose 4-bit rows straddle bytes.
     Words,
 }
 
@@ -399,7 +408,7 @@ mod tests {
     use super::{CountKind, CudaError, SlotMappingError, TensorRole};
     use crate::launch_argument::{FirstBad, LaunchArgument};
 
-    /// Only the name differs.
+    /// Checks that only the name differs.
     #[test]
     fn messages_take_the_names_of_a_surface() {
         let list = LaunchArgument::RowCounts;
@@ -421,7 +430,7 @@ mod tests {
         assert_eq!(without.display_with(|_| "seqLen", |_| "lengths").to_string(), without.to_string());
     }
 
-    /// A surface that renames `write_indices` renames it in an error of the core too.
+    /// Checks that a surface that renames `write_indices` renames it in an error of the core too.
     #[test]
     fn messages_of_the_core_take_names_too() {
         let argument = Argument::TensorRtWriteIndices;
@@ -509,7 +518,7 @@ mod tests {
         }
     }
 
-    /// Only where the call was refused for it.
+    /// Checks that there is advice only if the capture is the reason for the refusal.
     #[test]
     fn a_capture_under_way_has_advice() {
         let message_of = |call, code| {

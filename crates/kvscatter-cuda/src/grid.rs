@@ -1,14 +1,16 @@
-//! How a launch is spread over a device.
+//! Chooses how a launch is spread over a device.
 
 use crate::abi::{FEW_JOBS, MAX_VECTORS_PER_THREAD, THREADS};
 use crate::driver::Grid;
 
-/// Threads of a warp.
+/// The number of threads in a warp.
 const WARP: u32 = 32;
 
-/// The numbers that make a launch faster or slower and change nothing else. `cargo xtask bench-gpu --choices` times writes
-/// with each of them changed in turn. Numbers above what the kernels are compiled for are lowered to that: more threads,
-/// more vectors and other launch bounds would need other images.
+/// Numbers that make a launch faster or slower and change nothing else.
+///
+/// `cargo xtask bench-gpu --choices` times writes with each number changed in turn. A number above the limit
+/// for which the kernels are compiled is lowered to that limit. More threads, more vectors and other launch
+/// bounds would need other images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct LaunchConfig {
@@ -16,17 +18,17 @@ pub struct LaunchConfig {
     pub small_table_jobs: u32,
     /// The maximum of threads in a block.
     pub max_threads_per_block: u32,
-    /// The threads to which a block may shrink while there are fewer blocks than multiprocessors.
+    /// The minimum of threads to which a block shrinks while there are fewer blocks than multiprocessors.
     pub min_threads_per_block: u32,
     /// The maximum of vectors that a thread moves. Their loads are in flight together.
     pub max_vectors_per_thread: u32,
-    /// The blocks for each multiprocessor that must remain when a thread takes more vectors.
+    /// The number of blocks for each multiprocessor that must remain when a thread takes more vectors.
     pub min_blocks_per_multiprocessor: u32,
 }
 
 impl LaunchConfig {
-    /// Not measured yet. Chosen by reasoning: two warps in a block of a small write, and half as many blocks as run on a
-    /// multiprocessor at a time.
+    /// The defaults, which have not been measured yet. They were chosen by reasoning: a block of a small
+    /// write has two warps, and there are half as many blocks as a multiprocessor runs at a time.
     pub const DEFAULT: Self = Self {
         small_table_jobs: FEW_JOBS as u32,
         max_threads_per_block: THREADS,
@@ -36,25 +38,27 @@ impl LaunchConfig {
     };
 }
 
-/// The work of each job: its runs, and the threads that each of them can use.
+/// The work of each job: its number of runs, and the number of threads that one run can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) along: u32,
     pub(crate) runs: usize,
 }
 
-/// The grid of a launch, and the vectors of each thread.
+/// The grid of a launch, and the number of vectors for each thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spread {
     pub(crate) grid: Grid,
     pub(crate) per_thread: u32,
 }
 
-/// Spreads a launch over a device. Threads go along a run, a block takes as many runs as it has room for, and blocks share
-/// the runs. A small write uses as many multiprocessors as there are. In a large one each thread has several loads in
-/// flight.
+/// Spreads a launch over a device.
 ///
-/// There is a block even if there are no runs, since it reports.
+/// The threads of a block go along a run. A block takes as many runs as it has threads for, and the blocks
+/// share the runs. A small write uses as many multiprocessors as possible. In a large write, each thread has
+/// several loads in flight.
+///
+/// There is a block even if there are no runs, because it reports bad indices.
 pub(crate) fn spread(work: Work, jobs: u32, multiprocessors: u32, config: &LaunchConfig) -> Spread {
     let threads = config.max_threads_per_block.clamp(1, THREADS);
     let runs = u32::try_from(work.runs).unwrap_or(u32::MAX);
@@ -86,14 +90,14 @@ mod tests {
     use super::{LaunchConfig, Spread, Work};
     use crate::abi::{MAX_VECTORS_PER_THREAD, THREADS};
 
-    /// Multiprocessors of an H200.
+    /// The number of multiprocessors of an H200.
     const H200: u32 = 132;
 
     fn spread(along: u32, runs: usize, jobs: u32, multiprocessors: u32) -> Spread {
         super::spread(Work { along, runs }, jobs, multiprocessors, &LaunchConfig::DEFAULT)
     }
 
-    /// Those of the benchmark, and some that no kernel allows.
+    /// Returns the configurations of the benchmark, and some that no kernel allows.
     fn configs() -> Vec<LaunchConfig> {
         let default = LaunchConfig::DEFAULT;
         let mut configs = vec![default];
@@ -154,7 +158,7 @@ mod tests {
         // One token, 8 heads of 256 bytes, keys and values.
         let token = spread(16, 8, 2, H200);
         assert_eq!((token.grid.blocks, token.grid.threads, token.per_thread), ([2, 2], [16, 4], 1));
-        // 64 of them.
+        // The same for 64 samples.
         let batch = spread(16, 512, 2, H200);
         assert!(batch.grid.blocks[0] * 2 >= H200 && batch.per_thread == 1, "{batch:?}");
         // A prefill of 4096 tokens.

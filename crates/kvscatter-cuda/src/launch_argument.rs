@@ -6,11 +6,11 @@ use std::fmt::{self, Display};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LaunchArgument {
-    /// Positions, or slots.
+    /// The positions, or the slots of a slot mapping.
     Positions,
-    /// The rows of each sample that are written.
+    /// The number of rows of each sample that are written.
     Lengths,
-    /// The rows that each sample brings: `updateLengths` or `seqLen`.
+    /// The number of rows that the update brings for each sample: `updateLengths` or `seqLen`.
     RowCounts,
     /// The layer's number.
     Layer,
@@ -33,13 +33,13 @@ impl Display for LaunchArgument {
 /// The first bad index that a status records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FirstBad {
-    /// The list that holds it. The slots of a slot mapping are positions.
+    /// The list that contains the bad value. The slots of a slot mapping are positions.
     pub list: LaunchArgument,
-    /// The sample, counted from 0, or the token of a slot mapping. The layer has no sample. A row count with the number
-    /// after the last sample is the sum of all.
+    /// The sample, counted from 0, or the token of a slot mapping. The layer has no sample. For a row count,
+    /// the number after the last sample means that the sum of all row counts is bad.
     pub sample: Option<usize>,
-    /// The bad value. Of cumulative lengths it is the difference of numbers `i + 1` and `i`, or the first number if that is
-    /// not 0, or the last number if that is not the number of tokens.
+    /// The bad value. For cumulative lengths it is the difference of numbers `i + 1` and `i`, or the first
+    /// number if that is not 0, or the last number if that is not the number of tokens.
     pub value: i64,
 }
 

@@ -1,5 +1,6 @@
-//! kvscatter's cache write on CUDA devices: keys and values, or the caches of many layers, in one asynchronous launch,
-//! with positions that stay on the device.
+//! Writes KV caches on CUDA devices in one asynchronous launch.
+//!
+//! One launch writes keys and values, or the caches of many layers. The positions stay on the device.
 //!
 //! ```no_run
 //! use kvscatter::{ElementType, spec::onnx::TensorScatter};
@@ -8,7 +9,7 @@
 //! # fn main() -> Result<(), kvscatter_cuda::CudaError> {
 //! # let [k, v, new_k, new_v] = [DeviceBuffer::new(0, 0); 4];
 //! # let (write_indices, status, stream) = (0, 0, std::ptr::null_mut());
-//! // Once: the driver, the shapes, and each tensor's address and size.
+//! // Once, with the driver, the shapes, and each tensor's address and size.
 //! let cuda = Cuda::new()?;
 //! let shapes = TensorScatter::new().prepare(ElementType::Float16, &[64, 8, 4096, 128], &[64, 8, 1, 128])?;
 //! let pairs = [BufferPair { cache: k, update: new_k }, BufferPair { cache: v, update: new_v }];
@@ -28,21 +29,26 @@
 //!
 //! # Bad indices
 //!
-//! The host cannot see positions that are on the device, so no error can stop a launch. Instead:
+//! The host cannot see positions that are on the device, so an error cannot stop a launch with a bad one.
+//! Instead:
 //!
 //! * Nothing outside the caches is ever written, and no kernel traps, so the context stays usable.
-//! * A sample with a bad index is not written. With [`DeviceWrite::skip_all`] the whole launch writes nothing.
-//! * [`StatusWords`], 16 bytes that the caller allocates, count each such sample once per launch and record the first one.
+//! * A sample with a bad index is not written. With [`DeviceWrite::skip_all`] the whole launch writes
+//!   nothing.
+//! * [`StatusWords`], 16 bytes that the caller allocates, count each such sample once per launch and record
+//!   the first one.
 //! * [`DeviceWrite::check`] returns the error that the CPU returns for it.
 //!
-//! The prepared operator decides which slot a position means and which indices are bad.
+//! The prepared operator determines which slot a position means and which indices are bad.
 //!
 //! # Requirements
 //!
-//! A program needs a driver (CUDA 10.0 or later) when it runs, and a device of compute capability 7.5 or later. Without a
-//! driver [`Cuda::new`] returns an error. Building needs no CUDA: the kernels are compiled ahead and are part of this crate.
-//! They have not run on a GPU yet. The tests compile them as C++ and run them on a simulated driver. Memory, streams and
-//! contexts belong to the caller: those of PyTorch, JAX or CuPy, or its own.
+//! A program needs a driver (CUDA 10.0 or later) when it runs, and a device of compute capability 7.5 or
+//! later. Without a driver, [`Cuda::new`] returns an error. Building needs no CUDA, because the kernels are
+//! compiled ahead and are part of this crate. They have not run on a GPU yet. The tests compile them as C++
+//! and run them on a simulated driver.
+//!
+//! Memory, streams and contexts belong to the caller. They may be those of PyTorch, JAX or CuPy.
 
 mod abi;
 mod check;
@@ -73,7 +79,7 @@ const _: () = {
     shared_by_threads::<DeviceWrite>();
 };
 
-/// The page's examples are tested with the crate's.
+/// Tests the examples of the page.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/cuda.md")]
 struct Page;

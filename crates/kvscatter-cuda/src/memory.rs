@@ -1,4 +1,4 @@
-//! Memory on a device, by address and length. Nothing here dereferences an address.
+//! Describes memory on a device by address and length. Nothing here dereferences an address.
 
 use std::ptr;
 
@@ -8,10 +8,10 @@ use crate::CudaError;
 use crate::abi::Address;
 use crate::launch_argument::LaunchArgument;
 
-/// The memory of one tensor on a device: at least as many bytes as its geometry needs.
+/// The memory of one tensor on a device, with at least as many bytes as the tensor's geometry needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceBuffer {
-    /// The address of the first byte. Any address if the buffer has no bytes.
+    /// The address of the first byte. If the buffer has no bytes, any address is allowed.
     pub address: u64,
     /// The size in bytes.
     pub bytes: usize,
@@ -22,14 +22,14 @@ pub struct DeviceBuffer {
 pub struct BufferPair {
     /// The cache that is written.
     pub cache: DeviceBuffer,
-    /// Its new rows.
+    /// The update, which is the new rows.
     pub update: DeviceBuffer,
 }
 
 /// The tensors of the functional form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PresentBuffers {
-    /// The cache after the write: a dense tensor, all of which is written.
+    /// The cache after the write, a dense tensor that is written completely.
     pub present: DeviceBuffer,
     /// The cache before the write.
     pub past: DeviceBuffer,
@@ -38,25 +38,25 @@ pub struct PresentBuffers {
 }
 
 impl DeviceBuffer {
-    /// A buffer of `bytes` bytes from an address on.
+    /// Returns a buffer of `bytes` bytes from an address on.
     #[must_use]
     pub const fn new(address: u64, bytes: usize) -> Self {
         Self { address, bytes }
     }
 
-    /// Returns as many of its bytes as a tensor takes, for checks of overlap.
+    /// Returns the first `bytes` bytes of the buffer, which its tensor uses, for checks of overlap.
     pub(crate) fn first(self, bytes: Option<usize>) -> RawBuffer {
-        // The address space of a device is as large as the host's: `abi` asserts it.
+        // The address space of a device is as large as the host's, which `abi` asserts.
         let address = usize::try_from(self.address).unwrap_or(usize::MAX);
         let len = bytes.map_or(self.bytes, |bytes| bytes.min(self.bytes));
         RawBuffer { ptr: ptr::without_provenance_mut(address), len }
     }
 }
 
-/// The address ranges of many buffers, sorted, to check quickly whether another buffer overlaps any of them.
+/// The sorted address ranges of many buffers, for quick checks whether another buffer overlaps any of them.
 #[derive(Debug)]
 pub(crate) struct AddressRanges {
-    /// The first byte of each, ascending, and the greatest end up to it.
+    /// The first byte of each buffer, in ascending order, and the greatest end among the buffers up to it.
     ascending: Vec<[usize; 2]>,
 }
 
@@ -100,13 +100,13 @@ enum Width {
 }
 
 impl DeviceList {
-    /// A list of 64-bit integers.
+    /// Returns a list of 64-bit integers.
     #[must_use]
     pub const fn i64(address: u64, len: usize) -> Self {
         Self { address, len, width: Width::I64 }
     }
 
-    /// A list of 32-bit integers.
+    /// Returns a list of 32-bit integers.
     #[must_use]
     pub const fn i32(address: u64, len: usize) -> Self {
         Self { address, len, width: Width::I32 }
@@ -124,20 +124,21 @@ impl DeviceList {
         self.width == Width::I64
     }
 
-    /// Returns the address of a value, or `None` if there are fewer.
+    /// Returns the address of a value, or `None` if the list has fewer values.
     pub(crate) fn address_of(self, index: usize) -> Option<Address> {
         let offset = u64::try_from(index).ok()?.checked_mul(self.bytes_each())?;
         if index < self.len { self.address.checked_add(offset) } else { None }
     }
 
-    /// Returns its memory, for checks of overlap.
+    /// Returns the memory of the list, for checks of overlap.
     pub(crate) fn buffer(self) -> RawBuffer {
         let each = usize::try_from(self.bytes_each()).unwrap_or(usize::MAX);
         DeviceBuffer::new(self.address, self.len.saturating_mul(each)).first(None)
     }
 
     /// # Errors
-    /// [`CudaError::Address`] and [`CudaError::ListWraps`] if no device can read it. An empty list may have any address.
+    /// Returns [`CudaError::Address`] or [`CudaError::ListWraps`] if no device can read the list. An empty
+    /// list may have any address.
     pub(crate) fn check(self, list: LaunchArgument) -> Result<(), CudaError> {
         let (address, alignment) = (self.address, self.bytes_each());
         if self.len > 0 && (address == 0 || !address.is_multiple_of(alignment)) {
@@ -157,8 +158,9 @@ impl DeviceList {
     }
 }
 
-/// The lists of a launch on the device: the counterpart of [`kvscatter::Call`]. The device reads them when the launch runs, in a
-/// captured graph at every replay.
+/// The lists of a launch, on the device. The counterpart on the CPU is [`kvscatter::Call`].
+///
+/// The device reads the lists when the launch runs. In a captured graph it reads them at every replay.
 ///
 /// ```
 /// use kvscatter_cuda::{DeviceList, DeviceCallIndices};
@@ -175,31 +177,34 @@ pub struct DeviceCallIndices {
 }
 
 impl DeviceCallIndices {
-    /// No lists: every sample begins at slot 0, if the operator allows that.
+    /// Returns indices without lists. Every sample then begins at slot 0, if the operator allows that.
     #[must_use]
     pub const fn zero() -> Self {
         Self { positions: None, lengths: None, row_counts: None, layer: None }
     }
 
-    /// The positions: `write_indices`, `writeIndices`, `tokenOffset`, or the slots of a slot mapping.
+    /// Returns indices with these positions: `write_indices`, `writeIndices`, `tokenOffset`, or the slots of
+    /// a slot mapping.
     #[must_use]
     pub const fn new(positions: DeviceList) -> Self {
         Self { positions: Some(positions), ..Self::zero() }
     }
 
-    /// An extension of ours: only the first `lengths[i]` rows of sample `i` are written.
+    /// Adds the lengths. Only the first `lengths[i]` rows of sample `i` are written. This is an extension of
+    /// kvscatter.
     #[must_use]
     pub const fn lengths(self, lengths: DeviceList) -> Self {
         Self { lengths: Some(lengths), ..self }
     }
 
-    /// TensorRT's `updateLengths` (cumulative lengths from 0, one more than samples), or Ascend's `seqLen`.
+    /// Adds TensorRT's `updateLengths` (cumulative lengths from 0, one more than samples), or Ascend's
+    /// `seqLen`.
     #[must_use]
     pub const fn row_counts(self, row_counts: DeviceList) -> Self {
         Self { row_counts: Some(row_counts), ..self }
     }
 
-    /// Ascend's `layerId`: the address of one 32-bit integer.
+    /// Adds Ascend's `layerId` at the address of one 32-bit integer.
     #[must_use]
     pub const fn layer(self, address: u64) -> Self {
         Self { layer: Some(DeviceList::i32(address, 1)), ..self }

@@ -1,4 +1,4 @@
-//! Prepares a write from shapes and addresses: its width, its tables of jobs, and its grid.
+//! Prepares a write from shapes and addresses, with its width, its tables of jobs and its grid.
 
 use kvscatter::device::Loops;
 use kvscatter::{Convention, Geometry, Mode, NegativeIndex, Prepared};
@@ -14,36 +14,52 @@ use crate::write::{Form, Table};
 use crate::{CudaError, DeviceWrite, shape};
 
 impl Cuda {
-    /// Prepares a write in place into many caches at the same positions, such as the keys and values of a layer. The write
-    /// belongs to the context that is current on this thread.
+    /// Prepares a write in place into many caches at the same positions, such as the keys and values of a
+    /// layer.
     ///
-    /// Memory is compared by address and never touched. More than 128 pairs take several launches. No pairs take no launch,
-    /// and then no index is checked on the device.
+    /// The write belongs to the context that is current on this thread.
+    ///
+    /// Buffers are compared by address, and their memory is never touched. More than 128 pairs take several
+    /// launches. Without pairs there is no launch, and then no index is checked on the device.
     ///
     /// # Errors
-    /// Those of [`kvscatter::device::DeviceInterface::check_pairs`]; [`CudaError::Buffer`], [`CudaError::Loops`],
-    /// [`CudaError::TooLarge`], [`CudaError::SamplesNotAdjacent`], [`CudaError::WholeWords`]; [`CudaError::NoContext`],
-    /// [`CudaError::ComputeCapability`], [`CudaError::Kernels`], [`CudaError::Driver`].
+    /// * Returns the errors of [`kvscatter::device::DeviceInterface::check_pairs`].
+    /// * Returns [`CudaError::Buffer`] if a buffer is null or too small for its tensor.
+    /// * Returns [`CudaError::Loops`] if the strides need more loops than the kernels have.
+    /// * Returns [`CudaError::TooLarge`] if a count does not fit the kernels' 32-bit arithmetic.
+    /// * Returns [`CudaError::SamplesNotAdjacent`] if the tokens of a `newKv` with four dimensions are not
+    ///   one list.
+    /// * Returns [`CudaError::WholeWords`] if 4-bit rows straddle bytes and a cache does not consist of whole
+    ///   words.
+    /// * Returns [`CudaError::NoContext`] if no context is current on this thread.
+    /// * Returns [`CudaError::ComputeCapability`] if the device is too old for the kernels.
+    /// * Returns [`CudaError::Kernels`] if the driver refuses both the machine code and the PTX.
+    /// * Returns [`CudaError::Driver`] if the driver refuses another call.
     pub fn prepare(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::in_place(self, prepared, pairs)
     }
 
-    /// Prepares a write of tokens to one slot each, as in engines with paged caches. A negative slot skips its token and is
-    /// not bad. `prepared` has batch 1 and linear mode. Its capacity is the number of slots, and its update is a list of
-    /// tokens. If two tokens have the same slot, it then has bytes of either.
+    /// Prepares a write of tokens to one slot each, as in engines with paged caches.
+    ///
+    /// `prepared` has batch 1 and linear mode. Its capacity is the number of slots, and its update is a list
+    /// of tokens. A negative slot skips its token and is not bad. If two tokens have the same slot, the slot
+    /// ends with bytes of either.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare); [`CudaError::SlotMapping`].
+    /// Returns the errors of [`prepare`](Self::prepare), and [`CudaError::SlotMapping`] if the shapes are not
+    /// those of a slot mapping.
     pub fn prepare_slots(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::slots(self, prepared, pairs)
     }
 
-    /// Prepares the functional form: a dense present from a past and an update, in one pass over memory. More than 64
-    /// triples take several launches.
+    /// Prepares the functional form, which writes a dense present from a past and an update in one pass.
+    ///
+    /// More than 64 triples take several launches.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare) except [`CudaError::WholeWords`];
-    /// [`kvscatter::device::DeviceInterface::check_present`]; [`CudaError::Presents`].
+    /// * Returns the errors of [`prepare`](Self::prepare) except [`CudaError::WholeWords`].
+    /// * Returns the errors of [`kvscatter::device::DeviceInterface::check_present`].
+    /// * Returns [`CudaError::Presents`] if a present shares memory with a tensor of another triple.
     pub fn prepare_present(
         &self,
         prepared: &Prepared,
@@ -92,14 +108,14 @@ impl DeviceWrite {
             (PresentJob { present: triple.present.address, past, update }, past_begin, update_begin)
         };
         if let Some((_, past_begin, update_begin)) = triples.first().map(begin) {
-            // Equal for all triples, as in place.
+            // These are equal for all triples, for the same reason as in place.
             (shape.past_begin, shape.update.src_begin) = (past_begin, update_begin);
         }
         let runs = match scale.unit {
             Unit::Nibbles if runs > 0 => shape::lines(&shape, runs)?,
             _ => runs,
         };
-        // If nothing moves, the addresses may be any, and null is aligned.
+        // If nothing moves, the addresses may be arbitrary. They become null, which is aligned.
         let job = |triple: &PresentBuffers| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
@@ -118,7 +134,8 @@ impl DeviceWrite {
         let along = match (unit, &form) {
             (Unit::Bytes(_), Form::InPlace { shape, .. } | Form::Slots { shape, .. }) => shape.run,
             (Unit::Bytes(_), Form::Present { shape, .. }) => shape.update.run,
-            // The words of a run of 4-bit elements, and the words that a warp writes in place of runs.
+            // For 4-bit elements, these are the words of a run in place. In the functional form, a warp
+            // writes a line of words instead of runs.
             (Unit::Nibbles, Form::InPlace { shape, .. } | Form::Slots { shape, .. }) => {
                 shape.run.div_ceil(WORD) + 1
             }
@@ -147,7 +164,7 @@ impl DeviceWrite {
     #[doc(hidden)]
     #[must_use]
     pub fn with_launch_config(mut self, config: &LaunchConfig) -> Self {
-        // All launches of one write but the last have as many jobs as the first.
+        // All launches of one write except the last have as many jobs as the first.
         let (per_thread, first) = match &mut self.form {
             Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
                 (&mut shape.per_thread, tables.first().map(|table| table.count))
@@ -164,7 +181,7 @@ impl DeviceWrite {
     }
 }
 
-/// The memory of a write.
+/// The memory that a write touches.
 struct Touched {
     written: Vec<DeviceBuffer>,
     sources: AddressRanges,
@@ -186,12 +203,12 @@ impl Touched {
     }
 }
 
-/// The tensors that the functional form reads.
+/// Returns the memory of the tensors that the functional form reads.
 fn sources(geometry: &Geometry, triple: &PresentBuffers) -> [kvscatter::RawBuffer; 2] {
     [triple.past.first(geometry.cache_bytes()), triple.update.first(geometry.update_bytes())]
 }
 
-/// The rules of the operator as flags for the kernels.
+/// Returns the rules of the operator as flags for the kernels.
 fn flags(prepared: &Prepared, form: &Form) -> u32 {
     let ring = if prepared.mode() == Mode::Circular { abi::CIRCULAR } else { 0 };
     let reject = if prepared.negative_index() == NegativeIndex::Reject { abi::REJECT_NEGATIVE } else { 0 };
@@ -204,7 +221,7 @@ fn flags(prepared: &Prepared, form: &Form) -> u32 {
     ring | reject | convention | slots
 }
 
-/// Checks that each of these buffers can hold the tensor.
+/// Checks that each of these buffers is large enough for the tensor.
 fn check_sizes(
     tensor: TensorRole,
     needed: Option<usize>,
@@ -258,7 +275,8 @@ fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), 
             let with = triples.iter().position(shares).unwrap_or(index);
             return Err(CudaError::Presents { triple: index, with });
         }
-        // All presents have one size, so one that does not overlap its predecessor overlaps no earlier one.
+        // All presents have the same size. So a present that does not overlap its predecessor overlaps no
+        // earlier present.
         before = if written.len > 0 { Some((index, triple)) } else { before };
     }
     Ok(())
@@ -268,9 +286,9 @@ fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), 
 struct Jobs {
     unit: Unit,
     shape: WriteShape,
-    /// One for each launch.
+    /// One table for each launch.
     tables: Vec<Table<Job, JOBS>>,
-    /// Runs of one job.
+    /// The number of runs in one job.
     runs: usize,
 }
 
@@ -290,12 +308,13 @@ impl Jobs {
             (scale.begin(pair.cache, loops.dst_offset, word), scale.begin(pair.update, loops.src_offset, 1))
         };
         if let Some(((_, dst_begin), (_, src_begin))) = pairs.first().map(begin) {
-            // Equal for all pairs: they have one layout, caches begin on words and updates on bytes.
+            // These are equal for all pairs, because all pairs have one layout, caches begin on words and
+            // updates on bytes.
             (shape.dst_begin, shape.src_begin) = (dst_begin, src_begin);
         }
         let jobs = pairs.iter().map(|pair| {
             let ((cache, _), (update, _)) = begin(pair);
-            // If nothing moves, the addresses may be any, and null is aligned.
+            // If nothing moves, the addresses may be arbitrary. They become null, which is aligned.
             if runs == 0 { Job::default() } else { Job { cache, update } }
         });
         Ok(Self { unit: scale.unit, shape, tables: tables(jobs), runs })
@@ -312,7 +331,7 @@ fn check_words(geometry: &Geometry, pair: usize, cache: DeviceBuffer, word: usiz
     Ok(())
 }
 
-/// A table for each launch.
+/// Distributes the jobs to one table for each launch.
 fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> Vec<Table<J, N>> {
     let mut tables: Vec<Table<J, N>> = Vec::new();
     for (index, job) in jobs.enumerate() {
@@ -337,7 +356,7 @@ mod tests {
     use crate::abi::Job;
     use crate::memory::{DeviceBuffer, PresentBuffers};
 
-    /// 16 bytes of a cache, 4 of an update.
+    /// Returns shapes with a cache of 16 bytes and an update of 4.
     fn shapes() -> Prepared {
         TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 4], &[1, 1, 4]).unwrap()
     }

@@ -1,4 +1,4 @@
-//! The loops of a geometry in the units of a kernel, checked against its 32-bit arithmetic.
+//! Converts the loops of a geometry to the units of a kernel, and checks that they fit its 32-bit arithmetic.
 
 use kvscatter::device::Loops;
 use kvscatter::{Convention, Loop, Prepared};
@@ -10,10 +10,11 @@ use crate::abi::{
 use crate::error::{CountKind, CudaError, SlotMappingError};
 use crate::units::Scale;
 
-/// The loops from the update into the cache. Where a list gives the rows of each sample, tokens are one list.
+/// Returns the loops from the update into the cache. If a list gives the rows of each sample, all tokens
+/// become one loop over rows.
 ///
 /// # Errors
-/// [`CudaError::SamplesNotAdjacent`].
+/// Returns [`CudaError::SamplesNotAdjacent`] if the tokens of the samples are not at one stride.
 pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loops, CudaError> {
     if prepared.convention() != Convention::EndsAndRowCounts || prepared.is_packed() {
         return Ok(loops);
@@ -26,7 +27,7 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
     if !one_list {
         return Err(CudaError::SamplesNotAdjacent);
     }
-    // G1: rows of the update.
+    // G1: the product is the number of rows in the update.
     loops.rows = Loop {
         count: batch.wrapping_mul(rows),
         src_stride: if rows <= 1 { sample } else { row },
@@ -36,10 +37,10 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
     Ok(loops)
 }
 
-/// Loops over tokens that have a slot each, instead of rows of one sample.
+/// Returns loops over tokens with one slot each, instead of over the rows of one sample.
 ///
 /// # Errors
-/// [`CudaError::SlotMapping`].
+/// Returns [`CudaError::SlotMapping`] if the shapes are not those of a slot mapping.
 pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
     let mut loops = prepared.device_interface().write_loops();
     match loops.samples.count {
@@ -57,10 +58,10 @@ pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
     Ok(loops)
 }
 
-/// The loops of a write in place.
+/// Returns the loops of a write in place, and the number of runs in a job.
 ///
 /// # Errors
-/// [`CudaError::Loops`], [`CudaError::TooLarge`].
+/// Returns [`CudaError::Loops`] or [`CudaError::TooLarge`] if the loops do not fit the kernels.
 pub(crate) fn in_place(
     prepared: &Prepared,
     loops: &Loops,
@@ -87,7 +88,7 @@ pub(crate) fn in_place(
     let shape = WriteShape {
         samples: in_units(scale, loops.samples)?,
         rows: abi::Loop {
-            // With at most one slot no stride from slot to slot is used, however many rows come.
+            // With at most one slot, the stride from slot to slot is not used for any number of rows.
             dst_stride: if geometry.capacity() > 1 { scale.step(loops.rows.dst_stride) } else { 0 },
             ..in_units(scale, loops.rows)?
         },
@@ -106,15 +107,16 @@ pub(crate) fn in_place(
     Ok((shape, runs))
 }
 
-/// Whether a list gives the rows of each sample. The kernels look tokens up in it.
+/// Returns whether a list gives the rows of each sample. The kernels then search the list for each token's
+/// sample.
 fn has_row_counts(prepared: &Prepared) -> bool {
     prepared.convention() != Convention::Starts
 }
 
-/// The loops of the functional form.
+/// Returns the loops of the functional form, and the number of runs in a job.
 ///
 /// # Errors
-/// As [`in_place`].
+/// Returns the errors of [`in_place`].
 pub(crate) fn present(
     prepared: &Prepared,
     past: &Loops,
@@ -135,7 +137,7 @@ pub(crate) fn present(
     }
     let mut update = update.clone();
     update.run = past.run.min(update.run);
-    // The present's other loops serve its update too.
+    // The kernels use the present's other loops for the update too.
     update.others.clear();
     let (shape, _) = in_place(prepared, &update, scale)?;
     let (slots, samples, layers) = (past.rows, past.samples, past.layers);
@@ -159,19 +161,20 @@ pub(crate) fn present(
     Ok((shape, runs))
 }
 
-/// Adjacent runs of one slot in the present: those of dimensions within the rows.
+/// Returns the number of adjacent runs in one slot of the present. They come from the dimensions within the
+/// rows.
 fn within(joined: &[Joined], slots: Loop) -> Result<u32, CudaError> {
     let is_within = |by: &&Joined| slots.count > 1 && by.dst_stride < slots.dst_stride;
     runs(joined.iter().filter(is_within).map(|by| by.count)).and_then(|runs| count(CountKind::Runs, runs))
 }
 
-/// The maximum of groups of words in a present of 4-bit elements, wherever it begins. Threads take these where elements
-/// straddle bytes.
+/// Returns the maximum of groups of words in a present of 4-bit elements, for any position of its beginning.
+/// Threads take these groups if rows straddle bytes.
 ///
 /// # Errors
-/// [`CudaError::TooLarge`].
+/// Returns [`CudaError::TooLarge`] if the number does not fit.
 pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, CudaError> {
-    // G1: elements of the present. Two of its words may not be whole.
+    // G1: the product is the number of elements in the present. Its first and its last word may not be whole.
     let elements = (runs as u64).wrapping_mul(shape.update.run.into());
     let lines = (elements / u64::from(WORD) + 2).div_ceil(LINE.into());
     let lines = usize::try_from(lines).unwrap_or(usize::MAX);
@@ -179,7 +182,7 @@ pub(crate) fn lines(shape: &PresentShape, runs: usize) -> Result<usize, CudaErro
     Ok(lines)
 }
 
-/// A dimension of all three tensors.
+/// A dimension with its strides in all three tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Joined {
     count: usize,
@@ -188,8 +191,10 @@ struct Joined {
     update_stride: isize,
 }
 
-/// The other loops, for runs that are equally long in both mappings. Both mappings have the same dimensions but may have
-/// merged different ones, so of two loops that end at the same dimension, the longer is a multiple of the shorter.
+/// Joins the other loops of both mappings, for runs that are equally long in both.
+///
+/// Both mappings have the same dimensions but may have merged different ones. So if two loops end at the same
+/// dimension, the longer is a multiple of the shorter.
 fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
     let run = past.run.min(update.run);
     let mut stacks = [past, update].map(|loops| {
@@ -207,7 +212,7 @@ fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
         for (stack, by) in [(&mut *past, one), (&mut *update, other)] {
             let times = by.count.checked_div(count).unwrap_or(1);
             if times > 1 {
-                // G1: steps within a tensor.
+                // G1: these are steps within a tensor.
                 let over = |step: isize| step.wrapping_mul(count.cast_signed());
                 stack.push(Loop {
                     count: times,
@@ -234,7 +239,7 @@ fn run(scale: Scale, loops: &Loops) -> Result<u32, CudaError> {
 
 fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, CudaError> {
     let times = count(CountKind::Elements, by.count)?;
-    // A loop of one step uses no stride, which then need not be a multiple of a unit.
+    // A loop of one step uses no stride, so its stride need not be a multiple of a unit.
     let step = |elements| if by.count > 1 { scale.step(elements) } else { 0 };
     Ok(abi::Loop {
         dst_stride: step(by.dst_stride),
@@ -244,14 +249,15 @@ fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, CudaError> {
     })
 }
 
-/// Accepts numbers below 2^31: the kernels divide no larger ones, and add two of them without overflow.
+/// Accepts numbers below 2^31. The kernels divide no larger numbers, and can add two of these without
+/// overflow.
 fn count(what: CountKind, got: usize) -> Result<u32, CudaError> {
     let max = 0x7FFF_FFFF;
     let fits = u32::try_from(got).ok().filter(|_| got <= max);
     fits.ok_or(CudaError::TooLarge { what, got, max })
 }
 
-/// Runs of a job: none where any number is 0.
+/// Returns the number of runs in a job, which is 0 if any count is 0.
 fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, CudaError> {
     if counts.clone().any(|count| count == 0) {
         return Ok(0);
@@ -271,7 +277,8 @@ mod tests {
     use crate::error::{CountKind, CudaError, SlotMappingError};
     use crate::units::Scale;
 
-    /// Every element that loops reach from one sample's row, in the order of their indices: destination and source.
+    /// Returns the destination and source of every element that loops reach from one sample's row, in the
+    /// order of the indices.
     fn reached(others: impl Iterator<Item = [isize; 3]>, run: usize) -> Vec<[isize; 2]> {
         let mut reached = vec![[0, 0]];
         let run = [run.cast_signed(), 1, 1];
@@ -287,7 +294,7 @@ mod tests {
         reached(others, loops.run)
     }
 
-    /// Both mappings walk the same indices, however they have merged their dimensions.
+    /// Checks that both mappings walk the same indices, for all ways to merge their dimensions.
     #[test]
     fn joined_loops_reach_what_each_reaches() {
         let shape = [2, 3, 5, 4, 2];
@@ -386,7 +393,7 @@ mod tests {
         assert_eq!(shape(&[1 << 20, 1 << 20, 0], &[1 << 20, 1 << 20, 0]).ok(), Some(0), "nothing moves");
     }
 
-    /// Where runs have no bytes, none is walked: there may be no memory to walk in.
+    /// Checks that runs without bytes are not walked, because there may be no memory to walk in.
     #[test]
     fn nothing_is_walked_where_nothing_moves() {
         let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[3, 5, 2, 0], &[3, 2, 2, 0]);
@@ -417,7 +424,7 @@ mod tests {
                 present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))?;
             super::lines(&shape, runs)
         };
-        // 240 elements are 30 words, and two more where the first and the last are not whole.
+        // 240 elements are 30 words, or two more if the first and the last are not whole.
         assert_eq!(lines([40, 3]).ok(), Some(1));
         assert_eq!(lines([41, 3]).ok(), Some(1));
         assert_eq!(lines([42, 3]).ok(), Some(2));
@@ -429,7 +436,8 @@ mod tests {
         );
     }
 
-    /// Adjacent runs of one slot are those of dimensions after the rows, unless they are one run.
+    /// Checks that the adjacent runs of one slot come from the dimensions after the rows, unless they are one
+    /// run.
     #[test]
     fn dimensions_within_the_rows_are_told_from_those_around_them() {
         let within = |axis, strides: [isize; 4]| {

@@ -1,4 +1,4 @@
-//! The width of a move: the widest that every address, stride and run is a multiple of.
+//! Finds the widest move that divides every address, stride and run.
 
 use kvscatter::Geometry;
 use kvscatter::device::Loops;
@@ -6,38 +6,39 @@ use kvscatter::device::Loops;
 use crate::abi::Address;
 use crate::memory::DeviceBuffer;
 
-/// Bytes that the kernels move at a time.
+/// The numbers of bytes that the kernels can move at a time.
 pub(crate) const WIDTHS: [i64; 5] = [16, 8, 4, 2, 1];
 
 /// The unit of strides and runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Bytes: the index of their number in [`WIDTHS`].
+    /// A number of bytes, as its index in [`WIDTHS`].
     Bytes(usize),
     /// 4-bit elements.
     Nibbles,
 }
 
-/// From elements to units.
+/// A conversion from elements to units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
     pub(crate) unit: Unit,
-    /// Half bytes of an element: a power of two.
+    /// The number of half bytes in an element, a power of two.
     halves: i64,
 }
 
 impl Scale {
-    /// Returns the widest scale for these loops and buffers. Each buffer comes with the element at which its tensor begins.
+    /// Returns the widest scale for these loops and buffers. Each buffer comes with the element at which its
+    /// tensor begins.
     pub(crate) fn widest<'a>(
         geometry: &Geometry,
         loops: impl IntoIterator<Item = &'a Loops>,
         buffers: impl IntoIterator<Item = (DeviceBuffer, usize)>,
     ) -> Self {
-        // Strings, which have no width, are refused with their buffers.
+        // Strings have no width. Their buffers are refused elsewhere.
         let halves = geometry.element().bits().map_or(2, |bits| bits.div_ceil(4));
         let scale = Self { unit: Unit::Nibbles, halves: i64::try_from(halves).unwrap_or(2) };
         let steps = loops.into_iter().flat_map(|loops| steps(loops, geometry.capacity()));
-        // The lowest bit that any of them has is the largest power of two that divides them all.
+        // The lowest set bit of `all` is the largest power of two that divides every number.
         let all = steps.map(|step| scale.halves_of(step)).fold(2 * WIDTHS[0], |all, step| all | step);
         let all = buffers.into_iter().fold(all, |all, (buffer, begin)| {
             // Wrapping does not change the remainder by a power of two.
@@ -50,14 +51,17 @@ impl Scale {
         }
     }
 
-    /// Converts a stride from elements to units, if it is one of those that [`widest`](Self::widest) was given.
+    /// Converts a stride from elements to units. It must be a stride of the loops that
+    /// [`widest`](Self::widest) was given.
     pub(crate) fn step(self, elements: isize) -> i64 {
-        // G1: a step of a dimension that has one fits `isize` in bytes.
+        // G1: a stride fits `isize` in bytes if its dimension has more than one step.
         self.halves_of(elements) / self.unit_halves()
     }
 
-    /// Returns where a tensor begins that starts at an element of its buffer: an address on a multiple of `alignment` bytes,
-    /// and the number of elements from there, which is 0 unless elements are units.
+    /// Returns the position of a tensor that begins at an element of its buffer.
+    ///
+    /// The position is an address on a multiple of `alignment` bytes and a number of elements from there.
+    /// That number is 0 unless the units are 4-bit elements.
     pub(crate) fn begin(self, buffer: DeviceBuffer, element: usize, alignment: usize) -> (Address, u32) {
         let rest = match self.unit {
             Unit::Nibbles => element % (2 * alignment),
@@ -75,18 +79,18 @@ impl Scale {
     }
 
     fn halves_of(self, elements: isize) -> i64 {
-        // Twice the bytes may not fit, but the low bits are right, which decide divisibility. `step`, which needs all bits, is
-        // called only for strides that move, and a device has fewer than 2^62 bytes.
+        // Twice the bytes may not fit, but the low bits are right, and only they decide divisibility. `step`
+        // needs all bits. It is called only for strides that move, and a device has fewer than 2^62 bytes.
         i64::try_from(elements).unwrap_or(0).wrapping_mul(self.halves)
     }
 }
 
-/// Every number of elements that is ever added to an address.
+/// Returns every number of elements that is ever added to an address.
 fn steps(loops: &Loops, slots: usize) -> impl Iterator<Item = isize> {
     let Loops { layers, samples, rows, others: inner, run, .. } = loops;
     let both = [layers, samples].into_iter().chain(inner).filter(|by| by.count > 1);
     let both = both.flat_map(|by| [by.dst_stride, by.src_stride]);
-    // A row of an update goes to any slot, even if there is but one.
+    // A row of an update can go to any slot, so the stride of slots counts even for one row.
     let rows =
         [(slots, rows.dst_stride), (rows.count, rows.src_stride)].into_iter().filter(|(count, _)| *count > 1);
     both.chain(rows.map(|(_, step)| step)).chain([run.cast_signed()])
@@ -132,7 +136,8 @@ mod tests {
 
     #[test]
     fn strides_count_where_there_is_more_than_one_step() {
-        // A row of 8 elements of 2 bytes every 9 elements; of slots there are more than rows.
+        // The cache has a row of 8 elements of 2 bytes every 9 elements, and more slots than the update has
+        // rows.
         let shape = [2, 3, 8, 8];
         let padded = Layout::strided(&shape, &[3 * 8 * 16, 8 * 16, 9, 1]);
         let write = TensorScatter::new().prepare(ElementType::Float16, padded, &[2, 3, 1, 8]).unwrap();
@@ -142,7 +147,8 @@ mod tests {
         assert_eq!(widest(&write, [256, 256]), Some(16), "nothing steps by 5 or 7");
     }
 
-    /// 16 bytes lie together on both sides; all strides but one are multiples of 16 bytes.
+    /// Checks that each stride counts if its dimension has more than one step. On both sides 16 bytes are
+    /// contiguous, and all strides but one are multiples of 16 bytes.
     #[test]
     fn every_dimension_of_more_than_one_step_counts() {
         let width = |counts: [usize; 2], [layer, sample, slot]: [isize; 3], update: [isize; 3]| {

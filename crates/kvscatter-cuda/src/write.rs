@@ -1,4 +1,4 @@
-//! A prepared write: tables of jobs that a launch passes to the kernel unchanged.
+//! A prepared write, whose launches pass its tables of jobs to the kernel unchanged.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,9 +16,9 @@ use crate::launch_argument::LaunchArgument;
 use crate::memory::{AddressRanges, DeviceBuffer, DeviceCallIndices, DeviceList};
 use crate::units::{Unit, WIDTHS};
 
-/// A write whose shapes and addresses are checked. Prepare it once, launch it every step.
+/// A write whose shapes and addresses are checked. Prepare it once and launch it in every step.
 ///
-/// It has addresses and owns no memory. It may be launched from any thread on which its context is current.
+/// A write contains addresses and owns no memory. Any thread may launch it if its context is current there.
 pub struct DeviceWrite {
     pub(crate) cuda: Cuda,
     pub(crate) module: Arc<Module>,
@@ -28,7 +28,7 @@ pub struct DeviceWrite {
     pub(crate) work: Work,
     /// The maximum of jobs in a launch of the kernels with a short table.
     pub(crate) small_table_jobs: u32,
-    /// Of the first launch; the last may have fewer jobs.
+    /// The grid of the first launch. The last launch may have fewer jobs.
     pub(crate) grid: Grid,
     pub(crate) written: Vec<DeviceBuffer>,
     pub(crate) written_ranges: AddressRanges,
@@ -44,7 +44,7 @@ pub(crate) enum Form {
         shape: WriteShape,
         tables: Vec<Table<Job, JOBS>>,
     },
-    /// As in place, with a sample for each token.
+    /// The same as in place, with a sample for each token.
     Slots {
         shape: WriteShape,
         tables: Vec<Table<Job, JOBS>>,
@@ -55,14 +55,14 @@ pub(crate) enum Form {
     },
 }
 
-/// The jobs of one launch, and how many of the table are used.
+/// The jobs of one launch, and the number of entries that are used.
 pub(crate) struct Table<J, const N: usize> {
     pub(crate) jobs: [J; N],
     pub(crate) count: u32,
 }
 
 impl Form {
-    /// Bytes of a tensor that is written.
+    /// Returns the size in bytes of a tensor that is written.
     pub(crate) fn bytes(&self, geometry: &Geometry) -> Option<usize> {
         match self {
             Self::InPlace { .. } | Self::Slots { .. } => geometry.cache_bytes(),
@@ -72,8 +72,9 @@ impl Form {
 }
 
 impl DeviceWrite {
-    /// Makes a launch with any bad index write nothing at all, instead of skipping the samples that have one. Every thread
-    /// then checks all samples before it writes.
+    /// Sets whether a launch with any bad index writes nothing, instead of skipping only the bad samples.
+    ///
+    /// With `true`, every thread checks all samples before it writes.
     #[must_use]
     pub fn skip_all(mut self, skip_all: bool) -> Self {
         self.flags = if skip_all { self.flags | abi::SKIP_ALL } else { self.flags & !abi::SKIP_ALL };
@@ -95,29 +96,39 @@ impl DeviceWrite {
         }
     }
 
-    /// Launches the write. It allocates nothing and waits for nothing. In a captured graph, the kernel reads the lists
-    /// whenever the graph runs.
+    /// Launches the write, without allocating or waiting.
     ///
-    /// For any values in the lists, nothing outside the caches is written and no kernel traps. A sample with a bad index
-    /// keeps its rows and is counted in `status`, once per launch, and [`check`](Self::check) returns the error. Nothing is
-    /// written if the row counts of a packed update are wrong, or if the layer does not exist.
+    /// In a captured graph, the kernel reads the lists at every replay.
     ///
-    /// A write of more than 128 caches, or 64 presents, takes several launches, one after the other. If the driver refuses
-    /// one of them, the earlier ones have been made.
+    /// For any values in the lists, nothing outside the caches and the status is written, and no kernel
+    /// traps. A sample with a bad index keeps its rows and is counted in `status`, once per launch.
+    /// [`check`](Self::check) then returns the error. If the row counts of a packed update are wrong, or the
+    /// layer does not exist, no row is written.
+    ///
+    /// A write of more than 128 caches, or 64 presents, takes several launches, one after the other. If the
+    /// driver refuses one of them, the earlier launches have already been made.
     ///
     /// # Errors
-    /// [`kvscatter::Error::ListLength`] and [`kvscatter::Error::BatchTooLarge`] for lists of the wrong length;
-    /// [`CudaError::List`], [`CudaError::Address`], [`CudaError::ListWraps`], [`CudaError::Overlap`],
-    /// [`CudaError::StatusShared`]; [`CudaError::Driver`], which may be one of an earlier launch.
+    /// * Returns [`kvscatter::Error::ListLength`] or [`kvscatter::Error::BatchTooLarge`] if a list has the
+    ///   wrong length.
+    /// * Returns [`CudaError::List`] if a slot mapping gets another list, or no slots.
+    /// * Returns [`CudaError::Address`] if an address is null or not aligned.
+    /// * Returns [`CudaError::ListWraps`] if a list reaches past the end of the address space.
+    /// * Returns [`CudaError::Overlap`] if a list or the status overlaps memory that is written.
+    /// * Returns [`CudaError::StatusShared`] if the status overlaps memory that is read.
+    /// * Returns [`CudaError::Driver`] if the driver refuses a call. The error may come from an earlier
+    ///   launch.
     ///
     /// # Safety
-    /// * The context that was current when this was prepared still exists and is current, and the stream belongs to it.
-    /// * Until the launch has run, these are memory of that context: the [`DeviceBuffer::bytes`] of every buffer of this write,
-    ///   of every list as many values of its width as its length, and the 16 bytes of the status.
-    /// * Until then, nothing else reads what is written, and nothing but other launches writes to any of this memory. Launches
-    ///   may share a status and write into the same caches. If two write the same row at the same time, the row then has
-    ///   bytes of either.
-    /// * If the launch is captured in a graph, all of this holds whenever the graph runs.
+    /// * The context that was current when this was prepared still exists and is current, and the stream
+    ///   belongs to it.
+    /// * Until the launch has run, these are memory of that context: the [`DeviceBuffer::bytes`] of every
+    ///   buffer of this write, all values of every list (its length times its width), and the 16 bytes of the
+    ///   status.
+    /// * Until then, nothing else reads the memory that is written, and only other launches write to any of
+    ///   this memory. Launches may share a status and write into the same caches. If two launches write the
+    ///   same row at the same time, the row ends with bytes of either.
+    /// * If the launch is captured in a graph, all of this holds at every replay.
     pub unsafe fn launch(
         &self,
         stream: Stream,
@@ -133,9 +144,10 @@ impl DeviceWrite {
                 shape.samples.count = samples;
                 for Table { jobs, count } in tables {
                     let kernel = self.kernel(&call, *count);
-                    // SAFETY: the context is the one of `prepare` and current, the stream belongs to it, and buffers,
-                    // lists and status are memory of it until the launch has run (this function's contract). `kernel`
-                    // takes a table of this type, of which it reads `count` jobs, a `WriteShape` and a `Call`.
+                    // SAFETY: the context is the one of `prepare` and is current, the stream belongs to it,
+                    // and buffers, lists and status are memory of it until the launch has run (this
+                    // function's contract). `kernel` takes a table of this type, a `WriteShape` and a `Call`,
+                    // and reads `count` jobs of the table.
                     unsafe { self.launch_one(kernel, *count, stream, jobs, &shape, &call) }?;
                     call.status = 0; // Each sample counts once.
                 }
@@ -144,9 +156,10 @@ impl DeviceWrite {
                 let mut shape = **shape;
                 shape.update.samples.count = samples;
                 for Table { jobs, count } in tables {
-                    // SAFETY: the context is the one of `prepare` and current, the stream belongs to it, and buffers,
-                    // lists and status are memory of it until the launch has run (this function's contract). Kernels for
-                    // presents take a table of this type, `PresentShape` and `Call`.
+                    // SAFETY: the context is the one of `prepare` and is current, the stream belongs to it,
+                    // and buffers, lists and status are memory of it until the launch has run (this
+                    // function's contract). Kernels for presents take a table of this type, a `PresentShape`
+                    // and a `Call`.
                     unsafe { self.launch_one(self.present_kernel(), *count, stream, jobs, &shape, &call) }?;
                     call.status = 0;
                 }
@@ -156,8 +169,8 @@ impl DeviceWrite {
     }
 
     /// # Safety
-    /// The conditions of [`launch`](Self::launch) hold, and the parameters of the kernel are a `T`, of which it reads the
-    /// first `jobs` entries, an `S` and a `Call`.
+    /// The conditions of [`launch`](Self::launch) hold. The parameters of the kernel are a `T`, an `S` and a
+    /// `Call`, and the kernel reads the first `jobs` entries of the `T`.
     unsafe fn launch_one<T, S>(
         &self,
         kernel: Handle,
@@ -171,11 +184,12 @@ impl DeviceWrite {
         let grid = Grid { blocks: [blocks, jobs], ..self.grid };
         let arguments: [*const c_void; 3] =
             [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
-        // SAFETY: the arguments live until this returns and have the types of the kernel's parameters (this function's
-        // contract). Every address that the kernel computes from the shapes lies inside its buffer (P1, and
-        // `DeviceInterface::check_pairs` and `check_present` in `prepare`), since the kernel checks each value of the lists
-        // before it uses it. The buffers, lists and status are memory of the current context until the kernel has run, and
-        // the stream belongs to that context (the contract of `launch`).
+        // SAFETY: the arguments live until this returns and have the types of the kernel's parameters (this
+        // function's contract). Every address that the kernel computes from the shapes lies inside its buffer
+        // (P1, and `DeviceInterface::check_pairs` and `check_present` in `prepare`), since the kernel checks
+        // each value of the lists before it uses it. The buffers, lists and status are memory of the current
+        // context until the kernel has run, and the stream belongs to that context (the contract of
+        // `launch`).
         unsafe { self.cuda.driver().launch(kernel, grid, stream.handle(), arguments) }
     }
 
@@ -202,8 +216,9 @@ impl DeviceWrite {
 
     fn call(&self, indices: &DeviceCallIndices, status: Option<DeviceStatus>) -> Call {
         let address = |list: Option<DeviceList>| list.map_or(0, DeviceList::address);
-        // An empty list may have any address, also null, which means to the kernels that there is no list. Only Ascend's
-        // `seqLen` can be empty, and then the layer's address stands for it.
+        // An empty list may have any address, including null, which tells the kernels that there is no list.
+        // Only Ascend's `seqLen` can be empty. The layer's address then replaces its address, because it is
+        // not null.
         let row_counts = indices.row_counts;
         let not_null = row_counts.filter(|list| list.len() > 0).or(row_counts.and(indices.layer));
         let wide =
@@ -227,11 +242,13 @@ impl DeviceWrite {
         }
     }
 
-    /// Checks the lengths and addresses of the lists, and that neither they nor the status overlap what is written, as
-    /// every launch does. Returns the number of samples.
+    /// Makes the checks of a launch, and returns the number of samples.
+    ///
+    /// This checks the lengths and addresses of the lists, and that neither a list nor the status overlaps
+    /// memory that is written. Every launch makes these checks too.
     ///
     /// # Errors
-    /// Those of [`launch`](Self::launch), but for the driver's.
+    /// Returns the errors of [`launch`](Self::launch), except those of the driver.
     pub fn check_indices(
         &self,
         indices: &DeviceCallIndices,
@@ -240,7 +257,8 @@ impl DeviceWrite {
         let samples = self.samples(indices)?;
         let status = status.map(|status| (LaunchArgument::Status, DeviceList::i64(status.address(), 2)));
         if let Some((_, words)) = status {
-            // A launch writes the status while it reads these, so a list could change after the kernel has checked it.
+            // A launch writes the status while it reads these buffers. If they overlapped, a list could
+            // change after the kernel has checked it.
             let in_list =
                 |(_, numbers): (LaunchArgument, DeviceList)| numbers.buffer().overlaps(words.buffer());
             if self.sources.overlap(words.buffer()) || indices.all().any(in_list) {

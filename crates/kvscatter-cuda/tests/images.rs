@@ -1,5 +1,7 @@
-//! The images that are checked in are those of the kernels: a changed kernel fails here, where no
-//! compiler for devices is needed. `cargo xtask cuda-images` compiles again, and `--check` compares every byte.
+//! Checks that the checked-in images were made from the kernels.
+//!
+//! A changed kernel fails here, without a compiler for devices. `cargo xtask cuda-images` compiles the
+//! kernels again, and `--check` compares every byte.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,12 +31,12 @@ fn every_image_was_made_from_the_kernels_of_today() {
     }
 }
 
-/// The files and folders of a folder.
+/// Returns the names of the files and folders in a folder.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// What a file holds, or what the one of its name and `.gz` inflates to.
+/// Returns the content of a file, or the decompressed content of the file with this name and `.gz`.
 fn content(path: &Path) -> io::Result<Vec<u8>> {
     let compressed = path.with_added_extension("gz");
     if !compressed.exists() {
@@ -45,7 +47,7 @@ fn content(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The lines that `sha256sum` would write: names and sums.
+/// Returns the names and sums of the lines that are in the format of `sha256sum`.
 fn sums(made_by: &str) -> BTreeMap<&str, &str> {
     made_by
         .lines()

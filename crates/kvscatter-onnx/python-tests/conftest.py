@@ -1,7 +1,7 @@
-"""Decoders, converted once for all tests.
+"""Decoders that are converted once for all tests.
 
-``cargo xtask models`` sets two variables: KVSCATTER_COMMAND, the command line tool, and KVSCATTER_ORT_LIB, the
-library of this environment's ONNX Runtime.
+``cargo xtask models`` sets two variables. KVSCATTER_COMMAND is the command line tool, and KVSCATTER_ORT_LIB
+is the library of this environment's ONNX Runtime.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ DECODERS = [
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-    """A decoder before and after, and what it says before."""
+    """A decoder before and after the conversion, with the results of the original."""
 
     original: pathlib.Path
     model: pathlib.Path
@@ -37,7 +37,7 @@ class Converted:
 
 @pytest.fixture(scope="session", params=DECODERS, ids=lambda name: pathlib.Path(name).name)
 def converted(request, tmp_path_factory) -> Converted:
-    """Each decoder with a cache of `runs.SLOTS` slots."""
+    """Converts each decoder to a cache of `runs.SLOTS` slots."""
     original = TESTDATA / request.param / "model.onnx"
     folder = tmp_path_factory.mktemp("converted")
     model = convert(original, folder / "model.onnx", runs.SLOTS)
@@ -46,7 +46,7 @@ def converted(request, tmp_path_factory) -> Converted:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory) -> pathlib.Path:
-    """The smallest converted model whose weights are inside."""
+    """Returns the smallest converted model that contains its weights."""
     folder = tmp_path_factory.mktemp("llama")
     original = TESTDATA / "decoders" / "torch-2.15-llama" / "model.onnx"
     return convert(original, folder / "model.onnx", runs.SLOTS)

@@ -1,4 +1,4 @@
-"""``kvscatter certify``: good models pass, and every planted fault is found and named."""
+"""Tests ``kvscatter certify``: good models pass, and every planted fault is found and named."""
 
 import json
 import os
@@ -18,13 +18,13 @@ DYNAMIC = TESTDATA / "mobius-llama-dynamic" / "model.onnx"
 
 
 def certify(model: pathlib.Path, *options: object, exit_code: int = 0) -> dict:
-    """The certificate."""
+    """Returns the certificate."""
     arguments = ["--ort-lib", LIBRARY, "--steps", 4, "--json", *options]
     return json.loads(kvscatter("certify", model, *arguments, exit_code=exit_code).stdout)
 
 
 def failed(certificate: dict) -> dict[str, list[dict]]:
-    """The checks that failed, by the kind of their evidence."""
+    """Returns the failed checks by the kind of their evidence."""
     return {
         kind: [check for check in checks if check["verdict"] == "failed"]
         for kind, checks in certificate["evidence"].items()
@@ -77,7 +77,7 @@ def test_a_library_that_is_none_is_one_line(llama, tmp_path):
 
 @pytest.fixture(params=["converted", "exported"])
 def static(request, llama, tmp_path) -> pathlib.Path:
-    """A good model with a static cache, to be spoilt: a converted one, and one of an exporter, with 3-D caches."""
+    """Returns good models with a static cache: a converted one, and an exported one with 3-D caches."""
     if request.param == "converted":
         return llama
     shutil.copy(STATIC.with_name("model.onnx.data"), tmp_path)
@@ -85,7 +85,7 @@ def static(request, llama, tmp_path) -> pathlib.Path:
 
 
 def spoilt(good: pathlib.Path, fault, folder: pathlib.Path) -> pathlib.Path:
-    """The model with a fault in it, which the checker takes for a model, in the test's folder."""
+    """Saves the model with a fault, which the checker accepts as a model, in the test's folder."""
     model = onnx.load(good, load_external_data=False)
     fault(model)
     path = folder / "spoilt.onnx"

@@ -1,4 +1,4 @@
-"""``kvscatter convert``: the decoder says what it said, in place, whatever lies in the cache and in whatever order."""
+"""Tests that ``kvscatter convert`` preserves the results, for any contents of the cache and any order."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ def test_caches_are_static_and_no_shape_depends_on_the_step(converted):
     assert len(scatters) == 4
     assert {node.input[2] for node in scatters} == {"write_indices"}
     assert len(dimensions(values["write_indices"])) == 1
-    steps = {"batch", "tokens"}  # what a step may choose; nothing names a length of the past
+    steps = {"batch", "tokens"}  # the sizes that a step may choose; no symbol names a length of the past
     for value in after.graph.input:
         free = [each for each in dimensions(value) if isinstance(each, str)]
         assert len(free) <= len(steps), f"{value.name} {dimensions(value)}"
@@ -66,7 +66,7 @@ def test_prompts_of_mixed_lengths_then_decode_to_the_last_slot(converted, order,
 @FUTURE
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: "".join(str(LENGTHS[each]) for each in order))
 def test_prompts_in_chunks_and_chunks_in_mid_cache(converted, order, unread):
-    """A sample whose prompt has ended is padding alone; then two and three tokens at once at ragged starts."""
+    """Feeds padding to a sample whose prompt has ended, then two and three tokens at different starts."""
     batch = Batch(converted.model, [converted.references[each] for each in order])
     lengths = np.array([LENGTHS[each] for each in order])
     while (batch.read < lengths).any():
@@ -88,7 +88,7 @@ def test_one_sample_alone(converted):
 
 
 def test_nothing_of_what_lies_in_the_cache_is_seen(converted):
-    """Zeros and canaries give the same bits."""
+    """Caches of zeros and caches of canaries give the same bits."""
     logits = []
     for paint in (runs.canaries, lambda index, shape: np.zeros(1)):
         batch = Batch(converted.model, converted.references, paint)

@@ -1,4 +1,4 @@
-"""The example prints what its page says, the page shows its code, and the commands of the pages do what they say."""
+"""Tests the pages: the example prints the text shown, its code is shown, and the commands work."""
 
 import os
 import re
@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text()
 
 @pytest.mark.parametrize("style", ["optimum-llama", "mobius-llama-dynamic"])
 def test_the_example_prints_what_the_page_says(tmp_path, style):
-    """Both exports have the same weights, so they say the same."""
+    """Both exports have the same weights, so they print the same."""
     model = convert(TESTDATA / style / "model.onnx", tmp_path / "static.onnx", 64)
     command = [sys.executable, "-W", "error", EXAMPLE, model]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -32,10 +32,10 @@ def test_the_page_shows_the_code_of_the_example():
 
 
 def commands(page: str) -> list[str]:
-    """Lines of shell blocks that call the command on decoders, whether it is installed or built."""
+    """Returns the lines of shell blocks that run the command on decoders, installed or built."""
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     lines = [
-        line.replace("cargo run --release -- ", "kvscatter ")
+        re.sub(r"cargo run --release (--features \S+ )?-- ", "kvscatter ", line)
         for block in blocks
         for line in block.splitlines()
     ]
@@ -45,11 +45,11 @@ def commands(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [README, PAGE, GENERATING], ids=["README", "models", "generate"])
 def test_the_commands_of_a_page_succeed_in_their_order(tmp_path, page):
-    """With another folder for what they write, and this environment's ONNX Runtime."""
+    """Writes to another folder, and uses this environment's ONNX Runtime."""
     lines = commands(page)
     assert len(lines) >= 2
     for line in lines:
-        # The runtime's folder may itself lie below a folder of that name.
+        # The runtime's folder may itself be below a folder named target.
         line = line.replace("target/onnxruntime", "RUNTIME").replace("target/", f"{tmp_path}/")
         line = line.replace("RUNTIME", os.environ["KVSCATTER_ORT_LIB"])
         done = subprocess.run([COMMAND, *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""``kvscatter generate`` chooses the tokens that ONNX Runtime and NumPy choose, in either of its engines."""
+"""Tests that ``kvscatter generate`` chooses the same tokens as ONNX Runtime and NumPy, in either engine."""
 
 import json
 import os
@@ -17,7 +17,7 @@ PROMPTS = [[1, 2, 3], [9], [7, 7, 4, 30, 7]]
 
 
 def greedy(original: pathlib.Path, prompt: list[int], tokens: int) -> list[int]:
-    """What the original says after a prompt, alone in its batch."""
+    """Returns the tokens of the original after a prompt, alone in its batch."""
     decoder = Growing(original)
     decoder.start(1)
     new, chosen, length = prompt, [], 0
@@ -31,7 +31,7 @@ def greedy(original: pathlib.Path, prompt: list[int], tokens: int) -> list[int]:
 
 
 def generated(model: pathlib.Path, engine: str, tokens: int) -> dict:
-    """The document of all prompts in one ragged batch."""
+    """Returns the document for all prompts in one batch of different lengths."""
     prompts = [word for ids in PROMPTS for word in ("--prompt-ids", ",".join(map(str, ids)))]
     options = ["--tokens", tokens, "--json", *ENGINES[engine]]
     return json.loads(kvscatter("generate", model, *prompts, *options).stdout)
@@ -52,7 +52,7 @@ def test_a_converted_decoder_generates_what_its_original_does(converted, engine)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_static_export_generates_what_another_export_does(engine):
-    """Both have the same weights."""
+    """Both exports have the same weights."""
     document = generated(TESTDATA / "mobius-llama-static" / "model.onnx", engine, 20)
     original = TESTDATA / "optimum-llama" / "model.onnx"
     assert [sample["tokens"] for sample in document["samples"]] == [

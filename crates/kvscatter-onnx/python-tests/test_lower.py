@@ -1,4 +1,4 @@
-"""``kvscatter lower``: without TensorScatter, and bit for bit the same."""
+"""Tests that ``kvscatter lower`` removes TensorScatter and preserves all bits."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def nodes(path) -> set[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_converted_decoder_says_the_same(converted, tmp_path, target):
-    """Logits and whole caches of a ragged batch, every order of lengths."""
+    """Compares logits and whole caches of a batch, for every order of different lengths."""
     out = lowered(converted.model, tmp_path / "model.onnx", target)
     assert "TensorScatter" not in nodes(out)
     assert {"scatter-elements": "ScatterElements", "scatter-nd": "ScatterND"}[target] in nodes(out)
@@ -59,7 +59,7 @@ def test_a_converted_decoder_says_the_same(converted, tmp_path, target):
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 @pytest.mark.parametrize("axis", [1, 2, 3, -1, -2, -3])
 def test_one_node_of_any_axis_and_mode(tmp_path, target, mode, axis):
-    """Three samples at ragged starts, those of a ring past its end."""
+    """Writes three samples at different starts. In a ring, the starts are past its end."""
     past_shape, rows = [3, 4, 5, 6], 3
     update_shape = list(past_shape)
     update_shape[axis] = rows

@@ -1,4 +1,4 @@
-"""``kvscatter lower`` on every small case: values, and what is an error at run time."""
+"""Tests ``kvscatter lower`` on every small case, both the values and the errors at run time."""
 
 import itertools
 import pathlib
@@ -14,7 +14,7 @@ from support.command import kvscatter
 
 TARGETS = ["scatter-elements", "scatter-nd"]
 MODES = ["linear", "circular"]
-# (rank, axis), every axis from the front and from the back.
+# (rank, axis) with every axis, counted from the front and from the back.
 PLACES = [(rank, axis) for rank in (2, 3, 4) for axis in (*range(1, rank), *range(1 - rank, 0))]
 
 Array = np.ndarray
@@ -29,7 +29,7 @@ def model(
     element: int = TensorProto.FLOAT,
     dims: str = "symbolic",
 ) -> onnx.ModelProto:
-    """One TensorScatter. ``dims``: all symbols, no symbols, or the update made by a node that declares nothing."""
+    """Makes one TensorScatter. ``dims``: all symbols, no symbols, or a computed, undeclared update."""
     node_inputs = ["past", "update"] + (["starts"] if indexed else [])
     nodes = [helper.make_node("TensorScatter", node_inputs, ["present"], axis=axis, mode=mode)]
     cache: list[str | None] = ["batch", *(f"d{index}" for index in range(1, rank))]
@@ -51,7 +51,7 @@ def model(
 
 
 def lowered(before: onnx.ModelProto, folder: pathlib.Path, target: str) -> onnx.ModelProto:
-    """The same without TensorScatter, by the command."""
+    """Lowers the model with the command."""
     onnx.save(before, folder / "before.onnx")
     kvscatter("lower", folder / "before.onnx", "--to", target, "-o", folder / "after.onnx")
     after = onnx.load(folder / "after.onnx")
@@ -61,7 +61,7 @@ def lowered(before: onnx.ModelProto, folder: pathlib.Path, target: str) -> onnx.
 
 
 def session(of: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The model in ONNX Runtime, its warnings unread."""
+    """Makes a session of ONNX Runtime that prints no warnings."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -69,7 +69,7 @@ def session(of: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def oracle(past: Array, update: Array, starts: Array, axis: int, mode: str) -> Array | None:
-    """ONNX's definition, row by row; ``None`` for an error."""
+    """Computes ONNX's definition row by row, or returns ``None`` for an error."""
     capacity, length = past.shape[axis], update.shape[axis]
     present = past.copy()
     rows, values = np.moveaxis(present, axis, 1), np.moveaxis(update, axis, 1)
@@ -87,7 +87,7 @@ def oracle(past: Array, update: Array, starts: Array, axis: int, mode: str) -> A
 
 
 def tensors(cache: list[int], length: int, axis: int) -> tuple[Array, Array]:
-    """A cache of negative numbers and an update of positive ones, no two alike."""
+    """Makes a cache of negative numbers and an update of positive ones, all different."""
     update = list(cache)
     update[axis] = length
     count = int(np.prod(cache))
@@ -96,7 +96,7 @@ def tensors(cache: list[int], length: int, axis: int) -> tuple[Array, Array]:
 
 
 def run(of: onnxruntime.InferenceSession, past: Array, update: Array, starts: Array | None) -> Array | None:
-    """The present cache; ``None`` for an error."""
+    """Returns the present cache, or ``None`` for an error."""
     names = [value.name for value in of.get_inputs()]
     feeds = dict(zip(names, (past, update, starts), strict=False))
     try:
@@ -106,7 +106,7 @@ def run(of: onnxruntime.InferenceSession, past: Array, update: Array, starts: Ar
 
 
 def small_cases(rank: int, axis: int):
-    """Past, update and starts: batches of 0 to 2, capacities and lengths of 0 to 3 and one more, all starts around."""
+    """Yields batches of 0 to 2, capacities and lengths of 0 to 3 and one more, and all starts around them."""
     for batch, capacity, other in itertools.product((0, 1, 2), (0, 1, 3), (0, 2)):
         if rank == 2 and other == 0:
             continue
@@ -123,7 +123,7 @@ def small_cases(rank: int, axis: int):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("rank", "axis"), PLACES)
 def test_every_small_write(tmp_path, rank, axis, mode, target):
-    """Errors are errors; where nothing is written at all, none is needed."""
+    """Errors must stay errors, except where nothing is written at all."""
     dims = {2: "symbolic", 3: "unnamed", 4: "undeclared"}[rank]
     before = model(rank, axis, mode, dims=dims)
     after = session(lowered(before, tmp_path, target))
@@ -144,7 +144,7 @@ def test_every_small_write(tmp_path, rank, axis, mode, target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", MODES)
 def test_as_the_operator_itself(tmp_path, mode, target):
-    """ONNX Runtime's and onnx's own TensorScatter, where they are right: no negative starts."""
+    """Compares with the TensorScatter of ONNX Runtime and onnx, where these are right: no negative starts."""
     before = model(3, 1, mode)
     original, reference = session(before), ReferenceEvaluator(before)
     after = session(lowered(before, tmp_path, target))
@@ -163,7 +163,7 @@ def test_as_the_operator_itself(tmp_path, mode, target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_at_the_ends_of_int64(tmp_path, mode, target):
-    """No sum wraps around into the cache."""
+    """No sum may wrap around into the cache."""
     after = session(lowered(model(3, 1, mode), tmp_path, target))
     past, update = tensors([1, 5, 2], 3, 1)
     ends = np.iinfo(np.int64)
@@ -178,7 +178,7 @@ def test_numbers_at_the_ends_of_int64(tmp_path, mode, target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", MODES)
 def test_without_write_indices_it_is_the_beginning(tmp_path, mode, target):
-    """All samples are written from their first slot on."""
+    """All samples are written from their first slot."""
     after = session(lowered(model(4, -2, mode, indexed=False), tmp_path, target))
     for batch, length in itertools.product((0, 1, 3), (0, 1, 5, 6)):
         past, update = tensors([batch, 2, 5, 3], length, 2)
@@ -192,7 +192,7 @@ def test_without_write_indices_it_is_the_beginning(tmp_path, mode, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_does_not_fit_together_is_refused_at_run_time(tmp_path, target):
-    """Neither a short update nor a short list of starts is spread out silently."""
+    """A short update or a short list of starts must not be broadcast silently."""
     after = session(lowered(model(4, 2, "linear", dims="unnamed"), tmp_path, target))
     past, update = tensors([2, 2, 5, 3], 2, 2)
     starts = np.array([1, 2], np.int64)
@@ -205,7 +205,7 @@ def test_what_does_not_fit_together_is_refused_at_run_time(tmp_path, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_type_that_the_operators_have(tmp_path, target):
-    """Those of 8 bits with an exponent and of 4 bits do not exist there."""
+    """The operators do not support 8-bit floats and 4-bit types."""
     codes = {name: code for name, code in TensorProto.DataType.items() if name not in ("UNDEFINED",)}
     without = {name for name in codes if name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4"))}
     beyond = {name for name in codes if name.startswith(("INT2", "UINT2", "FLOAT6"))}
@@ -229,7 +229,7 @@ def test_every_type_that_the_operators_have(tmp_path, target):
         try:
             (got,) = session(after).run(None, feeds)
         except Exception:
-            # ONNX Runtime has no complex numbers, and its Python interface no bfloat16.
+            # ONNX Runtime does not support complex numbers, and its Python interface does not support bfloat16.
             assert name in ("BFLOAT16", "COMPLEX64", "COMPLEX128")
             (got,) = ReferenceEvaluator(after).run(None, feeds)
         assert (got == want).all(), name

@@ -1,4 +1,4 @@
-"""What cannot be converted is refused: exit code 2, one line that names what is wrong, and nothing left behind."""
+"""Tests that unsupported models are refused: exit code 2, one line with the reason, and no file."""
 
 import pathlib
 import shutil
@@ -17,7 +17,7 @@ LLAMA = TESTDATA / "decoders" / "torch-2.15-llama" / "model.onnx"
 def refused(
     model: pathlib.Path, folder: pathlib.Path, *words: str, command=("convert", "--max-seq", 16)
 ) -> str:
-    """The one line; each of `words` is in it, in whatever case."""
+    """Returns the one line, which must contain each of `words` in any case."""
     folder = folder / "out"
     folder.mkdir()
     name, *options = command
@@ -31,7 +31,7 @@ def refused(
 
 
 def edited(tmp_path: pathlib.Path, edit) -> pathlib.Path:
-    """The checked-in decoder with one thing changed."""
+    """Returns the checked-in decoder with one change."""
     model = onnx.load(LLAMA)
     edit(model)
     path = tmp_path / "edited.onnx"
@@ -48,7 +48,7 @@ def test_group_query_attention_writes_its_cache_itself(tmp_path):
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one-buffer", "two-buffers"])
 def test_group_query_attention_writes_the_new_rows_alone_in_one_buffer(shared):
-    """What the refusal advises is true: with one buffer it writes the new rows, with two it copies all of them."""
+    """Checks the advice of the refusal: one buffer gets only new rows, with two all rows are copied."""
     session = ort.InferenceSession(GQA, providers=["CPUExecutionProvider"])
     slots, tokens = 16, np.arange(1, 7, dtype=np.int64)[None]
     pasts = [value for value in session.get_inputs() if value.name.startswith("past_key_values.")]
@@ -122,7 +122,7 @@ def value_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
 
 
 def test_one_symbol_for_two_lengths(tmp_path):
-    """The present is said to be as long as the past, though new tokens are joined to it."""
+    """The present is declared as long as the past, although new tokens are appended to it."""
 
     def contradict(model):
         past, present = value_of(model, "past_key_values.0.key"), value_of(model, "present.0.key")

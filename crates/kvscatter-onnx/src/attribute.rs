@@ -1,4 +1,4 @@
-//! An attribute's value, of the type that it must have.
+//! Reads the values of attributes and checks their types.
 
 use crate::OnnxError;
 use crate::proto::attribute_proto::AttributeType;
@@ -39,7 +39,8 @@ pub(crate) fn tensor(attribute: &AttributeProto) -> Result<&TensorProto, OnnxErr
     Ok(&attribute.t)
 }
 
-/// A reference to a function's attribute has no value. Code that expands functions resolves it first.
+/// Checks the type of an attribute. A reference to a function's attribute has no value, and code that expands
+/// functions resolves it first.
 fn of_type(attribute: &AttributeProto, ty: AttributeType, expected: &'static str) -> Result<(), OnnxError> {
     let is_reference = attribute.ref_attr_name.as_ref().is_some_and(|name| !name.is_empty());
     if attribute.r#type == Some(ty) && !is_reference {

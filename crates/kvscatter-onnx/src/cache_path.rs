@@ -1,5 +1,6 @@
-//! The part of a decoder that brings one cache up to date, as a separate model. With it, a benchmark times
-//! what a runtime does to the cache without the rest of a decode step.
+//! The part of a decoder that updates one cache, as a separate model.
+//!
+//! A benchmark uses it to time what a runtime does to the cache without the rest of a decode step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,40 +15,40 @@ use crate::proto::{
 };
 use crate::{Graph, Model, Node, NodeLabel, OnnxError, external};
 
-/// The nodes between one cache's past and its present, and nothing else.
+/// A model that contains only the nodes between the past and the present of one cache.
 ///
-/// Its inputs are the past, the new rows and, for `TensorScatter`, the positions; its output is the present. Ranks
-/// are declared and no sizes, so it runs at any batch and any capacity. The new rows have the past's shape but for the
-/// sequence.
+/// Its inputs are the past, the new rows and, for `TensorScatter`, the positions. Its output is the present.
+/// Only ranks are declared, so the model runs at any batch and any capacity. The new rows have the past's
+/// shape except for the sequence dimension.
 #[derive(Clone, Debug)]
 pub struct CachePath {
-    /// The model. Its opset is the decoder's.
+    /// The model, whose operator set is that of the decoder.
     pub model: Model,
-    /// The input that is the past, and its element type.
+    /// The past's input and its element type.
     pub past: (String, ElementType),
-    /// The output that is the present.
+    /// The present's output.
     pub present: String,
-    /// The inputs that are new rows, in the order in which they are written, and their element types.
+    /// The inputs for new rows and their element types, in the order in which the rows are written.
     pub updates: Vec<(String, ElementType)>,
-    /// The inputs that are `write_indices`: int64 `[batch]`.
+    /// The inputs for `write_indices`, each int64 `[batch]`.
     pub write_indices: Vec<String>,
-    /// Which dimension is the sequence.
+    /// The sequence dimension.
     pub axis: usize,
-    /// Whether the present is longer than the past, by all new rows together.
+    /// Whether the present is longer than the past by the number of all new rows together.
     pub grows: bool,
 }
 
-/// Why the path of a cache cannot be separated from its decoder.
+/// The reason why the path of a cache cannot be separated from its decoder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CachePathError {
-    /// An operator that writes the cache computes something else as well, or is not known.
+    /// An operator that writes the cache also computes something else, or is not known.
     #[error("{node} does more than hand the cache on or write rows of it")]
     Node {
-        /// The first such node, from present back.
+        /// The first such node on the way back from the present.
         node: Box<NodeLabel>,
     },
-    /// The way from present back does not lead to past.
+    /// The way back from the present does not lead to the past.
     #[error("from {present:?}, no way through nodes that hand on one tensor leads back to {past:?}")]
     NoWay {
         /// The past.
@@ -55,7 +56,7 @@ pub enum CachePathError {
         /// The present.
         present: String,
     },
-    /// A constant on the way that is not a small one within the model.
+    /// A constant on the path is not a small one stored in the model.
     #[error("{name:?} is a constant of {} bytes or more, or kept outside the model", Self::CONSTANT_BYTES)]
     Constant {
         /// The constant.
@@ -64,15 +65,16 @@ pub enum CachePathError {
 }
 
 impl CachePathError {
-    /// What a constant on the way may take.
+    /// The largest size of a constant on the path, in bytes.
     pub const CONSTANT_BYTES: usize = 64 << 10;
 }
 
 impl CachePath {
-    /// The path of each cache of a decoder, in the decoder's order.
+    /// Returns the path of each cache of a decoder, in the decoder's order.
     ///
     /// # Errors
-    /// Those of [`Graph::new`] and [`Decoder::of`]. A cache without a path is a [`CachePathError`] at its index.
+    /// Returns the errors of [`Graph::new`] and [`Decoder::of`]. If a cache has no path, the entry at its
+    /// index is a [`CachePathError`].
     pub fn of(model: &Model) -> Result<Vec<Result<Self, CachePathError>>, OnnxError> {
         let graph = model.graph()?;
         let decoder = Decoder::of(&graph)?;
@@ -81,17 +83,19 @@ impl CachePath {
     }
 }
 
-/// More nodes in a row are not followed, which bounds the time that a hostile graph can take.
+/// The largest number of nodes that are followed in a row. The limit bounds the time that a hostile graph can
+/// take.
 const MAX_NODES: usize = 256;
 
-/// Looks up what makes a value.
+/// An index from each value to the node that produces it.
 struct Finder<'a, 'm> {
     proto: &'a ModelProto,
     graph: &'a Graph<'m>,
     makers: BTreeMap<&'m str, Node<'m>>,
-    /// The operator sets that a path imports: only the default domain, since a path has no other operators.
+    /// The operator sets that a path imports. Only the default domain is needed, because a path has no other
+    /// operators.
     opset_import: Vec<OperatorSetIdProto>,
-    /// For each constant that a path has used: whether it is small enough for the path's model.
+    /// Whether each constant that a path has used is small enough for the path's model.
     small: BTreeMap<&'m str, bool>,
 }
 
@@ -164,7 +168,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         })
     }
 
-    /// From past to present.
+    /// Returns the nodes in order from past to present.
     fn nodes(&self, cache: &Cache<'m>) -> Result<Vec<Node<'m>>, CachePathError> {
         let no_way =
             || CachePathError::NoWay { past: cache.past.to_owned(), present: cache.present.to_owned() };
@@ -179,7 +183,10 @@ impl<'a, 'm> Finder<'a, 'm> {
         Ok(nodes)
     }
 
-    /// The tensor whose shape, and but for new rows whose elements, a node's output has.
+    /// Returns the input whose shape a node's output has.
+    ///
+    /// The output also has that input's elements, except for the new rows. The sequence dimension of a
+    /// `Concat` is longer by the new rows.
     fn handed_on(&self, node: &Node<'m>) -> Option<&'m str> {
         match node.op_type() {
             "Concat" if node.is("Concat") && node.proto().input.len() == 2 => node.input(0),
@@ -203,8 +210,10 @@ impl<'a, 'm> Finder<'a, 'm> {
             || self.makers.get(value).is_some_and(|node| node.is("Constant"))
     }
 
-    /// Whether a value is a constant within the model that takes few bytes. Each constant is measured only
-    /// once, because many caches may share a large one. None is copied to measure it.
+    /// Returns whether a value is a constant that is stored in the model and takes few bytes.
+    ///
+    /// Each constant is measured only once, because many caches may share a large one. No constant is copied
+    /// to measure it.
     fn is_small(&mut self, value: &'m str) -> bool {
         if let Some(&is_small) = self.small.get(value) {
             return is_small;
@@ -224,7 +233,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         is_small
     }
 
-    /// Takes a constant over into the path. What is none is an input already.
+    /// Copies a constant into the path. Returns at once if the path already has the value.
     fn constant(&mut self, value: &'m str, draft: &mut Draft<'m>) -> Result<(), CachePathError> {
         let too_large = || CachePathError::Constant { name: value.to_owned() };
         if draft.known.contains(value) {
@@ -243,12 +252,12 @@ impl<'a, 'm> Finder<'a, 'm> {
     }
 }
 
-/// A path's graph while it is put together.
+/// The graph of a path while it is being built.
 #[derive(Default)]
 struct Draft<'m> {
-    /// Of the cache, and of new rows.
+    /// The rank of the cache and of the new rows.
     rank: usize,
-    /// The values that are there already.
+    /// The values that the path already has.
     known: BTreeSet<&'m str>,
     nodes: Vec<NodeProto>,
     inputs: Vec<ValueInfoProto>,
@@ -259,7 +268,7 @@ struct Draft<'m> {
 }
 
 impl<'m> Draft<'m> {
-    /// Declares an input; `false` if the value is there already.
+    /// Declares an input. Returns `false` if the path already has the value.
     fn input(&mut self, name: &'m str, element: ElementType, rank: usize) -> bool {
         let is_new = self.known.insert(name);
         if is_new {
@@ -295,7 +304,7 @@ fn inseparable(node: &Node<'_>) -> CachePathError {
     CachePathError::Node { node: Box::new(node.label()) }
 }
 
-/// A tensor of open sizes.
+/// Returns the declaration of a tensor whose sizes are open.
 fn value_info(name: &str, element: ElementType, rank: usize) -> ValueInfoProto {
     let shape = TensorShapeProto { dim: vec![Dimension::default(); rank], ..TensorShapeProto::default() };
     let tensor = type_proto::Tensor {

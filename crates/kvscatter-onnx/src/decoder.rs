@@ -1,7 +1,8 @@
-//! A decoder's KV caches, found by following the graph: which input comes back as which output, and who writes it.
+//! Finds a decoder's KV caches by following the graph: which input returns as which output, and which node
+//! writes it.
 //!
-//! Names decide nothing here but one thing: where two inputs of a kind are used in the same way, as GPT-2's token
-//! and position ids are (each picks rows of a table), the names that exporters give them decide; see
+//! Names matter only if two inputs of one kind are used in the same way. GPT-2's token ids and position ids
+//! are such inputs, because each picks rows of a table. Then the names that exporters give them decide; see
 //! [`InputRole`].
 
 mod cache;
@@ -28,26 +29,29 @@ pub use hazards::{Hazard, PrefixMask, RuntimeBug};
 pub use roles::{Input, InputRole};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
-/// A decoder: a graph whose caches go in as inputs and come back as outputs, with rows written.
+/// A decoder, which is a graph that takes caches as inputs and returns them as outputs with rows written.
 #[derive(Clone, Debug)]
 pub struct Decoder<'m> {
-    /// The caches, in the order of their outputs. Every past is there once.
+    /// The caches in the order of their outputs. Every past occurs once.
     pub caches: Vec<Cache<'m>>,
     /// The inputs that have to be fed, in the graph's order.
     pub inputs: Vec<Input<'m>>,
-    /// The output with the scores of the next token: the first that is no cache and has rank 3, floating point.
+    /// The output with the scores of the next token: the first floating-point output of rank 3 that is not a
+    /// cache.
     pub logits: Option<ValueInfo<'m>>,
     flow: Flow<'m>,
 }
 
 impl<'m> Decoder<'m> {
-    /// Finds the caches of a graph, and what its other inputs are for.
+    /// Finds the caches of a graph and the roles of its other inputs.
     ///
     /// # Errors
-    /// [`OnnxError::CacheNone`]; [`OnnxError::CacheNotFedBack`], [`OnnxError::CacheNotFed`], [`OnnxError::CacheShapeMissing`], [`OnnxError::CacheRank`],
-    /// [`OnnxError::CacheDoesNotGrow`] and [`OnnxError::DimsDiffer`] for caches that cannot work; those of
-    /// [`Graph::inputs`] and [`Graph::outputs`]; within [`OnnxError::InNode`] those of a `TensorScatter` that breaks its
-    /// own rules.
+    /// * Returns [`OnnxError::CacheNone`] if the graph has no cache.
+    /// * Returns [`OnnxError::CacheNotFedBack`], [`OnnxError::CacheNotFed`],
+    ///   [`OnnxError::CacheShapeMissing`], [`OnnxError::CacheRank`], [`OnnxError::CacheDoesNotGrow`] or
+    ///   [`OnnxError::DimsDiffer`] for a cache that cannot work.
+    /// * Returns the errors of [`Graph::inputs`] and [`Graph::outputs`].
+    /// * Returns the errors of a `TensorScatter` that breaks its own rules, wrapped in [`OnnxError::InNode`].
     pub fn of(graph: &Graph<'m>) -> Result<Self, OnnxError> {
         let flow = Flow::new(graph);
         let outputs = graph.outputs()?;
@@ -64,7 +68,7 @@ impl<'m> Decoder<'m> {
         Ok(Self { caches, inputs, logits, flow })
     }
 
-    /// The past of the first cache whose style is not known, and why.
+    /// Returns the past of the first cache whose style is not known, and the reason.
     #[must_use]
     pub fn unknown(&self) -> Option<(&'m str, &UnknownStyle)> {
         self.caches.iter().find_map(|cache| match &cache.style {
@@ -73,7 +77,7 @@ impl<'m> Decoder<'m> {
         })
     }
 
-    /// The first input with a role.
+    /// Returns the first input with a role.
     #[must_use]
     pub fn input(&self, role: InputRole) -> Option<&ValueInfo<'m>> {
         self.inputs.iter().find(|input| input.role == role).map(|input| &input.value)

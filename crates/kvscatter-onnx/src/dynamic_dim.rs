@@ -5,13 +5,13 @@ use std::fmt;
 /// An open dimension without a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicDim {
-    /// What its size is given under; see [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
+    /// The key of its size; see [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
     pub dim: String,
-    /// The first input that has it.
+    /// The first input that has the dimension.
     pub input: String,
 }
 
-/// `dimension "b" of input "x", dimension "h" of input "x"`.
+/// A list that displays as `dimension "b" of input "x", dimension "h" of input "x"`.
 pub(crate) struct DynamicDims<'a>(pub(crate) &'a [DynamicDim]);
 
 impl fmt::Display for DynamicDims<'_> {

@@ -1,7 +1,8 @@
-//! Changing a model's graph: nodes added and removed, values renamed and rerouted, without its order in mind.
+//! Changes a model's graph. Nodes are added and removed, and values renamed and rerouted, in any order.
 //!
-//! An [`Editor`] works on a graph that [`Graph::new`] accepts and leaves one. What it costs grows with what is
-//! changed, not with the graph's size times the number of changes.
+//! An [`Editor`] works on a graph that [`Graph::new`] accepts, and the result is such a graph too. The cost
+//! of editing is proportional to the size of the changes, not to the size of the graph times the number of
+//! changes.
 
 mod finish;
 pub(crate) mod names;
@@ -24,19 +25,21 @@ use crate::{Data, Graph, OnnxError, Tensor, tensor_proto};
 use names::{Names, captures, replace_captures, subgraphs};
 pub(crate) use node::NewNode;
 
-/// A model's graph while it is changed. [`finish`](Self::finish) puts it in order; without that the model is left
-/// with its new nodes at the end and the removed ones still there.
+/// A model's graph while it is being changed.
+///
+/// [`finish`](Self::finish) puts the graph in order. Without this call, the model has its new nodes at the
+/// end and still has the removed ones.
 #[derive(Debug)]
 pub(crate) struct Editor<'p> {
     model: &'p mut ModelProto,
     names: Names,
     producers: BTreeMap<String, usize>,
-    /// For each value, the reads of it by nodes, now or before an edit.
+    /// The nodes that read each value, now or before an edit.
     readers: BTreeMap<String, BTreeSet<Reader>>,
-    /// The inputs and outputs of the graph, by name.
+    /// The inputs and outputs of the graph by name.
     declared: BTreeMap<String, Vec<Declared>>,
     removed: BTreeSet<usize>,
-    /// Values that may have another type or shape than before.
+    /// The values whose type or shape may have changed.
     changed: BTreeSet<String>,
     constants: BTreeMap<(i32, Vec<i64>, Vec<u8>), String>,
 }
@@ -45,11 +48,11 @@ pub(crate) struct Editor<'p> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Reader {
     node: usize,
-    /// The input; `None` if the node's subgraphs read the value.
+    /// The input, or `None` if the node's subgraphs read the value.
     slot: Option<usize>,
 }
 
-/// Where a declaration is.
+/// The location of a declaration.
 #[derive(Clone, Copy, Debug)]
 enum Declared {
     Input(usize),
@@ -60,7 +63,7 @@ impl<'p> Editor<'p> {
     /// Begins to change a model's graph.
     ///
     /// # Errors
-    /// Those of [`Graph::new`].
+    /// Returns the errors of [`Graph::new`].
     pub(crate) fn new(model: &'p mut ModelProto) -> Result<Self, OnnxError> {
         Graph::new(model)?;
         let mut editor = Self {
@@ -86,23 +89,25 @@ impl<'p> Editor<'p> {
         Ok(editor)
     }
 
-    /// Every node there is or was: a node's index never changes before [`finish`](Self::finish). Those that the
-    /// model came with have the indices that [`Graph`] gave them.
+    /// Returns every node, including removed ones.
+    ///
+    /// A node's index does not change before [`finish`](Self::finish). The original nodes have the indices
+    /// that [`Graph`] gave them.
     pub(crate) fn nodes(&self) -> &[NodeProto] {
         &self.model.graph.node
     }
 
-    /// The node that makes a value; `None` for inputs and initializers.
+    /// Returns the node that produces a value, or `None` for inputs and initializers.
     pub(crate) fn producer(&self, value: &str) -> Option<usize> {
         self.producers.get(value).copied()
     }
 
-    /// A name that no value and no node has: the hint itself, or the hint and a number.
+    /// Returns a name that no value and no node has. It is the hint, or the hint and a number.
     pub(crate) fn fresh(&mut self, hint: &str) -> String {
         self.names.fresh(hint)
     }
 
-    /// Adds a node with one output and returns its name.
+    /// Adds a node with one output and returns the output's name.
     pub(crate) fn node(&mut self, op_type: &str, inputs: &[&str]) -> String {
         self.add(NewNode::new(op_type, inputs))
     }
@@ -122,12 +127,12 @@ impl<'p> Editor<'p> {
         output
     }
 
-    /// Adds a node with outputs of these names, which nothing may produce any more.
+    /// Adds a node whose outputs have these names. No other node may still produce them.
     pub(crate) fn node_with_outputs(&mut self, op_type: &str, inputs: &[&str], outputs: &[&str]) {
         self.add(NewNode::new(op_type, inputs).outputs(outputs));
     }
 
-    /// Takes a node out. Its outputs need another producer, unless nothing reads them.
+    /// Removes a node. Another node must produce its outputs, unless no node reads them.
     pub(crate) fn remove_node(&mut self, index: usize) {
         self.removed.insert(index);
         for output in self.model.graph.node.get(index).into_iter().flat_map(|node| &node.output) {
@@ -137,7 +142,7 @@ impl<'p> Editor<'p> {
         }
     }
 
-    /// Puts a node where another is, which makes the same values of the same types and shapes.
+    /// Replaces a node with one that makes the same values of the same types and shapes.
     pub(crate) fn replace_node(&mut self, index: usize, new: NewNode) {
         if let Some(node) = self.model.graph.get_or_insert_default().node.get_mut(index) {
             let old = std::mem::take(node);
@@ -146,8 +151,9 @@ impl<'p> Editor<'p> {
         self.index(index);
     }
 
-    /// Makes everything that reads `old` at this moment read `new`, subgraphs included. Nodes that are added later
-    /// may read `old`, and so does an output of the graph.
+    /// Replaces `old` with `new` in every node that reads `old` now, including subgraphs.
+    ///
+    /// Nodes that are added later may still read `old`. An output of the graph keeps the name `old`.
     pub(crate) fn replace_uses(&mut self, old: &str, new: &str) {
         for reader in self.readers.remove(old).unwrap_or_default() {
             let Some(node) = self.graph().node.get_mut(reader.node) else { continue };
@@ -167,21 +173,23 @@ impl<'p> Editor<'p> {
         }
     }
 
-    /// An int64 constant of rank 1.
+    /// Adds an int64 constant of rank 1.
     pub(crate) fn ints(&mut self, values: &[i64]) -> Result<String, OnnxError> {
         self.int64(vec![values.len()], values)
     }
 
-    /// An int64 constant of rank 0.
+    /// Adds an int64 constant of rank 0.
     pub(crate) fn scalar_i64(&mut self, value: i64) -> Result<String, OnnxError> {
         self.int64(Vec::new(), &[value])
     }
 
-    /// A constant of rank 0 of float, double, float16 or bfloat16: the nearest value of that type, an infinity
-    /// beyond its range.
+    /// Adds a constant of rank 0 of float, double, float16 or bfloat16.
+    ///
+    /// The constant is the nearest value of that type, or an infinity if the value is beyond the type's
+    /// range.
     ///
     /// # Errors
-    /// [`OnnxError::NotAFloat`] for another type.
+    /// Returns [`OnnxError::NotAFloat`] for another type.
     pub(crate) fn float(&mut self, element: ElementType, value: f64) -> Result<String, OnnxError> {
         #[expect(clippy::as_conversions, reason = "rounds to nearest, to an infinity beyond the range")]
         let single = value as f32;
@@ -195,7 +203,7 @@ impl<'p> Editor<'p> {
         self.constant(&Tensor::new(element, Vec::new(), Data::Bytes(bytes))?)
     }
 
-    /// An initializer of this value; the same one for the same value.
+    /// Adds an initializer with this value, or reuses an equal one.
     pub(crate) fn constant(&mut self, value: &Tensor) -> Result<String, OnnxError> {
         let message = tensor_proto::encode("", value);
         let bytes = message.raw_data.clone().unwrap_or_default();
@@ -214,7 +222,8 @@ impl<'p> Editor<'p> {
         self.constant(&Tensor::new(ElementType::Int64, shape, Data::Bytes(bytes))?)
     }
 
-    /// Adds an input of the graph, after those there are, and returns its name: the hint, or the hint and a number.
+    /// Adds an input after the existing inputs of the graph and returns its name, which is the hint, or the
+    /// hint and a number.
     pub(crate) fn add_input(&mut self, hint: &str, element: ElementType, dims: &[Dimension<'_>]) -> String {
         let name = self.names.fresh(hint);
         let tensor = type_proto::Tensor {
@@ -232,10 +241,11 @@ impl<'p> Editor<'p> {
         name
     }
 
-    /// Declares other dimensions for an input or an output of the graph.
+    /// Changes the declared dimensions of an input or an output of the graph.
     ///
     /// # Errors
-    /// [`OnnxError::ValueMissing`] if there is none of that name, [`OnnxError::NotATensor`] if it is none.
+    /// * Returns [`OnnxError::ValueMissing`] if no input or output has this name.
+    /// * Returns [`OnnxError::NotATensor`] if it is not a tensor.
     pub(crate) fn set_dims(&mut self, name: &str, dims: &[Dimension<'_>]) -> Result<(), OnnxError> {
         let graph = self.model.graph.get_or_insert_default();
         let places =
@@ -265,13 +275,16 @@ impl<'p> Editor<'p> {
         });
     }
 
-    /// Ends the change: drops nodes that no output depends on and initializers that nothing uses, puts every node
-    /// after those it reads from and otherwise leaves it where it was, a new one before the first that needs it;
-    /// declared shapes that may be wrong by now are dropped.
+    /// Completes the changes and puts the graph in order.
+    ///
+    /// * Nodes that no output depends on and unused initializers are dropped.
+    /// * Every node is moved after the nodes that it reads from, and otherwise keeps its place. A new node is
+    ///   placed before the first node that needs it.
+    /// * Declared shapes that may have become wrong are dropped.
     ///
     /// # Errors
-    /// Those of [`Graph::new`]: [`OnnxError::ValueMissing`] if something still reads from a removed node,
-    /// [`OnnxError::DuplicateName`], [`OnnxError::Cycle`].
+    /// Returns the errors of [`Graph::new`]: [`OnnxError::ValueMissing`] if a node still reads from a removed
+    /// one, [`OnnxError::DuplicateName`], and [`OnnxError::Cycle`].
     pub(crate) fn finish(self) -> Result<(), OnnxError> {
         finish::finish(self.model.graph.get_or_insert_default(), &self.removed, self.changed)?;
         Graph::new(self.model).map(|_| ())
@@ -281,7 +294,7 @@ impl<'p> Editor<'p> {
         self.model.graph.get_or_insert_default()
     }
 
-    /// Notes what a node makes and reads.
+    /// Records what a node produces and reads.
     fn index(&mut self, index: usize) {
         let Some(node) = self.model.graph.node.get(index) else { return };
         for name in node.output.iter().filter(|name| !name.is_empty()) {
@@ -297,7 +310,8 @@ impl<'p> Editor<'p> {
         }
     }
 
-    /// Notes that a node reads a value it did not read before: what it makes may have another shape.
+    /// Records that a node reads a value that it did not read before. The shapes of its outputs may have
+    /// changed.
     fn reads_changed(&mut self, reader: Reader, value: &str) {
         self.readers.entry(value.to_owned()).or_default().insert(reader);
         if let Some(node) = self.model.graph.node.get(reader.node) {
@@ -330,7 +344,8 @@ mod tests {
     };
     use crate::{Graph, OnnxError};
 
-    /// `a -> Neg -> b -> Abs -> c -> If -> y`, with `b` and `c` read in the bodies too, and a dead `Neg -> dead`.
+    /// Makes `a -> Neg -> b -> Abs -> c -> If -> y`, where the bodies also read `b` and `c`, and an unused
+    /// `Neg -> dead`.
     fn model() -> ModelProto {
         let body = |input: &str| GraphProto {
             node: vec![node("Exp", &[input], "inner")],
@@ -370,7 +385,7 @@ mod tests {
         ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() }
     }
 
-    /// `Op(inputs) -> outputs` of every node.
+    /// Returns `Op(inputs) -> outputs` for every node.
     fn lines(model: &ModelProto) -> Vec<String> {
         let line = |node: &NodeProto| {
             let op_type = node.op_type.as_deref().unwrap();
@@ -490,7 +505,8 @@ mod tests {
         assert!(matches!(error, OnnxError::NotAFloat { element: ElementType::Int64 }));
     }
 
-    /// 20,000 nodes in a chain, each replaced: seconds at most, where quadratic work would take minutes.
+    /// Replaces each of 20,000 nodes in a chain. This takes seconds, whereas quadratic work would take
+    /// minutes.
     #[test]
     fn large_graphs() {
         let mut model = model();

@@ -1,4 +1,4 @@
-//! Everything that can go wrong with an ONNX file or its evaluation.
+//! The errors of reading, evaluating and converting ONNX files.
 
 mod kind;
 
@@ -11,53 +11,53 @@ use crate::dynamic_dim::{DynamicDim, DynamicDims};
 use crate::eval::NotInPlace;
 use crate::{FoldError, NodeLabel, TensorError};
 
-/// Why a file, a model or its evaluation was refused.
+/// The reason why a file, a model or its evaluation was refused.
 ///
-/// Three variants say where: [`InFile`](Self::InFile), [`InTensor`](Self::InTensor) and [`InNode`](Self::InNode)
-/// wrap what went wrong there; [`root`](Self::root) skips them.
+/// Three variants state where the error occurred: [`InFile`](Self::InFile), [`InTensor`](Self::InTensor) and
+/// [`InNode`](Self::InNode) wrap the actual cause. [`root`](Self::root) returns that cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum OnnxError {
-    /// Something is wrong with this file.
+    /// An error in this file.
     #[error("{}: {cause}", path.display())]
     InFile { path: PathBuf, cause: Box<OnnxError> },
-    /// Something is wrong with this tensor.
+    /// An error in this tensor.
     #[error("tensor {name:?}: {cause}")]
     InTensor { name: String, cause: Box<OnnxError> },
-    /// Something is wrong with this node.
+    /// An error in this node.
     #[error("{node}: {cause}")]
     InNode { node: Box<NodeLabel>, cause: Box<OnnxError> },
 
     // Files.
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error(transparent)]
     Io(std::io::Error),
-    /// A folder, a pipe, a device or a socket where a file must be.
+    /// The path leads to a folder, a pipe, a device or a socket.
     #[error("not a regular file")]
     NotRegularFile,
-    /// The file is larger than what may be read.
+    /// The file is larger than the limit for reading it.
     #[error("{size} bytes, at most {limit} are read")]
     FileTooLarge { size: u64, limit: u64 },
     /// The file became shorter while it was read.
     #[error("{got} bytes could be read, there were {expected}: the file changed meanwhile")]
     FileShrank { expected: u64, got: u64 },
-    /// The bytes are not such a protobuf message.
+    /// The bytes are not a protobuf message of this type.
     #[error("not a {message}: {cause}")]
     Decode { message: &'static str, cause: buffa::DecodeError },
     /// The message is too large for protobuf.
     #[error("cannot write the {message}: {cause}")]
     Encode { message: &'static str, cause: buffa::EncodeError },
-    /// An output of this name would replace what is read.
+    /// Writing this output would overwrite a file that is being read.
     #[error("is the model that is read or holds its values, and no input is overwritten")]
     OverInput,
     /// The output would replace a file of another kind.
     #[error("exists and is not an {kind} file: give another name, or remove it first")]
     OtherKind { kind: &'static str },
-    /// Another file has the path that a file of values would get.
+    /// A different file already exists at the path for a file of values.
     #[error("is there already with other contents, and the model's values would lie there")]
     DataFileDiffers,
-    /// A model and its values would get the same path.
+    /// The model and its values would be written to the same path.
     #[error("the model's values would lie there, and so would the model: give it another name")]
     DataFileIsModel,
 
@@ -68,52 +68,52 @@ pub enum OnnxError {
     /// `data_type` is absent or `UNDEFINED`.
     #[error("data_type is undefined")]
     UndefinedType,
-    /// A type that `TensorScatter` does not have.
+    /// The tensor has a type that `TensorScatter` does not support.
     #[error("data_type {code} is none of TensorScatter's 24 types")]
     UnsupportedType { code: i32 },
-    /// A negative dimension.
+    /// A dimension is negative.
     #[error("dims[{axis}] = {dim} is negative")]
     NegativeDim { axis: usize, dim: i64 },
-    /// `segment` is set: this is a part of a tensor.
+    /// `segment` is set, so this is only a part of a tensor.
     #[error("segment is set: tensors stored in parts are not supported")]
     Segment,
-    /// Values are stored twice.
+    /// Two fields contain values.
     #[error("both {first} and {second} are present")]
     TwoFields { first: &'static str, second: &'static str },
-    /// Values are stored where this type's values never are.
+    /// The values are in a field that does not store this type.
     #[error("{element} is stored in {expected}, not in {field}")]
     WrongField { element: ElementType, field: &'static str, expected: &'static str },
-    /// A typed field holds fewer or more entries than the shape asks for.
+    /// The number of entries in a typed field does not match the shape.
     #[error("shape {shape:?} of {element} takes {expected} entries in {field}, got {got}")]
     EntryCount { element: ElementType, shape: Vec<usize>, field: &'static str, expected: usize, got: usize },
-    /// An entry of a typed field that is no value of the type.
+    /// An entry of a typed field is not a value of the type.
     #[error("{field}[{index}] = {value} is no {element}")]
     EntryRange { element: ElementType, field: &'static str, index: usize, value: i128 },
 
-    /// The exported decoder ends before the cache would.
+    /// The exported decoder supports fewer tokens than the cache would have slots.
     #[error("the exported decoder cannot hold {tokens} tokens: {cause}")]
     Capacity { tokens: usize, cause: Box<OnnxError> },
-    /// A decoder that cannot be given a static cache.
+    /// The decoder cannot be converted to a static cache.
     #[error(transparent)]
     Convert(#[from] ConvertRefusal),
 
     // External data.
-    /// External data, where there is no folder to look for it.
+    /// The tensor has external data, but no folder to read it from is known.
     #[error("external data in {location:?}, but it came without a folder to find it in")]
     ExternalWithoutFolder { location: String },
-    /// Strings cannot be stored outside.
+    /// Strings cannot be external data.
     #[error("strings cannot be external data")]
     ExternalStrings,
     /// `external_data` has no `location`.
     #[error("external data without a location")]
     ExternalLocationMissing,
-    /// A key of `external_data` twice.
+    /// A key of `external_data` occurs twice.
     #[error("external data gives {key:?} twice")]
     ExternalKeyTwice { key: String },
-    /// `offset` or `length` is no number.
+    /// `offset` or `length` is not a number.
     #[error("external data's {key} = {value:?} is not a whole number of bytes")]
     ExternalNumber { key: &'static str, value: String },
-    /// The location is absolute, contains `..`, or leads out through a symbolic link.
+    /// The location is absolute, contains `..`, or is a symbolic link that leads out of the folder.
     #[error(
         "external data's location {location:?} {}",
         if *.is_link {
@@ -123,24 +123,24 @@ pub enum OnnxError {
         }
     )]
     ExternalEscape { location: String, is_link: bool },
-    /// `length` is not what the shape takes.
+    /// `length` does not match the shape.
     #[error("external data's length = {got}, the shape takes {expected} bytes")]
     ExternalLength { expected: u64, got: u64 },
-    /// The bytes are not in the file.
+    /// The file does not contain all of the bytes.
     #[error("external data's bytes {offset}..{offset} + {length} are not in {location:?} of {size} bytes")]
     ExternalRange { location: String, offset: u64, length: u64, size: u64 },
-    /// The file is not the one that was meant.
+    /// The file's checksum does not match.
     #[error("external data's checksum is {expected}, the SHA1 of {location:?} is {got}")]
     ExternalChecksum { location: String, expected: String, got: String },
-    /// Reading on would pass the limit on all external data together.
+    /// Reading this tensor would exceed the limit on all external data together.
     #[error("external data of {wanted} bytes, {left} of the limit are left")]
     ExternalLimit { wanted: u64, left: u64 },
 
     // Models.
-    /// An engine reads a model from its file, but no file contains this model.
+    /// No file contains this model, and an engine reads a model from its file.
     #[error("the model was made in memory or changed since it was read: save it, and load that file")]
     NotAsRead,
-    /// The bytes are a model, and not an ONNX one.
+    /// The bytes are a model of another format.
     #[error("a file in {format} format, not an ONNX model")]
     OtherFormat { format: &'static str },
     /// The model has no graph.
@@ -149,178 +149,179 @@ pub enum OnnxError {
     /// A domain's operator set is imported twice.
     #[error("opset_import names domain {domain:?} twice")]
     OpsetTwice { domain: String },
-    /// A domain's operator set is used and not imported.
+    /// A domain's operator set is used but not imported.
     #[error("opset_import does not name domain {domain:?}")]
     OpsetMissing { domain: String },
-    /// Two values of one name.
+    /// Two values have the same name.
     #[error("the name {name:?} is given to two values")]
     DuplicateName { name: String },
-    /// An input, output or initializer without a name.
+    /// An input, output or initializer has no name.
     #[error("{what} {index} has no name")]
     NameMissing { what: &'static str, index: usize },
-    /// A name is too long to be repeated in reports.
+    /// A name is longer than the limit for names in reports.
     #[error("{what} {index} has a name of {bytes} bytes: the limit is {limit}")]
     NameTooLong { what: &'static str, index: usize, bytes: usize, limit: usize },
-    /// Nothing produces this value.
+    /// No input, initializer or node produces this value.
     #[error("{name:?} is not an input, an initializer or an output of a node")]
     ValueMissing { name: String },
-    /// The value is produced by a later node.
+    /// A later node produces the value.
     #[error("{name:?} is used before {producer} produces it")]
     NodeOrder { name: String, producer: Box<NodeLabel> },
-    /// The node's output leads back to its input.
+    /// The output of the node leads back to its input.
     #[error("the graph has a cycle through this node")]
     Cycle,
-    /// A constant of another type.
+    /// The type of the constant is none of float, double, float16 and bfloat16.
     #[error("{element} is none of float, double, float16 and bfloat16")]
     NotAFloat { element: ElementType },
-    /// A graph input or output without a type.
+    /// A graph input or output has no type.
     #[error("{name:?} has no type")]
     TypeMissing { name: String },
-    /// A graph input or output that is not a tensor.
+    /// A graph input or output is not a tensor.
     #[error("{name:?} is a {kind}: only dense tensors are supported")]
     NotATensor { name: String, kind: &'static str },
 
     // Nodes that are not evaluated.
-    /// No such operator here.
+    /// The evaluator does not support this operator.
     #[error("this operator cannot be evaluated; TensorScatter, Identity, Constant and Add can")]
     UnsupportedOperator,
     /// The operator is a function of the model.
     #[error("a function defined in the model cannot be evaluated")]
     Function,
-    /// The operator set is older than the form of the operator that is known here.
+    /// The operator set is older than the oldest supported one.
     #[error("version {version} of the operator set is too old, {min} is the least")]
     OpsetTooOld { version: i64, min: i64 },
-    /// The operator set is newer than any that is known here.
+    /// The operator set is newer than the newest supported one.
     #[error("version {version} of the operator set is unknown, {max} is the newest")]
     OpsetTooNew { version: i64, max: i64 },
-    /// No operator set of the default domain up to this version has it, or it was deprecated.
+    /// No operator set of the default domain up to this version has the operator, or it was deprecated.
     #[error("version {version} of the operator set has no such operator")]
     OperatorUnknown { version: i64 },
-    /// The operator means something else in a newer operator set, and nothing there means what it meant.
+    /// The operator changed its meaning, and the newer operator set cannot express the old one.
     #[error("the operator changed between versions {from} and {to} of its set: {what}")]
     OperatorChanged { from: i64, to: i64, what: &'static str },
-    /// There is nothing to be replaced.
+    /// The model has no `TensorScatter`.
     #[error("the model has no TensorScatter")]
     NothingToLower,
-    /// Bodies of `If`, `Loop` and the like are not looked into any further.
+    /// A `TensorScatter` is in the body of an `If`, `Loop` or similar node, which is not lowered.
     #[error("a TensorScatter in the body of a node cannot be lowered")]
     ScatterNested,
-    /// Functions would have to be inlined first.
+    /// A `TensorScatter` is in a function, which would have to be inlined first.
     #[error("a TensorScatter in function {name:?} cannot be lowered: inline the model's functions first")]
     ScatterInFunction { name: String },
-    /// No shape is declared for past, present or update.
+    /// No shape is declared for the past, the present or the update.
     #[error("the rank of the cache is declared nowhere: run onnx's shape inference first")]
     RankUnknown,
-    /// `TensorScatter` has more types than the operators it is lowered to.
+    /// The lowered operators do not have this type, although `TensorScatter` does.
     #[error("{element} cannot be lowered: ScatterElements and ScatterND have no such type")]
     LowerType { element: ElementType },
-    /// Too few or too many inputs.
+    /// The node has too few or too many inputs.
     #[error("{got} inputs, {min} to {max} are possible")]
     InputCount { min: usize, max: usize, got: usize },
-    /// Too few or too many outputs.
+    /// The node has too few or too many outputs.
     #[error("{got} outputs, exactly 1 is possible")]
     OutputCount { got: usize },
-    /// An input that is not optional is absent.
+    /// A required input is absent.
     #[error("input {index} is absent")]
     InputAbsent { index: usize },
-    /// An attribute that the operator does not have.
+    /// The operator does not have this attribute.
     #[error("attribute {name:?} is unknown")]
     AttributeUnknown { name: String },
-    /// An attribute twice.
+    /// An attribute is given twice.
     #[error("attribute {name:?} is given twice")]
     AttributeTwice { name: String },
-    /// An attribute of the wrong type, or a reference where there is no function.
+    /// An attribute has the wrong type, or refers to a function's attribute outside a function.
     #[error("attribute {name:?} is not of type {expected}")]
     AttributeType { name: String, expected: &'static str },
-    /// A mode that does not exist.
+    /// The mode does not exist.
     #[error("mode = {mode:?}: only linear and circular exist")]
     Mode { mode: String },
-    /// Not exactly one value.
+    /// A `Constant` does not have exactly one value.
     #[error("{got} attributes, a Constant has exactly 1")]
     ConstantAttributes { got: usize },
-    /// A sparse tensor.
+    /// A tensor is sparse.
     #[error("{name:?} is sparse: only dense tensors are supported")]
     Sparse { name: String },
 
     // Types and shapes during evaluation.
-    /// The operator's own rules are broken.
+    /// The call breaks a rule of the operator.
     #[error(transparent)]
     Operator(#[from] kvscatter::Error),
-    /// A sum of anything but integers of 8 to 64 bits.
+    /// `Add` got a type other than integers of 8 to 64 bits.
     #[error("a sum of {element}: only integers of 8 to 64 bits are added")]
     AddType { element: ElementType },
-    /// A sum of two types.
+    /// `Add` got two different types.
     #[error("the operands are {left} and {right}: they must agree")]
     AddTypes { left: ElementType, right: ElementType },
-    /// Shapes that do not broadcast.
+    /// The shapes do not broadcast.
     #[error("shapes {left:?} and {right:?} do not broadcast")]
     Broadcast { left: Vec<usize>, right: Vec<usize> },
-    /// More memory is needed than is allowed; nothing was computed.
+    /// The evaluation needs more memory than the limit. No value was computed.
     #[error("{needed} bytes of values would be allocated, the limit is {limit}")]
     MemoryLimit { needed: u64, limit: u64 },
-    /// The caller demanded a write in place, which is impossible.
+    /// The caller demanded a write in place, which is not possible.
     #[error("cannot write in place: {reason}")]
     NotInPlace { reason: Box<NotInPlace> },
-    /// More dimensions than any value may have here.
+    /// A value has more dimensions than the evaluator supports.
     #[error("{name:?} has rank {rank}, at most {limit} is possible")]
     RankTooLarge { name: String, rank: usize, limit: usize },
-    /// A graph input without a value.
+    /// A graph input has no value.
     #[error("input {name:?} is not given")]
     InputMissing { name: String },
-    /// A value for something that is not a graph input.
+    /// A value was given for a name that is not a graph input.
     #[error("{name:?} is not an input of the graph")]
     InputUnknown { name: String },
-    /// A value of another type than the graph declares.
+    /// A value has another type than the graph declares.
     #[error("{name:?} is {got}, the graph declares {expected}")]
     ValueType { name: String, expected: ElementType, got: ElementType },
-    /// A value of another rank than the graph declares.
+    /// A value has another rank than the graph declares.
     #[error("{name:?} has rank {got}, the graph declares {expected}")]
     ValueRank { name: String, expected: usize, got: usize },
-    /// A value with another dimension than the graph declares.
+    /// A value has another dimension than the graph declares.
     #[error("{name:?} has dimension {axis} = {got}, the graph declares {expected}")]
     ValueDim { name: String, axis: usize, expected: usize, got: usize },
-    /// One symbolic dimension with two sizes.
+    /// One symbolic dimension has two sizes.
     #[error("{name:?} has dimension {axis} ({symbol:?}) = {got}, elsewhere {symbol:?} = {expected}")]
     SymbolConflict { name: String, axis: usize, symbol: String, expected: usize, got: usize },
 
-    /// What a graph computes on a probe cannot be known.
+    /// The value that a graph computes on a probe cannot be determined.
     #[error(transparent)]
     Fold(#[from] FoldError),
 
     // Generated inputs.
-    /// Inputs cannot be generated without a rank.
+    /// An input declares no rank, so its values cannot be generated.
     #[error("input {name:?} declares no shape: give its values")]
     ShapeUnknown { name: String },
-    /// All dimensions whose sizes are not given.
+    /// The sizes of these dimensions are not given.
     #[error("the size of {} is open: give it", DynamicDims(open))]
     DimsMissing { open: Vec<DynamicDim> },
-    /// A dimension that no input has.
+    /// No input has this open dimension.
     #[error("no input has a dimension {dim:?} whose size is open")]
     DimUnused { dim: String },
-    /// The update is longer than the cache, or a constant offset leads out of it.
+    /// No index is valid, because the update is longer than the cache or a constant offset leads out of the
+    /// cache.
     #[error("no value of input {name:?} makes every write_indices it feeds valid")]
     NoValidIndices { name: String },
 
     // Decoders.
-    /// Nothing that goes in comes out with rows written.
+    /// No output is an input with rows written into it.
     #[error("no cache: no output is an input with rows written to it")]
     CacheNone,
-    /// An input that is written like a cache, and no output gives it back.
+    /// An input is written like a cache, but no output returns the result.
     #[error("{past:?} is not fed back: no output is what this node makes of it")]
     CacheNotFedBack { past: String },
-    /// An output that is written like a cache, and no input is what it was before.
+    /// An output is written like a cache, but no input is its past.
     #[error("{present:?} is written like a cache, and no input is its past")]
     CacheNotFed { present: String },
-    /// A cache whose rank is not known.
+    /// The rank of a cache is not known.
     #[error("cache {name:?} declares no shape")]
     CacheShapeMissing { name: String },
-    /// A cache of a rank that its writer cannot write.
+    /// The writer of a cache does not support the cache's rank.
     #[error("cache {name:?} has {rank} dimensions, must have {expected}")]
     CacheRank { name: String, rank: usize, expected: &'static str },
-    /// Rows are joined to past, and present is declared to be no longer.
+    /// Rows are appended to the past, but the present is declared to be no longer than the past.
     #[error("{past:?} and {present:?} both have dimension {axis} = {size}, though rows are joined to it")]
     CacheDoesNotGrow { past: String, present: String, axis: usize, size: String },
-    /// One size is declared as two.
+    /// Two dimensions that must be equal are declared with different sizes.
     #[error(
         "{first:?} has dimension {first_axis} = {first_size}, {second:?} has dimension {second_axis} = \
          {second_size}: they must be equal"
@@ -335,19 +336,19 @@ pub enum OnnxError {
     },
 
     // Test directories.
-    /// A link leads out of the folder that was named; test directories are only read inside it.
+    /// A link leads out of the given folder. Test directories are read only inside it.
     #[error("is a link that leads out of the folder: it is not followed")]
     LinkLeadsOut,
-    /// `input_0.pb, input_2.pb`: a number is left out.
+    /// The numbers of the files have a gap, as in `input_0.pb, input_2.pb`.
     #[error("{missing} is missing among {folder:?}'s files")]
     TestFileMissing { folder: PathBuf, missing: String },
-    /// More files than the graph has inputs or outputs.
+    /// There are more files than the graph has inputs or outputs.
     #[error("{got} {what} files, the graph has {expected}")]
     TestFileCount { what: &'static str, expected: usize, got: usize },
 }
 
 impl OnnxError {
-    /// What went wrong, without where.
+    /// Returns the cause without the file, tensor or node that wraps it.
     #[must_use]
     pub fn root(&self) -> &Self {
         let mut error = self;
@@ -359,7 +360,7 @@ impl OnnxError {
         error
     }
 
-    /// Returns the root cause, for a caller that names the file, tensor or node itself.
+    /// Returns the cause without what wraps it, for a caller that names the file, tensor or node itself.
     pub(crate) fn into_root(self) -> Self {
         match self {
             Self::InFile { cause, .. } | Self::InTensor { cause, .. } | Self::InNode { cause, .. } => {

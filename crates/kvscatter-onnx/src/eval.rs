@@ -1,9 +1,10 @@
-//! Evaluation of models made of `TensorScatter` and the few operators that such models need besides: `Identity`,
-//! `Constant`, and `Add` on integers.
+//! Evaluates models of `TensorScatter` and the few operators that such models need: `Identity`, `Constant`
+//! and integer `Add`.
 //!
-//! The cache is written in place wherever the graph allows it: the buffer of `past_cache` belongs to the
-//! evaluation (the caller donated it, or a node made it) and nothing needs the old values afterwards. The
-//! [`Report`] states this for every node, with the addresses before and after and the bytes that moved.
+//! The cache is written in place wherever the graph allows it. This requires that the evaluation owns the
+//! buffer of `past_cache`, because the caller donated it or a node made it, and that no node or output needs
+//! the old values afterwards. The [`Report`] records this for every node, with the addresses before and after
+//! and the number of bytes moved.
 
 mod add;
 mod evaluator;

@@ -1,4 +1,4 @@
-//! External data: tensors whose bytes lie in another file of the model's folder.
+//! External data: tensors whose bytes are in another file of the model's folder.
 
 mod folder;
 
@@ -15,15 +15,15 @@ use crate::{DEFAULT_MEMORY_LIMIT, OnnxError, file};
 
 pub(crate) use folder::Folder;
 
-/// The folder of a model, from which external data may be read and nothing else.
+/// The folder of a model. External data is read only from this folder.
 ///
-/// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they stay
-/// inside. Every step of a path is resolved against an open handle of the folder, so that exchanging a folder for
-/// a link meanwhile does not lead out either.
+/// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they
+/// stay inside. Every step of a path is resolved against an open handle of the folder. Replacing a folder
+/// with a link while it is read therefore cannot lead out of the folder either.
 #[derive(Debug)]
 pub struct ExternalData {
     folder: Folder,
-    /// Bytes that may still be read, by all tensors together.
+    /// The number of bytes that all tensors together may still read.
     left: Cell<u64>,
 }
 
@@ -37,23 +37,26 @@ struct Entry<'a> {
 }
 
 impl ExternalData {
-    /// Opens a model's folder. At most [`DEFAULT_MEMORY_LIMIT`] bytes are read from it unless
-    /// [`limit`](Self::limit) sets another limit.
+    /// Opens a model's folder.
+    ///
+    /// At most [`DEFAULT_MEMORY_LIMIT`] bytes are read from the folder unless [`limit`](Self::limit) sets
+    /// another limit.
     ///
     /// # Errors
-    /// [`OnnxError::Io`] within [`OnnxError::InFile`] if it is not a folder that can be opened.
+    /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the path is not a folder that can be
+    /// opened.
     pub fn open(folder: &Path) -> Result<Self, OnnxError> {
         Ok(Self { folder: Folder::open(folder)?, left: Cell::new(DEFAULT_MEMORY_LIMIT) })
     }
 
-    /// Sets how many bytes may be read in all, those read for a checksum included.
+    /// Sets the number of bytes that may be read in all. Bytes that are read for a checksum count as well.
     #[must_use]
     pub fn limit(self, bytes: u64) -> Self {
         self.left.set(bytes);
         self
     }
 
-    /// The `expected` bytes of the tensor that these entries describe.
+    /// Reads the `expected` bytes of the tensor that these entries describe.
     pub(crate) fn read(
         &self,
         entries: &[StringStringEntryProto],
@@ -96,7 +99,7 @@ impl<'a> Entry<'a> {
                 "offset" => &mut offset,
                 "length" => &mut length,
                 "checksum" => &mut checksum,
-                // Keys that the specification does not name are other tools' notes.
+                // Other tools may store keys that the specification does not define.
                 _ => continue,
             };
             if slot.replace(entry.value.as_deref().unwrap_or_default()).is_some() {
@@ -113,9 +116,9 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Checks that a file of this size has this many bytes for the tensor.
+    /// Checks that a file of this size contains this many bytes for the tensor.
     fn check_range(&self, expected: u64, size: u64) -> Result<(), OnnxError> {
-        // Without a length, the data reaches to the end of the file.
+        // Without a length, the data extends to the end of the file.
         let reaches_end = self.length.is_some() || self.offset.checked_add(expected) == Some(size);
         if reaches_end { self.check_end(expected, size) } else { Err(self.out_of_range(expected, size)) }
     }
@@ -132,38 +135,39 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Where external data would be, for the error that there is no folder.
+/// Returns the location of external data, for the error that no folder is known.
 pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, OnnxError> {
     Entry::parse(entries).map(|entry| entry.location)
 }
 
-/// Returns where a tensor's external data would be below a folder. Returns `None` if it has none, or if its
-/// location may not be read.
+/// Returns the path of a tensor's external data below a folder.
+///
+/// Returns `None` if the tensor has no external data or its location may not be read.
 pub(crate) fn path(message: &TensorProto, folder: &Path) -> Option<PathBuf> {
     let location = location(&message.external_data).ok().filter(|_| is_external(message))?;
     folder::relative(Path::new(location)).ok().map(|location| folder.join(location))
 }
 
-/// Whether a tensor's values lie in another file.
+/// Returns whether a tensor's values are in another file.
 pub(crate) fn is_external(message: &TensorProto) -> bool {
     message.data_location == Some(DataLocation::EXTERNAL)
 }
 
-/// Checks that a tensor's values lie in a regular file of the folder, if that file exists.
+/// Checks that a tensor's values are in a regular file of the folder, if that file exists.
 pub(crate) fn check(message: &TensorProto, folder: &Folder) -> Result<(), OnnxError> {
     let location = location(&message.external_data)?;
     folder.size(Path::new(location)).map(|_| ()).map_err(|error| error.in_file(location))
 }
 
-/// Returns the location of a tensor's values, after checking that it is a regular file of the folder, and
-/// long enough.
+/// Returns the location of a tensor's values after checking that it is a regular file of the folder and long
+/// enough.
 pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&'t str, OnnxError> {
     let entry = Entry::parse(&message.external_data)?;
     let check = || {
         let location = Path::new(entry.location);
         let size = match folder.size(location)? {
             Some(size) => size,
-            // Opening the missing file returns the system's error about it.
+            // Opening the missing file returns the operating system's error.
             None => folder.file(location)?.1,
         };
         entry.check_end(entry.length.unwrap_or_default(), size)
@@ -176,7 +180,7 @@ fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {
     value.parse().map_err(|_| OnnxError::ExternalNumber { key, value: value.to_owned() })
 }
 
-/// ONNX: the checksum is the SHA1 of the whole file.
+/// Checks the SHA1 of the whole file, which is the checksum that ONNX defines.
 fn check_sum(file: &mut File, size: u64, expected: &str, location: &str) -> Result<(), OnnxError> {
     let mut hash = Sha1::new();
     let mut chunk = vec![0; 64 << 10];

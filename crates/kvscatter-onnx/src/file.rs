@@ -1,4 +1,5 @@
-//! Files: read whole where strangers named them, written whole or not at all, and compared by what their paths lead to.
+//! File access: untrusted files are read whole, outputs are written whole or not at all, and paths are
+//! compared by the file that they lead to.
 
 mod identity;
 mod kind;
@@ -20,10 +21,10 @@ pub use unfinished::{ShutdownGuard, UnfinishedFiles, remove_unfinished};
 pub use write::write;
 pub(crate) use write::write_with;
 
-/// Opens a regular file, and returns its size.
+/// Opens a regular file and returns it with its size.
 ///
 /// # Errors
-/// Within [`OnnxError::InFile`]: [`OnnxError::Io`] and [`OnnxError::NotRegularFile`].
+/// Returns [`OnnxError::Io`] or [`OnnxError::NotRegularFile`], wrapped in [`OnnxError::InFile`].
 pub fn open(path: &Path) -> Result<(std::fs::File, u64), OnnxError> {
     File::open_ambient_with(path, &read_only(), ambient_authority())
         .map_err(OnnxError::Io)
@@ -31,7 +32,7 @@ pub fn open(path: &Path) -> Result<(std::fs::File, u64), OnnxError> {
         .map_err(|error| error.in_file(path))
 }
 
-/// The whole of a regular file of at most `limit` bytes.
+/// Reads a whole regular file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, OnnxError> {
     open(path).and_then(|(file, size)| {
         let read = || {
@@ -44,23 +45,24 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, OnnxError> {
     })
 }
 
-/// Without this flag, opening a pipe that has no writer never returns.
+/// Returns the options for opening a file without blocking. Without the flag, opening a pipe that has no
+/// writer would never return.
 pub(crate) fn read_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).nonblock(true);
     options
 }
 
-/// The size of an open file, which must be a regular one. Asked of the handle, so that the answer cannot change
-/// between the question and the reading.
+/// Returns the size of an open file, which must be a regular file. The size comes from the handle because a
+/// path could lead to another file by the time it is read.
 pub(crate) fn regular_size(file: &File) -> Result<u64, OnnxError> {
     let metadata = file.metadata().map_err(OnnxError::Io)?;
     if metadata.is_file() { Ok(metadata.len()) } else { Err(OnnxError::NotRegularFile) }
 }
 
-/// `len` bytes from where the file stands, whose size said that they are there.
+/// Reads `len` bytes from the current position. The file's size has shown that they exist.
 ///
-/// Half a protobuf message can be a message, so fewer bytes are an error rather than a short answer.
+/// Fewer bytes are an error, because a part of a protobuf message can itself be a valid message.
 pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, OnnxError> {
     let out_of_memory = || OnnxError::Io(std::io::ErrorKind::OutOfMemory.into());
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! A model's graph, its structure checked once: names, order, operator sets.
+//! A model's graph, whose names, node order and operator sets are checked once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,19 @@ use crate::proto::{
 };
 use crate::{NodeLabel, OnnxError, tensor_proto};
 
-/// The full name of the domain that is usually written as the empty string.
+/// The full name of the default domain, which is usually written as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
 
-/// The longest name of a value, a node or an operator, in bytes. Every report about a node or a value repeats
-/// its name, and there may be as many reports about one node as the graph has caches.
+/// The longest name of a value, a node or an operator, in bytes.
+///
+/// Every report about a node or a value repeats its name, and one node can cause as many reports as the graph
+/// has caches.
 const MAX_NAME: usize = 4096;
 
-/// A graph in which every value has one producer, every used value exists, and every node comes after the nodes
-/// it reads from.
+/// A graph whose structure has been checked.
 ///
-/// Subgraphs (the bodies of `If`, `Loop`, `Scan`) are not looked into.
+/// Every value has one producer, every used value exists, and every node comes after the nodes that it reads
+/// from. Subgraphs (the bodies of `If`, `Loop`, `Scan`) are not checked.
 #[derive(Clone, Debug)]
 pub struct Graph<'m> {
     proto: &'m GraphProto,
@@ -35,8 +37,8 @@ pub struct Graph<'m> {
     functions: &'m [FunctionProto],
 }
 
-/// The functions that a model defines, by domain and name. It is made once, for all bodies whose nodes are
-/// examined.
+/// The functions that a model defines, by domain and name. One set serves all graphs and function bodies of a
+/// model.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionNames<'m>(BTreeSet<(&'m str, Option<&'m str>)>);
 
@@ -60,15 +62,15 @@ pub struct Node<'m> {
 /// A graph input or output as declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueInfo<'m> {
-    /// Its name.
+    /// The name.
     pub name: &'m str,
-    /// Its element type.
+    /// The element type.
     pub element: ElementType,
-    /// Its dimensions; `None` if the rank is not declared.
+    /// The dimensions, or `None` if the rank is not declared.
     pub shape: Option<Vec<Dimension<'m>>>,
 }
 
-/// Who makes a value.
+/// The producer of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Producer {
     Input,
@@ -80,10 +82,16 @@ impl<'m> Graph<'m> {
     /// Checks the structure of a model's graph.
     ///
     /// # Errors
-    /// [`OnnxError::GraphMissing`]; [`OnnxError::OpsetTwice`], [`OnnxError::OpsetMissing`]; [`OnnxError::NameMissing`], [`OnnxError::NameTooLong`],
-    /// [`OnnxError::DuplicateName`], [`OnnxError::ValueMissing`]; [`OnnxError::Cycle`], and [`OnnxError::NodeOrder`] for nodes that
-    /// are merely in the wrong order; [`OnnxError::Sparse`] for a sparse initializer. Those about a node come within
-    /// [`OnnxError::InNode`].
+    /// Errors about a node are wrapped in [`OnnxError::InNode`].
+    ///
+    /// * Returns [`OnnxError::GraphMissing`] if the model has no graph.
+    /// * Returns [`OnnxError::OpsetTwice`] or [`OnnxError::OpsetMissing`] if the imported operator sets are
+    ///   ambiguous or incomplete.
+    /// * Returns [`OnnxError::NameMissing`], [`OnnxError::NameTooLong`], [`OnnxError::DuplicateName`] or
+    ///   [`OnnxError::ValueMissing`] for names that cannot be resolved.
+    /// * Returns [`OnnxError::Cycle`] if the graph has a cycle, and [`OnnxError::NodeOrder`] if its nodes are
+    ///   only in the wrong order.
+    /// * Returns [`OnnxError::Sparse`] for a sparse initializer.
     pub fn new(model: &'m ModelProto) -> Result<Self, OnnxError> {
         let proto = model.graph.as_option().ok_or(OnnxError::GraphMissing)?;
         let nodes = nodes(&model.opset_import, &FunctionNames::of(&model.functions), &proto.node)?;
@@ -99,52 +107,55 @@ impl<'m> Graph<'m> {
         Ok(Self { proto, nodes, initializers, functions: &model.functions })
     }
 
-    /// The nodes, each after those it reads from.
+    /// Returns the nodes. Each comes after those that it reads from.
     #[must_use]
     pub fn nodes(&self) -> &[Node<'m>] {
         &self.nodes
     }
 
-    /// The functions that the model defines.
+    /// Returns the functions that the model defines.
     pub(crate) fn functions(&self) -> &'m [FunctionProto] {
         self.functions
     }
 
-    /// The initializers by name.
+    /// Returns the initializers by name.
     #[must_use]
     pub fn initializers(&self) -> &BTreeMap<&'m str, &'m TensorProto> {
         &self.initializers
     }
 
-    /// The names of the inputs, in order.
+    /// Returns the names of the inputs in order.
     pub fn input_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
         self.proto.input.iter().map(|input| input.name.as_deref().unwrap_or_default())
     }
 
-    /// The names of the outputs, in order.
+    /// Returns the names of the outputs in order.
     pub fn output_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
         self.proto.output.iter().map(|output| output.name.as_deref().unwrap_or_default())
     }
 
-    /// The inputs as declared, those that have an initializer as their default included.
+    /// Returns the inputs as declared, including those with an initializer as their default.
     ///
     /// # Errors
-    /// [`OnnxError::TypeMissing`], [`OnnxError::NotATensor`], and within [`OnnxError::InTensor`] [`OnnxError::UndefinedType`],
-    /// [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`].
+    /// * Returns [`OnnxError::TypeMissing`] or [`OnnxError::NotATensor`] if an input has no tensor type.
+    /// * Returns [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`] or [`OnnxError::NegativeDim`]
+    ///   for an invalid tensor type, wrapped in [`OnnxError::InTensor`].
     pub fn inputs(&self) -> Result<Vec<ValueInfo<'m>>, OnnxError> {
         self.proto.input.iter().map(ValueInfo::parse).collect()
     }
 
-    /// The outputs as declared.
+    /// Returns the outputs as declared.
     ///
     /// # Errors
-    /// As [`inputs`](Self::inputs).
+    /// Returns the errors of [`inputs`](Self::inputs).
     pub fn outputs(&self) -> Result<Vec<ValueInfo<'m>>, OnnxError> {
         self.proto.output.iter().map(ValueInfo::parse).collect()
     }
 
-    /// Returns what the graph declares of the values whose names `is_wanted` accepts, by name. An input's declaration
-    /// counts before an output's, and that before one of a value between. Declarations that are no tensors are left out.
+    /// Returns the declarations of the values whose names `is_wanted` accepts, by name.
+    ///
+    /// The declaration of an input takes precedence over that of an output, which takes precedence over that
+    /// of an intermediate value. Declarations that are not tensors are left out.
     pub(crate) fn declared(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<&'m str, ValueInfo<'m>> {
         let values = self.proto.value_info.iter().chain(&self.proto.output).chain(&self.proto.input);
         let wanted = values.filter(|value| is_wanted(value.name.as_deref().unwrap_or_default()));
@@ -153,73 +164,75 @@ impl<'m> Graph<'m> {
 }
 
 impl<'m> Node<'m> {
-    /// The message.
+    /// Returns the message.
     #[must_use]
     pub fn proto(&self) -> &'m NodeProto {
         self.proto
     }
 
-    /// Returns every value that the node reads, each once: its inputs, and what its subgraphs read from outside.
+    /// Returns every value that the node reads, each once. These are its inputs and the outer values that its
+    /// subgraphs read.
     #[must_use]
     pub fn reads(&self) -> BTreeSet<&'m str> {
         names::reads(self.proto())
     }
 
-    /// The operator.
+    /// Returns the operator.
     #[must_use]
     pub fn op_type(&self) -> &'m str {
         self.proto.op_type.as_deref().unwrap_or_default()
     }
 
-    /// The operator's domain, the default one by its full name.
+    /// Returns the operator's domain. The default domain is returned by its full name.
     #[must_use]
     pub fn domain(&self) -> &'m str {
         full_domain(self.proto.domain.as_deref())
     }
 
-    /// The imported version of the domain's operator set.
+    /// Returns the imported version of the domain's operator set.
     #[must_use]
     pub fn version(&self) -> i64 {
         self.version
     }
 
-    /// Whether the operator is a function that the model defines.
+    /// Returns whether the operator is a function that the model defines.
     #[must_use]
     pub fn is_function(&self) -> bool {
         self.is_function
     }
 
-    /// Its index among the graph's nodes, from 0.
+    /// Returns the node's index among the graph's nodes, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Whether it is this operator of the default domain, and no function that the model defines.
+    /// Returns whether the node is this operator of the default domain, and not a function that the model
+    /// defines.
     #[must_use]
     pub fn is(&self, op_type: &str) -> bool {
         self.domain() == DEFAULT_DOMAIN && self.op_type() == op_type && !self.is_function
     }
 
-    /// The value it reads as this input; `None` if the input is absent.
+    /// Returns the value at this input, or `None` if the input is absent.
     #[must_use]
     pub fn input(&self, slot: usize) -> Option<&'m str> {
         self.proto.input.get(slot).map(String::as_str).filter(|name| !name.is_empty())
     }
 
-    /// The value it makes as this output; `None` if the output is absent.
+    /// Returns the value at this output, or `None` if the output is absent.
     #[must_use]
     pub fn output(&self, slot: usize) -> Option<&'m str> {
         self.proto.output.get(slot).map(String::as_str).filter(|name| !name.is_empty())
     }
 
-    /// What identifies the node to a reader.
+    /// Returns the label that identifies the node in messages.
     #[must_use]
     pub fn label(&self) -> NodeLabel {
         label(self.index, self.proto, Some(self.version))
     }
 
-    /// The first attribute of this name.
+    /// Returns the first attribute of this name.
     pub(crate) fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
     }
@@ -228,15 +241,17 @@ impl<'m> Node<'m> {
         in_node(self.label(), error.into())
     }
 
-    /// As [`error`](Self::error), unless the error is known to be about a node already.
+    /// Wraps an error like [`error`](Self::error), unless the error already names a node.
     pub(crate) fn error_within(&self, error: OnnxError) -> OnnxError {
         if matches!(error, OnnxError::InNode { .. }) { error } else { self.error(error) }
     }
 }
 
 impl<'m> ValueInfo<'m> {
-    /// What the size of an open dimension is given under: its symbol, or `name[axis]` where nothing is declared.
-    /// `None` for a dimension that is declared, and beyond the rank.
+    /// Returns the key under which callers give the size of an open dimension.
+    ///
+    /// The key is the dimension's symbol, or `name[axis]` if the dimension is not declared. Returns `None`
+    /// for a declared dimension and for an axis beyond the rank.
     #[must_use]
     pub fn dim_key(&self, axis: usize) -> Option<String> {
         match self.shape.as_ref()?.get(axis)? {
@@ -273,8 +288,8 @@ impl<'m> ValueInfo<'m> {
     }
 }
 
-/// Nodes of a graph or of a function's body, with the versions of the operator sets that it imports. Only their
-/// operators are looked at.
+/// Returns the nodes of a graph or a function body with the versions of the operator sets that it imports.
+/// Only operators are checked.
 pub(crate) fn nodes<'m>(
     imports: &'m [OperatorSetIdProto],
     functions: &FunctionNames<'m>,
@@ -317,7 +332,7 @@ fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, Onnx
     Ok(initializers)
 }
 
-/// Every value's one producer. An input may have an initializer: its default.
+/// Returns the one producer of every value. An input may also have an initializer, which is its default.
 fn producers<'m>(
     graph: &'m GraphProto,
     initializers: &BTreeMap<&'m str, &'m TensorProto>,

@@ -1,15 +1,18 @@
-//! ONNX files for kvscatter: tensors, models, test directories, the evaluation of `TensorScatter` graphs, and decoders.
+//! Reads, writes, evaluates and converts ONNX files for kvscatter.
 //!
-//! * [`Tensor`] is a tensor in memory; [`tensor_proto`] reads and writes it as a `.pb` file, for all 24 types and every
-//!   field that ONNX stores values in, [`ExternalData`] included.
-//! * [`Model`] loads and saves a model without losing what this crate does not know; [`Graph`] is its graph, the
-//!   structure checked.
-//! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`, writes the cache in
-//!   place where the graph allows it, and reports where it did. [`random_inputs::inputs`] makes inputs for it.
-//! * [`decoder::Decoder`] finds a decoder's caches by following its graph, with their costs and hazards;
-//!   [`convert::convert()`] makes caches that grow static, [`lower()`] replaces `TensorScatter`, and
-//!   [`Model::save_with_weights`] writes the result with the files of its weights. [`CachePath`] is what lies between one
-//!   cache's past and its present, alone.
+//! * [`Tensor`] is a tensor in memory. [`tensor_proto`] reads and writes it as a `.pb` file. All 24 types,
+//!   every field that ONNX stores values in and [`ExternalData`] are supported.
+//! * [`Model`] loads and saves a model without losing the fields that this crate does not know. [`Graph`] is
+//!   the model's graph with its structure checked.
+//! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`. It writes
+//!   the cache in place where the graph allows it, and reports where it did. [`random_inputs::inputs`] makes
+//!   inputs for it.
+//! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
+//!   hazards.
+//! * [`convert::convert()`] makes growing caches static. [`lower()`] replaces `TensorScatter` with older
+//!   operators. [`Model::save_with_weights`] writes the resulting model together with the files of its
+//!   weights.
+//! * [`CachePath`] is a model that contains only the nodes between the past and the present of one cache.
 //! * [`test_dir`] finds, reads and writes ONNX test directories.
 //!
 //! ```
@@ -25,9 +28,12 @@
 //! # Ok::<(), kvscatter_onnx::OnnxError>(())
 //! ```
 //!
-//! Files are taken to come from strangers. For any contents, reading and evaluating them ends in a value or an
-//! [`OnnxError`], in time and memory bounded by the file's size and the limits named here: nothing is allocated because
-//! a file claims that it will be needed, and nothing is read outside a model's own folder.
+//! # Untrusted files
+//!
+//! This crate treats every file as untrusted. Reading or evaluating a file returns a value or an
+//! [`OnnxError`] for any contents. The time and memory this takes are bounded by the file's size and the
+//! limits documented here. No memory is allocated merely because a file claims to need it, and no file
+//! outside a model's own folder is read.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::arithmetic_side_effects,
@@ -61,8 +67,7 @@ mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;
 
-/// The limit on the bytes of values that are allocated or read from other files, unless the caller sets another:
-/// 16 GiB.
+/// The default limit on the bytes of values that are allocated or read from other files: 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 
 pub use cache_path::{CachePath, CachePathError};
@@ -78,3 +83,8 @@ pub use node_label::NodeLabel;
 pub use save::{DataFile, DataFileOrigin, WeightTransfer};
 pub use tensor::{Data, DataMut, Tensor, TensorError, storage_len};
 pub use tensor_proto::{read_tensor_pb, write_tensor_pb};
+
+/// The examples of this crate's README are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

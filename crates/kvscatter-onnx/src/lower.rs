@@ -1,8 +1,12 @@
-//! The way back: `TensorScatter` as `ScatterElements` or `ScatterND`, for engines that do not have it.
+//! Replaces `TensorScatter` with `ScatterElements` or `ScatterND`, for engines that do not support it.
 //!
-//! Results are the same. In linear mode an index out of range stays an error at run time, and so does an update that is
-//! longer than the cache or of another shape; only that a sequence length of 0 has its indices checked is lost, since no
-//! index is left then. In circular mode a negative index counts from the end of the ring, as ONNX defines it.
+//! The lowered model computes the same results.
+//!
+//! * In linear mode, an index out of range is still an error at run time. The same is true of an update that
+//!   is longer than the cache or has another shape.
+//! * If the sequence length is 0, indices are no longer checked, because the lowered graph then has no index
+//!   left. This is the only difference.
+//! * In circular mode, a negative index counts from the end of the ring, as ONNX defines it.
 
 mod indices;
 mod scatter;
@@ -16,34 +20,44 @@ use crate::{Graph, Model, OnnxError};
 use indices::{Indices, axis_of};
 use scatter::{is_scatter, scatters};
 
-/// What `TensorScatter` becomes. Both exist since long; engines differ in which one they do well.
+/// The operator that replaces `TensorScatter`.
+///
+/// Both operators have long been part of ONNX. Engines differ in which of them they run well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LowerTarget {
-    /// An index for every element of the update.
+    /// `ScatterElements`, which takes an index for every element of the update.
     ScatterElements,
-    /// An index for every row of the update.
+    /// `ScatterND`, which takes an index for every row of the update.
     ScatterNd,
 }
 
 /// A model without `TensorScatter`.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// The model, its other nodes and its weights as they were.
+    /// The model. Its other nodes and its weights are unchanged.
     pub model: Model,
-    /// How many nodes were `TensorScatter`.
+    /// The number of `TensorScatter` nodes that were replaced.
     pub scatters: usize,
-    /// How many nodes compute indices for them.
+    /// The number of nodes that compute indices for the new operators.
     pub index_nodes: usize,
 }
 
-/// Replaces every `TensorScatter` of a model. Indices are computed once where several caches are written alike and
-/// their declared dimensions agree.
+/// Replaces every `TensorScatter` of a model.
+///
+/// If several caches are written alike and their declared dimensions agree, the indices are computed once for
+/// all of them.
 ///
 /// # Errors
-/// Those of [`Graph::new`]. [`OnnxError::NothingToLower`] if there is none. Within [`OnnxError::InNode`]:
-/// [`OnnxError::ScatterNested`] for one in the body of another node, [`OnnxError::RankUnknown`], [`OnnxError::RankTooLarge`], [`OnnxError::LowerType`] for an
-/// element type that the target does not have, and those about a `TensorScatter` that breaks its own rules.
-/// [`OnnxError::ScatterInFunction`] for one in a function of the model.
+/// * Returns the errors of [`Graph::new`].
+/// * Returns [`OnnxError::NothingToLower`] if the model has no `TensorScatter`.
+/// * Returns [`OnnxError::ScatterInFunction`] for a `TensorScatter` in a function of the model.
+///
+/// The other errors are wrapped in [`OnnxError::InNode`]:
+///
+/// * [`OnnxError::ScatterNested`] for a `TensorScatter` in the body of another node;
+/// * [`OnnxError::RankUnknown`] or [`OnnxError::RankTooLarge`] for a rank that cannot be lowered;
+/// * [`OnnxError::LowerType`] for an element type that the target does not support;
+/// * the errors about a `TensorScatter` that breaks its own rules.
 pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
     let graph = model.graph()?;
     check_nesting(model, &graph)?;

@@ -1,4 +1,4 @@
-//! Models: loaded and saved without losing what this crate does not know.
+//! Models, which are loaded and saved without losing the fields that this crate does not know.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -9,7 +9,7 @@ use crate::file::{self, folder_of};
 use crate::proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 
-/// A model, and the file it came from, beside which its external data lies.
+/// A model and, if it was loaded from a file, the path of that file. External data lies in the same folder.
 #[derive(Clone, Debug)]
 pub struct Model {
     proto: ModelProto,
@@ -19,31 +19,39 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads a model from bytes. It has no folder, so external data cannot be read.
+    /// Reads a model from bytes.
+    ///
+    /// The model has no folder, so its external data cannot be read.
     ///
     /// # Errors
-    /// [`OnnxError::Decode`] if the bytes are no model, or pass the limits of [`proto::decode`]; [`OnnxError::OtherFormat`] if
-    /// they are a model of another format.
+    /// * Returns [`OnnxError::Decode`] if the bytes are not a model or exceed the limits of
+    ///   [`proto::decode`].
+    /// * Returns [`OnnxError::OtherFormat`] if the bytes are a model in another format.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, OnnxError> {
         decode(bytes).map(Self::from_proto)
     }
 
-    /// Wraps a model made in memory. It has no folder, so external data cannot be read.
+    /// Wraps a model made in memory.
+    ///
+    /// The model has no folder, so its external data cannot be read.
     #[must_use]
     pub fn from_proto(proto: ModelProto) -> Self {
         Self { proto, path: None, is_as_read: false }
     }
 
-    /// Reads a model from a regular file of at most protobuf's 2 GiB, and remembers it.
+    /// Reads a model from a regular file of at most 2 GiB (protobuf's limit), and remembers the path.
     ///
-    /// Checks every location that a tensor names, used or not. A location must be relative and have no `..`.
-    /// After following links it must lead to a regular file inside the model's folder, or to no file. The
-    /// check opens no file.
+    /// This checks every location of external data in the model, even those that the graph does not use. A
+    /// location must be relative and must not contain `..`. Once links are followed, it must lead to a
+    /// regular file inside the model's folder or to no file. The check opens no file.
     ///
     /// # Errors
-    /// Within [`OnnxError::InFile`]: [`OnnxError::Io`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] and those of
-    /// [`from_bytes`](Self::from_bytes). Within [`OnnxError::InTensor`] in it, [`OnnxError::ExternalEscape`],
-    /// [`OnnxError::NotRegularFile`] and the other errors on external data.
+    /// Errors are wrapped in [`OnnxError::InFile`]:
+    ///
+    /// * [`OnnxError::Io`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] and the errors of
+    ///   [`from_bytes`](Self::from_bytes);
+    /// * [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] and the other errors about external
+    ///   data, wrapped in [`OnnxError::InTensor`] as well.
     pub fn load(path: &Path) -> Result<Self, OnnxError> {
         let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
@@ -52,53 +60,58 @@ impl Model {
         Ok(model)
     }
 
-    /// The model's bytes, unknown fields included; they come last in their message.
+    /// Returns the model's bytes. Unknown fields are included, at the end of their message.
     ///
     /// # Errors
-    /// [`OnnxError::Encode`] if they take more than protobuf's 2 GiB.
+    /// Returns [`OnnxError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
     pub fn to_bytes(&self) -> Result<Vec<u8>, OnnxError> {
         proto::encode(&self.proto)
     }
 
-    /// Writes the model to a file, whole or not at all. External data stays where it is, and its locations stay as they
-    /// are; [`save_with_weights`](Self::save_with_weights) brings it along.
+    /// Writes the whole model to a file, or writes nothing on failure.
+    ///
+    /// External data is not copied, and its locations are not changed.
+    /// [`save_with_weights`](Self::save_with_weights) copies the data as well.
     ///
     /// # Errors
-    /// Within [`OnnxError::InFile`]: [`OnnxError::Io`] and [`OnnxError::Encode`].
+    /// Returns [`OnnxError::Io`] or [`OnnxError::Encode`], wrapped in [`OnnxError::InFile`].
     pub fn save(&self, path: &Path) -> Result<(), OnnxError> {
         self.to_bytes()
             .and_then(|bytes| file::write(path, &bytes).map_err(OnnxError::Io))
             .map_err(|error| error.in_file(path))
     }
 
-    /// The message.
+    /// Returns the message.
     #[must_use]
     pub fn proto(&self) -> &ModelProto {
         &self.proto
     }
 
-    /// Returns the message for changes. The file that the model was read from no longer counts as its
-    /// [`file`](Self::file).
+    /// Returns the message for changes.
+    ///
+    /// After this call, [`file`](Self::file) no longer accepts the file that the model was read from.
     pub fn proto_mut(&mut self) -> &mut ModelProto {
         self.is_as_read = false;
         &mut self.proto
     }
 
-    /// The graph, its structure checked.
+    /// Returns the graph after checking its structure.
     ///
     /// # Errors
-    /// See [`Graph::new`].
+    /// Returns the errors of [`Graph::new`].
     pub fn graph(&self) -> Result<Graph<'_>, OnnxError> {
         Graph::new(&self.proto)
     }
 
-    /// Returns the file that the model was read from, for an engine, with every file of external data that
-    /// the model names.
+    /// Returns the file that the model was read from and its files of external data, for use by an engine.
     ///
     /// # Errors
-    /// [`OnnxError::NotAsRead`] for a model that was made in memory, or may have been changed since it was read. Within
-    /// [`OnnxError::InFile`] and [`OnnxError::InTensor`]: [`OnnxError::Io`] for a file of external data that does not
-    /// exist, [`OnnxError::ExternalRange`] for one that is too short, and those of [`load`](Self::load).
+    /// * Returns [`OnnxError::NotAsRead`] if the model was made in memory or may have changed since it was
+    ///   read.
+    /// * Returns [`OnnxError::Io`] if a file of external data does not exist, and
+    ///   [`OnnxError::ExternalRange`] if one is too short. Both are wrapped in [`OnnxError::InFile`] and
+    ///   [`OnnxError::InTensor`].
+    /// * Returns the errors of [`load`](Self::load).
     pub fn file(&self) -> Result<ModelFile, OnnxError> {
         let path = self.path.as_deref().filter(|_| self.is_as_read).ok_or(OnnxError::NotAsRead)?;
         let folder = Folder::open(folder_of(path))?;
@@ -106,8 +119,10 @@ impl Model {
         Ok(ModelFile::new(path, folder, locations))
     }
 
-    /// The files that the model's tensors keep their values in, as the model names them, each once: what must not
-    /// be overwritten while it is in use. None for a model that came from memory.
+    /// Returns the paths of the files of external data as the model names them, each once.
+    ///
+    /// These files must not be overwritten while the model is in use. The list is empty for a model made in
+    /// memory.
     #[must_use]
     pub fn external_files(&self) -> Vec<PathBuf> {
         let Some(folder) = self.folder() else { return Vec::new() };
@@ -119,20 +134,21 @@ impl Model {
         files.into_iter().collect()
     }
 
-    /// The folder external data is read from; `None` for a model that came from memory.
+    /// Opens the folder that external data is read from. Returns `None` for a model made in memory.
     ///
     /// # Errors
-    /// [`OnnxError::Io`] within [`OnnxError::InFile`] if it cannot be opened any more.
+    /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the folder can no longer be opened.
     pub fn external_data(&self) -> Result<Option<ExternalData>, OnnxError> {
         self.folder().map(ExternalData::open).transpose()
     }
 
-    /// The file it was read from; `None` for a model that came from memory.
+    /// Returns the file that the model was read from, or `None` for a model made in memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Returns the files that contain its tensors' values, each once. All of them are known to exist.
+    /// Returns the files that contain the values of the model's tensors, each once. If `folder` is given,
+    /// checks that they exist.
     pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
         let mut locations = BTreeSet::new();
         self.visit_external(&mut |tensor| {
@@ -162,7 +178,7 @@ impl Model {
         })
     }
 
-    /// Calls `visit` for every tensor with external data, and names the tensor in its error.
+    /// Calls `visit` for every tensor with external data. An error names the tensor.
     fn visit_external(
         &self,
         visit: &mut impl FnMut(&TensorProto) -> Result<(), OnnxError>,
@@ -175,8 +191,8 @@ impl Model {
         })
     }
 
-    /// Calls `visit` for every tensor: initializers and attributes, sparse ones too, in subgraphs, functions
-    /// and training information.
+    /// Calls `visit` for every tensor of the model: initializers and attributes, dense or sparse, in graphs,
+    /// subgraphs, functions and training information.
     fn visit_tensors<E>(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), E>) -> Result<(), E> {
         visit_graph(&self.proto.graph, visit)?;
         for training in &self.proto.training_info {
@@ -200,20 +216,21 @@ fn decode(bytes: &[u8]) -> Result<ModelProto, OnnxError> {
         .map_err(|error| other_format(bytes).map_or(error, |format| OnnxError::OtherFormat { format }))
 }
 
-/// The format of a file that people take for a model, by how such files begin.
+/// Recognises other file formats that are mistaken for ONNX models, by their first bytes.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     let at = |offset: usize, text: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(text));
     let formats = [
         ("GGUF", at(0, b"GGUF")),
         ("zip (as PyTorch saves)", at(0, b"PK\x03\x04")),
         ("ORT", at(4, b"ORTM")),
-        // Eight bytes of length, and JSON.
+        // A safetensors file begins with eight bytes of length, followed by JSON.
         ("safetensors", at(8, b"{\"")),
     ];
     formats.into_iter().find(|(_, is)| *is).map(|(format, _)| format)
 }
 
-/// All tensors of a graph and its subgraphs. [`proto::decode`] has limited the depth.
+/// Calls `visit` for every tensor of a graph and its subgraphs. The recursion is bounded because
+/// [`proto::decode`] limits the depth.
 fn visit_graph<E>(
     graph: &GraphProto,
     visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,

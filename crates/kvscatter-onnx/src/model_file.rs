@@ -1,4 +1,4 @@
-//! The file of a model, checked for an engine.
+//! The file of a model after the checks that an engine needs.
 
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom};
@@ -8,11 +8,14 @@ use std::sync::Arc;
 use crate::external::Folder;
 use crate::{OnnxError, file};
 
-/// The file of a model, as engines take it. All tensors have their values in this file, or in regular files
-/// of its folder that existed when they were checked. [`Model::file`](crate::Model::file) makes it.
+/// The file of a model, ready to be given to an engine. [`Model::file`](crate::Model::file) makes it.
+///
+/// The values of all tensors are in this file, or in regular files of its folder that existed when they were
+/// checked.
 ///
 /// An engine that reads those files through this type cannot leave the folder, even if another process
-/// exchanges its contents meanwhile. An engine that opens them itself relies on the earlier check.
+/// replaces the folder's contents meanwhile. An engine that opens the files by path relies on the earlier
+/// check.
 #[derive(Clone, Debug)]
 pub struct ModelFile {
     path: PathBuf,
@@ -25,13 +28,13 @@ impl ModelFile {
         Self { path: path.to_owned(), folder: Arc::new(folder), locations }
     }
 
-    /// The model's file.
+    /// Returns the path of the model's file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The files of values, as the model names them, in order, each once.
+    /// Returns the files of values in order, each once, as the model names them.
     pub fn locations(&self) -> impl Iterator<Item = &str> {
         self.locations.iter().map(String::as_str)
     }
@@ -39,16 +42,18 @@ impl ModelFile {
     /// Opens a regular file of the model's folder.
     ///
     /// # Errors
-    /// Within [`OnnxError::InFile`]: [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] and [`OnnxError::Io`].
+    /// Returns [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] or [`OnnxError::Io`], wrapped in
+    /// [`OnnxError::InFile`].
     pub fn open(&self, location: &Path) -> Result<std::fs::File, OnnxError> {
         let opened = self.folder.file(location).map_err(|error| error.in_file(location))?;
         Ok(opened.0.into_std())
     }
 
-    /// Reads a part of a regular file of the model's folder, up to its end if no length is given.
+    /// Reads a part of a regular file of the model's folder. Reads to the end of the file if `length` is
+    /// `None`.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`OnnxError::ExternalRange`] if the file is shorter.
+    /// Returns the errors of [`open`](Self::open), and [`OnnxError::ExternalRange`] if the file is too short.
     pub fn read(&self, location: &Path, offset: u64, length: Option<u64>) -> Result<Vec<u8>, OnnxError> {
         let read = || {
             let (mut file, size) = self.folder.file(location)?;

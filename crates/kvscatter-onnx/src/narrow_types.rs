@@ -1,9 +1,10 @@
-//! The element types that `TensorScatter` has and most other operators have not.
+//! The element types that `TensorScatter` supports but most other operators do not.
 
 use kvscatter::ElementType;
 
-/// Whether a type is a float of 8 bits or has 4 bits. `ScatterElements` and `ScatterND` have none of these types, and
-/// neither has ONNX Runtime's kernel of `TensorScatter`.
+/// Returns whether a type is a float of 8 bits or any type of 4 bits.
+///
+/// `ScatterElements`, `ScatterND` and ONNX Runtime's kernel of `TensorScatter` support none of these types.
 pub(crate) fn is_narrow(element: ElementType) -> bool {
     matches!(
         element,

@@ -1,23 +1,23 @@
-//! What identifies a node in a report or an error.
+//! Labels that identify a node in a report or an error.
 
 use std::fmt;
 
-/// What identifies a node to a reader: its index, name, operator, domain and the domain's version.
+/// A label that identifies a node by its index, name, operator, domain and the domain's version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLabel {
-    /// Its index among the graph's nodes, from 0.
+    /// The index among the graph's nodes, from 0.
     pub index: usize,
-    /// Its name; may be empty.
+    /// The name, which may be empty.
     pub name: String,
     /// The operator.
     pub op_type: String,
-    /// The operator's domain; `ai.onnx` for the default one.
+    /// The operator's domain, which is `ai.onnx` for the default one.
     pub domain: String,
-    /// The imported version of the domain's operator set; `None` if it is not imported.
+    /// The imported version of the domain's operator set, or `None` if it is not imported.
     pub version: Option<i64>,
 }
 
-/// A node in a sentence: its operator set is of no interest there.
+/// A label for use within a sentence, without the operator set.
 pub(crate) struct ShortLabel<'a>(pub(crate) &'a NodeLabel);
 
 impl fmt::Display for NodeLabel {

@@ -1,8 +1,9 @@
-//! Newer operator sets: a model of the default domain's version 11 or later is rewritten for version 24.
+//! Upgrades a model to operator set 24 of the default domain, from version 11 or later.
 //!
-//! What changed between the versions is taken from the operators' own schemas (onnx 1.23,
-//! `onnx.defs.get_all_schemas_with_history()`). Most operators only gained types and attributes whose defaults keep
-//! the old meaning; `adapt` rewrites the others, and refuses what has no equal.
+//! The operators' own schemas show what changed between the versions (onnx 1.23,
+//! `onnx.defs.get_all_schemas_with_history()`). Most operators only gained types, or attributes whose
+//! defaults keep the old meaning. The `adapt` module rewrites the other operators, and refuses those that
+//! have no equivalent.
 
 mod adapt;
 mod operators;
@@ -16,25 +17,30 @@ use crate::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
 
 use adapt::Adapter;
 
-/// The oldest operator set whose models are brought to a newer one.
+/// The oldest operator set that can be upgraded.
 const MIN_VERSION: i64 = 11;
 
-/// The newest operator set that the tables here know.
+/// The newest operator set in the tables of this module.
 const MOST: i64 = 24;
 
-/// The newest operator set there is (onnx 1.23).
+/// The newest operator set that exists (onnx 1.23).
 const MAX_VERSION: i64 = 28;
 
-/// The file format's version that came with operator set 24.
+/// The version of the file format that came with operator set 24.
 const IR_VERSION: i64 = 11;
 
-/// Brings the default domain of a model and of the functions it defines to the operator set `to`, 18 to 24. One that
-/// is as new already stays as it is, and other domains are not touched.
+/// Upgrades the default domain of a model and of its functions to the operator set `to`, which is 18 to 24.
+///
+/// Imports that are at least as new stay as they are. Other domains are not changed.
 ///
 /// # Errors
-/// [`OnnxError::OpsetTooOld`] below 11, [`OnnxError::OpsetTooNew`] above 28. Within [`OnnxError::InNode`]: [`OnnxError::OperatorUnknown`] for an operator that the
-/// model's own operator set does not have, [`OnnxError::OperatorChanged`] for one whose meaning at `to` is another one.
-/// The model is then half changed.
+/// If an error is returned, the model is only partly changed.
+///
+/// * Returns [`OnnxError::OpsetTooOld`] below version 11 and [`OnnxError::OpsetTooNew`] above version 28.
+/// * Returns [`OnnxError::OperatorUnknown`], wrapped in [`OnnxError::InNode`], for an operator that the
+///   model's own operator set does not have.
+/// * Returns [`OnnxError::OperatorChanged`], wrapped in [`OnnxError::InNode`], for an operator whose meaning
+///   at `to` is different.
 pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), OnnxError> {
     let to = to.min(MOST);
     let functions: BTreeSet<_> = model
@@ -64,7 +70,7 @@ fn upgrade_function(
     Scope { adapter: Adapter::new(from, to, names), functions }.upgrade(&mut function.node)
 }
 
-/// Imports `to`; returns what was imported before, if that was older.
+/// Imports `to`. Returns the version that was imported before if it was older.
 fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, OnnxError> {
     let default = imports.iter_mut().find(|import| full_domain(import.domain.as_deref()) == DEFAULT_DOMAIN);
     let Some(import) = default else {
@@ -82,10 +88,11 @@ fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, 
     }
 }
 
-/// Nodes whose values see each other: a graph with its subgraphs, or a function.
+/// A set of nodes that can see each other's values. It is a graph with its subgraphs, or a function.
 struct Scope<'f> {
     adapter: Adapter,
-    /// Functions of the model that have an operator's name in the default domain: they come first.
+    /// The model's functions in the default domain. A function takes precedence over an operator of the same
+    /// name.
     functions: &'f BTreeSet<String>,
 }
 

@@ -1,7 +1,7 @@
-//! The messages of `onnx.proto` (ONNX 1.23.2), generated, and the limits under which bytes become one.
+//! The generated messages of `onnx.proto` (ONNX 1.23.2), and the limits for decoding them.
 //!
-//! A message keeps the fields it does not know and writes them back. `onnx.rs` is made by `cargo xtask codegen` and
-//! checked in, so that a build needs no protobuf compiler.
+//! A message keeps the fields it does not know and writes them back. `cargo xtask codegen` generates
+//! `onnx.rs`. The file is checked in so that a build needs no protobuf compiler.
 
 use buffa::{DecodeOptions, Message, MessageName};
 
@@ -24,18 +24,22 @@ mod generated {
     include!("proto/onnx.rs");
 }
 
-/// Protobuf's own limit on a message, in bytes: 2 GiB - 1.
+/// Protobuf's own limit on the size of a message in bytes: 2 GiB - 1.
 pub const MAX_MESSAGE_BYTES: u64 = 0x7FFF_FFFF;
 
-/// Memory for the elements of repeated fields, which cost more in memory than in the file. A node with its names
-/// and attributes takes about 1 KiB, so this is room for a graph of some 250,000 nodes.
+/// The memory limit for the elements of repeated fields, which take more bytes in memory than in the file.
+///
+/// A node with its names and attributes takes about 1 KiB. The limit therefore allows graphs of about 250,000
+/// nodes.
 const ELEMENT_MEMORY_BYTES: usize = 256 << 20;
 
-/// Decodes a message: at most 2 GiB, nested at most 100 deep, at most a million unknown fields, and at most
-/// 256 MiB of memory beyond what the bytes themselves take.
+/// Decodes a message.
+///
+/// The limits are 2 GiB for the message, 100 levels of nesting, a million unknown fields, and 256 MiB of
+/// memory beyond the message's own bytes.
 ///
 /// # Errors
-/// [`OnnxError::Decode`] if the bytes are not such a message.
+/// Returns [`OnnxError::Decode`] if the bytes are not a message of this type or exceed a limit.
 pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, OnnxError> {
     DecodeOptions::new()
         .with_element_memory_limit(ELEMENT_MEMORY_BYTES)
@@ -43,10 +47,10 @@ pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, OnnxError> {
         .map_err(|cause| OnnxError::Decode { message: M::NAME, cause })
 }
 
-/// Encodes a message, unknown fields included.
+/// Encodes a message, including its unknown fields.
 ///
 /// # Errors
-/// [`OnnxError::Encode`] if it takes more than 2 GiB.
+/// Returns [`OnnxError::Encode`] if the message takes more than 2 GiB.
 pub fn encode<M: Message + MessageName>(message: &M) -> Result<Vec<u8>, OnnxError> {
     message.try_encode_to_vec().map_err(|cause| OnnxError::Encode { message: M::NAME, cause })
 }

@@ -1,4 +1,4 @@
-//! Random inputs for a model, reproducible from a seed and valid by construction.
+//! Random inputs for a model, which are reproducible from a seed and always valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -14,19 +14,22 @@ use crate::{Data, Dimension, Model, OnnxError, Tensor, ValueInfo, storage_len};
 mod indices;
 mod values;
 
-/// Values for every graph input that has no initializer, by name.
+/// Makes values for every graph input that has no initializer, by name.
 ///
-/// `dims` gives the size of every open dimension under its [key](crate::ValueInfo::dim_key): its symbol, or
-/// `input[axis]` where nothing is declared. Equal arguments give equal values, on every machine and in every
-/// version of one major number.
+/// `dims` gives the size of every open dimension under its [key](crate::ValueInfo::dim_key), which is its
+/// symbol, or `input[axis]` if nothing is declared. Equal arguments give equal values on every machine and in
+/// every version with the same major number.
 ///
-/// Floats are finite, between 0.25 and 4 in magnitude, and short in decimal; integers are any bit pattern; strings
-/// are short words. Integers that reach a `write_indices`, directly, through `Identity` or through `Add`, are such
-/// that every write is valid: anywhere in a ring, anywhere the update fits otherwise.
+/// * Floats are finite, between 0.25 and 4 in magnitude, and short in decimal.
+/// * Integers have any bit pattern.
+/// * Strings are short words.
+/// * Integers that reach a `write_indices`, directly or through `Identity` or `Add`, make every write valid.
+///   In a ring they may be any slot. Otherwise they may be any slot at which the update fits.
 ///
 /// # Errors
-/// [`OnnxError::ShapeUnknown`], [`OnnxError::DimsMissing`], [`OnnxError::DimUnused`], [`OnnxError::NoValidIndices`],
-/// [`OnnxError::MemoryLimit`], and those of [`Evaluator::new`] and [`Evaluator::run`] about types and shapes.
+/// * Returns [`OnnxError::ShapeUnknown`], [`OnnxError::DimsMissing`], [`OnnxError::DimUnused`],
+///   [`OnnxError::NoValidIndices`] or [`OnnxError::MemoryLimit`] if no values can be made.
+/// * Returns the errors of [`Evaluator::new`] and [`Evaluator::run`] about types and shapes.
 pub fn inputs(
     model: &Model,
     dims: &BTreeMap<String, usize>,
@@ -35,15 +38,16 @@ pub fn inputs(
     missing_inputs(&Evaluator::new(model)?, &BTreeMap::new(), dims, seed)
 }
 
-/// [`inputs`] for those that are not given, for an evaluator that is there already, within its
-/// [memory limit](Evaluator::memory_limit).
+/// Makes values like [`inputs`] for the inputs of an existing evaluator that are not given.
 ///
-/// Open dimensions have the sizes they have in the tensors given, and only the rest need be in `dims`. Indices are
-/// valid together with those they are added to, if these are given.
+/// The values stay within the evaluator's [memory limit](Evaluator::memory_limit). Open dimensions have the
+/// sizes that they have in the given tensors, so only the other sizes need to be in `dims`. If a given tensor
+/// is added to a made index, the sum is valid.
 ///
 /// # Errors
-/// As [`inputs`], and about the tensors given [`OnnxError::InputUnknown`], and [`OnnxError::SymbolConflict`] if one is of
-/// another size than `dims` gives.
+/// * Returns the errors of [`inputs`].
+/// * Returns [`OnnxError::InputUnknown`] for a given tensor that is not an input.
+/// * Returns [`OnnxError::SymbolConflict`] if a given tensor has another size than `dims`.
 pub fn missing_inputs(
     evaluator: &Evaluator<'_>,
     given: &BTreeMap<&str, &Tensor>,
@@ -75,10 +79,11 @@ pub fn missing_inputs(
     Ok(inputs)
 }
 
-/// Tensors of any values, as [`inputs`] makes them, by the name of each and in the order of the names.
+/// Makes tensors with any values, as [`inputs`] does. The tensors are made in the order of their names.
 ///
 /// # Errors
-/// [`OnnxError::MemoryLimit`] if they take more than `memory_limit` bytes; [`OnnxError::Tensor`] for an impossible shape.
+/// * Returns [`OnnxError::MemoryLimit`] if the tensors take more than `memory_limit` bytes.
+/// * Returns [`OnnxError::Tensor`] for an impossible shape.
 pub fn tensors(
     types: &BTreeMap<&str, (ElementType, Vec<usize>)>,
     seed: u64,
@@ -92,7 +97,7 @@ pub fn tensors(
     made.collect()
 }
 
-/// Integers of a range that is not empty.
+/// Makes integers within a range, which must not be empty.
 #[must_use]
 pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
@@ -100,14 +105,16 @@ pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> 
     bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
 }
 
-/// The shapes of those of a graph's inputs that are to be made and are not given.
+/// Returns the shapes of the graph inputs that must be made and are not given.
 ///
-/// Open dimensions have the sizes that `dims` gives under their [keys](crate::ValueInfo::dim_key), or those they have
-/// in the tensors given.
+/// Open dimensions have the sizes that `dims` gives under their [keys](crate::ValueInfo::dim_key), or the
+/// sizes that they have in the given tensors.
 ///
 /// # Errors
-/// [`OnnxError::ShapeUnknown`], [`OnnxError::DimsMissing`], [`OnnxError::DimUnused`] for a size that none of the inputs has,
-/// [`OnnxError::InputUnknown`] and [`OnnxError::SymbolConflict`].
+/// * Returns [`OnnxError::ShapeUnknown`] or [`OnnxError::DimsMissing`] if a shape is not known.
+/// * Returns [`OnnxError::DimUnused`] if no input has a dimension for one of the sizes.
+/// * Returns [`OnnxError::InputUnknown`] or [`OnnxError::SymbolConflict`] for a given tensor that does not
+///   match.
 pub fn missing_shapes<'m>(
     inputs: &[ValueInfo<'m>],
     is_made: impl Fn(&ValueInfo<'m>) -> bool,
@@ -157,7 +164,7 @@ pub fn missing_shapes<'m>(
     }
 }
 
-/// The type of every input that must be fed and is not given.
+/// Returns the type of every input that must be fed and is not given.
 fn missing_types<'m>(
     evaluator: &Evaluator<'m>,
     given: &BTreeMap<&str, &Tensor>,
@@ -174,7 +181,7 @@ fn missing_types<'m>(
     Ok(typed.collect())
 }
 
-/// The sizes of open dimensions: those asked for, and those of the tensors given.
+/// Returns the sizes of open dimensions from `dims` and from the given tensors.
 fn sizes(
     inputs: &[ValueInfo<'_>],
     given: &BTreeMap<&str, &Tensor>,

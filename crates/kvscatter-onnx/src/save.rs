@@ -1,4 +1,4 @@
-//! Saving a model together with the files in which its tensors keep their values.
+//! Saves a model together with the files that contain its tensors' values.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -11,51 +11,62 @@ use crate::external::Folder;
 use crate::file::{self, Identity, OutputFileKind, UnfinishedFiles, folder_of};
 use crate::{Model, OnnxError};
 
-/// How files of values come into another folder.
+/// The way in which files of values get into another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightTransfer {
-    /// As a file of their own.
+    /// Copies each file.
     #[default]
     Copy,
-    /// As a second name of the same file, which takes no space; copied where the file system cannot do that. What is
-    /// written into one of them is then in both, and onnx's own loader and checker refuse files with two names.
+    /// Makes a hard link to each file, which takes no disk space. Copies the file if the file system cannot
+    /// link it.
+    ///
+    /// Both names then refer to the same file, so a change through one name is visible through the other.
+    /// ONNX's own loader and checker refuse files with two names.
     Link,
 }
 
 /// A file of values that a saved model reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataFile {
-    /// Where it lies.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its size.
+    /// The size of the file.
     pub bytes: u64,
-    /// How it came there.
+    /// The origin of the file.
     pub origin: DataFileOrigin,
 }
 
-/// How a file of values came to lie beside a saved model.
+/// How a file of values got into the folder of a saved model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataFileOrigin {
-    /// It is the original's: both models lie in one folder.
+    /// Both models are in the same folder and share the file.
     Shared,
-    /// It was there already, with the same contents.
+    /// A file with the same contents already existed.
     Kept,
-    /// It is a second name of the original's.
+    /// The file is a hard link to the original's file.
     Linked,
-    /// It was copied.
+    /// The file was copied.
     Copied,
 }
 
 impl Model {
-    /// Writes the model to a file, and brings the files of its external data along if that lies in another folder than
-    /// the file that the model was read from. Either all of it is there afterwards or nothing new is; values are not
-    /// kept in memory.
+    /// Writes the model to a file, and copies or links its external data into the same folder.
+    ///
+    /// If the model was read from the same folder, the files of external data are shared. Either everything
+    /// is written or no new file remains. Values are not kept in memory.
     ///
     /// # Errors
-    /// Within [`OnnxError::InFile`], and nothing was written: [`OnnxError::OverInput`] if `path` leads to the model's own file or
-    /// to one of its values; [`OnnxError::OtherKind`] for a file that is no model; [`OnnxError::DataFileDiffers`]
-    /// if another file has the path of one of those; and those of the file system. [`OnnxError::Encode`]; those on external
-    /// data, within [`OnnxError::InTensor`] in the model that was read.
+    /// If an error is returned, nothing was written. Errors are wrapped in [`OnnxError::InFile`].
+    ///
+    /// * Returns [`OnnxError::OverInput`] if `path` leads to the model's own file or to a file of its values.
+    /// * Returns [`OnnxError::OtherKind`] if `path` leads to a file that is not a model.
+    /// * Returns [`OnnxError::DataFileDiffers`] if a different file already exists at the path of a file of
+    ///   values.
+    /// * Returns [`OnnxError::DataFileIsModel`] if the model and its values would get the same path.
+    /// * Returns [`OnnxError::Encode`] if the model is too large, and [`OnnxError::Io`] if the file system
+    ///   returns an error.
+    /// * Returns the errors about external data, wrapped in [`OnnxError::InTensor`], for the model that was
+    ///   read.
     pub fn save_with_weights(
         &self,
         path: &Path,
@@ -91,12 +102,12 @@ impl Model {
     }
 }
 
-/// From a model's folder into that of another.
+/// A transfer of files of values from one model's folder to another's.
 struct Transfer<'a> {
     source: Folder,
     from: &'a Path,
     to: &'a Path,
-    /// The model to be written.
+    /// The path of the model that will be written.
     output: &'a Identity,
     weights: WeightTransfer,
 }
@@ -133,7 +144,7 @@ impl Transfer<'_> {
             .collect()
     }
 
-    /// Where a location lies in the new folder, the folders on the way made.
+    /// Returns the path of a location in the new folder, and creates the folders on the way.
     fn place_for(
         &self,
         location: &str,
@@ -153,7 +164,7 @@ impl Transfer<'_> {
             match made.folder(&self.to.join(&inside), || folder.create_dir(&inside)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    // Not out of the folder through a link, which this refuses to follow.
+                    // Canonicalising within the folder refuses links that lead out of it.
                     inside = folder.canonicalize(&inside).map_err(in_folder)?;
                 }
                 Err(error) => return Err(in_folder(error)),
@@ -197,7 +208,7 @@ impl Transfer<'_> {
     }
 }
 
-/// Whether a file has the same bytes as another.
+/// Returns whether two files contain the same bytes.
 fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, OnnxError> {
     let mut other =
         File::open_ambient_with(other, &file::read_only(), ambient_authority()).map_err(OnnxError::Io)?;

@@ -1,18 +1,20 @@
-//! A tensor in memory: an element type, a shape, and values that are known to fill it.
+//! Tensors in memory: an element type, a shape, and values that are known to fill the shape.
 
 use kvscatter::{Argument, ElementType, WritePlan, Written};
 
-/// The values of a [`Tensor`], in row-major order.
+/// The values of a [`Tensor`] in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Fixed-width elements, little-endian; 4-bit types packed flat over the whole tensor, first element in
-    /// the low nibble, the last pad nibble 0. This is the layout of ONNX `raw_data`.
+    /// Fixed-width elements in little-endian byte order, as in ONNX `raw_data`.
+    ///
+    /// 4-bit elements are packed without gaps over the whole tensor, the first in the low nibble. An unused
+    /// last nibble is 0.
     Bytes(Vec<u8>),
     /// Strings, one per element. ONNX strings are bytes that need not be UTF-8.
     Strings(Vec<Vec<u8>>),
 }
 
-/// An element type, a shape and exactly the values that shape asks for.
+/// An element type, a shape, and exactly as many values as the shape requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     element: ElementType,
@@ -20,11 +22,11 @@ pub struct Tensor {
     data: Data,
 }
 
-/// Why values do not make a tensor.
+/// The reasons why values do not make a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// The dimensions multiply to more than a buffer can hold.
+    /// The product of the dimensions is larger than any buffer.
     #[error("shape {shape:?} of {element} is larger than any buffer (at most {} bytes)", isize::MAX)]
     TooLarge {
         /// The element type.
@@ -32,19 +34,19 @@ pub enum TensorError {
         /// The shape.
         shape: Vec<usize>,
     },
-    /// The data is shorter or longer than the shape.
+    /// The number of values does not match the shape.
     #[error("shape {shape:?} of {element} takes {expected} {}, got {got}", if *.element == ElementType::String { "strings" } else { "bytes" })]
     DataLength {
         /// The element type.
         element: ElementType,
         /// The shape.
         shape: Vec<usize>,
-        /// Bytes (strings for `string`) the shape asks for.
+        /// The number of bytes (strings for `string`) that the shape requires.
         expected: usize,
-        /// Bytes (strings) given.
+        /// The number of bytes (strings) given.
         got: usize,
     },
-    /// Bytes for `string`, or strings for another type.
+    /// Bytes were given for `string`, or strings for another type.
     #[error("{element} is not stored this way: strings hold strings, every other type holds bytes")]
     DataKind {
         /// The element type.
@@ -53,12 +55,12 @@ pub enum TensorError {
 }
 
 impl Tensor {
-    /// A tensor of these values.
+    /// Makes a tensor from these values.
     ///
-    /// The nibble after an odd number of 4-bit elements belongs to none of them: it is set to 0.
+    /// After an odd number of 4-bit elements, the unused nibble is set to 0.
     ///
     /// # Errors
-    /// [`TensorError`] if the values do not fill the shape exactly.
+    /// Returns a [`TensorError`] if the values do not fill the shape exactly.
     pub fn new(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self, TensorError> {
         let expected = storage_len(element, &shape)?;
         let got = match (&data, element.bits()) {
@@ -79,32 +81,32 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn element(&self) -> ElementType {
         self.element
     }
 
-    /// The shape; empty for a scalar.
+    /// Returns the shape, which is empty for a scalar.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
-        // Nothing wraps: `new` has seen that the product of the dimensions other than 0 fits.
+        // The product cannot wrap because `new` checked that the product of the dimensions other than 0 fits.
         self.shape.iter().fold(1, |elements: usize, &dim| elements.wrapping_mul(dim))
     }
 
-    /// The shape as ONNX writes it.
+    /// Returns the dimensions as `i64`, the type that ONNX uses.
     #[expect(clippy::as_conversions, reason = "`new` has seen that every dimension fits `isize`")]
     pub fn dims_i64(&self) -> impl ExactSizeIterator<Item = i64> {
         self.shape.iter().map(|&dim| dim as i64)
     }
 
-    /// The values of an int64 tensor; `None` for any other type.
+    /// Returns the values of an int64 tensor, or `None` for any other type.
     #[must_use]
     pub fn int64s(&self) -> Option<impl ExactSizeIterator<Item = i64>> {
         match &self.data {
@@ -115,7 +117,7 @@ impl Tensor {
         }
     }
 
-    /// The address of the first value; of nothing in particular if there are no values.
+    /// Returns the address of the first value. The address has no meaning if there are no values.
     #[must_use]
     pub fn address(&self) -> usize {
         match &self.data {
@@ -124,13 +126,13 @@ impl Tensor {
         }
     }
 
-    /// The values.
+    /// Returns the values.
     #[must_use]
     pub fn data(&self) -> &Data {
         &self.data
     }
 
-    /// The values, to be changed in place. Their number must not change.
+    /// Returns the values as slices that can be written but not resized.
     pub fn data_mut(&mut self) -> DataMut<'_> {
         match &mut self.data {
             Data::Bytes(bytes) => DataMut::Bytes(bytes),
@@ -138,11 +140,12 @@ impl Tensor {
         }
     }
 
-    /// Writes `update` into this cache, at the slots of the plan.
+    /// Writes `update` into this cache at the slots of the plan.
     ///
     /// # Errors
-    /// Those of [`WritePlan::write_bytes`] and [`WritePlan::write_cloned`];
-    /// [`kvscatter::Error::ElementTypeMismatch`] if one holds strings and the other bytes.
+    /// * Returns the errors of [`WritePlan::write_bytes`] and [`WritePlan::write_cloned`].
+    /// * Returns [`kvscatter::Error::ElementTypeMismatch`] if one tensor contains strings and the other
+    ///   bytes.
     pub fn write(&mut self, plan: &WritePlan<'_>, update: &Self) -> Result<Written, kvscatter::Error> {
         let (cache, element) = (self.element, update.element);
         match (self.data_mut(), &update.data) {
@@ -162,7 +165,8 @@ impl Tensor {
     }
 }
 
-/// [`Tensor::data_mut`]: slices, so that no caller can change how many values there are.
+/// The values that [`Tensor::data_mut`] returns, as slices so that callers cannot change the number of
+/// values.
 #[derive(Debug)]
 pub enum DataMut<'a> {
     /// Fixed-width elements, as in [`Data::Bytes`].
@@ -171,11 +175,11 @@ pub enum DataMut<'a> {
     Strings(&'a mut [Vec<u8>]),
 }
 
-/// How many bytes (strings, for `string`) a dense tensor takes.
+/// Returns the number of bytes (strings, for `string`) that a dense tensor takes.
 ///
 /// # Errors
-/// [`TensorError::TooLarge`] if the product of the non-zero dimensions, in elements or in bytes, exceeds
-/// `isize::MAX`.
+/// Returns [`TensorError::TooLarge`] if the product of the non-zero dimensions, in elements or in bytes,
+/// exceeds `isize::MAX`.
 pub fn storage_len(element: ElementType, shape: &[usize]) -> Result<usize, TensorError> {
     element.storage_len(shape).ok_or_else(|| TensorError::TooLarge { element, shape: shape.to_vec() })
 }

@@ -1,4 +1,5 @@
-//! [`TensorProto`] ⇄ [`Tensor`], for every type and every field that ONNX stores values in.
+//! Converts between [`TensorProto`] and [`Tensor`], for every type and every field that ONNX stores values
+//! in.
 //!
 //! | values | typed field | an entry is |
 //! |---|---|---|
@@ -11,8 +12,9 @@
 //! | double; complex128 | `double_data` | a double; real and imaginary part in turn |
 //! | string | `string_data` | the string's bytes |
 //!
-//! `raw_data` holds any type but string, little-endian, as [`Data::Bytes`] does. The unused nibble after an odd
-//! number of 4-bit elements belongs to no element: it is read as 0, even if the file has another value.
+//! `raw_data` contains any type but string, in little-endian byte order, like [`Data::Bytes`]. After an odd
+//! number of 4-bit elements, the unused nibble belongs to no element. It is read as 0 even if the file has
+//! another value.
 
 use std::path::{Path, PathBuf};
 
@@ -25,18 +27,18 @@ use crate::{Data, OnnxError, Tensor, file, storage_len};
 
 /// Reads a tensor out of its message.
 ///
-/// Nothing is allocated for the values before as many are known to be there as the shape asks for. Without
-/// `external`, a tensor that lies in another file is an error.
+/// No memory is allocated for the values before the message is known to contain as many as the shape
+/// requires. Without `external`, a tensor whose values are in another file is an error.
 ///
 /// # Errors
-/// [`OnnxError::InTensor`] if the message is not exactly one tensor of one of the 24 types: see the variants of
-/// [`OnnxError`] on tensors and on external data.
+/// Returns an [`OnnxError::InTensor`] if the message is not exactly one tensor of one of the 24 types. See
+/// the variants of [`OnnxError`] about tensors and external data.
 pub fn decode(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
     let name = message.name.take().unwrap_or_default();
     decode_nameless(message, external).map_err(|error| error.in_tensor(&name))
 }
 
-/// Writes a tensor as a message, its values in `raw_data` (strings in `string_data`).
+/// Writes a tensor as a message with its values in `raw_data` (strings in `string_data`).
 #[must_use]
 pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     let mut message = header(name, tensor);
@@ -47,7 +49,7 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     message
 }
 
-/// Writes a tensor as a message, its values in the typed field of the table above.
+/// Writes a tensor as a message with its values in the typed field of the table above.
 #[must_use]
 pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
     let mut message = header(name, tensor);
@@ -82,27 +84,30 @@ pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
     message
 }
 
-/// Reads the bytes of a `.pb` file: one [`TensorProto`] that contains its values.
+/// Reads a tensor from the bytes of a `.pb` file, which is one [`TensorProto`] that contains its values.
 ///
 /// # Errors
-/// [`OnnxError::Decode`], and those of [`decode`].
+/// Returns [`OnnxError::Decode`] and the errors of [`decode`].
 pub fn read_tensor_pb(bytes: &[u8]) -> Result<Tensor, OnnxError> {
     decode(proto::decode(bytes)?, None)
 }
 
-/// Writes the bytes of a `.pb` file; see [`encode`].
+/// Returns the bytes of a `.pb` file; see [`encode`].
 ///
 /// # Errors
-/// [`OnnxError::Encode`] if the tensor takes more than protobuf's 2 GiB.
+/// Returns [`OnnxError::Encode`] if the tensor takes more than 2 GiB (protobuf's limit).
 pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Result<Vec<u8>, OnnxError> {
     proto::encode(&encode(name, tensor))
 }
 
-/// Reads a `.pb` file. External data may lie in the same folder.
+/// Reads a `.pb` file. External data may be in the same folder.
 ///
 /// # Errors
-/// Within [`OnnxError::InFile`]: [`OnnxError::Io`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] above protobuf's
-/// 2 GiB, and those of [`read_tensor_pb`].
+/// Errors are wrapped in [`OnnxError::InFile`].
+///
+/// * Returns [`OnnxError::Io`] or [`OnnxError::NotRegularFile`] if the file cannot be read.
+/// * Returns [`OnnxError::FileTooLarge`] above 2 GiB (protobuf's limit).
+/// * Returns the errors of [`read_tensor_pb`].
 pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
     let message = load_message(path)?;
     let external = match message.data_location {
@@ -112,10 +117,10 @@ pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
     decode(message, external.as_ref()).map_err(|error| error.in_file(path))
 }
 
-/// The file that a `.pb` file's tensor has its values in, if that is another one.
+/// Returns the other file that contains the values of a `.pb` file's tensor, if there is one.
 ///
 /// # Errors
-/// As [`load`] about the `.pb` file; nothing else is opened.
+/// Returns the errors of [`load`] about the `.pb` file. No other file is opened.
 pub fn external_file(path: &Path) -> Result<Option<PathBuf>, OnnxError> {
     let message = load_message(path)?;
     Ok(external::path(&message, path.parent().unwrap_or(path)))
@@ -126,7 +131,7 @@ fn load_message(path: &Path) -> Result<TensorProto, OnnxError> {
         .map_err(|error: OnnxError| error.in_file(path))
 }
 
-/// The type that an ONNX `data_type` or `elem_type` stands for.
+/// Returns the type for an ONNX `data_type` or `elem_type`.
 pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, OnnxError> {
     match code {
         None | Some(0) => Err(OnnxError::UndefinedType),
@@ -134,12 +139,12 @@ pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, OnnxError> 
     }
 }
 
-/// The size that a dimension of a file stands for.
+/// Returns the size for a dimension in a file.
 pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, OnnxError> {
     usize::try_from(dim).map_err(|_| OnnxError::NegativeDim { axis, dim })
 }
 
-/// A field that values are stored in.
+/// A field that stores values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Field {
     Raw,
@@ -155,7 +160,7 @@ impl Field {
     const ALL: [Self; 7] =
         [Self::Raw, Self::Float, Self::Int32, Self::String, Self::Int64, Self::Double, Self::Uint64];
 
-    /// The typed field of a type.
+    /// Returns the typed field of a type.
     fn of(element: ElementType) -> Self {
         match element {
             ElementType::Float32 | ElementType::Complex64 => Self::Float,
@@ -167,7 +172,7 @@ impl Field {
         }
     }
 
-    /// How many entries it holds.
+    /// Returns the number of entries in this field of a message.
     fn len(self, message: &TensorProto) -> usize {
         match self {
             Self::Raw => message.raw_data.as_ref().map_or(0, Vec::len),
@@ -228,7 +233,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     Ok(Tensor::new(element, shape, data)?)
 }
 
-/// The one field that holds values, if any does.
+/// Returns the one field that contains values, if there is one.
 fn only_field(message: &TensorProto) -> Result<Option<Field>, OnnxError> {
     let mut present = Field::ALL.into_iter().filter(|field| field.len(message) > 0);
     match (present.next(), present.next()) {
@@ -317,7 +322,7 @@ fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, Onn
     }
 }
 
-/// Entries of a field as wide as its widest type, each of which must fit the element.
+/// Converts the entries of a field that is wider than the element type. Each entry must fit the element type.
 fn narrow<V: Copy + Into<i128>, const N: usize>(
     element: ElementType,
     entries: &[V],

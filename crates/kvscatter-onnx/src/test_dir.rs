@@ -1,7 +1,8 @@
-//! The ONNX test-directory format: `model.onnx` beside `test_data_set_N/{input_i.pb, output_i.pb}`.
+//! The ONNX test-directory format: `model.onnx` next to `test_data_set_N/{input_i.pb, output_i.pb}`.
 //!
-//! File `input_i.pb` is the graph's input `i`, even if the tensor in it has another name. Sequences and optional
-//! values are not supported; a graph that has them is refused by [`Graph::inputs`](crate::Graph::inputs).
+//! The file `input_i.pb` is the graph's input `i`, even if the tensor in the file has another name. Sequences
+//! and optional values are not supported. [`Graph::inputs`](crate::Graph::inputs) refuses a graph that has
+//! them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,13 +11,13 @@ use walkdir::WalkDir;
 
 use crate::{Graph, Model, OnnxError, Tensor, tensor_proto};
 
-/// How deep below its root a test directory is looked for.
+/// The largest depth below the root at which test directories are searched for.
 const MAX_DEPTH: usize = 32;
 
-/// What the names of data sets begin with.
+/// The prefix of the names of data sets.
 const MODEL: &str = "model.onnx";
 const DATA_SET: &str = "test_data_set_";
-/// The file by which a test directory requires that its inputs are refused. ONNX has no such file.
+/// The file that marks a test directory whose inputs must be refused. ONNX has no such file.
 pub const REFUSED: &str = "refused.json";
 
 /// A model with its data sets.
@@ -24,48 +25,49 @@ pub const REFUSED: &str = "refused.json";
 pub struct TestCase {
     /// The folder.
     pub folder: PathBuf,
-    /// Its `test_data_set_N` folders, by number.
+    /// The `test_data_set_N` folders in the order of their numbers.
     pub data_sets: Vec<DataSet>,
 }
 
-/// One call's inputs and the outputs expected of it, as files.
+/// The files of one call's inputs and expected outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataSet {
     /// The folder.
     pub folder: PathBuf,
     /// `input_0.pb`, `input_1.pb`, …
     pub inputs: Vec<PathBuf>,
-    /// `output_0.pb`, `output_1.pb`, …; none for inputs that must be refused.
+    /// `output_0.pb`, `output_1.pb`, … The list is empty for inputs that must be refused.
     pub outputs: Vec<PathBuf>,
 }
 
-/// What [`discover`] finds at and below a folder.
+/// The test directories that [`discover`] found, and the paths that it could not read.
 #[derive(Debug, Default)]
 pub struct Discovered {
-    /// The test directories, in the order of their paths.
+    /// The test directories in the order of their paths.
     pub cases: Vec<PathBuf>,
-    /// The files and folders that were not read, in the same order.
+    /// The files and folders that were not read, in the order of their paths.
     pub unread: Vec<Unread>,
 }
 
 /// A file or folder that [`discover`] did not read.
 #[derive(Debug)]
 pub struct Unread {
-    /// Where it lies.
+    /// The path.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub cause: OnnxError,
 }
 
-/// Finds the test directories at and below a folder: the folders that hold a `model.onnx`, to be
-/// [opened](TestCase::open) one by one, so that a broken one does not hide the others.
+/// Finds the test directories at and below a folder, which are the folders that contain a `model.onnx`.
 ///
-/// Symbolic links are followed inside the folder, each loop once, and 32 levels deep at most. Those that lead out of it
-/// or nowhere, and folders that cannot be read, are [`Unread`]. A test directory is left out of the cases if
-/// one of its own files is among these.
+/// The caller [opens](TestCase::open) them one by one, so that a broken one does not hide the others.
+///
+/// Symbolic links inside the folder are followed, at most 32 levels deep, and each loop only once. Links that
+/// lead out of the folder or to nothing and folders that cannot be read are returned as [`Unread`]. A test
+/// directory is left out of the cases if one of its files is unread.
 ///
 /// # Errors
-/// [`OnnxError::Io`] within [`OnnxError::InFile`] if the folder itself cannot be read.
+/// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the folder itself cannot be read.
 pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
     let inside = root.canonicalize().map_err(|cause| OnnxError::Io(cause).in_file(root))?;
     let leads_out = |path: &Path| path.canonicalize().is_ok_and(|path| !path.starts_with(&inside));
@@ -90,7 +92,7 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
                 }
             }
             Ok(_) => {}
-            // The link leads to a folder that is being walked already.
+            // The link leads to a folder that is already being walked.
             Err(error) if error.loop_ancestor().is_some() => {}
             Err(error) => {
                 let (path, depth) = (error.path().unwrap_or(root).to_owned(), error.depth());
@@ -107,7 +109,7 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
     let parts = unread.iter().flat_map(|unread| unread.path.ancestors()).filter(|path| is_part(path));
     let spoilt: BTreeSet<&Path> = parts.filter_map(Path::parent).collect();
     cases.retain(|case| !spoilt.contains(case.as_path()));
-    // The walk does not reach everything that a case reads: it skips loops and what lies too deep.
+    // The walk skips loops and entries that are too deep, so it does not reach every file that a case reads.
     cases.retain(|case| match parts_of(case).into_iter().find(|part| leads_out(part)) {
         None => true,
         Some(path) => {
@@ -118,28 +120,29 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
     Ok(discovered)
 }
 
-/// The files that a test directory consists of.
+/// Returns the files that a test directory consists of.
 fn parts_of(case: &Path) -> Vec<PathBuf> {
     let mut parts = vec![case.join(MODEL), case.join(REFUSED)];
-    // A test directory that cannot be opened reads nothing else.
+    // If a test directory cannot be opened, none of its data sets are read.
     for set in TestCase::open(case).map(|case| case.data_sets).unwrap_or_default() {
         parts.extend(set.inputs.into_iter().chain(set.outputs));
     }
     parts
 }
 
-/// Whether a path has a name that belongs to a test directory.
+/// Returns whether a path has a name that belongs to a test directory.
 fn is_part(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with(DATA_SET) || [MODEL, REFUSED].contains(&name))
 }
 
 impl TestCase {
-    /// Looks at one test directory.
+    /// Lists the data sets of one test directory.
     ///
     /// # Errors
-    /// [`OnnxError::Io`] within [`OnnxError::InFile`] if a folder cannot be read; [`OnnxError::TestFileMissing`] if the files of
-    /// a data set are not numbered from 0 without a gap.
+    /// * Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if a folder cannot be read.
+    /// * Returns [`OnnxError::TestFileMissing`] if the files of a data set are not numbered from 0 without a
+    ///   gap.
     pub fn open(folder: &Path) -> Result<Self, OnnxError> {
         let mut data_sets = Vec::new();
         for (_, folder) in numbered(folder, DATA_SET, "")? {
@@ -152,18 +155,21 @@ impl TestCase {
         Ok(Self { folder: folder.to_owned(), data_sets })
     }
 
-    /// The model's file.
+    /// Returns the path of the model.
     #[must_use]
     pub fn model_path(&self) -> PathBuf {
         self.folder.join(MODEL)
     }
 
-    /// Writes a test directory: the model, and a data set per pair of inputs and outputs. Folders are made,
-    /// files are overwritten.
+    /// Writes a test directory with the model and one data set for each pair of inputs and outputs.
+    ///
+    /// Missing folders are created. Existing files are overwritten.
     ///
     /// # Errors
-    /// [`OnnxError::Io`] and [`OnnxError::Encode`] within [`OnnxError::InFile`]; [`OnnxError::TestFileCount`] if a data set has
-    /// more tensors than the graph has inputs or outputs; those of [`Graph::new`](crate::Graph::new).
+    /// * Returns [`OnnxError::Io`] or [`OnnxError::Encode`] wrapped in [`OnnxError::InFile`].
+    /// * Returns [`OnnxError::TestFileCount`] if a data set has more tensors than the graph has inputs or
+    ///   outputs.
+    /// * Returns the errors of [`Graph::new`](crate::Graph::new).
     pub fn write(
         folder: &Path,
         model: &Model,
@@ -183,12 +189,14 @@ impl TestCase {
 }
 
 impl DataSet {
-    /// Reads the inputs, in the graph's order and under its names: a file for every input but, at the end, those
-    /// that have an initializer.
+    /// Reads the inputs in the graph's order and under the graph's names.
+    ///
+    /// Every input needs a file. Only the last inputs may lack files, if they have an initializer.
     ///
     /// # Errors
-    /// [`OnnxError::TestFileCount`] for more files than inputs, [`OnnxError::TestFileMissing`] for too few; and see
-    /// [`tensor_proto::load`].
+    /// * Returns [`OnnxError::TestFileCount`] if there are more files than inputs.
+    /// * Returns [`OnnxError::TestFileMissing`] if there are too few files.
+    /// * Returns the errors of [`tensor_proto::load`].
     pub fn read_inputs(&self, graph: &Graph<'_>) -> Result<Vec<(String, Tensor)>, OnnxError> {
         let names = graph.input_names();
         check_count("input", names.len(), self.inputs.len())?;
@@ -202,26 +210,27 @@ impl DataSet {
         named.map(|(name, path)| Ok((name.to_owned(), tensor_proto::load(path)?))).collect()
     }
 
-    /// Reads the expected outputs, in the graph's order.
+    /// Reads the expected outputs in the graph's order.
     ///
     /// # Errors
-    /// See [`tensor_proto::load`].
+    /// Returns the errors of [`tensor_proto::load`].
     pub fn read_outputs(&self) -> Result<Vec<Tensor>, OnnxError> {
         self.outputs.iter().map(|path| tensor_proto::load(path)).collect()
     }
 
-    /// The files that this data set's tensors keep their values in beside its own: what must not be overwritten
-    /// while it is in use.
+    /// Returns the other files that contain values of this data set's tensors.
+    ///
+    /// These files must not be overwritten while the data set is in use.
     ///
     /// # Errors
-    /// As [`tensor_proto::external_file`].
+    /// Returns the errors of [`tensor_proto::external_file`].
     pub fn external_files(&self) -> Result<Vec<PathBuf>, OnnxError> {
         let files = self.inputs.iter().chain(&self.outputs);
         files.filter_map(|path| tensor_proto::external_file(path).transpose()).collect()
     }
 }
 
-/// `prefix0.pb`, `prefix1.pb`, … without a gap.
+/// Returns the files `prefix0.pb`, `prefix1.pb`, … and checks that the numbers have no gap.
 fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, OnnxError> {
     let files = numbered(folder, prefix, ".pb")?;
     for (index, (number, _)) in files.iter().enumerate() {
@@ -235,7 +244,8 @@ fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, OnnxError> {
     Ok(files.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The folder's entries that are called prefix, number, suffix; by number.
+/// Returns the folder's entries whose names are the prefix, a number and the suffix, in the order of the
+/// numbers.
 fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, PathBuf)>, OnnxError> {
     let io = |cause| OnnxError::Io(cause).in_file(folder);
     let mut files = Vec::new();

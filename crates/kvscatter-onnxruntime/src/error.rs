@@ -1,22 +1,23 @@
-//! Errors in finding and loading ONNX Runtime.
+//! Errors of finding and loading ONNX Runtime.
 
 use std::path::PathBuf;
 
-/// Why ONNX Runtime could not be loaded. Its errors about a model are [`kvscatter_session::SessionError`].
+/// The reason why ONNX Runtime could not be loaded. Errors of a model are
+/// [`kvscatter_session::SessionError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum RuntimeError {
-    /// It is on none of the paths searched.
+    /// None of the searched paths contains the library.
     #[error("no ONNX Runtime found; tried {}; its library, or a folder with it, can be given", tried.join(", "))]
     Missing { tried: Vec<String> },
-    /// The named file or folder does not contain it.
+    /// The named file or folder does not contain the library.
     #[error("{}: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
-    /// It is older than [`OLDEST`](crate::OLDEST).
+    /// The library is older than [`OLDEST`](crate::OLDEST).
     #[error("{}: ONNX Runtime {version}, at least {} is needed: the first with TensorScatter", path.display(), crate::OLDEST)]
     TooOld { path: PathBuf, version: String },
-    /// This process has loaded another one.
+    /// This process has loaded another library before.
     #[error("{}: this process already runs the ONNX Runtime of {}", path.display(), loaded.display())]
     Loaded { path: PathBuf, loaded: PathBuf },
 }
@@ -24,7 +25,7 @@ pub enum RuntimeError {
 impl RuntimeError {
     /// Returns the stable name of the error, such as `runtime_missing`.
     ///
-    /// It keeps its meaning from version to version, also where a variant gets another name.
+    /// The name does not change between versions, even if the variant is renamed.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

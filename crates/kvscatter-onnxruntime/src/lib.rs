@@ -1,7 +1,7 @@
-//! ONNX Runtime as an engine. Its library is found in an installed Python package and loaded at run time.
+//! ONNX Runtime as an engine. The library is found in an installed Python package and loaded at run time.
 //!
-//! The library parses the model's file itself, so use one that you trust with files from strangers. A model runs code of
-//! its own only through custom operators, which this engine never registers.
+//! The library parses the model's file itself. For untrusted models, use a library that you trust with them.
+//! A model can run its own code only through custom operators, which this engine never registers.
 
 #![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only calls to the library need any")]
@@ -34,21 +34,23 @@ pub struct OnnxRuntime {
     library: PathBuf,
 }
 
-/// The library of this process. It cannot be unloaded, and no second one can be loaded.
+/// The library of this process. It cannot be unloaded, and a process cannot load another one.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
 impl OnnxRuntime {
-    /// Finds the library as [`locate`] does and loads it.
+    /// Finds the library with [`locate`] and loads it.
     ///
-    /// Loading a library runs its code: name only files that are trusted.
+    /// Loading a library runs its code, so name only files that you trust.
     ///
     /// # Errors
-    /// As [`locate`]; [`RuntimeError::Unusable`] if the file is no such library, [`RuntimeError::TooOld`] if it is
-    /// older than [`OLDEST`], [`RuntimeError::Loaded`] if this process has loaded another one before.
+    /// - Returns the errors of [`locate`].
+    /// - Returns [`RuntimeError::Unusable`] if the file is not ONNX Runtime's library.
+    /// - Returns [`RuntimeError::TooOld`] if the library is older than [`OLDEST`].
+    /// - Returns [`RuntimeError::Loaded`] if this process has loaded another library before.
     pub fn load(named: Option<&Path>) -> Result<Self, RuntimeError> {
         Self::load_library(locate(named)?).map_err(|error| {
             match (error, named.filter(|path| path.is_file())) {
-                // The error has the path that the caller named, not the one that it resolves to.
+                // The error contains the path that the caller named, not the path that it resolves to.
                 (RuntimeError::Unusable { why, .. }, Some(named)) => {
                     RuntimeError::Unusable { path: named.to_owned(), why }
                 }
@@ -79,7 +81,7 @@ impl OnnxRuntime {
                 let environment = ort::init_from(&library)
                     .map_err(|error| unusable(error.to_string()))?
                     .with_telemetry(false)
-                    // The library also returns its errors, so its log would repeat them.
+                    // The library also returns its errors, so its log would only repeat them.
                     .with_logger(Arc::new(|_, _, _, _, _| {}))
                     .build()
                     .map_err(|error| unusable(error.to_string()))?;
@@ -130,19 +132,19 @@ impl OnnxRuntime {
 
 /// Returns the version that a library reports.
 ///
-/// `ort` has this too, but panics if the library has the function and the function returns no interface.
+/// `ort` can do this too, but it panics if the library's function returns no interface.
 #[expect(unsafe_code, reason = "a library's function is called by its name")]
 fn version_of(library: &Path) -> Result<String, RuntimeError> {
     type GetApiBase = unsafe extern "system" fn() -> *const ort::sys::OrtApiBase;
     let unusable = |why: &str| RuntimeError::Unusable { path: library.to_owned(), why: why.to_owned() };
     let no_library = |error: libloading::Error| {
-        // The loader's message begins with the path, which our error has already.
+        // The loader's message begins with the path, which our error contains already.
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         let path = format!("{}: ", library.display());
         unusable(&format!("cannot be loaded: {}", message.strip_prefix(&path).unwrap_or(&message)))
     };
-    // SAFETY: a library's initialisers may run any code; the documentation of `OnnxRuntime::load` requires that
-    // the caller trusts the file.
+    // SAFETY: loading a library runs its initialisers, which may be any code. The documentation of
+    // `OnnxRuntime::load` requires that the caller trusts the file.
     let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;
     // SAFETY: only ONNX Runtime exports this name, as a function of this type.
     let get_base = unsafe { loaded.get::<GetApiBase>(b"OrtGetApiBase\0") }
@@ -156,8 +158,8 @@ fn version_of(library: &Path) -> Result<String, RuntimeError> {
     if version.is_null() {
         return Err(unusable("it does not tell its version"));
     }
-    // SAFETY: `version` is not NULL, so it is a string of the library, which ends in a zero byte and lives as long as
-    // `loaded`.
+    // SAFETY: `version` is not NULL, so it is a string of the library, which ends in a zero byte and lives as
+    // long as `loaded`.
     let version = unsafe { CStr::from_ptr(version) };
     Ok(version.to_string_lossy().into_owned())
 }

@@ -1,4 +1,5 @@
-//! Finds ONNX Runtime's library: a named path, one in the environment, or the package of the active Python.
+//! Finds ONNX Runtime's library by a path, by an environment variable, or in the package of the active
+//! Python.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,24 +8,30 @@ use std::process::{Command, Stdio};
 
 use crate::RuntimeError;
 
-/// Environment variables that name the library or a folder with it. The first that is set is used.
+/// The environment variables that name the library or its folder. The first variable that is set is used.
 const VARIABLES: [&str; 2] = ["KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"];
 
-/// Prints the folder of the package without importing it, since importing takes a second and may print. The empty entry
-/// of the path is the current folder, from which no library is loaded.
+/// A program that prints the folder of the package. It does not import the package, because an import takes a
+/// second and may print text. The empty entry of `sys.path` is the current folder, from which no library is
+/// loaded.
 const PRINT_PACKAGE_FOLDER: &str = "import sys; \
     sys.path[:] = filter(None, sys.path); \
     import importlib.util; \
     spec = importlib.util.find_spec('onnxruntime'); \
     print(spec.submodule_search_locations[0] if spec else '')";
 
-/// Finds the library: `named` (a file, or a folder of a wheel or a Python installation) if given, else what
-/// `KVSCATTER_ORT_LIB` or `ORT_DYLIB_PATH` names, else the package of the active Python (`VIRTUAL_ENV`'s, or
-/// `python3` of the path).
+/// Finds the library.
+///
+/// The library is the first of these that is given:
+///
+/// 1. the path `named`, which is a file, or the folder of a wheel or of a Python installation;
+/// 2. the path in `KVSCATTER_ORT_LIB` or `ORT_DYLIB_PATH`;
+/// 3. the package of the active Python, which is that of `VIRTUAL_ENV` or `python3`.
 ///
 /// # Errors
-/// [`RuntimeError::Unusable`] if the named path has no library; [`RuntimeError::Missing`], with the paths searched, if no path is
-/// named and Python has none.
+/// - Returns [`RuntimeError::Unusable`] if the given path has no library.
+/// - Returns [`RuntimeError::Missing`], with the searched paths, if no path is given and Python does not have
+///   the package.
 pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
     if let Some(path) = named {
         return library_at(path);
@@ -48,7 +55,7 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
     Err(RuntimeError::Missing { tried })
 }
 
-/// Returns the library that a path names: the file itself, or one in the folder.
+/// Returns the library at a path. The path is the file itself, or a folder with it.
 fn library_at(path: &Path) -> Result<PathBuf, RuntimeError> {
     let unusable = |why: String| RuntimeError::Unusable { path: path.to_owned(), why };
     // The path must be absolute, because the loader searches other folders for relative names.
@@ -74,7 +81,7 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
     folders.iter().find_map(|folder| children(folder).find(|file| is_library(file) && file.is_file()))
 }
 
-/// Returns the files of a folder in the order of their names, so that the choice does not depend on the file system.
+/// Returns the files of a folder, sorted by name, so that the choice does not depend on the file system.
 fn children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut children: Vec<PathBuf> =
         folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -87,7 +94,7 @@ fn is_library(file: &Path) -> bool {
     match env::consts::OS {
         "windows" => name == "onnxruntime.dll",
         "macos" => name.starts_with("libonnxruntime.") && name.ends_with(".dylib"),
-        // The folder also has libonnxruntime_providers_shared.so and others.
+        // The folder also contains libonnxruntime_providers_shared.so and other libraries.
         _ => name == "libonnxruntime.so" || name.starts_with("libonnxruntime.so."),
     }
 }
@@ -96,7 +103,8 @@ fn name_starts(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
-/// Returns the interpreters that may have the package: only that of the active environment if there is one.
+/// Returns the interpreters that may have the package. If an environment is active, returns only its
+/// interpreter.
 fn interpreters() -> Vec<PathBuf> {
     match env::var_os("VIRTUAL_ENV")
         .or_else(|| env::var_os("CONDA_PREFIX"))
@@ -115,7 +123,7 @@ fn interpreter(folder: &OsString) -> PathBuf {
 /// Returns the folder of an interpreter's onnxruntime package.
 fn package_folder(python: &Path) -> Result<PathBuf, String> {
     let output = Command::new(python)
-        // No -I, because packages in PYTHONPATH belong to the active Python too.
+        // Not -I, because the packages in PYTHONPATH also belong to the active Python.
         .args(["-c", PRINT_PACKAGE_FOLDER])
         .stdin(Stdio::null())
         .stderr(Stdio::null())

@@ -1,4 +1,4 @@
-//! Runs a model in ONNX Runtime, with our tensors bound to its inputs and outputs.
+//! Runs a model in ONNX Runtime with the session's tensors bound to its inputs and outputs.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -48,7 +48,7 @@ impl Session for OrtSession {
             engine: engine.clone(),
             message: one_line(&error.to_string()),
         };
-        // `binding` is dropped before `step` and the tensors that it borrows.
+        // `binding` is dropped before `step`, and before the tensors that `step` borrows.
         let binding = bind(&self.session, &mut step).map_err(|error| refused(&error))?;
         let start = Instant::now();
         let outputs = self.session.run_binding(&binding);
@@ -73,29 +73,33 @@ impl Session for OrtSession {
     }
 }
 
-/// Binds every tensor of a step. The binding has pointers into them: [`OrtSession::run`] drops it before them.
+/// Binds every tensor of a step. The binding contains pointers to the tensors, so [`OrtSession::run`] drops
+/// it first.
 fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> {
     let mut binding = session.create_binding()?;
     for (name, tensor) in &step.inputs {
-        // ONNX Runtime does not write tensors that are bound only as inputs.
+        // ONNX Runtime does not write to tensors that are bound only as inputs.
         let data = tensor.as_ptr().ok_or_else(foreign_memory)?.cast_mut();
-        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before `step`.
+        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
+        // `step`.
         let value = unsafe { borrow(session, tensor, data) }?;
         binding.bind_input(*name, &value)?;
     }
     for shared in &mut step.shared {
         let data = shared.cache.as_mut_ptr().ok_or_else(foreign_memory)?;
-        // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped before `step`.
+        // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped
+        // before `step`.
         let past = unsafe { borrow(session, shared.cache, data) }?;
         binding.bind_input(shared.past, &past)?;
-        // SAFETY: `data` comes from `as_mut_ptr` of `shared.cache`, which `step` borrows exclusively. The past of the same
-        // binding is the only other value over it.
+        // SAFETY: `data` comes from `as_mut_ptr` of `shared.cache`, which `step` borrows exclusively. The
+        // only other value that uses this memory is the past of the same binding.
         let present = unsafe { borrow(session, shared.cache, data) }?;
         binding.bind_output(shared.present, present)?;
     }
     for (name, tensor) in &mut step.outputs {
         let data = tensor.as_mut_ptr().ok_or_else(foreign_memory)?;
-        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before `step`.
+        // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
+        // `step`.
         let value = unsafe { borrow(session, tensor, data) }?;
         binding.bind_output(*name, value)?;
     }
@@ -109,12 +113,12 @@ fn foreign_memory() -> ort::Error {
     ort::Error::new("a tensor lies in another engine's memory")
 }
 
-/// Makes a value of ONNX Runtime in the memory of `tensor`, which is at `data`.
+/// Creates an ONNX Runtime value in the memory of `tensor`, which is at `data`.
 ///
 /// # Safety
-/// `data` points to the `tensor.len()` bytes of `tensor`. They live, and no code but ONNX Runtime uses them, until the
-/// value and every binding that it goes into are dropped. ONNX Runtime may write them only if the value is bound as an output, for
-/// which `data` must come from [`Tensor::as_mut_ptr`].
+/// `data` must point to the `tensor.len()` bytes of `tensor`. Until the value and every binding that contains
+/// it are dropped, these bytes must be allocated, and only ONNX Runtime may use them. ONNX Runtime writes
+/// them only if the value is bound as an output. In that case `data` must come from [`Tensor::as_mut_ptr`].
 unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, ort::Error> {
     let shape: Vec<i64> = tensor
         .shape()
@@ -125,8 +129,9 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
         .ok_or_else(|| ort::Error::new(format!("tensors of {} are not handed over", tensor.element())))?;
     let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
-    // SAFETY: `data` points to `tensor.len()` bytes that outlive the value (this function's contract). `shape` has
-    // `shape.len()` elements, and ONNX Runtime copies it and checks it against the bytes. `value` takes the result.
+    // SAFETY: `data` points to `tensor.len()` bytes that outlive the value (this function's contract).
+    // `shape` has `shape.len()` elements. ONNX Runtime copies the shape and checks it against the number of
+    // bytes. `value` receives the result.
     let status = unsafe {
         (ort::api().CreateTensorWithDataAsOrtValue)(
             memory.ptr(),
@@ -138,31 +143,31 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
             &raw mut value,
         )
     };
-    // SAFETY: `status` is what the call above returned, and this is its only use.
+    // SAFETY: the call above returned `status`, and nothing else uses it.
     unsafe { ort::Error::result_from_status(status) }?;
     let value = NonNull::new(value).ok_or_else(|| ort::Error::new("no value was made"))?;
-    // SAFETY: the call above made `value`, and nothing else has it. It is a tensor. The session's allocator is kept
-    // alive and not used, since the memory is not ONNX Runtime's.
+    // SAFETY: the call above created `value`, which is a tensor and has no other owner. The value keeps the
+    // session's allocator alive but does not use it, because ONNX Runtime does not own the memory.
     Ok(unsafe { DynTensor::from_ptr(value, Some(session.allocator())) })
 }
 
-/// Copies a value of ONNX Runtime into a tensor of ours.
+/// Copies an ONNX Runtime value to a tensor.
 fn copy(value: &DynTensor) -> Result<Tensor, SessionError> {
-    // Only strings are not in `TYPES`, and `zeros` refuses them.
+    // All types except strings are in `TYPES`, and `zeros` refuses strings.
     let element = core_element(*value.data_type()).unwrap_or(ElementType::String);
     let shape: Vec<usize> =
         value.shape().iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();
     let mut tensor = Tensor::zeros(element, &shape)?;
     let len = tensor.bytes().len();
     if let Some(data) = tensor.as_mut_ptr().filter(|_| len > 0) {
-        // SAFETY: `value` is a dense tensor in the main memory, of the shape and type that `len` was computed from,
-        // and `tensor` is new memory of `len` bytes.
+        // SAFETY: `value` is a dense tensor in main memory. `len` was computed from its shape and type, and
+        // `tensor` is new memory of `len` bytes.
         unsafe { ptr::copy_nonoverlapping(value.data_ptr().cast::<u8>(), data, len) };
     }
     Ok(tensor)
 }
 
-/// The element types of the core and of ONNX Runtime, without strings.
+/// The element types that the core and ONNX Runtime have in common, except strings.
 const TYPES: [(ElementType, TensorElementType); 23] = [
     (ElementType::BFloat16, TensorElementType::Bfloat16),
     (ElementType::Bool, TensorElementType::Bool),
@@ -197,7 +202,7 @@ fn core_element(element: TensorElementType) -> Option<ElementType> {
     TYPES.iter().find(|(_, of_runtime)| *of_runtime == element).map(|(of_core, _)| *of_core)
 }
 
-/// Puts a message of ONNX Runtime in one line, without the position in its source and the condition that failed there.
+/// Returns a message of ONNX Runtime in one line, without the source position and the failed condition.
 fn one_line(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let Some((node, message)) = line.split_once(" Status Message: ") else { return line };

@@ -5,7 +5,7 @@ use std::fmt;
 /// The oldest version with `TensorScatter`.
 pub const OLDEST: Version = Version { major: 1, minor: 25 };
 
-/// Major and minor number of a release.
+/// The major and minor number of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     major: u32,

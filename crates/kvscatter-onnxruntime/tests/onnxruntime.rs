@@ -1,5 +1,5 @@
-//! The engine on a real ONNX Runtime. Ignored by default, since no checkout brings one:
-//! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
+//! Tests of the engine with a real ONNX Runtime. They are ignored by default because the repository does not
+//! contain it: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! Running batches in a real ONNX Runtime: sequences are added, truncated and removed, and each gets the same logits as
-//! alone.
-//! Ignored by default: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
+//! Running batches in a real ONNX Runtime. Samples are added, extended, truncated and removed, and each gets
+//! the same logits as in a batch without other samples. Ignored by default: `KVSCATTER_ORT_LIB=… cargo test
+//! -p kvscatter-onnxruntime -- --ignored`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 
 #[path = "../../kvscatter-session/tests/churn/mod.rs"]
@@ -38,7 +38,7 @@ fn converted_decoders_score_each_sample_as_alone() {
     }
 }
 
-/// The attention multiplies rows that nothing sees by zero: NaN must not stay in them.
+/// Attention multiplies masked rows by zero, so they must not contain NaN.
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn nan_of_what_is_forgotten_reaches_nobody() {
@@ -64,7 +64,7 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     assert_eq!(score(&mut session, next, 1), expected[0], "removed");
 }
 
-/// Padding is of what a sample brings itself: no other token's NaN reaches it.
+/// Padding repeats a token of its sample, so the NaN of another token cannot reach the sample.
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn padding_brings_no_token_of_its_own() {
@@ -85,20 +85,21 @@ fn padding_brings_no_token_of_its_own() {
     }
 }
 
-/// A folder with the exported static decoder, in which the embedding of a token is NaN.
+/// Returns a folder with the exported static decoder, in which the embedding of a token is NaN.
 fn poisoned(token: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let from = testdata("mobius-llama-static");
     std::fs::copy(&from, folder.path().join("model.onnx")).unwrap();
     let mut values = std::fs::read(from.with_file_name("model.onnx.data")).unwrap();
-    // The embedding, [256, 64], is what comes first.
+    // The embedding, [256, 64], is at the beginning of the file.
     let row = &mut values[token * 64 * 4..(token + 1) * 64 * 4];
     row.as_chunks_mut().0.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
     std::fs::write(folder.path().join("model.onnx.data"), values).unwrap();
     folder
 }
 
-/// All of these have the same weights. The last declares no head size: its weights tell.
+/// All of these decoders have the same weights. The last declares no head size, which follows from its
+/// weights.
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn exports_of_one_decoder_generate_the_same_tokens() {

@@ -1,27 +1,32 @@
-//! Writes the cases that everything is tested on to a file that a program in any language reads without a library:
-//! `cargo run -p kvscatter-oracle --example export-cases -- FILE COUNT`
+//! Writes the cases that everything is tested on to a file that any language can read without a library:
 //!
-//! Each of `COUNT` cases comes as a dense one and, where there are dimensions to lay out, as a strided one. The file:
+//! ```text
+//! cargo run -p kvscatter-oracle --example export-cases -- FILE COUNT
+//! ```
+//!
+//! Each of the `COUNT` cases is written once with dense tensors. If its tensors have dimensions, it is also
+//! written with strided tensors. The format of the file:
 //!
 //! ```text
 //! file     "KVSCASE1", number of cases, cases
 //! case     name text, operator text ("TensorScatter", "KVCacheUpdate", "KVCacheOperation"),
-//!          axis, mode (0 linear, 1 circular, 2 none that there is), out_of_range (0 an error, 1 the sample is skipped),
-//!          negative_index (0 modulo, 1 refused), update_form (0 padded, 1 packed),
+//!          axis, mode (0 linear, 1 circular, 2 neither), out_of_range (0 error, 1 skip the sample),
+//!          negative_index (0 modulo, 1 reject), update_form (0 padded, 1 packed),
 //!          indices × 6: write_indices, lengths, update_lengths, layer_id, token_offset, seq_len,
 //!          tensor × 2: cache, update,
 //!          rule text: empty, or the rule that the call breaks; then
 //!            if empty      skipped samples, bytes of the cache's whole buffer after a write in place,
 //!                          bytes of a dense present after a write in functional form
-//!            otherwise     argument text (empty where the oracle does not know it),
-//!                          1 and the sample or dimension or 0 and 0, 1 and the offending value or 0 and 0
+//!            otherwise     argument text (empty if the oracle does not know it),
+//!                          1 and the sample or dimension, or 0 and 0
+//!                          1 and the offending value, or 0 and 0
 //! indices  bits (0 absent, 32, 64), array
 //! tensor   element type text (ONNX's name), bits of a stored element (strings are stored as handles of 64),
 //!          shape array, strides array (empty if dense), element [0, 0, …]'s offset in the buffer in elements,
 //!          bytes of the whole buffer
 //! text     bytes
-//! bytes    their number, and so many bytes
-//! array    their number, and so many numbers
+//! bytes    the number of bytes, then the bytes
+//! array    the number of elements, then the elements
 //! ```
 //!
 //! Every number is a little-endian int64.
@@ -55,7 +60,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Dense in exactly its own memory, and as a view into more of it.
+/// Returns the case in dense buffers of exactly its size, and as views into larger buffers.
 fn placements(case: Case) -> Vec<(Case, Placed)> {
     let dense = case.placed(View::dense(&case.cache_shape, 0), View::dense(&case.update_shape, 0));
     if case.cache_shape.is_empty() || case.update_shape.is_empty() {
@@ -71,7 +76,8 @@ fn placements(case: Case) -> Vec<(Case, Placed)> {
     vec![(case, dense), (renamed, strided)]
 }
 
-/// A view whose element [0, 0, …] has an address, as elements of 4 bits have only at even offsets.
+/// Returns a view whose element [0, 0, …] has an address. 4-bit elements have an address only at even
+/// offsets.
 fn addressable(case: &Case, mut make: impl FnMut(&mut Random) -> View, random: &mut Random) -> View {
     loop {
         let view = make(random);
@@ -103,7 +109,7 @@ fn write_case(out: &mut impl Write, case: &Case, placed: &Placed) -> io::Result<
     }
 }
 
-/// A call in the words of all three documents; what an operator does not have keeps its default.
+/// A call in the terms of all three documents. Fields that an operator does not have keep their defaults.
 #[derive(Default)]
 struct Said<'a> {
     operator: &'static str,
@@ -189,14 +195,14 @@ impl Indices {
         Some(Self { values: values?.iter().copied().map(i64::from).collect(), narrow: true })
     }
 
-    /// As int32 if all of them fit: starts may be either.
+    /// Narrows the indices to int32 if all of them fit. Starts may have either type.
     fn narrowed(self) -> Self {
         let narrow = self.values.iter().all(|&value| i32::try_from(value).is_ok());
         Self { narrow, ..self }
     }
 }
 
-/// The rule by the oracle's name for it, and those of its numbers that every surface reports alike.
+/// Writes the rule by the oracle's name for it, with the numbers that every surface reports alike.
 fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Result<()> {
     let debug = format!("{refusal:?}");
     let rule = debug.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
@@ -210,7 +216,7 @@ fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Re
         Refusal::CacheRank { rank } => (cache, None, size(rank)),
         Refusal::UpdateRank { rank } => (update, None, size(rank)),
         Refusal::Axis { axis, .. } => ("axis", None, Some(axis)),
-        // Heads and head size of a 4-D newKv are two dimensions.
+        // The heads and the head size of a 4-D newKv are two dimensions, so no single one is named.
         Refusal::Dimension { dimension: 3, update: given, .. } if token_offset.is_some() => {
             ("newKv", None, size(given))
         }
@@ -219,7 +225,7 @@ fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Re
         Refusal::UpdateTooLong { rows, .. } => (update, None, size(rows)),
         Refusal::IndexCount { argument, given, .. } => (argument, None, size(given)),
         Refusal::Length { sample, length, .. } => ("lengths", Some(sample), Some(length)),
-        // A specification that counts the length after the write gets that length.
+        // If a specification counts the length after the write, report that length.
         Refusal::NegativeStart { sample, start } | Refusal::OutOfRange { sample, start, .. } => {
             let given = token_offset.map_or(start, |offsets| offsets[sample].into());
             (starts, Some(sample), i64::try_from(given).ok())

@@ -3,18 +3,18 @@
 use crate::rule::{Rule, expect_count, expect_lengths};
 use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel};
 
-/// `KVCacheOperation`, which has no attributes, and our policy.
+/// `KVCacheOperation`, which has no attributes, with our policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvCacheOperation {
-    /// Ours.
+    /// What to do with samples that do not fit. This is our extension.
     pub out_of_range: OutOfRange,
 }
 
 impl KvCacheOperation {
-    /// The element types it has, by their ONNX names.
+    /// The element types that the operator supports, by their ONNX names.
     pub const ELEMENT_TYPES: [&'static str; 3] = ["float16", "int8", "bfloat16"];
 
-    /// `present` for a cache `past` of `[layer, batch, maxSeqLen, hiddenSize]`.
+    /// Returns the present for a cache `past` of the shape `[layer, batch, maxSeqLen, hiddenSize]`.
     ///
     /// ```text
     /// prefix_ntokens = 0
@@ -24,12 +24,13 @@ impl KvCacheOperation {
     ///     prefix_ntokens += seqlen[i]
     /// ```
     ///
-    /// `new_kv` is `[ntokens, hiddenSize]`, or `[batch, seq_len, head_num, head_size]` read as
-    /// `[batch * seq_len, head_num * head_size]`. `token_offset` is the number of tokens *after* the write. `lengths`
-    /// is ours: the real rows among each sample's `seq_len`.
+    /// - `new_kv` has the shape `[ntokens, hiddenSize]`. It may also have the shape
+    ///   `[batch, seq_len, head_num, head_size]`, which is read as `[batch * seq_len, head_num * head_size]`.
+    /// - `token_offset` is the number of tokens *after* the write.
+    /// - `lengths` is our extension: how many of each sample's `seq_len` rows are written.
     ///
     /// # Errors
-    /// The first broken rule, in the order the [crate] documents.
+    /// Returns the first broken rule, in the order that the [crate] documents.
     pub fn run<E: Clone>(
         &self,
         new_kv: Tensor<'_, E>,

@@ -1,8 +1,9 @@
-//! The cases that every backend and surface is run on: adversarial, deterministic, and painted so that swapped blocks
-//! cannot cancel out.
+//! The cases that every backend and surface is tested on. They are adversarial and deterministic. All
+//! elements are painted differently, so that swapped blocks cannot cancel out.
 //!
-//! [`cases`] mixes the three operators, [`tensor_scatter`] makes those that an ONNX model can express, and
-//! [`exhaustive`] makes every `TensorScatter` of a small domain, in index space.
+//! - [`cases`] mixes the three operators.
+//! - [`tensor_scatter`] makes the cases that an ONNX model can express.
+//! - [`exhaustive`] makes every `TensorScatter` of a small domain, in index space.
 
 mod call;
 mod draft;
@@ -27,37 +28,39 @@ pub use view::View;
 use self::draft::{Draft, Theme};
 use crate::{Outcome, Refusal, size};
 
-/// One call of one operator on painted data, with the answer.
+/// One call of one operator on painted data, with the expected result.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Unique within its generator, and describes what is adversarial: letters, digits and `_`.
+    /// A name that is unique within the generator and describes what is adversarial. It consists of letters,
+    /// digits and `_`.
     pub name: String,
-    /// The operator with all its attributes, and every input but the two tensors.
+    /// The operator with all its attributes, and every input except the two tensors.
     pub call: Call,
-    /// The cache's element type, and the update's: different only where that is what the case is about.
+    /// The element types of the cache and of the update. They differ only in cases that test differing types.
     pub elements: [&'static Element; 2],
-    /// Shape of the cache.
+    /// The shape of the cache.
     pub cache_shape: Vec<usize>,
-    /// Shape of the update.
+    /// The shape of the update.
     pub update_shape: Vec<usize>,
-    /// The cache before the call, as it is stored.
+    /// The cache before the call, in its storage format.
     pub cache: Values,
-    /// The update, as it is stored.
+    /// The update, in its storage format.
     pub update: Values,
-    /// The cache after the call as it is stored, or the reason for leaving it as it was.
+    /// The cache after the call, or the reason why the call leaves it unchanged.
     pub expected: Result<Expected, Refusal>,
 }
 
-/// The result of a call that is not refused, as it is stored.
+/// The result of a call that is not refused, in its storage format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The cache after the write.
     pub present: Values,
-    /// Samples left out.
+    /// The number of samples left unchanged.
     pub skipped: usize,
 }
 
-/// `count` cases of all three operators, our extensions included. Case `n` depends on `seed` and `n` alone.
+/// Returns `count` cases of all three operators, including our extensions. Case `n` depends only on `seed`
+/// and `n`.
 pub fn cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     let themes = [
         tensor_scatter::THEMES,
@@ -69,12 +72,12 @@ pub fn cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     generate(themes, seed, count)
 }
 
-/// `count` cases of ONNX `TensorScatter` without our extensions.
+/// Returns `count` cases of ONNX `TensorScatter` without our extensions.
 pub fn tensor_scatter(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     generate(tensor_scatter::THEMES.to_vec(), seed, count)
 }
 
-/// Walks all pairs of theme and element type before a pair comes again.
+/// Generates cases. Visits all pairs of a theme and an element type before it repeats a pair.
 fn generate(themes: Vec<Theme>, seed: u64, count: usize) -> impl Iterator<Item = Case> {
     (0..count).map(move |n| {
         let (theme, make_up) = themes[n % themes.len()];
@@ -107,7 +110,7 @@ mod tests {
     use super::{Case, Element, cases, tensor_scatter};
     use crate::Refusal;
 
-    /// Enough for every theme to meet every type.
+    /// A number of cases that pairs every theme with every type.
     const ROUNDS: usize = 24 * 80;
 
     #[test]

@@ -1,17 +1,28 @@
-//! The pseudocode of the three specifications, slow and obvious: what every backend and surface is tested against.
+//! The pseudocode of the three specifications, written to be obvious rather than fast. Every backend and
+//! surface is tested against it.
 //!
 //! - [`onnx::TensorScatter`]: ONNX `TensorScatter-24`, with the modulo taken on the sequence coordinate only.
 //! - [`tensorrt::KvCacheUpdate`]: TensorRT `KVCacheUpdate`, padded and packed.
 //! - [`ascend::KvCacheOperation`]: Ascend ATB `KVCacheOperation`.
-//! - [`cases`]: the adversarial cases that everything is run on, and an exhaustive small domain.
+//! - [`cases`]: the adversarial cases that everything is tested on, and an exhaustive small domain.
 //!
-//! Each operator visits the elements of the update one at a time, asks where the element goes, and puts it there. It
-//! shares no code with the `kvscatter` crate, not even the table of element types, so that a mistake has to be made
-//! twice to go unseen. It is generic over the element: numbers, strings, unpacked [`nibbles`] and plain
-//! [origins](cases::Origin) behave alike.
+//! Each operator visits the elements of the update one at a time, computes where the element goes, and stores
+//! it there.
 //!
-//! When a call breaks several rules, the first of this order is reported: attributes and shapes, numbers of indices,
-//! the layer, cumulative lengths, then sample by sample the rows it brings, its length and its start, then the total.
+//! This crate shares no code with the `kvscatter` crate, not even the table of element types. A mistake goes
+//! unnoticed only if both crates make it.
+//!
+//! The operators are generic over the element. They treat numbers, strings, unpacked [`nibbles`] and plain
+//! [origins](cases::Origin) alike.
+//!
+//! If a call breaks several rules, an operator reports the first one in this order:
+//!
+//! 1. attributes and shapes
+//! 2. the numbers of indices
+//! 3. the layer
+//! 4. cumulative lengths
+//! 5. for each sample in turn, the rows that it brings, its length and its start
+//! 6. the total number of rows
 #![forbid(unsafe_code)]
 
 pub mod ascend;
@@ -24,7 +35,7 @@ pub mod tensorrt;
 
 pub use refusal::Refusal;
 
-/// A dense row-major tensor: `data.len()` is the product of `shape`.
+/// A dense row-major tensor. `data.len()` is the product of `shape`.
 #[derive(Debug)]
 pub struct Tensor<'a, E> {
     /// The elements, last dimension fastest.
@@ -34,10 +45,10 @@ pub struct Tensor<'a, E> {
 }
 
 impl<'a, E> Tensor<'a, E> {
-    /// A tensor over `data`.
+    /// Makes a tensor over `data`.
     ///
     /// # Panics
-    /// If `data` does not fill `shape`: the caller is a test, and wrong.
+    /// Panics if `data` does not fill `shape`, because the calling test is then wrong.
     #[must_use]
     pub fn new(data: &'a [E], shape: &'a [usize]) -> Self {
         assert_eq!(data.len(), size(shape), "data of shape {shape:?}");
@@ -50,37 +61,38 @@ impl<'a, E> Tensor<'a, E> {
 pub struct Outcome<E> {
     /// The cache after the write, in the cache's shape.
     pub present: Vec<E>,
-    /// Samples left out under [`OutOfRange::SkipSample`].
+    /// The number of samples left unchanged under [`OutOfRange::SkipSample`].
     pub skipped: usize,
 }
 
-/// What to do with a sample that does not fit the cache. An extension of ours.
+/// What to do with a sample that does not fit the cache. This is our extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutOfRange {
-    /// Refuse the call.
+    /// Refuses the call.
     #[default]
     Error,
-    /// Leave out the whole sample and count it.
+    /// Leaves the whole sample unchanged and counts it.
     SkipSample,
 }
 
-/// What a negative write index means in circular mode; in linear mode it is out of range. An extension of ours.
+/// What a negative write index means in circular mode. In linear mode it is always out of range. This is our
+/// extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NegativeIndex {
-    /// Floor modulo: -1 is the last slot.
+    /// Takes the floor modulo, so -1 is the last slot.
     #[default]
     Modulo,
-    /// Out of range, as in onnxruntime.
+    /// Treats the index as out of range, as onnxruntime does.
     Reject,
 }
 
-/// Number of elements in a tensor of this shape.
+/// Returns the number of elements in a tensor of this shape.
 #[must_use]
 pub fn size(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-/// The multi-index of the element at `flat`.
+/// Returns the multi-index of the element at offset `flat` in row-major order.
 fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (position, &dimension) in index.iter_mut().zip(shape).rev() {

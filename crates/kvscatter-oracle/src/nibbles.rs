@@ -1,13 +1,13 @@
-//! ONNX's storage of 4-bit elements: packed flat over the whole tensor, first element in the low nibble, the pad nibble
-//! after an odd number of elements 0.
+//! ONNX's storage of 4-bit elements. They are packed over the whole tensor, and the first element is in the
+//! low nibble. After an odd number of elements, the pad nibble is 0.
 
-/// Two elements to a byte. Only the low four bits of an element count.
+/// Packs two elements into a byte. Only the low four bits of each element are used.
 #[must_use]
 pub fn pack(elements: &[u8]) -> Vec<u8> {
     elements.chunks(2).map(|pair| (pair[0] & 0xF) | (pair.get(1).unwrap_or(&0) & 0xF) << 4).collect()
 }
 
-/// The first `count` elements of packed storage.
+/// Returns the first `count` elements of packed storage.
 #[must_use]
 pub fn unpack(bytes: &[u8], count: usize) -> Vec<u8> {
     bytes.iter().flat_map(|byte| [byte & 0xF, byte >> 4]).take(count).collect()

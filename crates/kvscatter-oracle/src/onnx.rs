@@ -3,16 +3,17 @@
 use crate::rule::{Rule, expect_count, expect_lengths};
 use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel};
 
-/// `TensorScatter` with its attributes as a model spells them, and our two policies.
+/// `TensorScatter` with the attributes as they appear in a model, and our two policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorScatter {
-    /// The sequence dimension; negative counts from the back; never the batch. Default -2.
+    /// The sequence dimension. A negative value counts from the last dimension. It cannot be the batch.
+    /// Default: -2.
     pub axis: i64,
     /// `linear` (default) or `circular`.
     pub mode: String,
-    /// Ours.
+    /// What to do with samples that do not fit. This is our extension.
     pub out_of_range: OutOfRange,
-    /// Ours.
+    /// What a negative index means in a ring. This is our extension.
     pub negative_index: NegativeIndex,
 }
 
@@ -28,10 +29,10 @@ impl Default for TensorScatter {
 }
 
 impl TensorScatter {
-    /// `present_cache` of `(batch, D1, …, max_sequence_length, …, Dn)`.
+    /// Returns `present_cache`, which has the shape `(batch, D1, …, max_sequence_length, …, Dn)`.
     ///
-    /// `write_indices` is `(batch,)` and zeros when absent; `lengths`, ours, is `(batch,)` and the rows of the update
-    /// when absent.
+    /// `write_indices` has the shape `(batch,)`. If it is absent, all indices are 0. `lengths` is our
+    /// extension and also has the shape `(batch,)`. If it is absent, all rows of the update are written.
     ///
     /// ```text
     /// for prefix_idx in np.ndindex(past_cache.shape[:axis]):
@@ -44,7 +45,7 @@ impl TensorScatter {
     /// ```
     ///
     /// # Errors
-    /// The first broken rule, in the order the [crate] documents.
+    /// Returns the first broken rule, in the order that the [crate] documents.
     pub fn run<E: Clone>(
         &self,
         past_cache: Tensor<'_, E>,
@@ -56,7 +57,8 @@ impl TensorScatter {
         let (batch, capacity) = (past_cache.shape[0], past_cache.shape[axis]);
         let mut present = past_cache.data.to_vec();
         if update.data.is_empty() && write_indices.is_none() && lengths.is_none() {
-            // Nothing to write and nothing to check: an empty tensor may claim any number of samples.
+            // An empty tensor may have any number of samples. Return early because there is nothing to write
+            // or check.
             return Ok(Outcome { present, skipped: 0 });
         }
         if let Some(write_indices) = write_indices {
@@ -91,7 +93,7 @@ impl TensorScatter {
         Ok(Outcome { present, skipped: slots.iter().filter(|slots| slots.is_none()).count() })
     }
 
-    /// The axis counted from the front, and whether the mode is circular.
+    /// Returns the axis counted from the front, and whether the mode is circular.
     fn checked_attributes(&self, cache: &[usize], update: &[usize]) -> Result<(usize, bool), Refusal> {
         let circular = match self.mode.as_str() {
             "linear" => false,

@@ -1,16 +1,16 @@
-/// Which rule a call broke, with the offending numbers.
+/// The rule that a call broke, with the offending numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Cache and update are of different element types.
+    /// The cache and the update have different element types.
     TypesDiffer {
-        /// Element type of the cache, by its ONNX name.
+        /// The element type of the cache, by its ONNX name.
         cache: &'static str,
-        /// Element type of the update.
+        /// The element type of the update, by its ONNX name.
         update: &'static str,
     },
-    /// The operator has no form for this element type.
+    /// The operator does not support this element type.
     UnsupportedType {
-        /// The type's ONNX name.
+        /// The ONNX name of the type.
         element: &'static str,
     },
     /// ONNX: the mode is neither `linear` nor `circular`.
@@ -18,87 +18,88 @@ pub enum Refusal {
         /// The name given.
         name: String,
     },
-    /// The cache's rank is not one the operator accepts.
+    /// The operator does not accept a cache of this rank.
     CacheRank {
         /// The rank given.
         rank: usize,
     },
-    /// The update's rank is not one that goes with the cache.
+    /// The operator does not accept an update of this rank with this cache.
     UpdateRank {
         /// The rank given.
         rank: usize,
     },
-    /// ONNX: the axis is the batch, or no dimension at all.
+    /// ONNX: the axis is the batch dimension, or it is out of range.
     Axis {
         /// The axis given.
         axis: i64,
-        /// The cache's rank.
+        /// The rank of the cache.
         rank: usize,
     },
-    /// A dimension of the update that has to equal the cache's does not.
+    /// A dimension of the update differs from the cache's, but must equal it.
     Dimension {
-        /// Which dimension of the update.
+        /// The index of the dimension in the update.
         dimension: usize,
-        /// What the cache asks for.
+        /// The size that the cache requires.
         cache: usize,
-        /// The update's size.
+        /// The size of the update.
         update: usize,
     },
     /// TensorRT: there are more samples than the cache has.
     UpdateBatch {
-        /// The input that gives their number: the update, or `writeIndices` if the update is packed.
+        /// The input that determines the number of samples: the update, or `writeIndices` if the update is
+        /// packed.
         argument: &'static str,
-        /// Samples in the cache.
+        /// The number of samples in the cache.
         cache: usize,
-        /// Samples in the update.
+        /// The number of samples in the update.
         update: usize,
     },
     /// The update has more rows per sample than the cache has slots.
     UpdateTooLong {
-        /// Slots in the cache.
+        /// The number of slots in the cache.
         capacity: usize,
-        /// Rows in the update.
+        /// The number of rows in the update.
         rows: usize,
     },
-    /// The number of indices is not the number of samples.
+    /// A list does not have the required number of values.
     IndexCount {
-        /// The input that is wrong, by its name in the specification.
+        /// The wrong input, by its name in the specification.
         argument: &'static str,
-        /// Values given.
+        /// The number of values given.
         given: usize,
-        /// Values needed.
+        /// The number of values required.
         needed: usize,
     },
     /// Our extension: `lengths[sample]` is negative or exceeds the sample's rows in the update.
     Length {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
         /// The value given.
         length: i64,
-        /// The sample's rows in the update.
+        /// The number of rows that the sample has in the update.
         rows: usize,
     },
-    /// A first slot below 0, in linear mode or under [`Reject`](crate::NegativeIndex::Reject).
+    /// The first slot is below 0, in linear mode or under [`Reject`](crate::NegativeIndex::Reject).
     NegativeStart {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
         /// The first slot.
         start: i128,
     },
-    /// A last slot beyond the cache, in linear mode.
+    /// The last slot is beyond the cache, in linear mode.
     OutOfRange {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
         /// The first slot.
         start: i128,
-        /// Rows to write from there.
+        /// The number of rows to write from there on.
         rows: usize,
-        /// Slots in the cache.
+        /// The number of slots in the cache.
         capacity: usize,
     },
-    /// TensorRT: a packed update without `updateLengths`.
+    /// TensorRT: the update is packed, but there are no `updateLengths`.
     UpdateLengthsMissing,
-    /// TensorRT: a padded update with `updateLengths`.
+    /// TensorRT: the update is padded, but there are `updateLengths`.
     UpdateLengthsUnexpected,
     /// TensorRT: `updateLengths[0]` is not 0.
     UpdateLengthsFirst {
@@ -107,35 +108,36 @@ pub enum Refusal {
     },
     /// TensorRT: `updateLengths` decreases.
     UpdateLengthsDecrease {
-        /// The sample whose length would be negative.
+        /// The sample whose number of rows would be negative.
         sample: usize,
     },
-    /// TensorRT: the sample's length exceeds the cache's.
+    /// TensorRT: a sample has more rows than the cache has slots.
     UpdateLengthsTooLong {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
-        /// Its rows.
+        /// The number of its rows.
         rows: usize,
-        /// Slots in the cache.
+        /// The number of slots in the cache.
         capacity: usize,
     },
     /// TensorRT: the last of `updateLengths` is not the number of tokens.
     UpdateLengthsTotal {
         /// The value given.
         total: usize,
-        /// Tokens in the update.
+        /// The number of tokens in the update.
         tokens: usize,
     },
-    /// ATB: `layerId` names no layer.
+    /// ATB: `layerId` is not the number of a layer.
     LayerId {
         /// The value given.
         layer_id: i32,
-        /// Layers in the cache.
+        /// The number of layers in the cache.
         layers: usize,
     },
-    /// ATB: `seqLen[sample]` is not positive, exceeds the cache, or is not the 4-D update's second dimension.
+    /// ATB: `seqLen[sample]` is not positive, exceeds the cache, or differs from the second dimension of a
+    /// 4-D update.
     SeqLen {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
         /// The value given.
         seq_len: i32,
@@ -144,7 +146,7 @@ pub enum Refusal {
     SeqLenTotal {
         /// The sum.
         total: usize,
-        /// Tokens in the update.
+        /// The number of tokens in the update.
         tokens: usize,
     },
 }

@@ -1,19 +1,20 @@
-//! Where one sample's rows go. The same rule in all three documents.
+//! The rule that maps the rows of a sample to slots. It is the same in all three documents.
 
 use crate::{NegativeIndex, OutOfRange, Refusal};
 
-/// What all samples of a call have in common.
+/// The settings that all samples of a call have in common.
 pub(crate) struct Rule<'a> {
     pub(crate) capacity: usize,
     pub(crate) circular: bool,
     pub(crate) out_of_range: OutOfRange,
     pub(crate) negative_index: NegativeIndex,
-    /// Our extension: how many of each sample's rows are real. Without it, all are.
+    /// How many of each sample's rows are written. If it is `None`, all are. This is our extension.
     pub(crate) lengths: Option<&'a [i64]>,
 }
 
 impl Rule<'_> {
-    /// The slots of a sample that brings `rows` rows, for its real ones in order; `None` where it is skipped.
+    /// Returns the slot of each row that is written, for a sample that brings `rows` rows. Returns `None` if
+    /// the sample is skipped.
     pub(crate) fn slots(
         &self,
         sample: usize,
@@ -31,7 +32,7 @@ impl Rule<'_> {
         } else if slots.end > capacity && !self.circular {
             Refusal::OutOfRange { sample, start, rows: length as usize, capacity: self.capacity }
         } else {
-            // `rows <= capacity`, so an empty ring has no row to ask about and nothing is divided by zero.
+            // `rows <= capacity`, so an empty ring has no rows, and there is no division by zero.
             let in_cache = |slot: i128| {
                 if self.circular { slot.rem_euclid(capacity) } else { slot }
             };
@@ -48,7 +49,7 @@ pub(crate) fn expect_count(argument: &'static str, given: usize, needed: usize) 
     if given == needed { Ok(()) } else { Err(Refusal::IndexCount { argument, given, needed }) }
 }
 
-/// One length per sample, if there are any.
+/// Checks that there is one length per sample, if there are lengths.
 pub(crate) fn expect_lengths(lengths: Option<&[i64]>, batch: usize) -> Result<(), Refusal> {
     lengths.map_or(Ok(()), |lengths| expect_count("lengths", lengths.len(), batch))
 }

@@ -3,37 +3,41 @@
 use crate::rule::{Rule, expect_count, expect_lengths};
 use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel};
 
-/// How the update is laid out.
+/// The layout of the update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpdateForm {
-    /// `[b, d, s, h]`.
+    /// `[b, d, s, h]`
     #[default]
     Padded,
-    /// `[tokens, d, h]`, with `updateLengths`.
+    /// `[tokens, d, h]`, with `updateLengths`
     Packed,
 }
 
-/// `KVCacheUpdate` in its one mode, LINEAR, and our policy.
+/// `KVCacheUpdate` in LINEAR, its only mode, with our policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvCacheUpdate {
-    /// How the update is laid out.
+    /// The layout of the update.
     pub update_form: UpdateForm,
-    /// Ours.
+    /// What to do with samples that do not fit. This is our extension.
     pub out_of_range: OutOfRange,
 }
 
 impl KvCacheUpdate {
-    /// The element types it has, by their ONNX names.
+    /// The element types that the operator supports, by their ONNX names.
     pub const ELEMENT_TYPES: [&'static str; 3] = ["float", "float16", "bfloat16"];
 
-    /// `output[i, :, writeIndices[i] + s, :] = update[i, :, s, :]` for a cache `[b, d, s_max, h]`.
+    /// Returns the cache after `output[i, :, writeIndices[i] + s, :] = update[i, :, s, :]`. The cache has the
+    /// shape `[b, d, s_max, h]`.
     ///
-    /// The update may have fewer samples than the cache: later samples are untouched. `write_indices` has one value
-    /// per sample of the update; `update_lengths`, for a packed update only, is cumulative and has one value more.
-    /// `lengths` is ours: the real rows of each sample of the update.
+    /// The update may have fewer samples than the cache. The later samples of the cache do not change.
+    ///
+    /// - `write_indices` has one value per sample of the update.
+    /// - `update_lengths` is required for a packed update and only allowed there. It is cumulative, so it has
+    ///   one value more.
+    /// - `lengths` is our extension: the number of rows of each sample that are written.
     ///
     /// # Errors
-    /// The first broken rule, in the order the [crate] documents.
+    /// Returns the first broken rule, in the order that the [crate] documents.
     pub fn run<E: Clone>(
         &self,
         cache: Tensor<'_, E>,
@@ -131,7 +135,7 @@ impl KvCacheUpdate {
     }
 }
 
-/// The rows of each sample of a packed update.
+/// Returns the number of rows of each sample of a packed update.
 fn packed_rows(update_lengths: &[i32]) -> Result<Vec<usize>, Refusal> {
     if let Some(&first) = update_lengths.first().filter(|&&first| first != 0) {
         return Err(Refusal::UpdateLengthsFirst { first });

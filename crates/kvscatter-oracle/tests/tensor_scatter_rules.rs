@@ -1,5 +1,5 @@
-//! Every row of the table "ONNX TensorScatter-24" of the errata, in its order, that is about the operator itself.
-//! A cache element reads `.`, an update's a letter.
+//! Tests every row of the errata's table "ONNX TensorScatter-24" that is about the operator itself, in the
+//! order of the table. A cache element is written `.`, and an element of the update is a letter.
 
 use kvscatter_oracle::cases::{Call, Element};
 use kvscatter_oracle::onnx::TensorScatter;
@@ -7,7 +7,7 @@ use kvscatter_oracle::{NegativeIndex, OutOfRange, Refusal, Tensor, nibbles};
 
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
 
-/// `present` as text and the samples skipped.
+/// Returns `present` as text and the number of samples skipped.
 fn scatter(
     operator: &TensorScatter,
     cache_shape: &[usize],
@@ -38,14 +38,15 @@ fn reject() -> TensorScatter {
     TensorScatter { negative_index: NegativeIndex::Reject, ..circular() }
 }
 
-/// One sample of `rows` rows into a cache of `capacity`.
+/// Writes one sample of `rows` rows into a cache of `capacity` slots.
 fn one(operator: &TensorScatter, capacity: usize, rows: usize, start: i64) -> Result<String, Refusal> {
     scatter(operator, &[1, capacity], &[1, rows], Some(&[start]), None).map(|(present, _)| present)
 }
 
 #[test]
 fn the_modulo_is_of_the_sequence_coordinate_alone() {
-    // Three samples and three heads over a capacity of 2: the document's own pseudocode folds them onto each other.
+    // There are three samples and three heads and a capacity of 2. The document's pseudocode would fold them
+    // onto each other.
     let operator = TensorScatter { axis: 2, ..circular() };
     let (present, _) = scatter(&operator, &[3, 3, 2], &[3, 3, 1], Some(&[0, 1, 2]), None).unwrap();
     assert_eq!(present, "a.b.c..d.e.fg.h.i.");
@@ -141,7 +142,7 @@ fn empty_dimensions_write_nothing_and_are_checked() {
     assert_eq!(scatter(&operator, &[1, 4, 0], &[1, 2, 0], Some(&[2]), None).unwrap().0, "");
     let beyond = Refusal::OutOfRange { sample: 0, start: 3, rows: 2, capacity: 4 };
     assert_eq!(scatter(&operator, &[1, 4, 0], &[1, 2, 0], Some(&[3]), None), Err(beyond));
-    // A batch that is huge and empty is not walked.
+    // The write must not iterate over a batch that is huge but empty.
     let huge = usize::MAX / 8;
     assert_eq!(scatter(&operator, &[huge, 4, 0], &[huge, 2, 0], None, None).unwrap().0, "");
 }
@@ -227,7 +228,7 @@ fn ranks_and_dimensions_agree_outside_the_axis() {
     assert_eq!(scatter(&linear(), &[2, 3, 2], &[2, 3, 1], None, None), Err(refusal));
 }
 
-/// The section "Our extension: `lengths`".
+/// Tests the section "Our extension: `lengths`".
 #[test]
 fn only_the_real_rows_are_written() {
     let lengths = Some([1, 2].as_slice());
@@ -244,7 +245,7 @@ fn lengths_are_between_zero_and_the_rows() {
     }
     let refusal = Refusal::IndexCount { argument: "lengths", given: 1, needed: 2 };
     assert_eq!(scatter(&linear(), &[2, 3], &[2, 2], None, Some(&[0])), Err(refusal));
-    // The update as a whole still has to fit.
+    // The whole update must still fit.
     let refusal = Refusal::UpdateTooLong { capacity: 3, rows: 4 };
     assert_eq!(scatter(&linear(), &[1, 3], &[1, 4], None, Some(&[2])), Err(refusal));
 }
@@ -264,7 +265,7 @@ fn skipped_samples_are_left_alone_and_counted() {
         scatter(&operator, &[3, 3], &[3, 2], Some(&starts), None).unwrap(),
         ("...cd....".to_owned(), 2)
     );
-    // A wrong length is no position: it is refused.
+    // A wrong length is not a position, so it is refused and not skipped.
     let refusal = Refusal::Length { sample: 2, length: 3, rows: 2 };
     assert_eq!(scatter(&operator, &[3, 3], &[3, 2], Some(&starts), Some(&[2, 2, 3])), Err(refusal));
     let operator = TensorScatter { out_of_range: OutOfRange::SkipSample, ..reject() };

@@ -1,4 +1,5 @@
-//! The errata's lists of what `KVCacheUpdate` and `KVCacheOperation` refuse, as far as they are about values and shapes.
+//! Tests the errata's lists of what `KVCacheUpdate` and `KVCacheOperation` refuse, for the rules about values
+//! and shapes.
 
 use kvscatter_oracle::ascend::KvCacheOperation;
 use kvscatter_oracle::cases::{Call, Element};
@@ -24,7 +25,7 @@ fn padded(cache: &[usize], update: &[usize], write_indices: &[i64]) -> Result<St
     Ok(outcome.present.into_iter().collect())
 }
 
-/// One head of size 1: two samples of capacity 4.
+/// Writes to two samples of capacity 4, with one head of size 1.
 fn packed(tokens: usize, write_indices: &[i64], update_lengths: &[i32]) -> Result<String, Refusal> {
     let operator = KvCacheUpdate { update_form: UpdateForm::Packed, ..KvCacheUpdate::default() };
     let (cache, update) = tensors(&[2, 1, 4, 1], &[tokens, 1, 1]);
@@ -99,7 +100,7 @@ fn lengths_go_with_the_packed_form() {
     assert_eq!(unexpected, Err(Refusal::UpdateLengthsUnexpected));
 }
 
-/// Three layers, two samples of capacity 3, hidden size 1.
+/// Writes to three layers of two samples, with capacity 3 and hidden size 1.
 fn operation(
     out_of_range: OutOfRange,
     new_kv: &[usize],

@@ -1,4 +1,4 @@
-//! The worked examples of the three documents.
+//! Tests the worked examples of the three documents.
 
 use kvscatter_oracle::ascend::KvCacheOperation;
 use kvscatter_oracle::onnx::TensorScatter;
@@ -19,7 +19,7 @@ fn all(value: f32) -> [f32; 5] {
     [value; 5]
 }
 
-/// `test_tensorscatter`.
+/// The ONNX node test `test_tensorscatter`.
 #[test]
 fn onnx_linear_node_case() {
     let past = [ROW_0, ROW_1, ROW_2, ROW_3, ROW_0, ROW_1, ROW_2, ROW_3].concat();
@@ -34,7 +34,7 @@ fn onnx_linear_node_case() {
     assert_eq!(outcome, Ok(Outcome { present, skipped: 0 }));
 }
 
-/// `test_tensorscatter_circular`.
+/// The ONNX node test `test_tensorscatter_circular`.
 #[test]
 fn onnx_circular_node_case() {
     let past = [ROW_0, ROW_1, ROW_2, ROW_3, ROW_0, ROW_1, ROW_2, ROW_3].concat();
@@ -49,7 +49,7 @@ fn onnx_circular_node_case() {
     assert_eq!(outcome, Ok(Outcome { present, skipped: 0 }));
 }
 
-/// `test_tensorscatter_3d`.
+/// The ONNX node test `test_tensorscatter_3d`.
 #[test]
 fn onnx_three_dimensional_node_case() {
     let last = [5.0, 4.0, 3.0, 2.0, 1.0];
@@ -71,7 +71,7 @@ fn onnx_three_dimensional_node_case() {
     assert_eq!(outcome, Ok(Outcome { present, skipped: 0 }));
 }
 
-/// The example of TensorRT's document: four samples, two equal heads, head size 1.
+/// The example of TensorRT's document, with four samples, two equal heads and head size 1.
 #[test]
 fn tensorrt_example() {
     let two_heads = |rows: &[&[f32]]| rows.iter().flat_map(|row| [*row, *row].concat()).collect::<Vec<_>>();
@@ -103,7 +103,7 @@ fn tensorrt_example() {
     assert_eq!(outcome, Ok(Outcome { present, skipped: 0 }));
 }
 
-/// The real rows of the document's example, packed: token, then head.
+/// The real rows of the document's example, packed by token and then by head.
 #[test]
 fn tensorrt_packed() {
     let cache = ["."; 16]; // [2, 2, 4, 1]
@@ -123,7 +123,8 @@ fn tensorrt_packed() {
     assert_eq!(outcome, Ok(Outcome { present, skipped: 0 }));
 }
 
-/// By hand: two layers, two samples of two and one tokens, hidden size 2; the offsets are ends.
+/// A hand-made example with two layers and hidden size 2. The two samples have two tokens and one token, and
+/// the offsets are ends.
 #[test]
 fn ascend_by_hand() {
     let past: Vec<_> = (0..24).map(|n| format!("p{n}")).collect(); // [2, 2, 3, 2]
@@ -144,7 +145,7 @@ fn ascend_by_hand() {
     assert_eq!(outcome, Ok(Outcome { present, skipped: 0 }));
 }
 
-/// The document's scenario: five prompt tokens, then one, ending at 5 and at 6.
+/// The document's scenario: five prompt tokens that end at 5, then one token that ends at 6.
 #[test]
 fn ascend_prefill_then_decode() {
     let prompt = ["世", "界", "最", "高", "峰"];
@@ -165,7 +166,7 @@ fn ascend_prefill_then_decode() {
     assert_eq!(decoded.present, ["世", "界", "最", "高", "峰", "是", "", ""]);
 }
 
-/// `[batch, seq_len, head_num, head_size]` is the same bytes read as `[batch * seq_len, hidden]`.
+/// An update of `[batch, seq_len, head_num, head_size]` has the same bytes as `[batch * seq_len, hidden]`.
 #[test]
 fn ascend_four_dimensional_update() {
     let past = [0; 16]; // [1, 2, 2, 4]

@@ -1,10 +1,10 @@
-"""Time per call against ONNX Runtime's own kernel, in one process.
+"""Compares the time per call with ONNX Runtime's own kernel, in one process.
 
     cargo xtask ort-bench [--quick] [--write-docs]
 
-Both write the same case into caches of their own; the results are compared, whole, before anything is timed.
-Every round samples each engine once, in a shuffled order, and ratios are taken within a round. The built-in
-kernel has two turns per round: what its ratio to itself strays by is the A/A spread.
+Each engine writes the same case into a separate cache. The complete results are compared before anything is
+timed. Every round samples each engine once, in a shuffled order, and ratios are taken within a round. The
+built-in kernel has two turns per round. The A/A spread is the range of its ratio to itself.
 """
 
 import argparse
@@ -37,19 +37,19 @@ Call = Callable[[], None]
 
 @dataclasses.dataclass
 class Case:
-    """float16; the sequence is at axis -2 but for the ring."""
+    """A case in float16. The sequence is at axis -2, except in the ring."""
 
     says: str
     cache: tuple[int, ...]
     rows: int
-    # At most so many times the time of `against`; without one there is no target.
+    # The limit of the ratio to `against`. A case without a limit has no target.
     limit: float | None
     against: str = "built-in"
     axis: int = -2
     mode: str = "linear"
     in_place: bool = True
     threads: int = 1
-    # Whether every call writes the slots after those of the call before, as a decoder does.
+    # Whether every call writes the slots after those of the previous call, as a decoder does.
     advances: bool = False
 
 
@@ -72,7 +72,7 @@ CASES = [
 
 
 def engines(case: Case) -> dict[str, Call]:
-    """What is timed, after all of it has been found to write the same."""
+    """Returns the engines to time, after checking that all of them write the same."""
     update_shape = list(case.cache)
     update_shape[case.axis] = case.rows
     update = np.random.default_rng(1).integers(0, 1 << 15, update_shape, np.uint16).view(np.float16)
@@ -92,7 +92,7 @@ def engines(case: Case) -> dict[str, Call]:
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         binding.bind_output("present_cache", "cpu", 0, present.dtype, present.shape, present.ctypes.data)
 
-        # The runtime's own entry: the Python around it takes as long as a small write.
+        # This is the runtime's own entry point, because the Python wrapper takes as long as a small write.
         def again(run=session._sess.run_with_iobinding, bound=binding._iobinding, keep=(feed, present)):
             run(bound, None)
 
@@ -116,12 +116,12 @@ def engines(case: Case) -> dict[str, Call]:
 
 
 def filled(shape: tuple[int, ...]) -> np.ndarray:
-    """Memory that has been written: what only was allocated reads as one page of zeros, always cached."""
+    """Returns memory that has been written. Memory that was only allocated reads as one cached page."""
     return np.full(shape, 1, np.float16)
 
 
 def memcpy(to: np.ndarray, source: np.ndarray) -> Call:
-    """One memcpy of a whole cache."""
+    """Returns a call that copies a whole cache with one memcpy."""
     function = ctypes.CDLL(None).memcpy
     function.restype = ctypes.c_void_p
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -130,7 +130,7 @@ def memcpy(to: np.ndarray, source: np.ndarray) -> Call:
 
 
 def sample(call: Call, repeats: int) -> float:
-    """Nanoseconds per call."""
+    """Returns the nanoseconds per call."""
     begin = time.perf_counter_ns()
     for _ in range(repeats):
         call()
@@ -138,7 +138,7 @@ def sample(call: Call, repeats: int) -> float:
 
 
 def measure(case: Case, seconds: float) -> dict[str, list[float]]:
-    """Samples of each engine, one for each round."""
+    """Returns the samples of each engine, one for each round."""
     calls = engines(case)
     repeats = {name: max(1, round(SAMPLE / sample(call, WARM_UP))) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -155,7 +155,7 @@ def ratio(samples: dict[str, list[float]], of: str, to: str) -> float:
 
 
 def spread(samples: dict[str, list[float]]) -> tuple[float, float]:
-    """The least and the greatest median ratio of the built-in kernel to itself in blocks of rounds, and 1."""
+    """Returns the range of the built-in kernel's median ratios to itself in blocks of rounds, including 1."""
     size = len(samples["built-in"]) // BLOCKS
     blocks = [
         {name: of_engine[at * size : (at + 1) * size] for name, of_engine in samples.items()}
@@ -166,7 +166,7 @@ def spread(samples: dict[str, list[float]]) -> tuple[float, float]:
 
 
 def verdict(value: float, limit: float | None, noise: tuple[float, float]) -> str:
-    """Whether the limit is kept, unless another run may say the opposite."""
+    """Returns whether the ratio is within the limit, unless another run may give the opposite verdict."""
     if limit is None:
         return "–"
     least, most = value * noise[0], value * noise[1]

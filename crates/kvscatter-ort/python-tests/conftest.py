@@ -1,7 +1,7 @@
 """Loads the plugin once for all tests, as an application does.
 
-``cargo xtask ort`` sets two variables: KVSCATTER_ORT_LIBRARY, the plugin, and KVSCATTER_COMMAND, the command
-line tool that writes the oracle's cases.
+``cargo xtask ort`` sets two variables. KVSCATTER_ORT_LIBRARY is the path of the plugin. KVSCATTER_COMMAND is
+the command line tool that writes the oracle's cases.
 """
 
 import os
@@ -21,7 +21,7 @@ def pytest_report_header():
 
 @pytest.fixture(scope="session", autouse=True)
 def library():
-    """The plugin, registered as long as tests run."""
+    """Registers the plugin while the tests run."""
     ort.register_execution_provider_library(PROVIDER, LIBRARY)
     yield LIBRARY
     unregister()
@@ -29,7 +29,7 @@ def library():
 
 @pytest.fixture(scope="session")
 def cases(tmp_path_factory):
-    """Folders of adversarial cases with the oracle's answers: every idea with every element type."""
+    """Returns folders of adversarial cases with the oracle's answers, for every idea and element type."""
     folder = tmp_path_factory.mktemp("oracle") / "cases"
     command = [os.environ["KVSCATTER_COMMAND"], "cases", "--output", folder, "--seed", "24", "--count", "624"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

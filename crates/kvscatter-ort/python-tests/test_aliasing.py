@@ -1,4 +1,4 @@
-"""In place means in place: proven by addresses, by page protection and by what a run needs in memory."""
+"""Writes in place touch no other memory. Addresses, page protection and the memory of a run show it."""
 
 import ctypes
 import pathlib
@@ -26,7 +26,7 @@ def program(name: str, *arguments: str) -> subprocess.CompletedProcess:
 def test_one_value_as_past_and_present_is_written_where_it_lies():
     session = plugin(models.tensor_scatter(TensorProto.FLOAT))
     cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((2, 4, 1), np.float32))
-    # By its address: whatever the runtime takes the value to be afterwards.
+    # The address does not change, even if the runtime replaces the value afterwards.
     memory = (ctypes.c_float * 8).from_address(cache.data_ptr())
     binding = session.io_binding()
     binding.bind_ortvalue_input("past_cache", cache)

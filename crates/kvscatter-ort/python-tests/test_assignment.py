@@ -66,7 +66,7 @@ def test_plain_run_with_numpy_arrays():
 
 
 def test_the_library_under_a_second_name_serves_both():
-    """One file, two registrations: what one gives back the other keeps."""
+    """The library is registered twice. Unregistering one registration keeps the other usable."""
     ort.register_execution_provider_library("second", LIBRARY)
     assert len([device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]) == 2
     ort.unregister_execution_provider_library("second")

@@ -1,4 +1,4 @@
-"""The oracle's cases, with the shapes taken out of the models, so that nothing but the kernel checks them."""
+"""The oracle's cases. Their models declare no shapes, so that only the kernel checks them."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ from support.elements import BY_CODE
 from support.sessions import CARRIED, plugin, run
 from support.tensors import Tensor, same
 
-# The ONNX project's own.
+# The cases of the ONNX project.
 ONNX_NODE = pathlib.Path(__file__).parents[3] / "testdata" / "onnx-node"
 
 
@@ -28,11 +28,11 @@ class Case:
 
     @property
     def is_carried(self):
-        """Whether it is about types that the plugin takes; test_types.py has the others."""
+        """Returns whether the plugin takes the types of the case. test_types.py tests the other types."""
         return all(BY_CODE.get(message.data_type) in CARRIED for message in self.messages)
 
     def tensors(self):
-        """The inputs, each in memory of its own."""
+        """Returns the inputs, each in separate memory."""
         names = [value.name for value in self.model.graph.input]
         return {
             name: Tensor(BY_CODE[message.data_type], message.dims, message.raw_data)
@@ -48,7 +48,7 @@ class Case:
         return model.SerializeToString()
 
     def is_negative_in_a_ring(self) -> bool:
-        """What the oracle takes modulo and ONNX Runtime refuses."""
+        """Returns whether ONNX Runtime refuses an index that the oracle takes modulo the capacity."""
         indices = self.tensors().get("write_indices")
         return (
             b"circular" in self.model.SerializeToString()

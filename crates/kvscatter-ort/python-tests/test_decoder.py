@@ -9,7 +9,7 @@ import pytest
 from support.decoder import MODEL, generate, with_mask
 from support.sessions import HAS_BUILTIN, PROVIDER, assignment, builtin, plugin
 
-# Those of the built-in kernel of ONNX Runtime 1.31.1; to write them again: python test_decoder.py
+# The tokens of the built-in kernel of ONNX Runtime 1.31.1. `python test_decoder.py` writes them again.
 EXPECTED = pathlib.Path(__file__).with_name("decoder_tokens.json")
 PROMPTS, STEPS = [5, 3, 4], 50
 

@@ -1,4 +1,4 @@
-"""Every refusal: its words are those of ONNX Runtime's own kernel, and no shared byte has moved."""
+"""Every refusal has the message of ONNX Runtime's own kernel, and changes no shared byte."""
 
 import re
 
@@ -13,7 +13,7 @@ from support.tensors import Tensor, same
 
 I64 = np.iinfo(np.int64)
 
-# name: attributes, past_cache, update, write_indices, words
+# name: attributes, past_cache, update, write_indices, part of the message
 REFUSED = {
     "linear, negative": ({}, (2, 4, 1), (2, 2, 1), [0, -1], "write_indices[1] = -1 is negative"),
     "linear, most negative": (
@@ -75,13 +75,13 @@ REFUSED = {
 
 
 def words(failure: Exception) -> str:
-    """What comes after the runtime's own preamble."""
+    """Returns the message without the runtime's preamble."""
     found = re.search(r"TensorScatter(?: linear mode)?: .*", str(failure))
     return found.group() if found else str(failure)
 
 
 def refusal(make, name) -> str:
-    """The words of a refusal in place, after which every byte is as it was."""
+    """Returns the message of a refusal in place, and checks that no byte has changed."""
     attributes, past_shape, update_shape, indices, _ = REFUSED[name]
     past, update = Tensor.painted(FLOAT, past_shape, 1), Tensor.painted(FLOAT, update_shape, 2)
     before = past.bytes()
@@ -106,7 +106,7 @@ def test_a_refusal_says_why_and_writes_nothing(name):
 def test_the_built_in_kernel_says_the_same(name):
     theirs = refusal(builtin, name)
     if "Integer overflow" in theirs:
-        # 1.25 multiplied before it compared.
+        # 1.25 multiplies before it compares.
         assert name == "past the end by far" and VERSION < (1, 31)
     else:
         assert refusal(plugin, name) == theirs
@@ -123,7 +123,7 @@ def test_an_unknown_mode_is_refused_when_the_session_is_made(mode):
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_a_bad_index_in_the_last_sample_leaves_all_samples(mode):
-    """The built-in kernel of 1.29 and before had written the first 63 by then."""
+    """The built-in kernel of 1.29 and before has written the first 63 samples when it refuses."""
     past, update = Tensor.painted(FLOAT, (64, 8, 32, 16), 1), Tensor.painted(FLOAT, (64, 8, 4, 16), 2)
     before = past.bytes()
     inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of([1] * 63 + [-1])}
@@ -150,7 +150,7 @@ def test_a_session_goes_on_after_an_error():
 
 @pytest.mark.parametrize("kind", ["update in the cache", "update in the present", "present across the cache"])
 def test_memory_that_overlaps_is_refused(kind):
-    """The built-in kernel reads what it has just overwritten."""
+    """The built-in kernel would read what it has just overwritten."""
     memory = Tensor.painted(FLOAT, (1, 12, 1), 1)
     before = memory.bytes()
     session = plugin(models.tensor_scatter(FLOAT.code))
@@ -172,7 +172,7 @@ def test_memory_that_overlaps_is_refused(kind):
 @pytest.mark.parametrize("domain", ["", models.DOMAIN])
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "functional"])
 def test_indices_in_the_memory_that_is_written_are_refused(domain, in_place):
-    """They are read again after the first byte has been written."""
+    """Indices are read again after the first byte has been written."""
     past, update = Tensor.painted(FLOAT, (2, 4, 1), 1), Tensor.painted(FLOAT, (2, 1, 1), 2)
     present = past if in_place else Tensor.garbage(FLOAT, past.shape)
     indices = present.holding(np.array([0, 1]), offset=8)

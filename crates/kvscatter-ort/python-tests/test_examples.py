@@ -1,4 +1,4 @@
-"""The examples run as docs/onnxruntime.md says, print what it says, and are what it shows."""
+"""The examples run as docs/onnxruntime.md describes, and the page shows their code and their output."""
 
 import os
 import pathlib
@@ -24,6 +24,6 @@ def test_an_example_prints_what_the_page_says(example):
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_page_shows_the_code_of_an_example(example):
-    """From its first import on."""
+    """The page shows the code from the first import on."""
     code = example.read_text()
     assert f"```python\n{code[code.index('import ') :]}```" in PAGE

@@ -1,4 +1,4 @@
-"""A TensorScatter inside larger graphs: in a loop's body, on initializers, several on one cache."""
+"""A TensorScatter inside larger graphs: in the body of a loop, on initializers, and several on one cache."""
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -20,7 +20,7 @@ def graph(nodes, names, outputs, initializers=()):
 
 
 def test_a_loop_carries_the_cache():
-    """Iteration i writes slot i: the whole decoder in one run."""
+    """Iteration i writes slot i, so one run executes the whole decoder."""
     body = helper.make_graph(
         [
             helper.make_node("Expand", ["iteration", "batch"], ["at"]),

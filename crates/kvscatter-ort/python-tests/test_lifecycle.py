@@ -1,4 +1,4 @@
-"""Coming and going: nothing is left behind, whatever the order."""
+"""Loading and unloading the plugin leaves no memory, handles or threads, in any order."""
 
 import json
 import pathlib
@@ -19,19 +19,20 @@ def test_a_thousand_loads_and_unloads_leave_nothing_behind():
     done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    # Bytes a cycle: no block is so small.
+    # The unit is bytes a cycle. No allocation is this small.
     assert told["registration"]["heap"] < 16, told
     assert told["operators"]["heap"] < 16, told
-    # Of each session 1.31 keeps some 50 bytes itself, of each refused run 100, with its own kernels too.
+    # 1.31 itself keeps some 50 bytes of each session, and 100 of each refused run, with its own kernels too.
     assert told["session"]["heap"] < (512 if VERSION >= (1, 31) else 16), told
     for name, grown in told.items():
         assert grown["resident"] < 2 << 20, told
         assert grown["handles"] == 0 and grown["threads"] == 0, told
-        # A library that is left has four, one that is left each time thousands. Threads of sessions take more of
-        # malloc's arenas on a busy machine, and those stay: once 12 mappings.
+        # A library that stays loaded has four mappings. If each cycle left one, there would be thousands.
+        # On a busy machine, threads of sessions take more arenas of malloc, which stay. They were 12 mappings
+        # once.
         assert grown["mappings"] < (64 if name == "session" else 4), told
     assert not told["operators"]["loaded"], told
-    # Up to 1.25 each registration keeps a reference to the library for ever.
+    # Up to 1.25, each registration keeps a reference to the library until the process ends.
     is_kept = VERSION < (1, 31)
     assert told["registration"]["loaded"] == told["session"]["loaded"] == is_kept, told
 
@@ -50,7 +51,7 @@ def test_a_session_that_cannot_be_made_leaves_the_library_usable():
 
 
 def test_operators_stay_when_the_provider_goes():
-    """Sessions with the custom operators alone do not need the registration that the provider needs."""
+    """Sessions that use only the custom operators do not need the registration that the provider needs."""
     unregister()
     try:
         made = ort.SessionOptions()

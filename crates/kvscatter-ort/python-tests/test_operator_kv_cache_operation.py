@@ -1,4 +1,4 @@
-"""com.kvscatter::KVCacheOperation: Ascend ATB's; tokenOffset is the length after the write."""
+"""com.kvscatter::KVCacheOperation, which is Ascend ATB's. tokenOffset is the length after the write."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def inputs(element, layer, ends, lengths, new=None, past=PAST) -> dict[str, Tens
 
 
 def check(session, feed):
-    """In place and functional."""
+    """Checks one call in place and in the functional form."""
     past = feed["past"]
     want = documents.kv_cache_operation(**{name: tensor.array() for name, tensor in feed.items()})
     before, present = past.bytes(), Tensor.garbage(past.element, past.shape)
@@ -91,7 +91,7 @@ def test_shapes_that_do_not_fit(new, past):
 @pytest.mark.parametrize("name", ["token_offset", "seq_len"])
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "functional"])
 def test_positions_in_the_memory_that_is_written_are_refused(name, in_place):
-    """They are read again after the first byte has been written."""
+    """Positions are read again after the first byte has been written."""
     feed = inputs(HALF, [0], [6, 3, 2], [2, 3, 1])
     past = feed["past"]
     present = past if in_place else Tensor.garbage(HALF, PAST)

@@ -1,4 +1,4 @@
-"""com.kvscatter::KVCacheUpdate: TensorRT's, padded and packed."""
+"""com.kvscatter::KVCacheUpdate, which is TensorRT's, padded and packed."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def inputs(element, indices, lengths=None, cache=CACHE, update=None) -> dict[str
 
 
 def check(session, feed, indices, lengths=None):
-    """In place and functional."""
+    """Checks one call in place and in the functional form."""
     cache = feed["cache"]
     want = pack(
         documents.kv_cache_update(cache.array(), feed["update"].array(), indices, lengths), cache.element
@@ -103,7 +103,7 @@ def test_refusals_leave_every_byte(indices, lengths, words):
 @pytest.mark.parametrize("name", ["write_indices", "update_lengths"])
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "functional"])
 def test_positions_in_the_memory_that_is_written_are_refused(name, in_place):
-    """They are read again after the first byte has been written."""
+    """Positions are read again after the first byte has been written."""
     feed = inputs(FLOAT, np.array([1, 6, 1], I32), [0, 2, 2, 5])
     cache = feed["cache"]
     present = cache if in_place else Tensor.garbage(FLOAT, CACHE)

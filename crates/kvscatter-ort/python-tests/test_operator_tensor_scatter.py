@@ -1,4 +1,4 @@
-"""com.kvscatter::TensorScatter: ONNX's, with ``lengths``: so many rows of each sample are real."""
+"""com.kvscatter::TensorScatter, which is ONNX's with ``lengths``. They count the real rows of each sample."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def inputs(element, indices=None, lengths=None, cache=CACHE, update=UPDATE) -> d
 
 
 def check(session, feed, **call):
-    """In place and functional."""
+    """Checks one call in place and in the functional form."""
     past = feed["past_cache"]
     want = pack(documents.tensor_scatter(past.array(), feed["update"].array(), **call), past.element)
     before, present = past.bytes(), Tensor.garbage(past.element, past.shape)

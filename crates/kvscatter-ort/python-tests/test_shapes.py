@@ -1,4 +1,4 @@
-"""Ranks, axes, optional indices, empty dimensions: against the document's rule in NumPy."""
+"""Ranks, axes, optional indices and empty dimensions, compared with the document's rule in NumPy."""
 
 import itertools
 
@@ -20,7 +20,7 @@ AXES = [
 
 
 def check(past_shape, rows, indices, axis, mode):
-    """In place and functional, in one session, so that shapes may follow each other."""
+    """Checks calls in place and in the functional form in one session, so that shapes can change."""
     update_shape = list(past_shape)
     update_shape[axis] = rows
     past, update = Tensor.painted(FLOAT16, past_shape, 5), Tensor.painted(FLOAT16, update_shape, 6)
@@ -79,7 +79,7 @@ def test_empty_dimensions(shape, rows, indices, mode):
 
 
 def test_a_session_takes_one_shape_after_the_other():
-    """As a decoder does: a prefill, steps, another batch, back again."""
+    """A decoder uses one session for a prefill, steps, another batch, and the first batch again."""
     session = plugin(models.tensor_scatter(FLOAT16.code, mode="circular"))
     for turn, (batch, rows) in enumerate(
         [(1, 7), (1, 1), (1, 1), (3, 2), (1, 1), (3, 2), (2, 8), (1, 7)] * 3

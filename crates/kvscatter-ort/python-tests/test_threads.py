@@ -1,4 +1,4 @@
-"""Large writes use the session's own threads, small ones do not."""
+"""Large writes use the session's own threads, and small writes do not."""
 
 import pathlib
 import threading
@@ -22,14 +22,14 @@ def session(threads: int) -> ort.InferenceSession:
 
 
 def time_of_others() -> int:
-    """Nanoseconds that all threads but this one have run for."""
+    """Returns the nanoseconds for which all threads except this one have run."""
     tasks = pathlib.Path("/proc/self/task").iterdir()
     others = [task for task in tasks if task.name != str(threading.get_native_id())]
     return sum(int((task / "schedstat").read_text().split()[0]) for task in others)
 
 
 def work(rows: int, in_place: bool, repeats: int, threads: int) -> tuple[int, int]:
-    """What this thread and all others ran for while a cache of 64 slots of 1 MiB was written."""
+    """Returns the time of this thread and of all others for writing a cache of 64 slots of 1 MiB."""
     past = np.zeros((2, 64, MIB // 2), np.uint8)
     present = past if in_place else np.ones_like(past)
     update = np.random.default_rng(rows).integers(1, 256, (2, rows, MIB // 2), np.uint8)

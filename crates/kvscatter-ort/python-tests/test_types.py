@@ -1,4 +1,4 @@
-"""Every element type that ONNX Runtime can carry, in place and functional, linear and in a wrapping ring."""
+"""Every element type that ONNX Runtime has tensors of, in place and functional, linear and in a ring."""
 
 import re
 
@@ -13,7 +13,7 @@ from support.tensors import Tensor, same
 
 NOBODY = "Could not find an implementation|not currently registered or supported"
 
-# Rows of 3 elements: 4-bit ones straddle bytes.
+# Rows have 3 elements, so 4-bit rows straddle bytes.
 CACHE, UPDATE = (3, 2, 5, 3), (3, 2, 2, 3)
 
 

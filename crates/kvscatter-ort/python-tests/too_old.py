@@ -1,4 +1,4 @@
-"""What a runtime that has no plugins of this kind is told: run with ONNX Runtime 1.23."""
+"""The refusal of a runtime that does not support such plugins. Run this with ONNX Runtime 1.23."""
 
 import os
 

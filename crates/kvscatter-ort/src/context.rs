@@ -1,4 +1,4 @@
-//! One call of a kernel: its inputs, its output and the threads that it may use.
+//! One call of a kernel, with its inputs, its output and the threads that it may use.
 
 use core::marker::PhantomData;
 use core::ptr::{self, null_mut};
@@ -20,8 +20,11 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    /// Wraps the context of a call.
+    ///
     /// # Safety
-    /// `raw` is valid for `'a` (R2): the runtime called a kernel with it, whose node has `inputs` inputs.
+    /// `raw` is valid for `'a` (R2). The runtime called a kernel with `raw`, and the kernel's node has
+    /// `inputs` inputs.
     pub(crate) unsafe fn new(runtime: RuntimeApi, raw: *mut OrtKernelContext, inputs: usize) -> Self {
         Self { runtime, raw, inputs, call: PhantomData }
     }
@@ -31,7 +34,7 @@ impl<'a> Context<'a> {
         self.optional_input(index, argument)?.ok_or_else(|| Failure::argument(argument, "is missing"))
     }
 
-    /// Returns an optional input. It is absent if the node has fewer inputs or an empty name for it.
+    /// Returns an optional input. The input is absent if the node has fewer inputs, or an empty name for it.
     pub(crate) fn optional_input(
         &self,
         index: usize,
@@ -41,8 +44,8 @@ impl<'a> Context<'a> {
             return Ok(None);
         }
         let mut value = ptr::null();
-        // SAFETY: `self.raw` is valid by the contract of `new`, the node has this input, and `value` takes the result
-        // (R1).
+        // SAFETY: `self.raw` is valid by the contract of `new`, the node has this input, and `value` takes
+        // the result (R1).
         let status = unsafe { (self.runtime.api.KernelContext_GetInput)(self.raw, index, &raw mut value) };
         self.runtime.check(status)?;
         if value.is_null() {
@@ -55,7 +58,7 @@ impl<'a> Context<'a> {
     /// Returns the size of a tensor's memory in bytes, as the runtime computes it.
     ///
     /// # Errors
-    /// The status of a function of the runtime.
+    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn bytes(&self, tensor: &InputTensor<'_>) -> Result<usize, Failure> {
         let mut bytes = 0;
         // SAFETY: `tensor` is an input of this call (R2), and `bytes` takes the result (R1).
@@ -69,16 +72,16 @@ impl<'a> Context<'a> {
         ParallelFor::new(self.runtime, self.raw)
     }
 
-    /// Returns the memory of output 0, which has this shape. It is the memory of an input if the runtime lets the kernel
-    /// write in place.
+    /// Returns the memory of output 0, which has this shape. If the runtime lets the kernel write in place,
+    /// it is the memory of an input.
     ///
     /// # Errors
-    /// The status of a function of the runtime.
+    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn output(&self, shape: &[i64]) -> Result<*mut u8, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut value = null_mut();
-        // SAFETY: `raw` is valid by the contract of `new`, `shape` has `shape.len()` dimensions, and `value` takes
-        // the result (R1).
+        // SAFETY: `raw` is valid by the contract of `new`, `shape` has `shape.len()` dimensions, and `value`
+        // takes the result (R1).
         let status = unsafe {
             (runtime.api.KernelContext_GetOutput)(raw, 0, shape.as_ptr(), shape.len(), &raw mut value)
         };
@@ -93,27 +96,29 @@ impl<'a> Context<'a> {
     }
 }
 
-/// An input.
+/// An input of a call.
 pub(crate) struct InputTensor<'a> {
-    /// What its operator calls it.
+    /// The operator's name for the input.
     pub(crate) argument: Argument,
     value: *const OrtValue,
-    /// The runtime's number of its element type.
+    /// The runtime's number of the element type.
     pub(crate) code: i32,
-    /// Its dimensions.
+    /// The dimensions.
     pub(crate) shape: &'a [i64],
-    /// Where its elements begin.
+    /// The address at which the elements begin.
     pub(crate) data: *mut u8,
 }
 
 impl<'a> InputTensor<'a> {
+    /// Reads the type, shape and address of a tensor.
+    ///
     /// # Safety
     /// `value` is a tensor of the runtime that is valid for `'a`.
     unsafe fn new(runtime: RuntimeApi, argument: Argument, value: *const OrtValue) -> Result<Self, Failure> {
         let (mut code, mut dims, mut rank) = (0_i32, ptr::null(), 0);
         let code_out = (&raw mut code).cast();
-        // SAFETY: `value` is valid by this function's contract. `code`, of the size that the header's enumeration
-        // has, `dims` and `rank` take the results (R1).
+        // SAFETY: `value` is valid by this function's contract. `code`, `dims` and `rank` take the results
+        // (R1), and `code` has the size of the header's enumeration.
         let status = unsafe {
             (runtime.api.GetTensorElementTypeAndShapeDataReference)(
                 value,
@@ -126,8 +131,8 @@ impl<'a> InputTensor<'a> {
         let shape = if rank == 0 {
             [].as_slice()
         } else {
-            // SAFETY: the runtime returned a list of `rank` dimensions, which lives as long as the tensor (R5), and
-            // that is `'a`.
+            // SAFETY: the runtime returned a list of `rank` dimensions, which lives as long as the tensor
+            // (R5). The tensor lives for `'a`.
             unsafe { core::slice::from_raw_parts(dims, rank) }
         };
         let mut data = ptr::null();
@@ -142,10 +147,10 @@ impl<'a> InputTensor<'a> {
         Self { argument, value: ptr::null(), code, shape, data: null_mut() }
     }
 
-    /// Returns the type of its elements.
+    /// Returns the type of the elements.
     ///
     /// # Errors
-    /// If no operator takes that type.
+    /// Returns an error if no operator takes that type.
     pub(crate) fn element(&self) -> Result<ElementType, Failure> {
         element_type(self.code).ok_or_else(|| {
             let problem = format!("has element type {}, which no write is defined for", self.code);
@@ -153,10 +158,10 @@ impl<'a> InputTensor<'a> {
         })
     }
 
-    /// Returns its dimensions as sizes.
+    /// Returns the dimensions as sizes.
     ///
     /// # Errors
-    /// If one is negative.
+    /// Returns an error if a dimension is negative.
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
         let size = |&dim: &i64| usize::try_from(dim);
         self.shape.iter().map(size).collect::<Result<_, _>>().map_err(|_| {
@@ -165,15 +170,15 @@ impl<'a> InputTensor<'a> {
         })
     }
 
-    /// Returns whether its elements are of this type.
+    /// Returns whether the elements are of this type.
     pub(crate) fn has_element(&self, element: ElementType) -> bool {
         self.code == element_code(element)
     }
 
-    /// Returns its values, if it is a list of such integers.
+    /// Returns the values of a tensor that is a list of such integers.
     ///
     /// # Errors
-    /// [`Error::ElementType`] or [`Error::Rank`].
+    /// Returns [`Error::ElementType`] or [`Error::Rank`] if the tensor has another type or rank.
     pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Failure> {
         let argument = self.argument;
         if !self.has_element(T::ELEMENT) {
@@ -186,22 +191,22 @@ impl<'a> InputTensor<'a> {
         let Ok(count @ 1..) = usize::try_from(count) else { return Ok(Cow::Borrowed(&[])) };
         let data = self.data.cast::<T>();
         if data.is_aligned() {
-            // SAFETY: `data` points to `count` integers of type `T`, valid for `'a` by the contract of `new`, and is
-            // aligned.
+            // SAFETY: `data` points to `count` integers of type `T`, valid for `'a` by the contract of `new`,
+            // and is aligned.
             return Ok(Cow::Borrowed(unsafe { core::slice::from_raw_parts(data, count) }));
         }
         // Memory that a program binds to an input may have any alignment.
         let mut values = vec![T::default(); count];
-        // SAFETY: `self.data` points to `count` integers of type `T`, by the contract of `new`, and `values` is new
-        // memory for as many.
+        // SAFETY: `self.data` points to `count` integers of type `T`, by the contract of `new`, and `values`
+        // is new memory for as many.
         unsafe { ptr::copy_nonoverlapping(self.data, values.as_mut_ptr().cast(), size_of_val(&*values)) };
         Ok(Cow::Owned(values))
     }
 }
 
-/// The types that positions and lengths come in.
+/// An integer type of positions and lengths.
 pub(crate) trait Integer: Copy + Default {
-    /// Its element type.
+    /// The element type of the integer.
     const ELEMENT: ElementType;
 }
 

@@ -1,9 +1,9 @@
-//! The operators of the domain `com.kvscatter`, for runtimes and graphs in which nodes are given to no execution
-//! provider of ours.
+//! The operators of the domain `com.kvscatter`, which run in graphs whose nodes no execution provider of ours
+//! takes.
 //!
-//! The runtime lets at most one input of a custom operator contain its type open, and both cache and update have it.
-//! So each operator is registered once for every element type: the runtime chooses by the types of a node's inputs,
-//! and refuses at load a node whose types do not agree.
+//! The runtime accepts at most one input of a custom operator with an open type, but both cache and update
+//! would need one. So each operator is registered once for every element type. The runtime chooses by the
+//! types of a node's inputs, and at load it refuses a node whose types do not agree.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -22,7 +22,7 @@ use crate::runtime::{RuntimeApi, tensor_element};
 use crate::status::{catch_panic, guarded};
 use crate::sys::API_VERSION;
 
-/// The domain.
+/// The domain of the operators.
 pub(crate) const DOMAIN: &CStr = c"com.kvscatter";
 
 /// The only version of the operators so far.
@@ -75,7 +75,7 @@ fn optional(element: ElementType) -> Input {
 }
 
 impl CustomOp {
-    /// The operator `O`, whose cache is input `CACHE`.
+    /// Makes the operator `O`, whose cache is input `CACHE`.
     fn new<O: Operator, const CACHE: usize>(runtime: RuntimeApi, inputs: Vec<Input>) -> Self {
         let output = match inputs.get(CACHE) {
             Some(cache) => cache.element,
@@ -117,11 +117,13 @@ impl CustomOp {
         (&raw const *self).cast()
     }
 
+    /// Returns a reference to the operator.
+    ///
     /// # Safety
     /// `raw` comes from [`as_ptr`](Self::as_ptr) of an operator that lives for `'a`.
     unsafe fn of<'a>(raw: *const OrtCustomOp) -> &'a Self {
-        // SAFETY: `raw` comes from `as_ptr` of an operator that lives for `'a`, by this function's contract, and
-        // `CustomOp` begins with an `OrtCustomOp`.
+        // SAFETY: `raw` comes from `as_ptr` of an operator that lives for `'a`, by this function's contract,
+        // and `CustomOp` begins with an `OrtCustomOp`.
         unsafe { &*raw.cast::<Self>() }
     }
 }
@@ -131,7 +133,7 @@ unsafe extern "system" fn get_name(op: *const OrtCustomOp) -> *const c_char {
     unsafe { CustomOp::of(op) }.name.as_ptr()
 }
 
-/// The runtime's own, for the CPU.
+/// Returns NULL, which means the runtime's own provider for the CPU.
 unsafe extern "system" fn get_execution_provider(_op: *const OrtCustomOp) -> *const c_char {
     null()
 }
@@ -180,7 +182,7 @@ unsafe extern "system" fn get_output_characteristic(
     Characteristic::INPUT_OUTPUT_REQUIRED
 }
 
-/// No input or output is variadic.
+/// Returns 1, because no input or output is variadic.
 unsafe extern "system" fn get_no_arity(_op: *const OrtCustomOp) -> c_int {
     1
 }
@@ -189,12 +191,12 @@ unsafe extern "system" fn get_version(_op: *const OrtCustomOp) -> c_int {
     VERSION
 }
 
-/// The output may have the memory of the cache.
+/// Declares that the output may have the memory of the cache.
 unsafe extern "system" fn get_may_inplace<const CACHE: usize>(
     input: *mut *mut c_int,
     output: *mut *mut c_int,
 ) -> usize {
-    /// Indices that the runtime reads and leaves as they are.
+    /// The indices, which the runtime reads and does not change.
     static INDICES: [c_int; 3] = [0, 1, 2];
     let address_of =
         |index: usize| INDICES.get(index).map_or(null_mut(), |index| (&raw const *index).cast_mut());

@@ -14,17 +14,17 @@ use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{self, API_VERSION, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry};
 
-/// The name that sessions give the execution provider.
+/// The name by which sessions request the execution provider.
 pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
 const VENDOR: &CStr = c"kvscatter";
-/// PCI's number of the vendor: none.
+/// The PCI number of the vendor. 0 means that the vendor has none.
 const VENDOR_ID: u32 = 0;
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
     Err(_) => c"",
 };
 
-/// Makes the execution providers of sessions, and owns the kernels that all of them share.
+/// A factory that makes the execution providers of sessions, and owns the kernels that all of them share.
 #[repr(C)]
 pub(crate) struct Factory {
     base: sys::EpFactory,
@@ -33,8 +33,10 @@ pub(crate) struct Factory {
 }
 
 impl Factory {
+    /// Makes the factory.
+    ///
     /// # Errors
-    /// The status of a function of the runtime.
+    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn new(runtime: RuntimeApi) -> Result<Box<Self>, Failure> {
         let base = sys::EpFactory {
             ort_version_supported: API_VERSION,
@@ -59,15 +61,18 @@ impl Factory {
         Ok(Box::new(Self { base, runtime, registry: Registry::new(runtime, NAME)? }))
     }
 
-    /// Gives the factory to the runtime, which gives it back to [`release`](Self::release).
+    /// Passes the factory to the runtime, which passes it back to [`release`](Self::release).
     pub(crate) fn into_raw(self: Box<Self>) -> *mut sys::EpFactory {
         Box::into_raw(self).cast()
     }
 
+    /// Drops a factory.
+    ///
     /// # Safety
     /// `raw` comes from [`into_raw`](Self::into_raw) and is not used again.
     pub(crate) unsafe fn release(raw: *mut sys::EpFactory) {
-        // SAFETY: `raw` comes from `into_raw`, thus from a `Box`, and is not used again, by this function's contract.
+        // SAFETY: this function's contract requires that `raw` comes from `into_raw`, which uses a `Box`, and
+        // that it is not used again.
         let factory = unsafe { Box::from_raw(raw.cast::<Self>()) };
         catch_panic(|| drop(factory));
     }
@@ -112,8 +117,8 @@ impl Factory {
                     continue;
                 }
                 let mut device = null_mut();
-                // SAFETY: `this` is a factory of ours (R4), `hardware` a device of the runtime (R2), and `device`
-                // takes the result (R1).
+                // SAFETY: `this` is a factory of ours (R4), `hardware` is a device of the runtime (R2), and
+                // `device` takes the result (R1).
                 let status =
                     unsafe { (runtime.ep.CreateEpDevice)(this, hardware, null(), null(), &raw mut device) };
                 runtime.check(status)?;
@@ -151,7 +156,8 @@ impl Factory {
     }
 
     unsafe extern "system" fn release_ep(_this: *mut sys::EpFactory, ep: *mut sys::Ep) {
-        // SAFETY: `create_ep` made `ep` from a `Box`, and the runtime releases it once, after its last use (R4).
+        // SAFETY: `create_ep` made `ep` from a `Box`, and the runtime releases it once, after its last use
+        // (R4).
         let ep = unsafe { Box::from_raw(ep.cast::<Ep>()) };
         catch_panic(|| drop(ep));
     }
@@ -185,14 +191,15 @@ unsafe fn refuse_options(runtime: RuntimeApi, options: *const OrtSessionOptions)
     unsafe {
         (runtime.api.GetKeyValuePairs)(entries.as_ptr(), &raw mut keys, &raw mut values, &raw mut count);
     }
-    // The runtime keeps a provider's options among those of the session, with this prefix.
+    // The runtime keeps the options of a provider among those of the session, with this prefix.
     let prefix = format!("ep.{}.", NAME.to_string_lossy().to_lowercase());
     for index in 0..count {
         // SAFETY: `keys` has `count` elements (R5), and `index` is below that.
         let key = unsafe { keys.add(index) };
         // SAFETY: `key` points to an element of `keys`, which lives as long as `entries` (R5).
         let key = unsafe { key.read() };
-        // SAFETY: `key` is a string of `entries`, which ends in a zero byte and lives as long (R5).
+        // SAFETY: `key` is a string of `entries`, which ends in a zero byte and lives as long as `entries`
+        // (R5).
         let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
         if let Some(option) = key.strip_prefix(&prefix) {
             let provider = NAME.to_string_lossy();
@@ -236,7 +243,7 @@ impl Ep {
         NAME.as_ptr()
     }
 
-    /// Takes every node that there is a kernel for.
+    /// Takes every node that has a kernel.
     unsafe extern "system" fn capability(
         this: *mut sys::Ep,
         graph: *const OrtGraph,
@@ -249,11 +256,13 @@ impl Ep {
             // SAFETY: `graph` is valid until this returns (R2), and `count` takes the result (R1).
             runtime.check(unsafe { (runtime.api.Graph_GetNumNodes)(graph, &raw mut count) })?;
             let mut nodes = vec![null(); count];
-            // SAFETY: `graph` is valid until this returns (R2), and `nodes` has room for `count` results (R1).
+            // SAFETY: `graph` is valid until this returns (R2), and `nodes` has room for `count` results
+            // (R1).
             runtime.check(unsafe { (runtime.api.Graph_GetNodes)(graph, nodes.as_mut_ptr(), count) })?;
             for node in nodes {
                 let mut kernel = null();
-                // SAFETY: `info` and `node` are valid until this returns (R2), and `kernel` takes the result (R1).
+                // SAFETY: `info` and `node` are valid until this returns (R2), and `kernel` takes the result
+                // (R1).
                 let status =
                     unsafe { (runtime.ep.EpGraphSupportInfo_LookUpKernel)(info, node, &raw mut kernel) };
                 runtime.check(status)?;

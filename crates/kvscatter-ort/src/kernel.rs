@@ -1,4 +1,4 @@
-//! Kernels: a node's operator with the functions that the runtime calls.
+//! Kernels, which are a node's operator with the functions that the runtime calls.
 
 use core::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{API_VERSION, KernelImpl};
 
-/// A kernel of a custom operator: the operator and the runtime that calls it.
+/// A kernel of a custom operator, with the operator and the runtime that calls it.
 pub(crate) struct Kernel<O> {
     runtime: RuntimeApi,
     operator: O,
@@ -19,13 +19,17 @@ pub(crate) struct Kernel<O> {
 }
 
 impl<O: Operator> Kernel<O> {
+    /// Makes the kernel of a node.
+    ///
     /// # Errors
-    /// If the operator does not know the value of an attribute, or the inputs would make every call fail.
+    /// Returns an error if the operator does not know the value of an attribute, or if the inputs would make
+    /// every call fail.
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
     pub(crate) unsafe fn new(runtime: RuntimeApi, info: *const OrtKernelInfo) -> Result<Self, Failure> {
-        // SAFETY: `info` is valid until this returns, by this function's contract, and `node` is not used longer.
+        // SAFETY: `info` is valid until this returns, by this function's contract, and `node` is not used
+        // longer.
         let node = unsafe { Node::new(runtime, info) };
         let operator = O::new(&node).map_err(O::with_operator_name)?;
         let inputs = node.inputs()?;
@@ -33,6 +37,8 @@ impl<O: Operator> Kernel<O> {
         Ok(Self { runtime, operator, inputs: inputs.len() })
     }
 
+    /// Executes one call.
+    ///
     /// # Safety
     /// The runtime calls this kernel with `context`, which is valid until this returns.
     pub(crate) unsafe fn compute(&self, context: *mut OrtKernelContext) -> OrtStatusPtr {
@@ -53,7 +59,8 @@ pub(crate) struct EpKernel {
 }
 
 impl EpKernel {
-    /// `KernelCreateFn`. The state is the [`RuntimeApi`] that the kernel was registered with.
+    /// Makes a kernel, as the runtime's `KernelCreateFn`. The state is the [`RuntimeApi`] that the kernel was
+    /// registered with.
     ///
     /// # Safety
     /// R2 for `info`, R3 for `out`, and `state` is the [`RuntimeApi`] that the kernel was registered with.
@@ -62,7 +69,8 @@ impl EpKernel {
         info: *const OrtKernelInfo,
         out: *mut *mut KernelImpl,
     ) -> OrtStatusPtr {
-        // SAFETY: `state` is the `RuntimeApi` that the kernel was registered with, by this function's contract.
+        // SAFETY: this function's contract requires that `state` is the `RuntimeApi` that the kernel was
+        // registered with.
         let runtime = unsafe { *state.cast::<RuntimeApi>() };
         guarded(runtime.api, || {
             let base = KernelImpl {
@@ -73,10 +81,10 @@ impl EpKernel {
                 PrePackWeight: None,
                 SetSharedPrePackedWeight: None,
             };
-            // SAFETY: `info` is valid until this returns (R2), by this function's contract.
+            // SAFETY: this function's contract requires that `info` is valid until this returns (R2).
             let kernel = unsafe { Kernel::new(runtime, info) }?;
             let kernel = Box::into_raw(Box::new(Self { base, kernel }));
-            // SAFETY: `out` points to a variable for the result (R3), by this function's contract.
+            // SAFETY: this function's contract requires that `out` points to a variable for the result (R3).
             unsafe { out.write(kernel.cast()) };
             Ok(())
         })
@@ -90,7 +98,8 @@ impl EpKernel {
     }
 
     unsafe extern "system" fn release(this: *mut KernelImpl) {
-        // SAFETY: `create` made `this` from a `Box`, and the runtime releases it once, after its last use (R4).
+        // SAFETY: `create` made `this` from a `Box`, and the runtime releases it once, after its last use
+        // (R4).
         let kernel = unsafe { Box::from_raw(this.cast::<Self>()) };
         catch_panic(|| drop(kernel));
     }

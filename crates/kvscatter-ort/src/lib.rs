@@ -1,48 +1,52 @@
 //! A plugin for stock ONNX Runtime, which loads it by path.
 //!
-//! It has two entry points:
+//! The plugin has two entry points:
 //!
-//! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX `TensorScatter-24`
-//!   for every element type that the runtime supports.
-//! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of the
-//!   domain `com.kvscatter`, which run on the runtime's own CPU provider.
+//! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX
+//!   `TensorScatter-24` for every element type that the runtime supports.
+//! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of
+//!   the domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!
-//! Both write in place if the runtime gives the output the memory of the cache, and in one pass over both if it does
-//! not. They check every index before they request the output, so a refused call changes nothing. As in the runtime's
-//! own operator, a negative index is refused, in a ring too.
+//! Both write in place if the runtime gives the output the memory of the cache. Otherwise they copy the cache
+//! and write the update in one pass. They check every index before they request the output, so a refused call
+//! changes nothing. A negative index is refused, in a ring too, as in the runtime's own operator.
 //!
 //! # Layers
 //!
-//! - `sys` declares the structs that no binding does, `status` turns the results of all functions that the runtime calls
-//!   into statuses, and `runtime` uses both to negotiate the version.
+//! - `sys` declares the structs that no binding declares. `status` converts the results of all functions that
+//!   the runtime calls to statuses. `runtime` uses both to negotiate the version.
 //! - `ep`, `registry` and `kernel` are the execution provider.
 //! - `registration`, `custom_ops` and `inference` are the custom operators.
-//! - `operators` reads a node through `node` and `tensor_info`, and a call through `context`. It executes the call through
-//!   `write`, which uses `recent` and `threads`.
+//! - `operators` reads a node through `node` and `tensor_info`, and a call through `context`. It executes the
+//!   call through `write`, which uses `recent` and `threads`.
 //!
-//! The core defines every write and every error about one.
+//! The core defines every write and every error about a write.
 //!
-//! # Needs
+//! # Requirements
 //!
-//! ONNX Runtime 1.24 or newer. An older one gets a status that names both versions.
+//! ONNX Runtime 1.24 or newer. An older runtime gets a status that names both versions.
 //!
 //! # What the runtime promises
 //!
-//! `onnxruntime_c_api.h` and `onnxruntime_ep_c_api.h` promise these conditions. `# Safety` sections and `SAFETY`
-//! comments cite them. Each function here that is `extern` is called by the runtime, and has them as its contract.
+//! `onnxruntime_c_api.h` and `onnxruntime_ep_c_api.h` promise these conditions. `# Safety` sections and
+//! `SAFETY` comments cite them. The runtime calls each `extern` function of this crate, and the conditions
+//! are the contract of these functions.
 //!
-//! - **R1** A function of the runtime may be called with objects that are valid (R2) or made and not yet released. It
-//!   writes results only to the addresses that it is given for them, and copies the strings and lists that it is given.
-//! - **R2** An object that the runtime passes to a function of ours is valid until that function returns: a context, a
-//!   graph, a node, options, a list. So are the objects that are parts of it, such as inputs.
-//! - **R3** An address that the runtime passes for a result points to a variable of that type, or to as many as the number
-//!   beside it gives, which only this call writes.
-//! - **R4** An object of ours (factory, provider, operator, kernel) comes back by the address that the runtime was given.
-//!   Threads may share it until its release function gets it, which is once, after its last use.
-//! - **R5** A list that the runtime passes or returns has as many elements as the number beside it gives. A string ends in
-//!   a zero byte. Both live as long as the object that they are a part of.
-//! - **R6** What a runtime passes to a library that it loads is its table. The tables, and the functions in them, are valid
-//!   as long as this library is loaded.
+//! - **R1** A function of the runtime may be called with objects that are valid (R2), or that were made and
+//!   not yet released. The function writes results only to the addresses that it is given for them. It copies
+//!   the strings and lists that it is given.
+//! - **R2** An object that the runtime passes to a function of this crate is valid until that function
+//!   returns. Such objects are a context, a graph, a node, options, or a list. Their parts, such as inputs,
+//!   are valid as long.
+//! - **R3** An address that the runtime passes for a result points to a variable of that type. If a number
+//!   beside it gives a count, it points to that many variables. Only this call writes them.
+//! - **R4** The runtime passes an object of this crate (factory, provider, operator, kernel) by the address
+//!   that it was given. Threads may share the object until the runtime calls its release function. The
+//!   runtime calls the release function once, after the last use of the object.
+//! - **R5** A list that the runtime passes or returns has as many elements as the number beside it gives. A
+//!   string ends in a zero byte. Both live as long as the object that they are a part of.
+//! - **R6** The argument that a runtime passes to a library that it loads is the runtime's table. The tables
+//!   and the functions in them are valid as long as this library is loaded.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod context;
@@ -72,11 +76,12 @@ use crate::ep::Factory;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, guarded};
 
-/// Makes the factory of the execution provider. `RegisterExecutionProviderLibrary` calls it.
+/// Makes the factory of the execution provider. `RegisterExecutionProviderLibrary` calls this function.
 ///
 /// # Safety
-/// What `onnxruntime_ep_c_api.h` asks for `CreateEpApiFactoriesFn`: `base` is what a runtime passes to a library that it
-/// loads (R6), `factories` has room for `most` elements, and `count` for one (R3).
+/// The requirements of `CreateEpApiFactoriesFn` in `onnxruntime_ep_c_api.h`: `base` is what a runtime passes
+/// to a library that it loads (R6), `factories` has room for `most` elements, and `count` has room for one
+/// (R3).
 #[unsafe(no_mangle)]
 #[expect(private_interfaces, reason = "a struct between the runtime and this library")]
 pub unsafe extern "C" fn CreateEpFactories(
@@ -105,26 +110,27 @@ pub unsafe extern "C" fn CreateEpFactories(
     })
 }
 
-/// Releases a factory. `UnregisterExecutionProviderLibrary` calls it.
+/// Releases a factory. `UnregisterExecutionProviderLibrary` calls this function.
 ///
 /// # Safety
-/// What `onnxruntime_ep_c_api.h` asks for `ReleaseEpApiFactoryFn`: `factory` is NULL, or comes from [`CreateEpFactories`]
-/// and is not used again (R4).
+/// The requirements of `ReleaseEpApiFactoryFn` in `onnxruntime_ep_c_api.h`: `factory` is NULL, or comes from
+/// [`CreateEpFactories`] and is not used again (R4).
 #[unsafe(no_mangle)]
 #[expect(private_interfaces, reason = "a struct between the runtime and this library")]
 pub unsafe extern "C" fn ReleaseEpFactory(factory: *mut sys::EpFactory) -> OrtStatusPtr {
     if !factory.is_null() {
-        // SAFETY: `factory` comes from `CreateEpFactories` and is not used again, by this function's contract.
+        // SAFETY: `factory` comes from `CreateEpFactories` and is not used again, by this function's
+        // contract.
         unsafe { Factory::release(factory) };
     }
     OrtStatusPtr(null_mut())
 }
 
-/// Adds the domain `com.kvscatter` to a session. `RegisterCustomOpsLibrary` calls it.
+/// Adds the domain `com.kvscatter` to a session. `RegisterCustomOpsLibrary` calls this function.
 ///
 /// # Safety
-/// What `onnxruntime_c_api.h` asks for `RegisterCustomOpsFn`: `base` is what a runtime passes to a library that it loads
-/// (R6), and `options` is valid until this returns (R2).
+/// The requirements of `RegisterCustomOpsFn` in `onnxruntime_c_api.h`: `base` is what a runtime passes to a
+/// library that it loads (R6), and `options` is valid until this returns (R2).
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn RegisterCustomOps(
     options: *mut OrtSessionOptions,
@@ -139,6 +145,6 @@ pub unsafe extern "system" fn RegisterCustomOps(
     guarded(runtime.api, || unsafe { registration::register(runtime, options) })
 }
 
-// The types that the runtime's header declares them with.
+// The functions must have the types that the runtime's header declares.
 const _: sys::CreateEpFactoriesFn = CreateEpFactories;
 const _: sys::ReleaseEpFactoryFn = ReleaseEpFactory;

@@ -1,4 +1,4 @@
-//! Reads a node whose kernel is being made: its attributes, and the types and shapes of its inputs.
+//! Reads the attributes of a node whose kernel is being made, and the types and shapes of its inputs.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -19,16 +19,18 @@ pub(crate) struct Node<'a> {
 }
 
 impl Node<'_> {
+    /// Wraps the node of a kernel.
+    ///
     /// # Safety
-    /// `raw` is valid for `'a` (R2): the runtime asked for a kernel with it.
+    /// `raw` is valid for `'a` (R2). The runtime passed it to a function that makes a kernel.
     pub(crate) unsafe fn new(runtime: RuntimeApi, raw: *const OrtKernelInfo) -> Self {
         Self { runtime, raw, call: PhantomData }
     }
 
-    /// Returns the attribute of this name, an integer, if there is one.
+    /// Returns the integer attribute of this name, if the node has it.
     ///
     /// # Errors
-    /// If it is of another kind.
+    /// Returns an error if the attribute is not an integer.
     pub(crate) fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
         let mut value = 0;
         // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
@@ -42,14 +44,14 @@ impl Node<'_> {
         }
     }
 
-    /// Returns the attribute of this name, a string, if there is one.
+    /// Returns the string attribute of this name, if the node has it.
     ///
     /// # Errors
-    /// If it is of another kind.
+    /// Returns an error if the attribute is not a string.
     pub(crate) fn string(&self, name: &CStr) -> Result<Option<String>, Failure> {
         let read = |buffer: *mut c_char, length: &mut usize| {
-            // SAFETY: `self.raw` is valid by the contract of `new`. `buffer` has `length` bytes, or is NULL, which
-            // asks for the length; `length` takes it (R1).
+            // SAFETY: `self.raw` is valid by the contract of `new`. `buffer` has `length` bytes, or it is
+            // NULL, which requests the length. `length` takes the length (R1).
             let status = unsafe {
                 (self.runtime.api.KernelInfoGetAttribute_string)(self.raw, name.as_ptr(), buffer, length)
             };
@@ -64,22 +66,22 @@ impl Node<'_> {
         Ok(Some(decode(&buffer)))
     }
 
-    /// Returns the types and shapes of its inputs. Those of absent inputs are unknown.
+    /// Returns the types and shapes of the inputs. They are unknown for an absent input.
     ///
     /// # Errors
-    /// The status of a function of the runtime.
+    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut count = 0;
         // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the result (R1).
         runtime.check(unsafe { (runtime.api.KernelInfo_GetInputCount)(raw, &raw mut count) })?;
         let input = |index| {
-            // SAFETY: `raw` is valid by the contract of `new`, the node has the input `index`, and `out` takes the
-            // result (R1).
+            // SAFETY: `raw` is valid by the contract of `new`, the node has the input `index`, and `out`
+            // takes the result (R1).
             let info = Owned::new(runtime, runtime.api.ReleaseTypeInfo, |out| unsafe {
                 (runtime.api.KernelInfo_GetInputTypeInfo)(raw, index, out)
             });
-            // An input that is absent has no type.
+            // An absent input has no type.
             let Ok(info) = info else { return Ok(TensorInfo::default()) };
             let mut tensor = null();
             // SAFETY: `info` is not released yet, and `tensor` takes the result (R1).
@@ -94,8 +96,9 @@ impl Node<'_> {
         (0..count).map(input).collect()
     }
 
-    /// Returns whether there is an attribute of this name. The runtime's status differs in its message only between
-    /// an absent attribute and one of another kind, so this tries all kinds.
+    /// Returns whether the node has an attribute of this name. The status of the runtime for an absent
+    /// attribute differs from that for an attribute of another kind only in its message, so this tries all
+    /// kinds.
     fn has_attribute(&self, name: &CStr) -> bool {
         let Self { runtime, raw, .. } = *self;
         let (mut integer, mut float, mut count) = (0, 0.0, 0);
@@ -104,13 +107,16 @@ impl Node<'_> {
         let as_integer = unsafe { (runtime.api.KernelInfoGetAttribute_int64)(raw, name, &raw mut integer) };
         // SAFETY: `raw` is valid by the contract of `new`, and `float` takes the result (R1).
         let as_float = unsafe { (runtime.api.KernelInfoGetAttribute_float)(raw, name, &raw mut float) };
-        // SAFETY: `raw` is valid by the contract of `new`; without a buffer, `count` takes the length (R1).
+        // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the length because there is no
+        // buffer (R1).
         let as_string =
             unsafe { (runtime.api.KernelInfoGetAttribute_string)(raw, name, null_mut(), &raw mut count) };
-        // SAFETY: `raw` is valid by the contract of `new`; without a buffer, `count` takes the length (R1).
+        // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the length because there is no
+        // buffer (R1).
         let as_integers =
             unsafe { (runtime.api.KernelInfoGetAttributeArray_int64)(raw, name, null_mut(), &raw mut count) };
-        // SAFETY: `raw` is valid by the contract of `new`; without a buffer, `count` takes the length (R1).
+        // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the length because there is no
+        // buffer (R1).
         let as_floats =
             unsafe { (runtime.api.KernelInfoGetAttributeArray_float)(raw, name, null_mut(), &raw mut count) };
         // Every status must be released, so this does not stop at the first kind that can be read.
@@ -124,7 +130,7 @@ fn mistyped(name: &CStr, wanted: &str) -> Failure {
     Failure::invalid_argument(format!("attribute {} must be {wanted}", name.to_string_lossy()))
 }
 
-/// Decodes a string that the runtime wrote with a NUL after it. There may be others among its bytes.
+/// Decodes a string that the runtime wrote with a NUL after it. The string itself may contain other NULs.
 fn decode(buffer: &[u8]) -> String {
     String::from_utf8_lossy(buffer.strip_suffix(b"\0").unwrap_or(buffer)).into_owned()
 }

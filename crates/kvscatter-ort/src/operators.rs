@@ -1,5 +1,5 @@
-//! The operators. Each reads a node's attributes, checks the types and shapes that the model gives of its inputs, and
-//! executes one call. Its messages have the names of its specification.
+//! The operators. Each operator reads a node's attributes, checks the types and shapes that the model
+//! declares for its inputs, and executes one call. Its messages use the names of its specification.
 
 mod kv_cache_operation;
 mod kv_cache_update;
@@ -20,27 +20,27 @@ pub(crate) use kv_cache_operation::KvCacheOperation;
 pub(crate) use kv_cache_update::KvCacheUpdate;
 pub(crate) use tensor_scatter::TensorScatter;
 
-/// An operator of one node. Its kernel is called on many threads at once.
+/// An operator of one node, whose kernel is called on many threads at once.
 pub(crate) trait Operator: Sized + Send + Sync {
-    /// Its name in a model, with which every refusal begins.
+    /// The operator's name in a model. Every refusal begins with this name.
     const NAME: &'static CStr;
 
     /// Reads the attributes.
     ///
     /// # Errors
-    /// If the operator does not know the value of an attribute.
+    /// Returns an error if the operator does not know the value of an attribute.
     fn new(node: &Node<'_>) -> Result<Self, Failure>;
 
     /// Executes one call.
     ///
     /// # Errors
-    /// Nothing has been written when it fails.
+    /// Returns an error if the call fails, and nothing has been written then.
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure>;
 
     /// Refuses inputs that would make every call fail.
     ///
     /// # Errors
-    /// As [`compute`](Self::compute) would.
+    /// Returns the errors that [`compute`](Self::compute) would return.
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure>;
 
     /// Returns the name of an input in a model.
@@ -53,7 +53,8 @@ pub(crate) trait Operator: Sized + Send + Sync {
         format!("{}: {}", name::<Self>(), error.display_with(Self::input_name))
     }
 
-    /// Returns the failure with the operator's name before the message and the model's names in it.
+    /// Returns the failure with the operator's name before the message, and with the model's names in the
+    /// message.
     fn with_operator_name(failure: Failure) -> Failure {
         match failure {
             Failure::Core(error) => Failure::fail(Self::message(error)),
@@ -68,7 +69,8 @@ pub(crate) trait Operator: Sized + Send + Sync {
     }
 }
 
-/// Returns what the model gives of an input. Everything is unknown for one that the node does not have.
+/// Returns what the model declares about an input. If the node does not have the input, everything is
+/// unknown.
 fn partial(inputs: &[TensorInfo], index: usize) -> PartialTensor<'_> {
     inputs.get(index).map(TensorInfo::partial).unwrap_or_default()
 }

@@ -14,11 +14,11 @@ pub(crate) struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    /// Calls `make`, which calls a function of the runtime that writes the address of a new object. `release` is the
-    /// runtime's function for such objects.
+    /// Makes an object. `make` calls a function of the runtime that writes the address of a new object, and
+    /// `release` is the runtime's function that releases such objects.
     ///
     /// # Errors
-    /// The status of the function.
+    /// Returns the status of the function that `make` calls if it fails.
     pub(crate) fn new(
         runtime: RuntimeApi,
         release: unsafe extern "system" fn(*mut T),
@@ -37,8 +37,8 @@ impl<T> Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: `release` is the function for the object at `raw`, which `new` got from the runtime, and this is
-        // its last use (R1).
+        // SAFETY: `release` is the function for the object at `raw`, which the runtime returned to `new`.
+        // This is the last use of the object (R1).
         unsafe { (self.release)(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps prepared writes for the shapes that a kernel was last called with.
+//! The prepared writes for the shapes with which a kernel was called last.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::context::InputTensor;
 use crate::status::Failure;
 
-/// How many prepared writes are kept. Decoding needs one, and so does each chunk size of a prefill or a draft. Threads
-/// that decode at the same time need one each.
+/// The number of prepared writes that are kept. Decoding needs one write, and each chunk size of a prefill or
+/// a draft needs another. Each thread that decodes at the same time needs one too.
 const MAX_ENTRIES: usize = 8;
 
 /// A small cache of prepared writes.
 ///
-/// Sessions run one kernel on many threads at once, and no thread waits here. A thread that cannot lock an entry tries
-/// the next one, and prepares the write itself if no entry that it can lock has it.
+/// Sessions run one kernel on many threads at once, and no thread waits here. A thread that cannot lock an
+/// entry tries the next one. If no entry that it can lock has the write, the thread prepares the write
+/// itself.
 pub(crate) struct RecentlyPrepared<P> {
     entries: [RecentEntry<P>; MAX_ENTRIES],
     /// The index of the entry that was read or filled last.
@@ -25,11 +26,11 @@ impl<P> RecentlyPrepared<P> {
         Self { entries: [const { RecentEntry::empty() }; MAX_ENTRIES], latest: AtomicUsize::new(0) }
     }
 
-    /// Calls `run` with the write that is prepared for these tensors; `prepare` makes it if it is not among the
-    /// recent ones.
+    /// Calls `run` with the write that is prepared for these tensors. If none of the recent writes is for
+    /// them, `prepare` makes a new one.
     ///
     /// # Errors
-    /// Those of `prepare` and `run`.
+    /// Returns the errors of `prepare` and `run`.
     pub(crate) fn with(
         &self,
         cache: &InputTensor<'_>,
@@ -54,7 +55,8 @@ impl<P> RecentlyPrepared<P> {
         let written = run(&prepared);
         let write =
             KeyedWrite { code: cache.code, cache: cache.shape.into(), update: update.shape.into(), prepared };
-        // The entry after the latest is the oldest, if no entry was locked when it was to be filled.
+        // The entry after the latest is the oldest, unless an entry was locked when it should have been
+        // filled.
         if let Some((index, mut guard)) =
             entries().skip(1).find_map(|(index, entry)| Some((index, entry.try_lock()?)))
         {
@@ -65,17 +67,17 @@ impl<P> RecentlyPrepared<P> {
     }
 }
 
-/// Keeps one prepared write, which one thread at a time can lock.
+/// One prepared write, which one thread at a time can lock.
 ///
-/// It is not a mutex because a mutex unlocks by a read-modify-write, which waits until all that was written has reached
-/// the caches. No thread waits for an entry, so a store is enough.
+/// The lock is not a mutex, because a mutex unlocks with a read-modify-write, which waits until all stores
+/// have reached the caches. No thread waits for an entry, so a plain store is enough.
 struct RecentEntry<P> {
     is_locked: AtomicBool,
     write: UnsafeCell<Option<KeyedWrite<P>>>,
 }
 
-// SAFETY: only a `RecentEntryGuard` reaches the write, and `is_locked` lets one exist at a time. It may be on any thread,
-// since `P` is `Send`.
+// SAFETY: only a `RecentEntryGuard` reaches the write, and `is_locked` lets only one guard exist at a time.
+// The guard may be on any thread, because `P` is `Send`.
 unsafe impl<P: Send> Sync for RecentEntry<P> {}
 
 impl<P> RecentEntry<P> {
@@ -95,13 +97,14 @@ struct RecentEntryGuard<'a, P> {
 
 impl<P> RecentEntryGuard<'_, P> {
     fn write(&self) -> Option<&KeyedWrite<P>> {
-        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and the result borrows this one.
+        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and the result borrows
+        // this one.
         unsafe { &*self.entry.write.get() }.as_ref()
     }
 
     fn fill(&mut self, write: KeyedWrite<P>) {
-        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and `&mut self` means that nothing
-        // borrows this one.
+        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and `&mut self` means
+        // that nothing borrows this one.
         unsafe { *self.entry.write.get() = Some(write) };
     }
 }
@@ -241,7 +244,7 @@ mod tests {
         assert_eq!(depth.get(), 40);
     }
 
-    /// A thread gets the write of the shapes that it asked with, from every entry.
+    /// Every entry returns the write for the shapes that the thread asked for.
     #[test]
     fn threads_get_what_they_asked_for() {
         let recent = RecentlyPrepared::new();

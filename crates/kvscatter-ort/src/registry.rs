@@ -9,20 +9,22 @@ use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 use crate::sys::{ONNX_DOMAIN, OrtDataType, OrtKernelDef, OrtKernelDefBuilder, OrtKernelRegistry};
 
-/// The first and last version of ONNX's operators whose `TensorScatter` this is: there is one definition so far,
-/// and a node of any later opset without a newer one has it.
+/// The first and last version of ONNX's operators whose `TensorScatter` this kernel implements. ONNX has one
+/// definition so far, and a node of a later opset uses it until ONNX adds a newer one.
 const SINCE_VERSION: (i32, i32) = (24, 24);
 
-/// The registry with the kernel of `TensorScatter`, for every element type that the runtime supports.
+/// A registry with the kernel of `TensorScatter`, for every element type that the runtime supports.
 pub(crate) struct Registry {
     registry: Owned<OrtKernelRegistry>,
-    /// The state that kernels are made with. The registry has its address.
+    /// The state that kernels are made with. The registry contains its address.
     _runtime: Box<RuntimeApi>,
 }
 
 impl Registry {
+    /// Registers the kernel.
+    ///
     /// # Errors
-    /// The status of a function of the runtime.
+    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn new(runtime: RuntimeApi, provider: &'static CStr) -> Result<Self, Failure> {
         let ep = runtime.ep;
         let runtime = Box::new(runtime);
@@ -31,7 +33,7 @@ impl Registry {
         let registry =
             Owned::new(*runtime, ep.ReleaseKernelRegistry, |out| unsafe { (ep.CreateKernelRegistry)(out) })?;
         let state = (&raw const *runtime).cast_mut().cast();
-        // SAFETY: `registry` and `definition` are not released yet. The registry copies the definition, and
+        // SAFETY: `registry` and `definition` are not released yet. The registry copies the definition.
         // `runtime`, the state, stays at its address until after the registry is released.
         let status = unsafe {
             (ep.KernelRegistry_AddKernel)(registry.as_ptr(), definition.as_ptr(), EpKernel::create, state)
@@ -64,13 +66,13 @@ fn tensor_scatter(runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<
     runtime.check(unsafe { (ep.KernelDefBuilder_SetExecutionProvider)(raw, provider.as_ptr()) })?;
     let types: Vec<*const OrtDataType> =
         runtime.supported_elements().map(|(_, data_type)| data_type).collect();
-    // SAFETY: `builder` is not released yet, and the runtime copies the name and `types`, which has `types.len()`
-    // elements (R1).
+    // SAFETY: `builder` is not released yet, and the runtime copies the name and `types`, which has
+    // `types.len()` elements (R1).
     let status =
         unsafe { (ep.KernelDefBuilder_AddTypeConstraint)(raw, c"T".as_ptr(), types.as_ptr(), types.len()) };
     runtime.check(status)?;
     let (past_cache, present_cache) = (0, 0);
-    // SAFETY: `builder` is not released yet, and the runtime copies both indices, one each (R1).
+    // SAFETY: `builder` is not released yet, and the runtime copies both indices, one for each list (R1).
     let status = unsafe {
         (ep.KernelDefBuilder_AddInputOutputMutableAliases)(
             raw,

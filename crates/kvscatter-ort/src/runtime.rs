@@ -1,4 +1,5 @@
-//! The runtime that loaded this library: its functions, in the version that this library is written against.
+//! The runtime that loaded this library, and its functions in the version that this library is written
+//! against.
 
 use core::ffi::CStr;
 
@@ -8,7 +9,8 @@ use ort_sys::{ONNXTensorElementDataType, OrtApi, OrtApiBase, OrtErrorCode, OrtSt
 use crate::status::{Failure, new_status};
 use crate::sys::{self, API_VERSION, EpApi, OLDEST_RUNTIME, OrtDataType};
 
-/// The function tables of one runtime. A process may have several runtimes, so each object keeps the tables of the one that it belongs to.
+/// The function tables of one runtime. A process may contain several runtimes, so each object keeps the
+/// tables of the runtime that it belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct RuntimeApi {
     /// The functions for every program.
@@ -18,29 +20,31 @@ pub(crate) struct RuntimeApi {
 }
 
 impl RuntimeApi {
-    /// Asks for the tables.
+    /// Requests the tables from the runtime.
     ///
     /// # Errors
-    /// A status of the runtime whose message has its version and the one that is needed.
+    /// Returns a status of the runtime if it is too old. The message contains its version and the version
+    /// that is needed.
     ///
     /// # Safety
     /// `base` is what a runtime passes to a library that it loads (R6).
     pub(crate) unsafe fn negotiate(base: *const OrtApiBase) -> Result<Self, OrtStatusPtr> {
-        // SAFETY: `base` is a runtime's table, by this function's contract, which lives as long as this library is
-        // loaded (R6).
+        // SAFETY: this function's contract requires that `base` is a runtime's table, which lives as long as
+        // this library is loaded (R6).
         let base: &'static OrtApiBase = unsafe { &*base };
-        // SAFETY: `GetApi` takes every number (R1).
+        // SAFETY: `GetApi` accepts every number (R1).
         let api = unsafe { (base.GetApi)(API_VERSION) };
         if api.is_null() {
             return Err(too_old(base));
         }
-        // SAFETY: `api` is not NULL, so it is the table of this version, which lives as long as this library is
-        // loaded (R6).
+        // SAFETY: `api` is not NULL, so it is the table of this version, which lives as long as this library
+        // is loaded (R6).
         let api: &'static OrtApi = unsafe { &*api };
         // SAFETY: the function takes no arguments and may be called at any time (R1).
         let ep = unsafe { (api.GetEpApi)() };
-        // SAFETY: `ep` is NULL in runtimes without execution providers. In others it is a table that begins with
-        // `EpApi` in every version from `API_VERSION` on, and that lives as long as this library is loaded (R6).
+        // SAFETY: in runtimes without execution providers, `ep` is NULL. In all others it is a table that
+        // lives as long as this library is loaded (R6) and that begins with `EpApi` in every version from
+        // `API_VERSION` on.
         match unsafe { ep.cast::<EpApi>().as_ref() } {
             Some(ep) => Ok(Self { api, ep }),
             None => Err(new_status(
@@ -51,13 +55,13 @@ impl RuntimeApi {
         }
     }
 
-    /// Returns whether both are the same copy of the runtime.
+    /// Returns whether both are tables of the same copy of the runtime.
     pub(crate) fn is_same(self, other: Self) -> bool {
         core::ptr::eq(self.api, other.api)
     }
 
-    /// Returns the element types of a fixed width that the runtime supports, each with its description of tensors of
-    /// that type.
+    /// Returns the element types of fixed width that the runtime supports. Each comes with the runtime's
+    /// description of tensors of that type.
     pub(crate) fn supported_elements(self) -> impl Iterator<Item = (ElementType, *const OrtDataType)> {
         // Runtimes without float8e8m0 read its number as int2, and have no type with the number of uint2.
         let has_float8e8m0 =
@@ -70,24 +74,24 @@ impl RuntimeApi {
 
     fn data_type(self, code: i32) -> Option<*const OrtDataType> {
         let mut data_type = core::ptr::null();
-        // SAFETY: `GetTensorDataType` takes every number, and `data_type` takes the result (R1).
+        // SAFETY: `GetTensorDataType` accepts every number, and `data_type` takes the result (R1).
         let status = unsafe { (self.ep.GetTensorDataType)(code, &raw mut data_type) };
         let known = self.check(status).is_ok() && !data_type.is_null();
         known.then_some(data_type)
     }
 
-    /// Returns the status of a call as a result that owns it.
+    /// Converts the status of a call to a result that owns the status.
     pub(crate) fn check(self, status: OrtStatusPtr) -> Result<(), Failure> {
         Failure::from_status(self.api, status)
     }
 }
 
-/// Returns the runtime's number of an element type. The last of them are in another order than ONNX's.
+/// Returns the runtime's number of an element type. The order of the last types differs from that of ONNX.
 pub(crate) fn element_code(element: ElementType) -> i32 {
     tensor_element(element) as i32
 }
 
-/// Returns the element type with this number of the runtime, if it is one of the 24 that `TensorScatter` takes.
+/// Returns the element type with this number of the runtime, if it is one of the 24 types of `TensorScatter`.
 pub(crate) fn element_type(code: i32) -> Option<ElementType> {
     ElementType::ALL.into_iter().find(|&element| element_code(element) == code)
 }
@@ -125,13 +129,15 @@ pub(crate) fn tensor_element(element: ElementType) -> ONNXTensorElementDataType 
     }
 }
 
-/// Makes a status in a runtime without our version of the interface: the function is the first entry of every version.
+/// Makes a status in a runtime that does not have our version of the interface. The function is the first
+/// entry of the table in every version.
 fn too_old(base: &OrtApiBase) -> OrtStatusPtr {
     // SAFETY: the function takes no arguments and may be called at any time (R1).
     let version = unsafe { (base.GetVersionString)() };
-    // SAFETY: `version` is a string of the runtime, which ends in a zero byte and lives as long (R5).
+    // SAFETY: `version` is a string of the runtime, which ends in a zero byte and lives as long as the
+    // runtime (R5).
     let version = unsafe { CStr::from_ptr(version) }.to_string_lossy();
-    // SAFETY: `GetApi` takes every number (R1).
+    // SAFETY: `GetApi` accepts every number (R1).
     let api = unsafe { (base.GetApi)(1) };
     // SAFETY: every runtime has the first version of the table, so `api` points to at least its first entry,
     // `CreateStatus`. Nothing is read here.
@@ -142,7 +148,7 @@ fn too_old(base: &OrtApiBase) -> OrtStatusPtr {
     new_status(create, OrtErrorCode::ORT_FAIL, &message)
 }
 
-// The binding's idea of the version and ours are one.
+// The binding must use the same version as this library.
 const _: () = assert!(sys::API_VERSION == ort_sys::ORT_API_VERSION);
 
 #[cfg(test)]
@@ -182,7 +188,7 @@ mod tests {
         c"1.23.2".as_ptr()
     }
 
-    /// As a runtime of 1.23 does: it has versions up to 23.
+    /// Returns tables for versions up to 23, as a runtime of 1.23 does.
     unsafe extern "system" fn get_api(version: u32) -> *const OrtApi {
         type CreateStatus = unsafe extern "system" fn(OrtErrorCode, *const c_char) -> OrtStatusPtr;
         static FIRST_ENTRY: CreateStatus = create_status;

@@ -1,4 +1,4 @@
-//! Turns errors and panics into statuses of the runtime.
+//! Converts errors and panics to statuses of the runtime.
 
 use core::any::Any;
 use core::ffi::{CStr, c_char};
@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use kvscatter::{Argument, Error};
 use ort_sys::{OrtApi, OrtErrorCode, OrtStatus, OrtStatusPtr};
 
-/// Runs the body of a function that the runtime calls. A panic and a failure both become the status that the function
-/// returns.
+/// Runs the body of a function that the runtime calls. A panic or a failure becomes the status that the
+/// function returns.
 pub(crate) fn guarded(api: &'static OrtApi, body: impl FnOnce() -> Result<(), Failure>) -> OrtStatusPtr {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => OrtStatusPtr(null_mut()),
@@ -30,37 +30,38 @@ pub(crate) fn catch_panic(body: impl FnOnce()) {
     }
 }
 
-/// Drops the payload of a panic. If that panics too, its payload is leaked.
+/// Drops the payload of a panic. If the drop panics too, the second payload is leaked.
 pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         core::mem::forget(again);
     }
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 pub(crate) enum Failure {
-    /// A status of the runtime, which is returned as it is.
+    /// A status of the runtime, which is returned unchanged.
     Runtime(Status),
-    /// An error of the core, which the operator gives its message.
+    /// An error of the core, whose message comes from the operator.
     Core(Error),
-    /// An error that this crate makes about an argument, which the operator gives its name.
+    /// An error of this crate about an argument, whose name comes from the operator.
     Argument {
-        /// What is wrong.
+        /// The argument that is wrong.
         argument: Argument,
-        /// What is wrong with it: the message without the name at its beginning.
+        /// The problem, which is the message without the name at its beginning.
         problem: String,
     },
-    /// An error that this crate makes.
+    /// An error of this crate that is not about an argument.
     Refused {
-        /// The class that language bindings make an exception of.
+        /// The code, which decides the class of exception in language bindings.
         code: OrtErrorCode,
-        /// One line for a person.
+        /// A message of one line.
         message: String,
     },
 }
 
 impl Failure {
-    /// Returns a failure with the code `FAIL`, which the runtime's own kernels have for inputs that do not fit.
+    /// Returns a failure with the code `FAIL`, which the runtime's own kernels use for inputs that do not
+    /// fit.
     pub(crate) fn fail(message: impl Into<String>) -> Self {
         Self::Refused { code: OrtErrorCode::ORT_FAIL, message: message.into() }
     }
@@ -75,7 +76,7 @@ impl Failure {
         Self::Refused { code: OrtErrorCode::ORT_INVALID_ARGUMENT, message: message.into() }
     }
 
-    /// Takes ownership of a status.
+    /// Converts a status to a result that owns the status.
     pub(crate) fn from_status(api: &'static OrtApi, status: OrtStatusPtr) -> Result<(), Self> {
         match NonNull::new(status.0) {
             None => Ok(()),
@@ -83,7 +84,7 @@ impl Failure {
         }
     }
 
-    /// Returns a status that the runtime owns.
+    /// Converts the failure to a status that the runtime owns.
     fn into_status(self, api: &'static OrtApi) -> OrtStatusPtr {
         match self {
             Self::Runtime(status) => status.into_raw(),
@@ -126,7 +127,8 @@ impl Status {
     fn message(&self) -> String {
         // SAFETY: `self.raw` is a status that is not released yet.
         let text = unsafe { (self.api.GetErrorMessage)(self.raw.as_ptr()) };
-        // SAFETY: `text` is a string of the status, which ends in a zero byte and lives as long (R5).
+        // SAFETY: `text` is a string of the status, which ends in a zero byte and lives as long as the status
+        // (R5).
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
@@ -144,12 +146,12 @@ impl Drop for Status {
     }
 }
 
-/// `OrtApi::CreateStatus`, which every version of the runtime has.
+/// The type of `OrtApi::CreateStatus`, which every version of the runtime has.
 type CreateStatusFn = unsafe extern "system" fn(code: OrtErrorCode, text: *const c_char) -> OrtStatusPtr;
 
-/// Makes a status that belongs to the runtime it is returned to.
+/// Makes a status that belongs to the runtime to which it is returned.
 pub(crate) fn new_status(create: CreateStatusFn, code: OrtErrorCode, message: &str) -> OrtStatusPtr {
-    // A name in a model may hold any byte; a C string ends at the first NUL.
+    // A name in a model may contain any byte, but a C string ends at the first NUL.
     let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
     // SAFETY: `text` ends in a zero byte, and the runtime copies it (R1).
     unsafe { create(code, text.as_ptr()) }
@@ -161,7 +163,7 @@ mod tests {
 
     use super::catch_panic;
 
-    /// Panics again when it is dropped.
+    /// A payload that panics again when it is dropped.
     struct Payload;
 
     static DROPPED: AtomicBool = AtomicBool::new(false);

@@ -1,12 +1,13 @@
 //! The structs of ONNX Runtime's plugin interface that no published binding declares.
 //!
-//! They are those of `onnxruntime_ep_c_api.h` up to API version 24, which is where kernel-based execution providers
-//! begin. The runtime appends to its structs and never reorders them, and it reads nothing after the fields of the
-//! version that a struct of ours states. So these declarations serve every later runtime too, and must not grow
-//! without [`API_VERSION`] growing with them. Where a row has no note, the field came with the struct.
+//! These are the structs of `onnxruntime_ep_c_api.h` up to API version 24, which introduced kernel-based
+//! execution providers. The runtime appends to its structs and never reorders them. It reads no fields that
+//! were added after the version that a struct of this library states. So these declarations work with every
+//! later runtime too, and they must not grow unless [`API_VERSION`] grows with them. A field without a note
+//! was in the first version of its struct.
 //!
-//! Enumerations that the runtime hands over are integers here: a later runtime may have values that a Rust
-//! enumeration does not.
+//! Enumerations that the runtime passes are integers here, because a later runtime may have values that a
+//! Rust enumeration does not have.
 #![expect(non_snake_case, reason = "fields are named as in the header")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -16,16 +17,17 @@ use ort_sys::{
     OrtLogger, OrtNode, OrtSessionOptions, OrtStatusPtr,
 };
 
-/// The version of the runtime's interface that this library is written against, and the oldest it can use.
+/// The version of the runtime's interface that this library is written against. It is also the oldest version
+/// that the library can use.
 pub(crate) const API_VERSION: u32 = 24;
 
-/// The release that this version came with.
+/// The release of ONNX Runtime that introduced this version.
 pub(crate) const OLDEST_RUNTIME: &str = "1.24";
 
 /// The domain of ONNX's own operators.
 pub(crate) const ONNX_DOMAIN: &CStr = c"";
 
-/// What only the runtime can look into.
+/// Declares types whose contents only the runtime can access.
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
@@ -40,7 +42,7 @@ macro_rules! opaque {
 opaque! {
     /// The kernels of an execution provider.
     OrtKernelRegistry
-    /// A kernel's description, in the making.
+    /// A kernel's description that is being built.
     OrtKernelDefBuilder
     /// A kernel's description.
     OrtKernelDef
@@ -48,14 +50,14 @@ opaque! {
     OrtDataType
     /// The list of the nodes that an execution provider takes.
     OrtEpGraphSupportInfo
-    /// Copies between devices.
+    /// Functions that copy between devices.
     OrtDataTransferImpl
 }
 
-/// A function of the runtime's that is not called, or one of ours that need not be there.
+/// A function of the runtime that is not called, or an optional function of this library.
 pub(crate) type Unused = Option<unsafe extern "system" fn()>;
 
-/// `OrtEpApi`: the functions that the runtime offers to execution providers.
+/// `OrtEpApi`, the functions that the runtime offers to execution providers.
 #[repr(C)]
 pub(crate) struct EpApi {
     /// 1.22
@@ -73,7 +75,7 @@ pub(crate) struct EpApi {
         unsafe extern "system" fn(info: *mut OrtEpGraphSupportInfo, node: *const OrtNode) -> OrtStatusPtr,
     /// Contexts of compiled nodes, memory devices and streams (1.23), hardware devices (1.24)
     _devices_and_streams: [Unused; 14],
-    /// 1.24, as is all that follows
+    /// 1.24, as are all functions below
     pub(crate) CreateKernelRegistry:
         unsafe extern "system" fn(registry: *mut *mut OrtKernelRegistry) -> OrtStatusPtr,
     pub(crate) ReleaseKernelRegistry: unsafe extern "system" fn(registry: *mut OrtKernelRegistry),
@@ -105,9 +107,10 @@ pub(crate) struct EpApi {
         types: *const *const OrtDataType,
         count: usize,
     ) -> OrtStatusPtr,
-    /// `KernelDefBuilder_AddInputOutputAliases`: for outputs that are their inputs, unchanged
+    /// `KernelDefBuilder_AddInputOutputAliases`, for outputs that are unchanged inputs
     _aliases: Unused,
-    /// What the runtime's own kernels call `MayInplace`.
+    /// Declares an output that may have the memory of an input, which the runtime's own kernels call
+    /// `MayInplace`.
     pub(crate) KernelDefBuilder_AddInputOutputMutableAliases: unsafe extern "system" fn(
         builder: *mut OrtKernelDefBuilder,
         inputs: *const c_int,
@@ -121,10 +124,10 @@ pub(crate) struct EpApi {
     pub(crate) ReleaseKernelDef: unsafe extern "system" fn(definition: *mut OrtKernelDef),
     /// `KernelDef_Get…`: operator type, domain, versions, execution provider, memory types
     _definition: [Unused; 6],
-    /// The type is an `ONNXTensorElementDataType`; what comes back is the runtime's.
+    /// The element is an `ONNXTensorElementDataType`. The result belongs to the runtime.
     pub(crate) GetTensorDataType:
         unsafe extern "system" fn(element: c_int, data_type: *mut *const OrtDataType) -> OrtStatusPtr,
-    /// NULL where no kernel of the calling execution provider takes the node.
+    /// Returns NULL if no kernel of the calling execution provider takes the node.
     pub(crate) EpGraphSupportInfo_LookUpKernel: unsafe extern "system" fn(
         info: *mut OrtEpGraphSupportInfo,
         node: *const OrtNode,
@@ -139,11 +142,11 @@ pub(crate) type KernelCreateFn = unsafe extern "system" fn(
     kernel: *mut *mut KernelImpl,
 ) -> OrtStatusPtr;
 
-/// `OrtKernelImpl` (1.24): one node's kernel.
+/// `OrtKernelImpl` (1.24), the kernel of one node.
 #[repr(C)]
 pub(crate) struct KernelImpl {
     pub(crate) ort_version_supported: u32,
-    /// The runtime's own; begins as 0.
+    /// Flags that belong to the runtime and begin as 0.
     pub(crate) flags: u32,
     pub(crate) Compute:
         unsafe extern "system" fn(this: *mut KernelImpl, context: *mut OrtKernelContext) -> OrtStatusPtr,
@@ -152,12 +155,12 @@ pub(crate) struct KernelImpl {
     pub(crate) SetSharedPrePackedWeight: Unused,
 }
 
-/// `OrtEp` (1.22): the execution provider of one session.
+/// `OrtEp` (1.22), the execution provider of one session.
 #[repr(C)]
 pub(crate) struct Ep {
     pub(crate) ort_version_supported: u32,
     pub(crate) GetName: unsafe extern "system" fn(this: *const Ep) -> *const c_char,
-    /// 1.23, as is all that follows up to `GetCompiledModelCompatibilityInfo`
+    /// 1.23, as are all functions up to `GetCompiledModelCompatibilityInfo`
     pub(crate) GetCapability: unsafe extern "system" fn(
         this: *mut Ep,
         graph: *const OrtGraph,
@@ -176,11 +179,11 @@ pub(crate) struct Ep {
     /// 1.24
     pub(crate) GetKernelRegistry:
         unsafe extern "system" fn(this: *mut Ep, registry: *mut *const OrtKernelRegistry) -> OrtStatusPtr,
-    /// 1.24; where it is NULL, runs of one session may be concurrent
+    /// 1.24. If it is NULL, the runs of one session may be concurrent.
     pub(crate) IsConcurrentRunSupported: Unused,
 }
 
-/// `OrtEpFactory` (1.22): makes the execution providers of sessions.
+/// `OrtEpFactory` (1.22), which makes the execution providers of sessions.
 #[repr(C)]
 pub(crate) struct EpFactory {
     pub(crate) ort_version_supported: u32,
@@ -204,27 +207,27 @@ pub(crate) struct EpFactory {
         ep: *mut *mut Ep,
     ) -> OrtStatusPtr,
     pub(crate) ReleaseEp: unsafe extern "system" fn(this: *mut EpFactory, ep: *mut Ep),
-    /// 1.23, as is all that follows up to `CreateSyncStreamForDevice`
+    /// 1.23, as are all functions up to `CreateSyncStreamForDevice`
     pub(crate) GetVendorId: unsafe extern "system" fn(this: *const EpFactory) -> u32,
     pub(crate) GetVersion: unsafe extern "system" fn(this: *const EpFactory) -> *const c_char,
     pub(crate) ValidateCompiledModelCompatibilityInfo: Unused,
     pub(crate) CreateAllocator: Unused,
     pub(crate) ReleaseAllocator: Unused,
-    /// Called without a look whether it is there.
+    /// Must not be NULL, because the runtime calls it without a check.
     pub(crate) CreateDataTransfer: unsafe extern "system" fn(
         this: *mut EpFactory,
         transfer: *mut *mut OrtDataTransferImpl,
     ) -> OrtStatusPtr,
     pub(crate) IsStreamAware: unsafe extern "system" fn(this: *const EpFactory) -> bool,
     pub(crate) CreateSyncStreamForDevice: Unused,
-    /// 1.24, as is all that follows
+    /// 1.24, as are all functions below
     pub(crate) GetHardwareDeviceIncompatibilityDetails: Unused,
     pub(crate) CreateExternalResourceImporterForDevice: Unused,
     pub(crate) GetNumCustomOpDomains: Unused,
     pub(crate) GetCustomOpDomains: Unused,
 }
 
-/// What a runtime calls a library's `CreateEpFactories` by (1.22).
+/// The type of `CreateEpFactories`, which a runtime calls in a library (1.22).
 pub(crate) type CreateEpFactoriesFn = unsafe extern "C" fn(
     name: *const c_char,
     base: *const OrtApiBase,
@@ -234,7 +237,7 @@ pub(crate) type CreateEpFactoriesFn = unsafe extern "C" fn(
     count: *mut usize,
 ) -> OrtStatusPtr;
 
-/// What a runtime calls a library's `ReleaseEpFactory` by (1.22).
+/// The type of `ReleaseEpFactory`, which a runtime calls in a library (1.22).
 pub(crate) type ReleaseEpFactoryFn = unsafe extern "C" fn(factory: *mut EpFactory) -> OrtStatusPtr;
 
 #[cfg(test)]
@@ -245,7 +248,7 @@ mod tests {
 
     const WORD: usize = size_of::<usize>();
 
-    /// Places in the header's order of declaration, counted by hand from the header of 1.24.
+    /// The expected offsets are positions in the header of 1.24, counted by hand.
     #[test]
     fn entries_lie_where_the_header_has_them() {
         assert_eq!(offset_of!(EpApi, CreateEpDevice), 0);
@@ -261,8 +264,8 @@ mod tests {
         assert_eq!(offset_of!(EpApi, EpGraphSupportInfo_LookUpKernel), 41 * WORD);
     }
 
-    /// The version and its padding, or the version and the flags, take a word on the 64-bit machines that wheels
-    /// are made for.
+    /// The version and its padding, or the version and the flags, take one word on the 64-bit machines that
+    /// wheels are made for.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn structs_are_those_of_1_24() {

@@ -1,4 +1,4 @@
-//! Types and shapes of tensors before they have values.
+//! The types and shapes of tensors that have no values yet.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
@@ -10,19 +10,21 @@ use ort_sys::OrtTensorTypeAndShapeInfo;
 use crate::runtime::{RuntimeApi, element_type};
 use crate::status::Failure;
 
-/// A tensor's type and shape, as far as the model gives them.
+/// The type and shape of a tensor, as far as the model declares them.
 #[derive(Debug, Default)]
 pub(crate) struct TensorInfo {
     element: Option<ElementType>,
-    /// Its dimensions, if at least their number is known. Names are left out, since no rule reads them.
+    /// The dimensions, if at least their number is known. Names are left out, because no rule reads them.
     shape: Option<Vec<Dimension<'static>>>,
-    /// Whether each dimension is a number or has a name.
+    /// Whether each dimension has a number or a name.
     pub(crate) has_every_dimension: bool,
 }
 
 impl TensorInfo {
+    /// Reads the type and shape of a tensor.
+    ///
     /// # Errors
-    /// The status of a function of the runtime.
+    /// Returns the status of a function of the runtime that fails.
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
@@ -32,31 +34,33 @@ impl TensorInfo {
     ) -> Result<Self, Failure> {
         let (mut code, mut rank) = (0_i32, 0);
         let code_out = (&raw mut code).cast();
-        // SAFETY: `info` is valid by this function's contract, and `code`, of the size that the header's enumeration
-        // has, takes the result (R1).
+        // SAFETY: `info` is valid by this function's contract. `code` takes the result (R1) and has the size
+        // of the header's enumeration.
         runtime.check(unsafe { (runtime.api.GetTensorElementType)(info, code_out) })?;
         // SAFETY: `info` is valid by this function's contract, and `rank` takes the result (R1).
         runtime.check(unsafe { (runtime.api.GetDimensionsCount)(info, &raw mut rank) })?;
         let mut numbers = vec![-1_i64; rank];
-        // SAFETY: `info` is valid by this function's contract, and `numbers` has room for `rank` results (R1).
+        // SAFETY: `info` is valid by this function's contract, and `numbers` has room for `rank` results
+        // (R1).
         runtime.check(unsafe { (runtime.api.GetDimensions)(info, numbers.as_mut_ptr(), rank) })?;
         let mut names = vec![null::<c_char>(); rank];
         // SAFETY: `info` is valid by this function's contract, and `names` has room for `rank` results (R1).
         runtime.check(unsafe { (runtime.api.GetSymbolicDimensions)(info, names.as_mut_ptr(), rank) })?;
         let is_name = |&name: &*const c_char| {
-            // SAFETY: `name` is not NULL, so it is a string of `info`, which ends in a zero byte and lives as long
-            // (R5).
+            // SAFETY: `name` is not NULL, so it is a string of `info`, which ends in a zero byte and lives as
+            // long as `info` (R5).
             !name.is_null() && !unsafe { CStr::from_ptr(name) }.is_empty()
         };
         let mut dimensions = numbers.iter().zip(&names);
         let has_every_dimension = rank > 0 && dimensions.all(|(&number, name)| number >= 0 || is_name(name));
         let dimension = |&number: &i64| usize::try_from(number).map_or(Dimension::Unknown, Dimension::Known);
-        // An unknown rank is described like that of a scalar, and no input of an operator is a scalar.
+        // The runtime describes an unknown rank like that of a scalar, and no input of an operator is a
+        // scalar.
         let shape = (rank > 0).then(|| numbers.iter().map(dimension).collect());
         Ok(Self { element: element_type(code), shape, has_every_dimension })
     }
 
-    /// Returns its type and shape in the terms of the core. Both are unknown for an input that is absent.
+    /// Returns the type and shape as a tensor of the core. Both are unknown for an absent input.
     pub(crate) fn partial(&self) -> PartialTensor<'_> {
         PartialTensor { element: self.element, shape: self.shape.as_deref() }
     }

@@ -12,14 +12,14 @@ use ort_sys::OrtKernelContext;
 use crate::runtime::RuntimeApi;
 use crate::status::discard;
 
-/// The threads of the session that a kernel runs in.
+/// The threads of the session in which a kernel runs.
 pub(crate) struct ParallelFor {
     runtime: RuntimeApi,
     context: *const OrtKernelContext,
 }
 
-// SAFETY: the core calls `broadcast` on the thread that the runtime called the kernel on, where `context` may be
-// used. Other threads share this as a part of the plan and do not use it.
+// SAFETY: the core calls `broadcast` on the thread on which the runtime called the kernel, and `context` may
+// be used there. Other threads share this value as a part of the plan and do not use it.
 unsafe impl Sync for ParallelFor {}
 
 impl ParallelFor {
@@ -32,12 +32,13 @@ impl Executor for ParallelFor {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         let job = Job { work, panicked: Mutex::new(None) };
         let data = (&raw const job).cast_mut().cast();
-        // SAFETY: `self.context` belongs to the call that the kernel is in (R2). The runtime calls `Job::run` only
-        // with `data` and until it returns itself, and `job` lives longer.
+        // SAFETY: `self.context` belongs to the call that the kernel executes (R2). The runtime calls
+        // `Job::run` only with `data` and only until `KernelContext_ParallelFor` returns, and `job` lives
+        // longer.
         let status = unsafe {
             (self.runtime.api.KernelContext_ParallelFor)(self.context, Job::run, thread_count(), 0, data)
         };
-        // The core writes what no thread has written, so a refusal makes the write slower and not wrong.
+        // The core writes what no thread has written, so a refusal makes the write slower but not wrong.
         let _refused = self.runtime.check(status);
         let panicked = job.panicked.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(payload) = panicked {
@@ -46,14 +47,15 @@ impl Executor for ParallelFor {
     }
 }
 
-/// A closure that the runtime passes on as a pointer.
+/// A closure that the runtime passes as a pointer.
 struct Job<'a> {
     work: &'a (dyn Fn() + Sync),
     panicked: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl Job<'_> {
-    /// Runs the work. A panic must not unwind into the runtime, so it is kept for `broadcast` to resume.
+    /// Runs the work. A panic must not unwind into the runtime, so this function stores the panic, and
+    /// `broadcast` resumes it.
     unsafe extern "C" fn run(data: *mut c_void, _index: usize) {
         // SAFETY: `data` points to the job of `broadcast`, which waits until this returns.
         let job = unsafe { &*data.cast::<Job<'_>>() };
@@ -67,10 +69,11 @@ impl Job<'_> {
     }
 }
 
-/// Returns how often the work is called: once for each thread that the machine can run. The runtime does not report how
-/// many its pool has. With fewer, some threads call the work twice, and the second call has nothing to do.
+/// Returns how often the work is called, which is once for each thread that the machine can run. The runtime
+/// does not report the number of threads in its pool. If the pool has fewer, some threads call the work
+/// twice, and the second call has nothing to do.
 fn thread_count() -> usize {
-    // Asking takes several system calls.
+    // The number is cached, because computing it takes several system calls.
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| available_parallelism().map_or(1, usize::from))
 }

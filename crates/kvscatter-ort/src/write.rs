@@ -1,6 +1,7 @@
-//! From two tensors to a write, in four steps: prepare, check the runtime's memory, plan, execute.
+//! Makes a write from two tensors in four steps: prepare, check the runtime's memory, plan, execute.
 //!
-//! Operators get a [`CheckedWrite`], and only that can execute a plan. So no operator can forget a check.
+//! Operators get a [`CheckedWrite`], and only a checked write can execute a plan. So no operator can omit a
+//! check.
 
 use core::ops::Deref;
 use core::ptr;
@@ -13,7 +14,7 @@ use crate::context::{Context, InputTensor};
 use crate::recent::RecentlyPrepared;
 use crate::status::Failure;
 
-/// The writes of one operator.
+/// The recent writes of one operator.
 pub(crate) struct PreparedWrites {
     recent: RecentlyPrepared<Prepared>,
 }
@@ -23,12 +24,12 @@ impl PreparedWrites {
         Self { recent: RecentlyPrepared::new() }
     }
 
-    /// Calls `run` with the write that is prepared for these tensors. If none of the recent ones is, `prepare` makes it
-    /// from their element type and the sizes of both.
+    /// Calls `run` with the write that is prepared for these tensors. If none of the recent writes is for
+    /// them, `prepare` makes a new one from their element type and the sizes of both.
     ///
     /// # Errors
-    /// Those of `prepare` and `run`; [`Error::BufferLength`] if the runtime's memory for such tensors is not what the
-    /// core makes of their type and shapes.
+    /// Returns the errors of `prepare` and `run`, and [`Error::BufferLength`] if the runtime's memory for a
+    /// tensor has another size than the core computes from its type and shape.
     pub(crate) fn with<'a>(
         &self,
         context: &'a Context<'_>,
@@ -47,7 +48,8 @@ impl PreparedWrites {
     }
 }
 
-/// A write that is prepared for the type and the shapes of two tensors, and whose buffer lengths the runtime confirmed.
+/// A write that is prepared for the type and the shapes of two tensors, and whose buffer lengths the runtime
+/// has confirmed.
 pub(crate) struct CheckedWrite<'a> {
     prepared: &'a Prepared,
     context: &'a Context<'a>,
@@ -56,11 +58,11 @@ pub(crate) struct CheckedWrite<'a> {
 }
 
 impl CheckedWrite<'_> {
-    /// Executes a plan of this write. It writes in place if the output has the memory of the cache, and in one pass
-    /// over both otherwise. The output is requested here, after every index has been checked.
+    /// Executes a plan of this write. If the output has the memory of the cache, this writes in place, and
+    /// otherwise in one pass over both. The output is requested here, after every index has been checked.
     ///
     /// # Errors
-    /// The status of a function of the runtime, and errors of the core.
+    /// Returns the status of a function of the runtime that fails, and errors of the core.
     pub(crate) fn write(&self, plan: &WritePlan<'_>) -> Result<(), Failure> {
         let Self { context, cache, update, .. } = *self;
         let geometry = self.prepared.geometry();
@@ -73,17 +75,18 @@ impl CheckedWrite<'_> {
         // No operator here skips samples, so the number of skipped ones is always 0.
         if present == cache.data {
             let cache = buffer(present, geometry.cache_bytes());
-            // SAFETY: tensors are initialised and valid until the call returns, and the output for writes (R2), over the
-            // bytes that `check_memory` compared. With one address for input and output, either the runtime reuses the
-            // input's buffer after its last reader, or the program has bound both to it. The core refuses overlaps with
-            // the update and with positions, which a program may have bound to the same memory.
+            // SAFETY: the input tensors are initialised and valid until the call returns, and the output is
+            // valid for writes (R2). `check_memory` compared the lengths of the buffers. Input and output
+            // have the same address, so the runtime reuses the input's buffer after its last reader, or the
+            // program has bound both to it. The core refuses overlaps with the update and with positions,
+            // which a program may have bound to the same memory.
             let _ = unsafe { plan.write_raw(cache, update) }?;
         } else {
             let past = buffer(cache.data, geometry.cache_bytes());
             let present = buffer(present, geometry.present_bytes());
-            // SAFETY: inputs are initialised and valid until the call returns, and the output for writes (R2), over the
-            // bytes that `check_memory` compared: the output has the type and the shape of the cache. The core refuses overlaps
-            // with the inputs.
+            // SAFETY: the inputs are initialised and valid until the call returns, and the output is valid
+            // for writes (R2). `check_memory` compared the lengths of the buffers, and the output has the
+            // type and the shape of the cache. The core refuses overlaps with the inputs.
             let _ = unsafe { plan.write_present_raw(past, update, present) }?;
         }
         Ok(())
@@ -98,12 +101,13 @@ impl Deref for CheckedWrite<'_> {
     }
 }
 
-/// Returns the element type that both have. The runtime checks it where a model declares both types.
+/// Returns the element type of both tensors. The runtime has checked that they agree if the model declares
+/// both types.
 fn common_element(cache: &InputTensor<'_>, update: &InputTensor<'_>) -> Result<ElementType, Failure> {
     Ok(same_element_type(cache.element()?, update.argument, update.element()?)?)
 }
 
-/// Refuses tensors whose memory, as the runtime computes it, is not as large as the core computes it.
+/// Refuses tensors whose memory, as the runtime computes it, has another size than the core computes.
 fn check_memory(
     context: &Context<'_>,
     geometry: &Geometry,

@@ -1,4 +1,4 @@
-"""What is timed."""
+"""The shapes that are timed."""
 
 import dataclasses
 
@@ -7,20 +7,20 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """float16, the sequence at axis -2."""
+    """A write of float16 with the sequence at axis -2."""
 
     cache: tuple[int, int, int, int]
     rows: int
 
     @property
     def says(self) -> str:
-        """Such as B8 H8 S4096 D128, 1 row."""
+        """Returns a short text such as B8 H8 S4096 D128, 1 row."""
         named = " ".join(f"{name}{size}" for name, size in zip("BHSD", self.cache, strict=True))
         return f"{named}, {self.rows} row{'s' * (self.rows > 1)}"
 
     @property
     def update_bytes(self) -> int:
-        """What has to be moved."""
+        """The number of bytes that a write moves."""
         batch, heads, _, width = self.cache
         return batch * heads * self.rows * width * np.dtype(np.float16).itemsize
 

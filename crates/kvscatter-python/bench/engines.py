@@ -1,4 +1,5 @@
-"""Who writes: mostly a statement, as a program would hold it in its innermost loop, and what it needs."""
+"""The engines that write. Most are a statement, as in the innermost loop of a program, and the names that it
+uses."""
 
 import dataclasses
 import os
@@ -6,7 +7,7 @@ import timeit
 from collections.abc import Callable
 from typing import Any
 
-# Everyone has one thread; JAX reads this when it is imported.
+# Every engine uses one thread. JAX reads this variable when it is imported.
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import jax
@@ -36,14 +37,15 @@ PEERS = [NUMPY, TORCH_SLICES, TORCH_INDEX_PUT, TORCH_INDEX_COPY, ONNX_RUNTIME, J
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """float16 `[batch, heads, capacity, width]` and `[batch, heads, rows, width]`; int64 `[batch]`."""
+    """The arrays: float16 `[batch, heads, capacity, width]` and `[batch, heads, rows, width]`, int64
+    `[batch]`."""
 
     cache: np.ndarray
     update: np.ndarray
     starts: np.ndarray
 
     def slots(self) -> np.ndarray:
-        """The slot of each row, `[batch, rows]`."""
+        """Returns the slot of each row, `[batch, rows]`."""
         return self.starts[:, None] + np.arange(self.update.shape[2])
 
 
@@ -52,20 +54,22 @@ class Engine:
     """One way to write the update into the cache."""
 
     name: str
-    # Nanoseconds of so many calls.
+    # Runs the given number of calls and returns their nanoseconds.
     sample: Callable[[int], float]
-    # The cache as it stands.
+    # Returns the current cache.
     cache: Callable[[], np.ndarray]
 
 
 def statement(name: str, given: Inputs, code: str, **names: Any) -> Engine:
-    """Python that writes `given.cache`, timed without a function around it."""
+    """Makes an engine from Python code that writes `given.cache`. The code is timed without a function call
+    around it."""
     timer = timeit.Timer(code, globals=names)
     return Engine(name, lambda calls: timer.timeit(calls) * 1e9, lambda: given.cache)
 
 
 def ours(given: Inputs) -> list[Engine]:
-    """A prepared write on NumPy arrays, twice; on PyTorch's tensors; and the Rust call behind them."""
+    """Makes a prepared write on NumPy arrays, the same again, one on PyTorch's tensors, and the Rust call
+    inside it."""
     write, code = kvscatter.prepare(given.cache, given.update), "write(cache, update, starts)"
     arrays = {"cache": given.cache, "update": given.update, "starts": given.starts}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -82,7 +86,7 @@ def ours(given: Inputs) -> list[Engine]:
 
 
 def numpy(given: Inputs) -> list[Engine]:
-    """A slice for each sample; without a loop where there is one sample."""
+    """Writes one slice for each sample, without a loop if there is one sample."""
     cache, update, rows = given.cache, given.update, given.update.shape[2]
     starts = given.starts.tolist()
     if len(starts) == 1:
@@ -93,14 +97,14 @@ def numpy(given: Inputs) -> list[Engine]:
 
 
 def pytorch(given: Inputs) -> list[Engine]:
-    """The three ways in place; every index tensor is made beforehand."""
+    """Makes PyTorch's three in-place writes. Every index tensor is made in advance."""
     torch.set_num_threads(1)
     cache, update = torch.from_numpy(given.cache), torch.from_numpy(given.update)
     batch, heads, capacity, width = cache.shape
     slots = torch.from_numpy(given.slots())
     samples, head = torch.arange(batch)[:, None, None], torch.arange(heads)[None, :, None]
     where = (samples, head, slots[:, None, :])
-    # Rows of one long list, since index_copy_ has no index for each sample.
+    # `index_copy_` has no index for each sample, so the cache is one long list of rows.
     rows = ((samples * heads + head) * capacity + slots[:, None, :]).flatten()
     flat = {"cache": cache.view(-1, width), "update": update.view(-1, width), "rows": rows}
     slices = "for i, start in enumerate(starts): cache[i, :, start : start + rows].copy_(update[i])"
@@ -113,7 +117,7 @@ def pytorch(given: Inputs) -> list[Engine]:
 
 
 def onnxruntime(given: Inputs) -> list[Engine]:
-    """Its own kernel for TensorScatter, one buffer bound as past and as present."""
+    """Uses ONNX Runtime's own kernel for TensorScatter, with one buffer bound as past and as present."""
     types = {"past": (TensorProto.FLOAT16, given.cache), "update": (TensorProto.FLOAT16, given.update)}
     types["starts"] = (TensorProto.INT64, given.starts)
     values = [helper.make_tensor_value_info(name, code, array.shape) for name, (code, array) in types.items()]
@@ -129,13 +133,14 @@ def onnxruntime(given: Inputs) -> list[Engine]:
     for name, (_, array) in types.items():
         binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
     binding.bind_output("present", "cpu", 0, np.float16, given.cache.shape, given.cache.ctypes.data)
-    # The runtime's own entry: the Python around it takes as long as a small write.
+    # This calls the runtime's inner function, because the Python code around it takes as long as a small
+    # write.
     names = {"run": session._sess.run_with_iobinding, "binding": binding._iobinding, "keep": (session, given)}
     return [statement(ONNX_RUNTIME, given, "run(binding, None)", **names)]
 
 
 def in_jax(given: Inputs) -> list[Engine]:
-    """`dynamic_update_slice` into a donated cache, which is why the memory is its own."""
+    """Uses `dynamic_update_slice` into a donated cache, so JAX writes its own memory."""
 
     def one(cache: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_slice(cache, update, (0, start, 0))
@@ -154,7 +159,8 @@ def in_jax(given: Inputs) -> list[Engine]:
 
 
 def memcpy(given: Inputs) -> list[Engine]:
-    """As many bytes in one piece, between memory of its own: the limit, and no engine to be checked."""
+    """Copies the same number of bytes in one piece between separate memory. It is the limit, and its result
+    is not checked."""
     return [
         Engine(MEMCPY, lambda calls: _native.time_memcpy(given.update.nbytes, calls), lambda: given.cache)
     ]

@@ -1,4 +1,5 @@
-"""The plot: a case a line, an engine a point, in the colours of docs/performance.md."""
+"""Draws the plot, with a line for each case and a point for each engine, in the colours of
+docs/performance.md."""
 
 import pathlib
 import statistics
@@ -30,13 +31,13 @@ COLORS = {
     engines.JAX: "#bf3989",
 }
 
-# As the other plots, in points of 1/72 inch.
+# These are the sizes of the other plots, in points of 1/72 inch.
 WIDTH, HEIGHT = 760, 380
 LEFT, RIGHT, TOP, BOTTOM = 170, 560, 64, HEIGHT - 56
 
 
 def write(path: pathlib.Path, results: Mapping[Case, Samples]) -> None:
-    """The plot as SVG; the same results make the same file."""
+    """Writes the plot as SVG. The same results give the same file."""
     mpl.rcParams.update({"svg.hashsalt": "kvscatter", "svg.fonttype": "none", "font.family": "sans-serif"})
     figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), facecolor="white")
     figure.text(16 / WIDTH, 1 - 18 / HEIGHT, TITLE, color=INK, size=13, weight="bold", va="center")
@@ -51,7 +52,7 @@ def write(path: pathlib.Path, results: Mapping[Case, Samples]) -> None:
             [min(found.values()), max(found.values())], [place, place], color=GRID, linewidth=1, zorder=1
         )
         axes.barh(place, found[engines.MEMCPY], height=0.9, color=SHADE, zorder=0)
-    # Ours lie over the others.
+    # kvscatter's points are drawn last, over the others.
     for name in reversed(COLORS):
         values, ours = [found[name] for found in medians], name == engines.OURS
         axes.scatter(
@@ -63,7 +64,7 @@ def write(path: pathlib.Path, results: Mapping[Case, Samples]) -> None:
 
 
 def decorate(figure: Figure, cases: list[str]) -> None:
-    """A logarithmic axis with a few ticks, and the names at the right."""
+    """Adds a logarithmic axis with a few ticks, and the names on the right."""
     axes = figure.axes[0]
     axes.set_xscale("log")
     axes.set_yticks(range(len(cases)), cases)

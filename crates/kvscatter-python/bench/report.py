@@ -1,4 +1,4 @@
-"""The tables."""
+"""Writes the tables."""
 
 import pathlib
 import platform
@@ -11,10 +11,11 @@ from cases import Case
 
 Samples = Mapping[str, Sequence[float]]
 
-# Of a prepared call over the Rust call behind it, in nanoseconds.
+# Limits for a prepared call minus the Rust call inside it, in nanoseconds.
 NUMPY_OVERHEAD = 350
 DLPACK_OVERHEAD = 800
-# Of the best peer's time; where that is more than so many times memcpy's, it has to be less than the peer's.
+# The limit for the ratio to the best peer's time. If the peer takes more than `EASY` times memcpy's time,
+# the limit is 1.
 RATIO = 1.03
 EASY = 1.2
 
@@ -22,12 +23,13 @@ BLOCKS = 8
 
 
 def page(results: Mapping[Case, Samples]) -> str:
-    """Both tables and the machine, as Markdown."""
+    """Returns both tables and the machine as Markdown."""
     return "\n\n".join([times(results), targets(results), f"{machine()}.", ""])
 
 
 def times(results: Mapping[Case, Samples]) -> str:
-    """An engine a row, a case a column: the median, and where four out of five rounds lie."""
+    """Returns a table with a row for each engine and a column for each case: the median and the range of
+    four out of five rounds."""
     lines = [f"| | {' | '.join(case.says for case in results)} |", f"|---|{'--:|' * len(results)}"]
     for name in [engines.MEMCPY, engines.RUST, engines.OURS, engines.OURS_DLPACK, *engines.PEERS]:
         cells = [spread(samples[name]) for samples in results.values()]
@@ -36,7 +38,8 @@ def times(results: Mapping[Case, Samples]) -> str:
 
 
 def targets(results: Mapping[Case, Samples]) -> str:
-    """A case a row: what the call from Python adds, and the ratio to the best peer."""
+    """Returns a table with a row for each case: the added time of the call from Python, and the ratio to the
+    best peer."""
     lines = [
         f"| | over the Rust call, at most {NUMPY_OVERHEAD} ns | by DLPack, at most {DLPACK_OVERHEAD} ns "
         "| best peer in place | its time | of its time, at most | A/A spread |",
@@ -60,19 +63,21 @@ def targets(results: Mapping[Case, Samples]) -> str:
 
 
 def overhead(samples: Samples, name: str, limit: float) -> str:
-    """What a call adds to the Rust call, by rounds; what it strays by is in proportion to its own time."""
+    """Returns the time that a call adds to the Rust call, by rounds. Its uncertainty is proportional to the
+    call's own time."""
     value = statistics.median(a - b for a, b in zip(samples[name], samples[engines.RUST], strict=True))
     least, most = (statistics.median(samples[name]) * (strays - 1) for strays in noise(samples))
     return f"{shown(value)}: {judged(limit, value + least, value + most)}"
 
 
 def ratio(samples: Samples, of: str, to: str) -> float:
-    """The median of the ratio, round by round: slow moments of the machine fall on both."""
+    """Returns the median ratio of rounds. A slow moment of the machine affects both times of a round."""
     return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
 
 
 def noise(samples: Samples) -> tuple[float, float]:
-    """The least and the greatest median ratio of the prepared call to itself in blocks of rounds, and 1."""
+    """Returns the smallest and the largest of 1 and the median ratios, by blocks of rounds, of the prepared
+    call to itself."""
     size = len(samples[engines.OURS]) // BLOCKS
     blocks = [
         {name: samples[name][at * size : (at + 1) * size] for name in (engines.OURS, engines.OURS_AGAIN)}
@@ -83,20 +88,20 @@ def noise(samples: Samples) -> tuple[float, float]:
 
 
 def judged(limit: float, least: float, most: float) -> str:
-    """Whether the limit is kept, unless another run may say the opposite."""
+    """Returns whether the limit is met, unless the noise could reverse the result."""
     if most <= limit:
         return "met"
     return "missed" if least > limit else "inside the spread"
 
 
 def spread(samples: Sequence[float]) -> str:
-    """The median, and the first and the last of nine deciles."""
+    """Returns the median, and the first and the last of nine deciles."""
     deciles = statistics.quantiles(samples, n=10)
     return f"{shown(statistics.median(samples))} ({shown(deciles[0])} – {shown(deciles[-1])})"
 
 
 def shown(nanoseconds: float) -> str:
-    """Three digits, in a unit that suits."""
+    """Returns three digits with a suitable unit."""
     for unit, size in (("ms", 1e6), ("µs", 1e3)):
         if abs(nanoseconds) >= size:
             return f"{nanoseconds / size:.3g} {unit}"
@@ -104,7 +109,7 @@ def shown(nanoseconds: float) -> str:
 
 
 def machine() -> str:
-    """The processor, Python, and who was compared."""
+    """Returns the processor, the Python version and the versions of the compared packages."""
     lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", "onnxruntime", "jax"))

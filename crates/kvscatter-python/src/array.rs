@@ -1,4 +1,4 @@
-//! What a Python object is, as the core's types: where its memory lies, what it holds, shape and strides.
+//! Describes a Python object in the core's types: its memory, element type, shape and strides.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use smallvec::SmallVec;
 use crate::element::Element;
 use crate::failure::Failure;
 
-/// Elements along each dimension.
+/// The number of elements along each dimension.
 pub(crate) type Shape = SmallVec<[usize; 6]>;
-/// Elements from one position to the next, along each dimension.
+/// The number of elements between neighbouring positions along each dimension.
 pub(crate) type Strides = SmallVec<[isize; 6]>;
 
-/// What the array is wanted for.
+/// The use of an array in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -32,20 +32,20 @@ pub(crate) struct Array<'py> {
     pub(crate) owner: Owner<'py>,
 }
 
-/// Who keeps the memory alive, unless code that runs takes it away all the same:
-/// [`check_unmoved`](Array::check_unmoved).
+/// The owner that keeps the memory alive. Python code that runs during the call can still move the memory,
+/// so [`check_unmoved`](Array::check_unmoved) checks for this.
 pub(crate) enum Owner<'py> {
     Numpy(Bound<'py, PyUntypedArray>),
     Dlpack {
         object: Bound<'py, PyAny>,
-        /// Dropping it gives the memory back.
+        /// The handle that releases the memory when it is dropped.
         tensor: ImportedDlpack,
     },
-    /// The caller that made the array.
+    /// The function that allocated the array.
     Caller,
 }
 
-/// What a write is prepared for: everything about an array but where it lies.
+/// The description that a write is prepared for: everything about an array except its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) element: Element,
@@ -63,7 +63,7 @@ impl<'py> Array<'py> {
         self.form.element
     }
 
-    /// The NumPy array, if it is one.
+    /// Returns the NumPy array if it is one.
     pub(crate) fn numpy(&self) -> Option<&Bound<'py, PyUntypedArray>> {
         match &self.owner {
             Owner::Numpy(array) => Some(array),
@@ -71,17 +71,18 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// The address of element `[0, 0, …]`.
+    /// Returns the address of element `[0, 0, …]`.
     pub(crate) fn data(&self) -> *mut u8 {
         self.data
     }
 
-    /// Whether both are the same tensor in the same memory.
+    /// Returns whether both are the same tensor in the same memory.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.data == other.data && self.form == other.form
     }
 
-    /// What holds its memory beyond this call, if its library has lent it.
+    /// Returns the handle that keeps the memory alive after this call, if the array was imported through
+    /// DLPack.
     pub(crate) fn into_dlpack(self) -> Option<ImportedDlpack> {
         match self.owner {
             Owner::Dlpack { tensor, .. } => Some(tensor),
@@ -89,26 +90,27 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Its memory, of as many bytes as the core asks for.
+    /// Returns the memory as a buffer of the size that the core requires.
     pub(crate) fn buffer(&self, bytes: Option<usize>) -> RawBuffer {
         self.form.buffer(self.data, bytes)
     }
 
-    /// Its bytes, if nothing lies between them.
+    /// Returns the number of bytes if the array has no gaps.
     pub(crate) fn dense_bytes(&self) -> Result<usize, Failure> {
         let count = self.form.count().filter(|&count| count == self.form.extent());
         let bits = count.and_then(|count| count.checked_mul(self.form.element.bits()));
         Ok(bits.ok_or(Failure::NotContiguous { argument: self.argument })?.div_ceil(8))
     }
 
-    /// Both must hold the same: the first rule of all three specifications.
+    /// Checks that both have one element type, which is the first rule of all three specifications.
     pub(crate) fn check_same_element(&self, cache: &Self) -> Result<(), Failure> {
         self.form.check_same_element(self.argument, &cache.form)
     }
 }
 
 impl Form {
-    /// Strides along dimensions of one element or none lead nowhere, and become those of a dense array.
+    /// Makes a form. The stride of a dimension with at most one element has no effect, so it becomes that of
+    /// a dense array.
     pub(crate) fn new(element: Element, shape: Shape, mut strides: Strides) -> Self {
         let mut step = Some(1_isize);
         let mut dense = true;
@@ -123,7 +125,7 @@ impl Form {
         Self { element, shape, strides, dense }
     }
 
-    /// Row-major, without gaps.
+    /// Makes the form of a row-major array without gaps.
     pub(crate) fn dense(element: Element, shape: Shape) -> Self {
         let mut strides: Strides = shape.iter().map(|_| 0).collect();
         let mut step = 1_isize;
@@ -134,7 +136,7 @@ impl Form {
         Self { element, shape, strides, dense: true }
     }
 
-    /// Whether it is dense and has more than one element.
+    /// Returns whether the array is dense and has more than one element.
     pub(crate) fn has_neighbours(&self) -> bool {
         self.dense && self.shape.iter().any(|&size| size > 1)
     }
@@ -150,7 +152,8 @@ impl Form {
         Layout::strided(&self.shape, &self.strides).with_offset(self.offset())
     }
 
-    /// Elements from the beginning of the buffer to element `[0, 0, …]`: a whole number of bytes.
+    /// Returns the number of elements before element `[0, 0, …]` in the buffer. It is a whole number of
+    /// bytes.
     fn offset(&self) -> usize {
         if self.dense {
             return 0;
@@ -159,7 +162,8 @@ impl Form {
         if self.element.bits() < 8 { least.next_multiple_of(2) } else { least }
     }
 
-    /// Elements, if they can be counted: a description of an array may have any sizes.
+    /// Returns the number of elements, or `None` if it overflows, because a description of an array may
+    /// contain any sizes.
     pub(crate) fn count(&self) -> Option<usize> {
         if self.shape.contains(&0) {
             return Some(0);
@@ -167,7 +171,7 @@ impl Form {
         self.shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size))
     }
 
-    /// Elements from the beginning of the buffer to the end of the last one.
+    /// Returns the number of elements from the beginning of the buffer to the end of the last element.
     pub(crate) fn extent(&self) -> usize {
         if self.shape.contains(&0) {
             return 0;
@@ -175,11 +179,12 @@ impl Form {
         let reach =
             |(&size, &stride): (&usize, &isize)| size.wrapping_sub(1).wrapping_mul(stride.unsigned_abs());
         let ahead = self.shape.iter().zip(&self.strides).filter(|(_, stride)| **stride > 0).map(reach);
-        // An array that exists ends inside the address space.
+        // This cannot overflow for an array that exists, because such an array ends inside the address
+        // space.
         ahead.fold(self.offset().wrapping_add(1), usize::wrapping_add)
     }
 
-    /// The offsets of all elements in the buffer, in row-major order.
+    /// Returns the offsets of all elements in the buffer, in row-major order.
     pub(crate) fn offsets(&self) -> impl Iterator<Item = usize> {
         let count = if self.shape.contains(&0) { 0 } else { self.shape.iter().product() };
         let dims: Vec<_> = self.shape.iter().zip(&self.strides).rev().collect();
@@ -206,7 +211,7 @@ impl Form {
         Err(Failure::DtypeMismatch { argument, element: self.element, cache: cache.element })
     }
 
-    /// Whether an array can take the functional form of a write into this one.
+    /// Checks that an array can receive the result of a functional write into this one.
     pub(crate) fn check_out(&self, out: &Array<'_>) -> Result<(), Failure> {
         let argument = out.argument;
         out.form.check_same_element(argument, self)?;
@@ -217,7 +222,7 @@ impl Form {
         if out.form.dense { Ok(()) } else { Err(Failure::NotContiguous { argument }) }
     }
 
-    /// Whether an array is what a write was prepared for.
+    /// Checks that an array has the form that a write was prepared for.
     pub(crate) fn check_prepared(&self, array: &Array<'_>, pair: usize) -> Result<(), Failure> {
         self.check_prepared_type(array, pair)?;
         let Array { argument, form: got, .. } = array;
@@ -233,7 +238,7 @@ impl Form {
         Ok(())
     }
 
-    /// The part of this that is about its type.
+    /// Checks that an array has the element type that a write was prepared for.
     pub(crate) fn check_prepared_type(&self, array: &Array<'_>, pair: usize) -> Result<(), Failure> {
         let Array { argument, form: got, .. } = array;
         if got.element == self.element {

@@ -1,4 +1,4 @@
-//! The oracle's adversarial cases, of which those come that the Python functions can express.
+//! The oracle's adversarial cases, limited to those that the Python functions can express.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,30 +10,30 @@ use pyo3::types::PyBytes;
 
 use crate::reference::{Answer, TooLarge};
 
-/// Cases that are passed over in a row before it is taken that there is none: several times all pairs of an idea
-/// and an element type.
+/// The number of rejected cases in a row after which the iterator ends, because no case seems to match. This
+/// is several times the number of pairs of an idea and an element type.
 const PATIENCE: usize = 16_000;
 
-/// An endless run of cases, ended by the caller or where nothing fits any more.
+/// An endless iterator of cases. The caller ends it, or it ends if no case matches any more.
 #[pyclass(frozen, module = "kvscatter._native")]
 pub(crate) struct OracleCases {
     all: Mutex<Box<dyn Iterator<Item = Case> + Send>>,
     filter: CaseFilter,
 }
 
-/// Which cases are asked for.
+/// The cases that are requested.
 struct CaseFilter {
-    /// Operators by the names of their functions.
+    /// The operators, by the names of their functions.
     operators: Vec<String>,
-    /// ONNX names of the cache's element types.
+    /// The ONNX names of the cache's element types.
     elements: Vec<String>,
-    /// ONNX names of the types that there are NumPy types for.
+    /// The ONNX names of the types that have a NumPy type.
     available: Vec<String>,
-    /// `lengths`, `out_of_range`, `negative_index`: arguments of ours that may be used.
+    /// The arguments of kvscatter that may be used: `lengths`, `out_of_range` and `negative_index`.
     extensions: Vec<String>,
 }
 
-/// A case as Python unpacks it.
+/// A case in the form that Python unpacks.
 #[derive(IntoPyObject)]
 struct PythonCase<'py> {
     name: String,
@@ -56,7 +56,7 @@ struct PythonCase<'py> {
     answer: Answer,
 }
 
-/// Elements as the oracle stores them: 4-bit ones packed, the first in the low nibble.
+/// Elements as the oracle stores them, with 4-bit elements packed and the first in the low nibble.
 #[derive(IntoPyObject)]
 enum Stored<'py> {
     Bytes(Bound<'py, PyBytes>),
@@ -83,7 +83,7 @@ impl OracleCases {
 
     fn __next__<'py>(&self, py: Python<'py>) -> Option<PythonCase<'py>> {
         let next = py.detach(|| {
-            // What a thread that panicked left is an iterator like any other.
+            // The iterator is still usable after a thread has panicked.
             let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             let case = all.by_ref().take(PATIENCE).find(|case| self.filter.takes(case))?;
             drop(all);
@@ -92,7 +92,7 @@ impl OracleCases {
         });
         match next? {
             (case, Ok(answer)) => Some(PythonCase::of(py, case, answer)),
-            // The oracle's own cases are small.
+            // This does not happen, because the oracle's own cases are small.
             (_, Err(TooLarge)) => None,
         }
     }
@@ -107,7 +107,8 @@ impl CaseFilter {
                 ("tensor_scatter", (lengths.is_some(), skips(operator.out_of_range), reject))
             }
             Call::KvCacheUpdate { operator, update_lengths, lengths, .. } => {
-                // A function that tells the form by the presence of `updateLengths` cannot be asked for the other.
+                // The function sees from `updateLengths` whether the update is packed. It cannot express the
+                // other combinations.
                 if (operator.update_form == UpdateForm::Packed) != update_lengths.is_some() {
                     return false;
                 }

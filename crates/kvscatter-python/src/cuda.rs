@@ -1,4 +1,4 @@
-//! Writes on CUDA devices: prepared once with everything that has an address, launched on the stream that is current.
+//! Writes on CUDA devices: prepared once with all of their addresses, and launched on the current stream.
 
 mod arguments;
 mod array;
@@ -22,8 +22,9 @@ use lists::ListArguments;
 use operator::{ASCEND, ONNX, PRESENT, SLOTS, TENSORRT};
 pub(crate) use write::{CudaStatus, CudaWrite};
 
-/// The CUDA version that the driver of this machine supports: 1000 * major + 10 * minor. The driver is loaded for it and
-/// not initialised, so that a process that has asked may still fork.
+/// Returns the CUDA version that this machine's driver supports, as 1000 * major + 10 * minor.
+///
+/// This loads the driver but does not initialise it, so the process may still fork afterwards.
 ///
 /// Raises:
 ///     CudaError: There is no driver.
@@ -32,31 +33,34 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
     driver::load(py)?.driver_version().map_err(|refused| error::raise(py, &ONNX, refused))
 }
 
-/// Prepares ONNX `TensorScatter` in place, into many caches at the same positions: the keys and values of a layer, or of
-/// all layers.
+/// Prepares ONNX `TensorScatter` in place, for many caches at the same positions: one layer's keys and
+/// values, or all layers.
 ///
-/// Every array has its address from now on: what changes is what they hold. The write keeps them alive. Nothing is asked
-/// of the device but its kernels, once per process.
+/// The addresses of the arrays are fixed from now on, and only their contents may change. The write keeps
+/// the arrays alive. The only work on the device is to load the kernels, once per process.
 ///
 /// Args:
-///     pairs: Each cache and its update, all of one form: arrays on the current CUDA device, of PyTorch, CuPy, JAX (which
-///         are never written) or any library with `__dlpack__` or `__cuda_array_interface__`.
-///     write_indices: The first slot written, one per sample: int32 or int64 on the device. Where it is left away, all
-///         begin at slot 0, which linear mode allows.
-///     lengths: Rows of each sample that are real, likewise: padding after them is not written. An extension of ours.
+///     pairs: Each cache and its update, all of one form. They are arrays on the current CUDA device, of
+///         PyTorch, CuPy, JAX or any library with `__dlpack__` or `__cuda_array_interface__`. JAX arrays are
+///         never written.
+///     write_indices: The first slot written, one per sample, as int32 or int64 on the device. By default
+///         all samples begin at slot 0.
+///     lengths: The number of rows of each sample that are not padding, as int32 or int64 on the device.
+///         Padding after them is not written. This is an extension of kvscatter.
 ///     axis, mode, negative_index: Those of `tensor_scatter_`.
-///     skip_all: Whether a launch with any bad index writes nothing, instead of leaving out the samples that have one.
-///     status: 16 bytes on the device, 8-byte aligned and zero, in which launches report bad indices. By default PyTorch
-///         or CuPy makes them, whichever has made the first cache.
+///     skip_all: Whether a launch with any bad index writes nothing. By default it leaves out the samples
+///         with a bad index.
+///     status: 16 zero bytes on the device, aligned to 8 bytes, in which launches report bad indices. By
+///         default the library of the first cache allocates them, if that is PyTorch or CuPy.
 ///
 /// Returns:
-///     A `Write`: `launch()` it every step.
+///     A `Write`, whose `launch()` is called in every step.
 ///
 /// Raises:
-///     CudaError: No driver, no context that is current on this thread, or one that refuses.
-///     DeviceError: An array that lies elsewhere.
-///     ElementTypeError, ShapeError, OptionError, PositionError, ArrayError: As `tensor_scatter_`, and for lists of
-///         another type, alignment or number of values.
+///     CudaError: There is no driver, this thread has no current context, or the driver returns an error.
+///     DeviceError: An array is on another device.
+///     ElementTypeError, ShapeError, OptionError, PositionError, ArrayError: As `tensor_scatter_`, and for
+///         lists of another type, alignment or number of values.
 #[pyfunction]
 #[pyo3(signature = (pairs, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
 #[pyo3(text_signature = "(pairs, write_indices=None, *, lengths=None, axis=-2, mode='linear', \
@@ -77,15 +81,17 @@ pub(crate) fn prepare(
     arguments::prepare(&ONNX, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
-/// Prepares the functional form of ONNX `TensorScatter`: each present becomes its past with the update in it, in one pass.
+/// Prepares the functional form of ONNX `TensorScatter`: copies each past to its present, with the update in
+/// it, in one pass.
 ///
 /// Args:
-///     triples: Each past, its update and its present, which is written whole: dense and of the past's shape.
-///     write_indices, lengths, axis, mode, negative_index, skip_all, status: Those of `prepare`. The present
-///         of a sample with a bad index is its past.
+///     triples: Each past, its update and its present. The present is dense, has the past's shape and is
+///         written completely.
+///     write_indices, lengths, axis, mode, negative_index, skip_all, status: Those of `prepare`. A sample
+///         with a bad index is copied from its past without the update.
 ///
 /// Raises:
-///     As `prepare`.
+///     Error: As `prepare`.
 #[pyfunction]
 #[pyo3(signature = (triples, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
 #[pyo3(text_signature = "(triples, write_indices=None, *, lengths=None, axis=-2, mode='linear', \
@@ -106,18 +112,19 @@ pub(crate) fn prepare_present(
     arguments::prepare(&PRESENT, triples, CommonArguments { lists, skip_all, status }, check)
 }
 
-/// Prepares TensorRT `KVCacheUpdate` into many caches at the same positions: padded, or packed where `updateLengths` is
-/// given.
+/// Prepares TensorRT `KVCacheUpdate` for many caches at the same positions. Updates are padded, or packed
+/// with `updateLengths`.
 ///
 /// Args:
-///     pairs: Each cache and its update, as `kv_cache_update_` takes them, on the current CUDA device.
-///     writeIndices: The first slot written, one per sample of the update: int32 or int64 on the device.
-///     updateLengths: Where each sample's rows begin in packed updates: cumulative from 0, one more than samples; int32
-///         or int64 on the device. A launch whose values are no such list writes nothing.
+///     pairs: Each cache and its update, as for `kv_cache_update_`, on the current CUDA device.
+///     writeIndices: The first slot written, one per sample of the update, as int32 or int64 on the device.
+///     updateLengths: The beginning of each sample's rows in packed updates, cumulative from 0, as int32 or
+///         int64 on the device. It has one value more than there are samples. A launch writes nothing if the
+///         values are not such a list.
 ///     lengths, skip_all, status: Those of `prepare`.
 ///
 /// Raises:
-///     As `prepare`.
+///     Error: As `prepare`.
 #[pyfunction]
 #[pyo3(signature = (pairs, writeIndices, updateLengths=None, *, lengths=None, skip_all=false, status=None))]
 #[expect(non_snake_case, reason = "TensorRT's spelling")]
@@ -138,17 +145,18 @@ pub(crate) fn prepare_kv_cache_update(
     arguments::prepare(&TENSORRT, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
-/// Prepares Ascend ATB `KVCacheOperation` into one layer of many caches, whose number is on the device too.
+/// Prepares Ascend ATB `KVCacheOperation` for one layer of many caches. The number of the layer is on the
+/// device too.
 ///
 /// Args:
-///     pairs: Each `past` and its `newKv`, as `kv_cache_operation_` takes them, on the current CUDA device.
-///     layerId: The layer: one int32 on the device.
-///     tokenOffset: The length after the write, one per batch: int32 or int64 on the device.
-///     seqLen: The tokens of each batch, likewise.
+///     pairs: Each `past` and its `newKv`, as for `kv_cache_operation_`, on the current CUDA device.
+///     layerId: The layer, as one int32 on the device.
+///     tokenOffset: The length after the write, one per batch, as int32 or int64 on the device.
+///     seqLen: The number of tokens of each batch, as int32 or int64 on the device.
 ///     lengths, skip_all, status: Those of `prepare`.
 ///
 /// Raises:
-///     As `prepare`.
+///     Error: As `prepare`.
 #[pyfunction]
 #[pyo3(signature = (pairs, layerId, tokenOffset, seqLen, *, lengths=None, skip_all=false, status=None))]
 #[expect(non_snake_case, reason = "Ascend's spelling")]
@@ -168,18 +176,19 @@ pub(crate) fn prepare_kv_cache_operation(
     arguments::prepare(&ASCEND, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
-/// Prepares a write of tokens to one slot each, as engines with paged caches make it.
+/// Prepares a write of each token to one slot, as engines with paged caches do it.
 ///
 /// Args:
-///     pairs: Each cache, `[1, slots, ...]`, and its update, `[1, tokens, ...]`, on the current CUDA device: views of what
-///         a paged engine holds.
-///     slot_mapping: The slot of each token: int32 or int64 on the device. A negative one leaves its token out, and is not
-///         bad. Two tokens with one slot leave either's bytes there, and possibly some of each.
+///     pairs: Each cache `[1, slots, ...]` and its update `[1, tokens, ...]`, on the current CUDA device.
+///         They are views of the memory of a paged engine.
+///     slot_mapping: The slot of each token, as int32 or int64 on the device. A negative slot leaves the
+///         token out and is not an error. If two tokens have the same slot, the slot may contain bytes of
+///         both.
 ///     axis: The dimension of slots and tokens.
 ///     skip_all, status: Those of `prepare`.
 ///
 /// Raises:
-///     As `prepare`.
+///     Error: As `prepare`.
 #[pyfunction]
 #[pyo3(signature = (pairs, slot_mapping, *, axis=1, skip_all=false, status=None))]
 pub(crate) fn prepare_slots(

@@ -1,5 +1,5 @@
-//! Tensors of other libraries, through DLPack: without a copy, and without a word of their own API but for what
-//! DLPack cannot express.
+//! Imports tensors of other libraries through DLPack, without a copy. The libraries' own interfaces are used
+//! only for properties that DLPack cannot express.
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDevice, DLDeviceType, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
@@ -29,7 +29,8 @@ pub(crate) fn array<'py>(
     described(object, tensor, argument, access, MemoryKind::Host).map(|(array, _)| array)
 }
 
-/// An array on a CUDA device, and the number of the device. No stream waits for another: see [`capsule`].
+/// Imports an array on a CUDA device, and returns the number of the device. No stream waits for another, see
+/// [`capsule`].
 pub(crate) fn on_cuda<'py>(
     object: &Bound<'py, PyAny>,
     argument: &'static str,
@@ -40,7 +41,7 @@ pub(crate) fn on_cuda<'py>(
     described(object, tensor, argument, access, MemoryKind::Cuda)
 }
 
-/// The same array once more, where its library tells without running Python code.
+/// Imports the same array again if its library can do so without running Python code.
 pub(crate) fn reimport<'py>(
     object: &Bound<'py, PyAny>,
     argument: &'static str,
@@ -64,7 +65,7 @@ fn described<'py>(
         return Err(Failure::Tensor { argument, why: "is exported as a copy: a write would be lost" }.into());
     }
     let unreadable = |why: dlpark::tensor::Error| match why {
-        // PyTorch exports a tensor that stands for others, or for one of another time, as an address of 0.
+        // PyTorch exports tensors without memory, such as those of a trace, with the address 0.
         dlpark::tensor::Error::NullData if is_of(object, "torch") => Failure::NoMemory {
             argument,
             class: class_name(&object.get_type()),
@@ -84,7 +85,7 @@ fn described<'py>(
 }
 
 fn shape(tensor: &TensorRef<'_>) -> crate::array::Shape {
-    // `validate` has seen that none is negative.
+    // `validate` has checked that no size is negative.
     tensor.shape().iter().map(|&size| usize::try_from(size).unwrap_or(usize::MAX)).collect()
 }
 
@@ -93,7 +94,8 @@ fn strides(tensor: &TensorRef<'_>) -> Result<crate::array::Strides, dlpark::tens
     Ok(strides.iter().map(|&stride| isize::try_from(stride).unwrap_or(isize::MAX)).collect())
 }
 
-/// By the C functions of DLPack 1.3, where the library has them: the Python ones take microseconds.
+/// Imports through the C functions of DLPack 1.3 if the library has them, because the Python functions take
+/// microseconds.
 fn exchanged(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Option<ImportedDlpack>> {
     let object = object.as_borrowed();
     let refused = |error| refused(&object, argument, error);
@@ -118,10 +120,12 @@ fn import(object: &Bound<'_, PyAny>, argument: &'static str, kind: MemoryKind) -
     from_dlpack(capsule.as_borrowed(), None, None).map_err(|error| refused(&object, argument, error))
 }
 
-/// `__dlpack__` without a copy. Libraries that do not know one of the words have no way to copy either, or no flags.
+/// Calls `__dlpack__` without a copy. A library that does not accept one of the keywords cannot copy, or has
+/// no flags.
 ///
-/// On a device no stream is to wait (-1): nothing is read before a launch, which goes to the stream that the caller has
-/// ordered. JAX takes -1 for a stream's address, and waits itself where it is given none.
+/// On a device, the stream -1 means that no stream waits. Nothing is read before a launch, and the caller
+/// has ordered the stream of the launch. JAX takes -1 for a stream's address. Without the keyword, JAX waits
+/// itself.
 fn capsule<'py>(object: &Bound<'py, PyAny>, kind: MemoryKind) -> PyResult<Bound<'py, PyAny>> {
     const NO_STREAM_WAITS: i32 = -1;
     let py = object.py();
@@ -143,7 +147,8 @@ fn capsule<'py>(object: &Bound<'py, PyAny>, kind: MemoryKind) -> PyResult<Bound<
     method.call((), Some(&plain))
 }
 
-/// What a library raises when it cannot export; its first line, since PyTorch adds a stack trace.
+/// Converts the exception of a library that cannot export. Only the first line is kept, because PyTorch adds
+/// a stack trace.
 fn refused(object: &Bound<'_, PyAny>, argument: &'static str, error: PyErr) -> PyErr {
     let py = object.py();
     let is_a_refusal = error.is_instance_of::<PyBufferError>(py)
@@ -179,8 +184,8 @@ fn check_device(device: DLDevice, argument: &'static str, kind: MemoryKind) -> R
     Err(Failure::Device { argument, device: name, is: Some(got), wanted: kind })
 }
 
-/// What DLPack has no word for: that an array is immutable although its memory is not, and what PyTorch keeps beside
-/// the memory.
+/// Checks properties that DLPack cannot express. An array can be immutable although its memory is not, and
+/// PyTorch tensors have properties besides their memory.
 fn check_library(
     object: &Bound<'_, PyAny>,
     argument: &'static str,
@@ -189,7 +194,7 @@ fn check_library(
 ) -> PyResult<()> {
     let library = library(object)?;
     let immutable = match &*library {
-        // What else there is in it, such as its shapes, is no array.
+        // Other objects of PyTorch, such as its shapes, are not arrays.
         "torch" if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
             return torch::check(object, argument);
         }
@@ -209,7 +214,8 @@ fn check_library(
     }
 }
 
-/// What JAX calls a function with while it compiles or transforms it.
+/// Returns whether the object is a tracer, which JAX passes to a function while it compiles or transforms
+/// the function.
 fn is_tracer(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static TRACER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     object.is_instance(TRACER.import(object.py(), "jax.core", "Tracer")?)
@@ -219,7 +225,7 @@ fn is_of(object: &Bound<'_, PyAny>, name: &str) -> bool {
     library(object).is_ok_and(|library| library == name)
 }
 
-/// The package that an object's class is of.
+/// Returns the package of an object's class.
 pub(crate) fn library(object: &Bound<'_, PyAny>) -> PyResult<String> {
     let module = object.get_type().getattr(intern!(object.py(), "__module__"))?;
     let module: String = module.extract().unwrap_or_default();

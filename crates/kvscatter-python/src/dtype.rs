@@ -1,4 +1,4 @@
-//! NumPy's and DLPack's names for an element, as the core's types.
+//! Converts NumPy's and DLPack's element types to the core's types.
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::DLDataType;
@@ -10,7 +10,7 @@ use crate::element::{Element, Storage};
 use crate::failure::Failure;
 
 impl Element {
-    /// What NumPy calls a `dtype`.
+    /// Converts a NumPy `dtype`.
     pub(crate) fn of_descr(descr: &Bound<'_, PyArrayDescr>, argument: &'static str) -> PyResult<Self> {
         let unknown = || Failure::Dtype { argument, dtype: descr.to_string() };
         if descr.is_native_byteorder() == Some(false) {
@@ -35,7 +35,8 @@ impl Element {
         }
     }
 
-    /// Those of ml_dtypes, by name: they are registered at run time and have no number of their own.
+    /// Converts a type of ml_dtypes by its name. These types are registered at run time and have no fixed
+    /// number.
     fn of_ml_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Self>> {
         let class = descr.typeobj();
         if class.module()? != "ml_dtypes" {
@@ -72,5 +73,5 @@ impl Element {
     }
 }
 
-/// NumPy numbers its own types below this.
+/// The first number of types that are not built into NumPy.
 const FIRST_USER_TYPE: i32 = 256;

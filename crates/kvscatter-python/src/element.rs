@@ -1,11 +1,11 @@
-//! What an array holds: the core's type, and how it is stored.
+//! The element of an array: its type in the core, and its storage.
 
 use std::fmt;
 
 use dlpark::ffi::{DLDataType, DLDataTypeCode};
 use kvscatter::{DlpackType, ElementType};
 
-/// What an array holds, and how: two arrays with the same `Element` can be copied into each other.
+/// The type and the storage of an element. Arrays with the same `Element` can be copied into each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Element {
     pub(crate) ty: ElementType,
@@ -14,11 +14,11 @@ pub(crate) struct Element {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// As the core stores it: 4-bit values packed two to a byte.
+    /// The core's own storage, with 4-bit values packed two to a byte.
     Native,
     /// One 4-bit value per byte, as in ml_dtypes.
     Padded,
-    /// Two 4-bit values that the array counts as one element, as in PyTorch's `float4_e2m1fn_x2`.
+    /// Two 4-bit values that count as one element, as in PyTorch's `float4_e2m1fn_x2`.
     Pair,
 }
 
@@ -27,7 +27,8 @@ impl Element {
         Self { ty, storage: Storage::Native }
     }
 
-    /// The type that the core gets: data moves by width, and a 4-bit element that fills a byte moves as a byte.
+    /// Returns the type that the core receives. Data moves by width, so a 4-bit element that fills a byte
+    /// moves as a byte.
     pub(crate) const fn stored(self) -> ElementType {
         match self.storage {
             Storage::Native => self.ty,
@@ -35,7 +36,7 @@ impl Element {
         }
     }
 
-    /// Bits from one element to the next; a string is a pointer.
+    /// Returns the number of bits between neighbouring elements. A string is a pointer.
     pub(crate) fn bits(self) -> usize {
         self.stored().bits().unwrap_or(usize::BITS as usize)
     }
@@ -44,7 +45,7 @@ impl Element {
         self.ty == ElementType::String
     }
 
-    /// The type that DLPack calls this, for arrays that are made here.
+    /// Returns the DLPack type, for arrays that this crate allocates.
     pub(crate) fn dlpack(self) -> Option<DLDataType> {
         let lanes = if self.storage == Storage::Pair { 2 } else { 1 };
         let DlpackType { code, bits, .. } = self.ty.dlpack()?;

@@ -1,4 +1,4 @@
-//! The core's errors as exceptions: a class for people who catch, a kind and fields for programs that look.
+//! Turns the core's errors into exceptions. Each has a class to catch, and a kind and fields to inspect.
 
 use kvscatter::error::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 use kvscatter::{Argument, ElementType, Error};
@@ -19,18 +19,18 @@ pub(crate) enum Class {
     Cuda,
 }
 
-/// What an attribute of an exception holds.
+/// The value of an exception's attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Int(i64),
     Size(usize),
-    /// An integer that no type here holds, in decimal.
+    /// An integer that does not fit any type here, in decimal.
     Digits(String),
     Name(String),
     Sizes(&'static [usize]),
 }
 
-/// An exception of this package. `kind` and the names of fields are in `snake_case`.
+/// Makes an exception of this package. `kind` and the names of fields are in `snake_case`.
 #[cold]
 pub(crate) fn raise(
     py: Python<'_>,
@@ -46,7 +46,7 @@ pub(crate) fn raise(
             match field {
                 Field::Int(value) => attributes.set_item(name, value)?,
                 Field::Size(value) => attributes.set_item(name, value)?,
-                // No field has a number that is too long for Python to print.
+                // This does not fail, because no field has more digits than Python converts.
                 Field::Digits(value) => {
                     let number = py.get_type::<PyInt>().call1((value,));
                     number.map_or(Ok(()), |number| attributes.set_item(name, number))?;
@@ -57,14 +57,14 @@ pub(crate) fn raise(
         }
         class.python(py)?.call((message, kind, argument), Some(&attributes))
     };
-    // An error in making the exception is raised instead of it.
+    // If making the exception fails, that error is raised instead.
     exception().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// How an error of the core becomes an exception.
+/// A function that turns an error of the core into an exception.
 pub(crate) type Refuse = fn(Python<'_>, Error) -> PyErr;
 
-/// The exception for an error of the core in a functional form, whose result is called `out`.
+/// Makes the exception for an error of the core in a functional write, whose result is called `out`.
 #[cold]
 pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -74,7 +74,7 @@ pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// The exception for an error of the core in a write in place, whose cache is called `cache`.
+/// Makes the exception for an error of the core in an in-place write, whose cache is called `cache`.
 #[cold]
 pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -84,7 +84,8 @@ pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// The exception for an error of the core in a functional form on a device, whose result is given.
+/// Makes the exception for an error of the core in a functional write on a device, whose result is an
+/// argument.
 #[cold]
 pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -95,7 +96,7 @@ pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// The exception for an error of the core in a write by slots.
+/// Makes the exception for an error of the core in a write by slots.
 #[cold]
 pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -103,7 +104,7 @@ pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
         Argument::WriteIndices => "slot_mapping",
         other => other.name(),
     };
-    // Caches that are lists of slots, or of blocks, lack the dimension that all have first.
+    // Caches that are plain lists of slots or blocks lack the first dimension, which the functions require.
     let details = error.details();
     let is_first = match details.kind {
         ErrorKind::DimensionMismatch => details.index == Some(0),
@@ -114,14 +115,15 @@ pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, advice)
 }
 
-/// The exception for an error of the core in an operator whose arguments Python calls as its document does.
+/// Makes the exception for an error of the core in an operator whose arguments have the names of the
+/// specification.
 #[cold]
 pub(crate) fn core_as_named(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, Argument::name, "")
 }
 
-/// The exception for an error about one value of an argument that the core does not name: `start`, of a sample if there
-/// are many.
+/// Makes the exception for an error about one value of an argument that the core does not name, such as
+/// `start`. `sample` is the index if there are many values.
 #[cold]
 pub(crate) fn core_of_sample(py: Python<'_>, error: Error, argument: &str, sample: Option<usize>) -> PyErr {
     let details = error.details();
@@ -136,7 +138,7 @@ pub(crate) fn core_of_sample(py: Python<'_>, error: Error, argument: &str, sampl
     raise(py, details.kind.class().into(), details.kind.name(), Some(argument), message, &fields)
 }
 
-/// Advice on what a caller may do follows the core's message.
+/// Appends advice for the caller to the core's message.
 fn raise_core(py: Python<'_>, error: Error, name: fn(Argument) -> &'static str, advice: &str) -> PyErr {
     let details = error.details();
     let message = format!("{}{advice}", error.display_with(name));
@@ -148,7 +150,7 @@ fn raise_core(py: Python<'_>, error: Error, name: fn(Argument) -> &'static str, 
 /// The name, the class and the fields of a kind of error.
 type Kind<'py> = (&'static str, Bound<'py, PyType>, Vec<&'static str>);
 
-/// Describes every kind of error that the core has, for tests.
+/// Lists every kind of error of the core, for tests.
 #[pyfunction]
 pub(crate) fn error_kinds(py: Python<'_>) -> PyResult<Vec<Kind<'_>>> {
     let describe = |kind: &ErrorKind| {
@@ -158,7 +160,7 @@ pub(crate) fn error_kinds(py: Python<'_>) -> PyResult<Vec<Kind<'_>>> {
     ErrorKind::ALL.iter().map(describe).collect()
 }
 
-/// The name of a field in Python, where `with` is a keyword.
+/// Returns the name of a field in Python, where `with` is a keyword.
 fn attribute(field: &'static str) -> &'static str {
     if field == "with" { "with_" } else { field }
 }
@@ -171,7 +173,7 @@ fn fields_of(details: &ErrorDetails, name: fn(Argument) -> &'static str) -> Vec<
             ErrorField::Argument(argument) => Field::Name(name(argument).to_owned()),
             ErrorField::Element(element) => element.into(),
             ErrorField::Sizes(sizes) => Field::Sizes(sizes),
-            // The element types that an operator takes are in the message.
+            // The message lists the element types that an operator accepts.
             _ => return None,
         };
         Some((attribute(field_name), field))
@@ -233,7 +235,7 @@ impl From<String> for Field {
     }
 }
 
-/// An element type is a field by the name that it has in NumPy.
+/// Stores an element type by its NumPy name.
 impl From<ElementType> for Field {
     fn from(element: ElementType) -> Self {
         Self::Name(element.numpy_name().into())

@@ -1,4 +1,4 @@
-//! What can be wrong with a Python argument before the core sees it.
+//! Errors in Python arguments that are detected before the core is called.
 
 use kvscatter::error::ErrorKind;
 use pyo3::prelude::*;
@@ -7,98 +7,100 @@ use pyo3::types::PyType;
 use crate::element::Element;
 use crate::error::{Class, Field, raise};
 
-/// Why an argument is refused. The core's own errors are in [`error`](crate::error).
+/// The reason why an argument is refused. The core's own errors are in [`error`](crate::error).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Neither a NumPy array nor anything with `__dlpack__`.
+    /// An object that is neither a NumPy array nor has `__dlpack__`.
     NotAnArray { argument: &'static str, class: String },
     /// A type that ONNX does not have.
     Dtype { argument: &'static str, dtype: String },
-    /// What NumPy does not know.
+    /// A type that NumPy does not know.
     DtypeName { dtype: String },
-    /// Bytes in the order of another machine.
+    /// A byte order that is not the machine's.
     ByteOrder { argument: &'static str, dtype: String },
-    /// Two arrays must have one type.
+    /// Two arrays with different types that must have the same.
     DtypeMismatch { argument: &'static str, element: Element, cache: Element },
-    /// NumPy strides that end inside an element.
+    /// A NumPy stride that is not a multiple of the element size.
     Strides { argument: &'static str, dimension: usize, stride: isize, itemsize: usize },
-    /// The array may not be written.
+    /// An array that is read-only.
     ReadOnly { argument: &'static str },
-    /// Arrays of this library are never written.
+    /// An array of a library whose arrays are never written.
     Immutable { argument: &'static str, library: &'static str, kind: MemoryKind },
-    /// The memory of another device; `is` is `None` where nothing here can reach it.
+    /// An array in the memory of another device. `is` is `None` if this package cannot use that device at
+    /// all.
     Device { argument: &'static str, device: String, is: Option<MemoryKind>, wanted: MemoryKind },
     /// A CUDA device that is not the current one.
     NotCurrent { argument: &'static str, device: i32, current: i32 },
-    /// An object that is not an array.
+    /// An object that is not an array on a device.
     NotOnDevice { argument: &'static str, class: String },
-    /// `__cuda_array_interface__` that lacks what it must have.
+    /// A `__cuda_array_interface__` that lacks a required entry.
     Interface { argument: &'static str, why: &'static str },
-    /// Indices on a device that are not as wide as kernels read them.
+    /// Indices on a device whose width the kernels do not read.
     DeviceIntegers { argument: &'static str, got: Element, expected: &'static str },
-    /// A write of nothing.
+    /// An empty list of pairs.
     NoPairs { argument: &'static str },
-    /// A status of another size, or the copy of one.
+    /// A status, or a copy of one, with the wrong size.
     StatusBytes { argument: &'static str, got: usize },
-    /// Only the caller can make a status for this library, or know which stream is current.
+    /// An array of a library for which this package cannot allocate a status or find the current stream.
     Unknown { argument: &'static str, library: String },
-    /// A tensor whose gradient would be lost, or that is no plain memory.
+    /// A tensor whose gradient would be lost, or that is more than plain memory.
     Tensor { argument: &'static str, why: &'static str },
-    /// A tensor that stands for others, such as one of a trace, and has no memory.
+    /// A tensor without memory, such as one of a trace.
     NoMemory { argument: &'static str, class: String, advice: &'static str },
-    /// The exporter itself refused.
+    /// An array that its library refused to export.
     Export { argument: &'static str, why: String },
-    /// A prepared write was given another dtype, shape or layout.
+    /// An array with another dtype, shape or layout than the write was prepared for.
     Prepared { argument: &'static str, pair: usize, what: &'static str, got: String, expected: String },
-    /// The result has the shape of the past.
+    /// A result whose shape is not that of the past.
     OutShape { argument: &'static str, got: String, expected: String },
-    /// A functional write needs a dense result.
+    /// A result of a functional write that is not dense.
     NotContiguous { argument: &'static str },
-    /// Code that ran during the call gave the array other memory or another shape.
+    /// An array whose memory or shape was changed by code that ran during the call.
     Moved { argument: &'static str },
-    /// An object array holds something that is no string.
+    /// An object array that contains an object that is not a string.
     NotAString { argument: &'static str, class: String },
-    /// Two arguments share memory.
+    /// Two arguments that share memory.
     Overlap { argument: &'static str, with: &'static str },
-    /// Indices that are no integers.
+    /// Indices that are not integers.
     NotIntegers { argument: &'static str, got: String },
     /// Indices that are neither an array nor a sequence.
     NotASequence { argument: &'static str, class: String },
-    /// An element of `pairs` that is no tuple of two.
+    /// An element of `pairs` that is not a tuple of two.
     NotAPair { index: usize, class: String },
-    /// An integer beyond 64 bits, or beyond the 32 that the specification gives it; with its index in a list.
+    /// An integer that does not fit 64 bits, or 32 bits if the specification requires that, with its index
+    /// in a list.
     IntegerRange { argument: &'static str, index: Option<usize>, value: String, bits: u32 },
-    /// Indices with another number of dimensions than one.
+    /// Indices that do not have exactly one dimension.
     IndexRank { argument: &'static str, rank: usize },
-    /// A keyword of another type.
+    /// A keyword argument of the wrong type.
     Keyword { argument: &'static str, class: String, expected: &'static str },
-    /// An axis beyond 64 bits.
+    /// An axis that does not fit 64 bits.
     Axis { value: String },
-    /// A keyword that is none of a few words.
+    /// A keyword argument that is not one of a few words.
     Choice { argument: &'static str, value: String, choices: &'static [&'static str] },
-    /// Shapes were given without the type of their elements, or arrays with one.
+    /// A `dtype` that is missing with shapes, or given with arrays.
     DtypeKeyword { needed: bool },
-    /// A negative dimension, or one beyond any buffer.
+    /// A dimension that is negative or too large for any buffer.
     Dimension { argument: &'static str, dimension: usize, value: String },
 }
 
-/// Where memory must lie.
+/// The kind of memory that a call requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
     Host,
     Cuda,
 }
 
-/// Of a status on a device.
+/// The size of a status on a device.
 pub(crate) const STATUS_BYTES: usize = size_of::<kvscatter_cuda::StatusWords>();
 
-/// A failure as the exception that it becomes.
+/// The exception that a failure becomes.
 struct Description {
     class: Class,
     kind: &'static str,
     argument: &'static str,
     message: String,
-    /// What a caller may want to read without parsing the message.
+    /// The values that a caller may read without parsing the message.
     fields: Vec<(&'static str, Field)>,
 }
 
@@ -324,12 +326,12 @@ impl Failure {
     }
 }
 
-/// The plural of a noun, where it needs one.
+/// Returns the plural ending of a noun for this count.
 pub(crate) fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// A class as messages name it.
+/// Returns the name of a class as messages show it.
 pub(crate) fn class_name(class: &Bound<'_, PyType>) -> String {
     class.fully_qualified_name().map_or_else(|_| "an object".to_owned(), |name| name.to_string())
 }

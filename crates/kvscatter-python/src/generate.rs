@@ -14,30 +14,32 @@ use crate::session::CHUNK;
 use crate::session_error::raise;
 use crate::{options, runtime};
 
-/// Continues prompts with the most likely tokens, together in one batch, in ONNX Runtime.
+/// Continues prompts with the most likely tokens, all in one batch, in ONNX Runtime.
 ///
-/// A decoder with a static cache takes prompts of different lengths. One whose caches grow, as it was exported, takes
-/// those of one length: what it gives is what the static one must give.
+/// A decoder with static caches takes prompts of different lengths. A decoder whose caches grow runs as it
+/// was exported, and its prompts must have the same length. Its tokens are the reference for the decoder
+/// with static caches.
 ///
 /// Args:
 ///     path: The model, an ONNX file.
-///     prompts: Token ids: sequences of integers, or integer arrays of one dimension.
-///     tokens: How many tokens to generate for each prompt, at most.
+///     prompts: The token ids of each prompt: sequences of integers, or integer arrays of one dimension.
+///     tokens: The largest number of tokens to generate for each prompt.
 ///     eos: Tokens after which a prompt ends.
 ///     capacity, threads, memory, onnxruntime: Those of `KvSession`.
-///     chunk: The most tokens of one prompt in a run of the model.
-///     progress: Called after every token, with the number of tokens that each prompt has been given and the number of
-///         prompts that go on. What it raises ends the generation.
+///     chunk: The largest number of tokens of one prompt in a run of the model.
+///     progress: A function that is called after every token. Its arguments are the number of tokens
+///         generated for each prompt and the number of prompts that continue. An exception in it ends the
+///         generation.
 ///
 /// Ctrl-C interrupts between two tokens.
 ///
 /// Returns:
-///     `Generated`: the tokens after each prompt, and what they cost.
+///     `Generated`: the tokens after each prompt, and the cost of generating them.
 ///
 /// Raises:
-///     SessionError, OptionError: As `KvSession`; for no prompt or an empty one.
-///     PositionError: Before anything is run, for a token that the model does not have, and for a prompt that has no room
-///         for its continuation.
+///     SessionError, OptionError: As `KvSession`, and `OptionError` if there are no prompts or one is empty.
+///     PositionError: The model does not have a token, or a prompt has no room for its continuation. This is
+///         raised before the model runs.
 #[pyfunction]
 #[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, onnxruntime=None, progress=None))]
 #[pyo3(
@@ -86,7 +88,7 @@ pub(crate) fn generate<'py>(
     }
 }
 
-/// Lets the handlers of signals run, such as that of Ctrl-C, and calls the callback for progress.
+/// Runs pending signal handlers, such as that of Ctrl-C, and calls the callback for progress.
 fn report_progress(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -> PyResult<()> {
     py.check_signals()?;
     match progress {

@@ -1,4 +1,4 @@
-//! Reads a Python object as an array, by the way that its library has for it.
+//! Imports a Python object as an array, by the interface of its library.
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -8,12 +8,12 @@ use crate::failure::Failure;
 use crate::{dlpack, strided, torch};
 
 impl<'py> Array<'py> {
-    /// An array that is read: any library's.
+    /// Imports an array of any library for reading.
     pub(crate) fn read(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
         Self::of(object, argument, Access::Read)
     }
 
-    /// An array that is written: refused where it is read-only or immutable.
+    /// Imports an array for writing. Refuses an array that is read-only or immutable.
     pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
         Self::of(object, argument, Access::Write)
     }
@@ -25,8 +25,11 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Whether it still lies where it was found. Code that ran since, asked for another argument, may have given its
-    /// memory back although it is borrowed: with `resize(refcheck=False)` in NumPy, with `set_` in PyTorch.
+    /// Checks that the memory of the array has not moved since the import.
+    ///
+    /// Python code that ran since, for example during the import of another argument, may have freed the
+    /// memory although it is borrowed. NumPy allows this with `resize(refcheck=False)`, and PyTorch with
+    /// `set_`.
     pub(crate) fn check_unmoved(&self) -> PyResult<()> {
         let argument = self.argument;
         let current = match &self.owner {
@@ -41,7 +44,7 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Tells the array's library that it was written, where it keeps count.
+    /// Notifies the array's library of a write, if that library counts writes.
     pub(crate) fn note_written(&self) -> PyResult<()> {
         match &self.owner {
             Owner::Dlpack { object, .. } if dlpack::library(object)? == "torch" => {

@@ -1,5 +1,5 @@
-//! One integer per sample, copied from an array or a sequence. The values that are checked must be those that are used, and
-//! another thread may change an array at any time.
+//! Copies one integer per sample from an array or a sequence. Another thread may change an array at any
+//! time, and the values that are checked must be the values that are used.
 
 use std::{ptr, slice};
 
@@ -18,28 +18,29 @@ use crate::failure::{Failure, class_name};
 use crate::integer::{decimal, integer};
 use crate::{strided, torch};
 
-/// More samples than this cost an allocation.
+/// Integers of the samples. More than this number of samples cost an allocation.
 type Values = SmallVec<[i64; 64]>;
 
-/// The source of values that were in no array.
+/// The source of values that were not in an array.
 const NO_BUFFER: RawBuffer = RawBuffer { ptr: ptr::null_mut(), len: 0 };
 
-/// `write_indices`, `lengths` and their like: absent, or a value per sample.
+/// The values of `write_indices`, `lengths` and similar arguments, one per sample, or their absence.
 pub(crate) struct Indices {
     argument: &'static str,
-    /// Whether it was a single integer, whose value has no index in a list.
+    /// Whether the argument was a single integer, whose value has no index in a list.
     is_one: bool,
     values: Option<Values>,
-    /// Where they were read from, if that is an array.
+    /// The memory that the values were read from, if the argument was an array.
     source: RawBuffer,
 }
 
 impl Indices {
-    /// `None`, an integer array of one dimension, or a sequence of integers.
+    /// Reads `None`, an integer array of one dimension, or a sequence of integers.
     ///
     /// # Errors
-    /// `ElementTypeError` for anything else, also for booleans and floats; `ShapeError` for another rank;
-    /// `PositionError` for integers beyond 64 bits.
+    /// - `ElementTypeError` for anything else, including booleans and floats
+    /// - `ShapeError` for another rank
+    /// - `PositionError` for integers that do not fit 64 bits
     pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
         let of = |values, source| Ok(Self { argument, is_one: false, values, source });
         let Some(object) = object else { return of(None, NO_BUFFER) };
@@ -61,13 +62,13 @@ impl Indices {
         of(Some(values), source)
     }
 
-    /// A single integer, refused where it is none as one of a sequence is.
+    /// Reads a single integer. Anything else is refused like a bad element of a sequence.
     pub(crate) fn one(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
         let value = number(object, argument, None)?;
         Ok(Self { argument, is_one: true, values: Some(Values::from_slice(&[value])), source: NO_BUFFER })
     }
 
-    /// The values, if there are any.
+    /// Returns the values, or `None` if the argument was absent.
     pub(crate) fn values(&self) -> Option<&[i64]> {
         self.values.as_deref()
     }
@@ -80,10 +81,11 @@ impl Indices {
         self.values().into()
     }
 
-    /// The values as the 32-bit integers that TensorRT and Ascend ask for; none if they are absent.
+    /// Returns the values as the 32-bit integers that TensorRT and Ascend require, or no values if the
+    /// argument was absent.
     ///
     /// # Errors
-    /// `PositionError` for the first that does not fit.
+    /// Returns `PositionError` for the first value that does not fit.
     pub(crate) fn i32s(&self) -> Result<SmallVec<[i32; 64]>, Failure> {
         let narrow = |(index, &value): (usize, &i64)| {
             let unfit = || Failure::IntegerRange {
@@ -97,7 +99,7 @@ impl Indices {
         self.values.iter().flatten().enumerate().map(narrow).collect()
     }
 
-    /// Where they were read from, and what is written, share no byte.
+    /// Checks that the source of the values and the written memory share no byte.
     pub(crate) fn check_disjoint(&self, written: RawBuffer, name: &'static str) -> Result<(), Failure> {
         if self.source.overlaps(written) {
             return Err(Failure::Overlap { argument: name, with: self.argument });
@@ -106,7 +108,8 @@ impl Indices {
     }
 }
 
-/// The values of a dense tensor of int64 and where they lie, at a glance; `None` for any other.
+/// Returns the values of a dense tensor of int64 and their memory without an import, or `None` for any other
+/// tensor.
 fn i64s(tensor: &TensorRef<'_>) -> Option<(Values, RawBuffer)> {
     let [count] = *tensor.shape() else { return None };
     let [stride] = *tensor.strides()? else { return None };
@@ -116,8 +119,9 @@ fn i64s(tensor: &TensorRef<'_>) -> Option<(Values, RawBuffer)> {
     }
     // SAFETY: PyTorch filled in the description, whose offset leads to the first element.
     let first = unsafe { tensor.offset_data_ptr::<i64>() }.ok()?;
-    // SAFETY: the type is int64 and the stride 1 (both checked above), so `count` of them lie there without gaps, and
-    // `offset_data_ptr` has checked the alignment. They are copied before Python code runs that could change them.
+    // SAFETY: the type is int64 and the stride is 1 (both checked above), so `count` values lie there
+    // without gaps. `offset_data_ptr` has checked the alignment. The values are copied before any Python
+    // code runs that could change them.
     let values = unsafe { slice::from_raw_parts(first, count) };
     Some((Values::from_slice(values), RawBuffer { ptr: first.cast_mut().cast(), len: size_of_val(values) }))
 }
@@ -127,7 +131,7 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
     let [count] = *array.form.shape else {
         return Err(Failure::IndexRank { argument, rank: array.form.shape.len() }.into());
     };
-    // An empty array has no strides that count, and `np.array([])` is float64.
+    // The strides of an empty array have no meaning, and `np.array([])` is float64.
     if count == 0 {
         return Ok(Values::new());
     }
@@ -146,13 +150,13 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
     let [stride] = *array.form.strides() else { return Ok(Values::new()) };
     let size = array.element().bits().wrapping_div(8).cast_signed();
     let first = array.data();
-    // Strides of 0 make any number of one.
+    // With a stride of 0, one element can claim any count, so the allocation may fail.
     let mut values = Values::new();
     values.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
     for index in 0..count {
         let at = first.wrapping_offset(index.cast_signed().wrapping_mul(stride).wrapping_mul(size));
-        // SAFETY: `index` is less than `count`, so by the shape and strides that its library states an element of the type
-        // that `read` takes lies there, and the array is borrowed for this call.
+        // SAFETY: `index` is less than `count`. By the shape and strides that its library states, an element
+        // of the type that `read` takes lies there. The array is borrowed for this call.
         let value = unsafe { read(at) };
         let too_large = |_| too_large(argument, Some(index), value.to_string());
         values.push(i64::try_from(value).map_err(too_large)?);
@@ -175,12 +179,13 @@ fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Va
     if is_text {
         return Err(refused().into());
     }
-    // What has an order: the samples' is not that of a set, nor of the keys of a dict.
+    // A sequence is required, because sets have no order and the keys of a dict are not meant to be in the
+    // order of the samples.
     let items = object.cast::<PySequence>().map_err(|_| refused())?.try_iter()?;
     items.enumerate().map(|(index, item)| number(&item?, argument, Some(index))).collect()
 }
 
-/// A single integer, with its index if it is one of a list.
+/// Reads a single integer. `index` is its index if it is in a list.
 fn number(item: &Bound<'_, PyAny>, argument: &'static str, index: Option<usize>) -> PyResult<i64> {
     let not_an_integer = || Failure::NotIntegers { argument, got: class_name(&item.get_type()) };
     let integer = integer(item)?.ok_or_else(not_an_integer)?;

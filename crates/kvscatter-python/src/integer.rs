@@ -1,15 +1,16 @@
-//! Which Python values are integers, and how messages show them.
+//! Decides which Python values are integers, and how messages show them.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyInt};
 
-/// Returns the integer that a value is, or `None` if it is not an integer. Refuses booleans, although Python takes them for
-/// integers.
+/// Returns the integer of a value, or `None` if it is not an integer. Refuses booleans, although they are
+/// integers in Python.
 ///
 /// # Errors
-/// What `__index__` raises, except for a `TypeError`: by that, NumPy refuses an array or a boolean as an integer.
+/// Returns what `__index__` raises, except for a `TypeError`. NumPy refuses arrays and booleans as integers with
+/// that error.
 pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyInt>>> {
     static INDEX: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if value.is_instance_of::<PyBool>() {
@@ -25,7 +26,7 @@ pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'
     }
 }
 
-/// Returns the digits of an integer. Python refuses to print numbers of thousands of digits.
+/// Returns the digits of an integer. Python refuses to print numbers with thousands of digits.
 pub(crate) fn decimal(value: &Bound<'_, PyAny>) -> String {
     value.str().map_or_else(|_| "a number of thousands of digits".to_owned(), |text| text.to_string())
 }

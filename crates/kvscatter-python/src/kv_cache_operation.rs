@@ -11,31 +11,33 @@ use crate::{error, options, write};
 
 /// Ascend ATB `KVCacheOperation`: writes `newKv` into one layer of `past`, in place.
 ///
-/// Token `j` of batch `i` goes to row `tokenOffset[i] - seqLen[i] + j`: **`tokenOffset` is the length after the
-/// write**, not its start. The document asks for `tokenOffset < maxSeqLen`; by its own formula
-/// `tokenOffset == maxSeqLen` fills the last slot, and it is taken here as by the real kernel.
+/// Token `j` of batch `i` goes to row `tokenOffset[i] - seqLen[i] + j`. **`tokenOffset` is the length after
+/// the write**, not its start. The specification requires `tokenOffset < maxSeqLen`. By its own formula,
+/// `tokenOffset == maxSeqLen` fills the last slot. This function accepts that value, as the real kernel
+/// does.
 ///
 /// Args:
-///     past: `[layer, batch, maxSeqLen, hiddenSize]`. It comes first, as the cache of every operator here; the document
-///         lists `newKv` first.
-///     newKv: `[nTokens, hiddenSize]`, the tokens of one batch after those of another; or
-///         `[batch, seq_len, head_num, head_size]`, with `head_num * head_size == hiddenSize` and each `seqLen` equal
-///         to `seq_len`. float16, bfloat16 or int8.
-///     layerId: The layer: an integer, or exactly one in an array.
-///     tokenOffset: The length after the write, one per batch: `seqLen[i]` to `maxSeqLen`.
-///     seqLen: The tokens of each batch, at least 1 each.
-///     lengths: Tokens of each batch that are real: padding after them is not written. An extension of ours.
-///     out_of_range: `"error"`, or `"skip"` to leave a batch whose `tokenOffset` does not fit as it is. An
-///         extension of ours.
+///     past: `[layer, batch, maxSeqLen, hiddenSize]`. It comes first, like the cache of every operator here,
+///         although the specification lists `newKv` first.
+///     newKv: `[nTokens, hiddenSize]` with the tokens of all batches in sequence, or `[batch, seq_len,
+///         head_num, head_size]` with `head_num * head_size == hiddenSize` and each `seqLen` equal to
+///         `seq_len`. The type is float16, bfloat16 or int8.
+///     layerId: The layer, as an integer or as an array with exactly one.
+///     tokenOffset: The length after the write, one per batch, from `seqLen[i]` to `maxSeqLen`.
+///     seqLen: The number of tokens of each batch, at least 1.
+///     lengths: The number of tokens of each batch that are not padding. Padding after them is not written.
+///         This is an extension of kvscatter.
+///     out_of_range: `"error"`, or `"skip"` to leave a batch unchanged whose `tokenOffset` does not fit.
+///         This is an extension of kvscatter.
 ///
 /// Returns:
 ///     The number of samples that were skipped.
 ///
 /// Raises:
-///     ElementTypeError: Another type, or two different ones.
-///     ShapeError: Ranks or sizes that do not go together.
-///     PositionError: A layer, an offset or a length that does not fit, or lengths that do not add up to nTokens.
-///     ArrayError: A `past` that is read-only, or shares memory with another argument.
+///     ElementTypeError: The operator does not accept the type, or the two types differ.
+///     ShapeError: Ranks or sizes do not match.
+///     PositionError: A layer, an offset or a length does not fit, or the lengths do not add up to nTokens.
+///     ArrayError: `past` is read-only, or shares memory with another argument.
 ///
 /// >>> import numpy as np
 /// >>> past = np.zeros((2, 2, 4, 1), dtype=np.int8)
@@ -81,7 +83,8 @@ pub(crate) fn kv_cache_operation_(
     write::in_place(py, &plan, &past, &new_kv, &[&layer, &offsets, &tokens, &lengths])
 }
 
-/// A tensor of one element in the document; in Python also the integer itself.
+/// Reads the layer. The specification requires a tensor of one element, and Python callers can also pass the
+/// integer itself.
 fn layer(object: &Bound<'_, PyAny>) -> PyResult<Indices> {
     let py = object.py();
     let integer = object.extract::<i64>();

@@ -11,23 +11,29 @@ use crate::{error, options, write};
 /// TensorRT `KVCacheUpdate`: writes `update` into `cache`, in place.
 ///
 /// Args:
-///     cache: `[b, d, s_max, h]`; float32, float16 or bfloat16.
-///     update: `[b, d, s, h]`, with as many samples as the cache or fewer: later ones stay as they are. With
-///         `updateLengths` it is packed, as in TensorRT 11: `[totalTokens, d, h]`.
+///     cache: `[b, d, s_max, h]` of float32, float16 or bfloat16.
+///     update: `[b, d, s, h]`, with at most as many samples as the cache. The remaining samples of the cache
+///         stay unchanged. With `updateLengths` the update is packed, as in TensorRT 11: `[totalTokens, d,
+///         h]`.
 ///     writeIndices: The first slot written, one per sample of the update.
-///     updateLengths: Where each sample's rows begin in a packed update: cumulative from 0, one more than samples.
-///     lengths: Rows of each sample that are real: padding after them is not written. An extension of ours.
-///     out_of_range: `"error"`, or `"skip"` to leave a sample whose index does not fit as it is. An extension of
-///         ours: by TensorRT's header such updates are ignored, by its document there must be none.
+///     updateLengths: The beginning of each sample's rows in a packed update, cumulative from 0. It has one
+///         value more than there are samples.
+///     lengths: The number of rows of each sample that are not padding. Padding after them is not written.
+///         This is an extension of kvscatter.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample unchanged whose index does not fit. This is an
+///         extension of kvscatter. TensorRT's header ignores such updates, and its documentation does not
+///         allow them.
 ///
 /// Returns:
 ///     The number of samples that were skipped.
 ///
 /// Raises:
-///     ElementTypeError: Another type, or two different ones.
-///     ShapeError: Ranks, heads or head sizes that differ; an update that is longer or has more samples.
-///     PositionError: An index that is negative or does not fit, lengths that do not add up, or too few values.
-///     ArrayError: A cache that is read-only, or shares memory with another argument.
+///     ElementTypeError: The operator does not accept the type, or the two types differ.
+///     ShapeError: Ranks, heads or head sizes differ, or the update is longer or has more samples than the
+///         cache.
+///     PositionError: An index is negative or does not fit, the lengths do not add up, or there are too few
+///         values.
+///     ArrayError: The cache is read-only, or shares memory with another argument.
 ///
 /// >>> import numpy as np
 /// >>> cache = np.zeros((2, 1, 4, 1), dtype=np.float32)

@@ -1,8 +1,9 @@
-//! kvscatter for Python: the compiled half of the package, `kvscatter._native`.
+//! The compiled part of kvscatter for Python, `kvscatter._native`.
 //!
-//! It translates and delegates: `array` describes a tensor of any library in the core's types, `indices` copies
-//! positions, `write` calls the core, and `error` turns its errors into exceptions. `cuda` is the same for arrays on
-//! a device. `session` and `generate` run decoders in the `runtime` that this Python has.
+//! The modules translate arguments and call the core. `array` describes a tensor of any library in the
+//! core's types, `indices` copies positions, `write` calls the core, and `error` turns the core's errors
+//! into exceptions. `cuda` does the same for arrays on a device. `session` and `generate` run decoders in
+//! the ONNX Runtime of this Python, which `runtime` loads.
 
 mod array;
 mod cases;
@@ -80,7 +81,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // Their own names are those that they have in `kvscatter.cuda`.
+        // These classes are exported under their own names by `kvscatter.cuda`.
         let py = module.py();
         module.add("CudaStatus", py.get_type::<CudaStatus>())?;
         module.add("CudaWrite", py.get_type::<CudaWrite>())?;

@@ -1,4 +1,4 @@
-//! What a step of a session gives: numbers that NumPy reads in place.
+//! The result of a session's step: logits that NumPy reads without a copy.
 
 use kvscatter_session::{Logits, Sample};
 use numpy::ndarray::ArrayView1;
@@ -8,16 +8,17 @@ use pyo3::prelude::*;
 
 use crate::options;
 
-/// A sample of a running batch: what `KvSession.add` returns.
+/// A sample of a running batch, as `KvSession.add` returns it.
 ///
-/// It names one sample until that is removed. A sample that is added later at the same index is another one.
+/// It identifies one sample until that sample is removed. A sample that is added later at the same index is
+/// a different one.
 #[pyclass(frozen, eq, hash, name = "Sample", module = "kvscatter")]
 #[derive(PartialEq, Hash)]
 pub(crate) struct PySample(pub(crate) Sample);
 
 #[pymethods]
 impl PySample {
-    /// Its index in the batch.
+    /// The index of the sample in the batch.
     #[getter]
     fn batch_index(&self) -> usize {
         self.0.batch_index()
@@ -28,32 +29,34 @@ impl PySample {
     }
 }
 
-/// The logits after the tokens of a step: `vocabulary` float32 numbers after each.
+/// The logits after the tokens of a step: `vocabulary` float32 numbers after each token.
 ///
-/// Arrays are views of its memory, which may not be written, and which they keep alive.
+/// The arrays are read-only views of the memory of this object, and they keep it alive.
 #[pyclass(frozen, name = "Logits", module = "kvscatter")]
 pub(crate) struct PyLogits(pub(crate) Logits);
 
 #[pymethods]
 impl PyLogits {
-    /// How many numbers there are after a token.
+    /// The number of logits after a token.
     #[getter]
     fn vocabulary(&self) -> usize {
         self.0.vocabulary()
     }
 
-    /// The samples that got tokens, in the order in which they were named.
+    /// The samples that got tokens, in the order of the step.
     #[getter]
     fn samples(&self) -> Vec<PySample> {
         self.0.samples().map(PySample).collect()
     }
 
-    /// The logits after the sample's token with this index among those of the step: `[vocabulary]`, float32. Indices below
-    /// 0 do not count from the end.
+    /// Returns the logits after the token with this index in the step, `[vocabulary]` of float32.
+    ///
+    /// Negative indices do not count from the end.
     ///
     /// Raises:
-    ///     IndexError: The index is negative, or the sample got no such token, or no logits are kept after it: those of `prefill`, and of models that score
-    ///         the last token only, are those after the last.
+    ///     IndexError: The index is negative, the sample has no such token, or the logits after the token
+    ///         were not kept. `prefill`, and models that score only the last token, keep only the logits
+    ///         after the last token.
     ///     KeyError: The sample got no tokens.
     fn after<'py>(
         slf: &Bound<'py, Self>,
@@ -65,7 +68,7 @@ impl PyLogits {
         slf.get().0.after(sample.0, token).map(|values| view(slf, values)).ok_or_else(none)
     }
 
-    /// The logits after the sample's last token: `[vocabulary]`, float32.
+    /// Returns the logits after the sample's last token, `[vocabulary]` of float32.
     ///
     /// Raises:
     ///     KeyError: The sample got no tokens.
@@ -89,11 +92,11 @@ impl PyLogits {
     }
 }
 
-/// An array where the values lie.
+/// Returns an array that is a view of the values.
 fn view<'py>(owner: &Bound<'py, PyLogits>, values: &[f32]) -> Bound<'py, PyArray1<f32>> {
     let values = ArrayView1::from(values);
-    // SAFETY: the values belong to `owner`, which the array keeps alive. `PyLogits` is frozen and nothing in it ever
-    // changes, so the values stay where they are.
+    // SAFETY: the values belong to `owner`, which the array keeps alive. `PyLogits` is frozen and nothing in
+    // it ever changes, so the values stay where they are.
     let array = unsafe { PyArray1::borrow_from_array(&values, owner.clone().into_any()) };
     // The array is new, so it is not borrowed.
     array.readwrite().make_nonwriteable();

@@ -1,7 +1,7 @@
-//! ONNX models, evaluated as `kvscatter-onnx` does it.
+//! ONNX models, evaluated by `kvscatter-onnx`.
 //!
-//! Values are handed over as what ONNX calls raw data: dense, little-endian, 4-bit elements packed. Python knows the
-//! NumPy side of them.
+//! Values are exchanged as ONNX's raw data: dense, little-endian, with packed 4-bit elements. The Python
+//! module converts them from and to NumPy arrays.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use self_cell::self_cell;
 use crate::error::core;
 
 self_cell!(
-    /// A model with what was learnt from it.
+    /// A model with the evaluator that borrows it.
     struct EvaluableModel {
         owner: Model,
         #[covariant]
@@ -26,7 +26,7 @@ self_cell!(
     }
 );
 
-/// A model whose every node can be evaluated.
+/// A model in which every node can be evaluated.
 #[pyclass(frozen, module = "kvscatter._native")]
 pub(crate) struct OnnxModel(EvaluableModel);
 
@@ -46,32 +46,33 @@ enum OutputValues<'py> {
 
 #[pymethods]
 impl OnnxModel {
-    /// A model of these bytes; it has no folder that external data could lie in.
+    /// Reads a model from bytes. Such a model has no folder for external data.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
         py.detach(|| Self::prepare(Model::from_bytes(bytes)?)).map_err(|error| raise(py, error))
     }
 
-    /// A model in a file, its external data beside it.
+    /// Reads a model from a file, with its external data in the same folder.
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         py.detach(|| Self::prepare(Model::load(&path)?)).map_err(|error| raise(py, error))
     }
 
-    /// The inputs in order: their names, and whether they must be given because they have no initializer.
+    /// Returns the inputs in order: their names, and whether they are required because they have no
+    /// initializer.
     fn inputs(&self) -> Vec<(&str, bool)> {
         let evaluator = self.0.borrow_dependent();
         let is_required = |name: &str| evaluator.required_inputs().any(|input| input.name == name);
         evaluator.inputs().iter().map(|input| (input.name, is_required(input.name))).collect()
     }
 
-    /// The names of the outputs, in order.
+    /// Returns the names of the outputs, in order.
     fn outputs(&self) -> Vec<&str> {
         self.0.borrow_dependent().outputs().iter().map(|output| output.name).collect()
     }
 
-    /// Evaluates. `feeds` are the inputs' names, the NumPy names of their types, shapes and values, of which copies are
-    /// made; so are the outputs, in the graph's order, without their names.
+    /// Evaluates the model. `feeds` are the names, NumPy type names, shapes and values of the inputs. The
+    /// values are copied. The outputs are copies too, in the graph's order and without names.
     fn run<'py>(
         &self,
         py: Python<'py>,
@@ -83,7 +84,7 @@ impl OnnxModel {
             names.push(name);
         }
         let evaluation = py.detach(|| {
-            // These are copies already: the cache among them may be written in place.
+            // These are already copies, so the cache may be written in place.
             let donated = tensors.into_iter().map(Feed::Donated);
             let feeds: BTreeMap<_, _> = names.iter().map(String::as_str).zip(donated).collect();
             self.0.borrow_dependent().run(feeds, Placement::Auto)
@@ -119,7 +120,8 @@ fn python_tensor(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, O
     (element.numpy_name(), shape, values)
 }
 
-/// `ModelError`; an error of the operator itself is the core's, because of it.
+/// Makes a `ModelError`. An error of the operator itself becomes the core's exception, with the `ModelError`
+/// as its cause.
 #[cold]
 fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -140,7 +142,7 @@ fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
     }
 }
 
-/// Sets where it happened, and which value it is about.
+/// Sets the fields that identify the place of the error and the value that it is about.
 fn set_fields(error: &OnnxError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     match error {
         OnnxError::InFile { path, cause } => {

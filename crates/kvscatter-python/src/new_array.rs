@@ -1,4 +1,4 @@
-//! New arrays for the functional form, of the library that the past comes from.
+//! Allocates new arrays for functional writes, in the library of the past cache.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use crate::array::{Array, Form, Owner};
 use crate::dlpack;
 use crate::failure::Failure;
 
-/// A dense array of the past's shape and type, filled by `fill`.
+/// Returns a dense array of the past's shape and type, filled by `fill`.
 pub(crate) fn present<'py>(
     object: &Bound<'py, PyAny>,
     past: &Array<'py>,
@@ -51,7 +51,8 @@ pub(crate) fn present<'py>(
 
 const OUT: &str = "out";
 
-/// Memory that another library takes over, aligned as those that take no copy ask.
+/// Memory that another library takes over. Its alignment is what libraries require to import memory without
+/// a copy.
 struct Memory {
     form: Form,
     lines: Vec<MaybeUninit<Line>>,
@@ -77,7 +78,7 @@ impl Memory {
     }
 }
 
-/// An object with `__dlpack__` alone, which exports the memory.
+/// An object that only has `__dlpack__`, which exports the memory.
 #[pyclass(frozen)]
 struct Exported(Arc<Memory>);
 
@@ -137,8 +138,8 @@ impl Exported {
         tensor.set_device(DLDevice::CPU);
         tensor.set_dtype(dtype);
         tensor.set_flags(self.flags()).map_err(|error| refused(&error))?;
-        // SAFETY: the tensor owns a share of the memory, which is dense and of this type and shape, and which no code
-        // here writes to any more.
+        // SAFETY: the tensor owns a share of the memory, which is dense and of this type and shape. No code
+        // here writes to the memory any more.
         Ok(unsafe { tensor.finish() })
     }
 }

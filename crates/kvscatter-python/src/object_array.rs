@@ -1,4 +1,4 @@
-//! Strings: object arrays of `str`, whose elements are references that must be counted.
+//! Strings: object arrays of `str`, whose elements are counted references.
 
 use std::slice;
 
@@ -11,13 +11,14 @@ use crate::array::Array;
 use crate::error;
 use crate::failure::{Failure, class_name};
 
-/// An element of an object array: null, or a reference that the array owns. A clone is another reference. Dropping one
-/// does not release it, since that may run code, and none may run while arrays are half written.
+/// An element of an object array: null, or a reference that the array owns. A clone is another reference.
+/// Dropping an element does not release its reference, because the release may run code, and no code may run
+/// while arrays are half written.
 #[derive(Debug)]
 #[repr(transparent)]
 struct ObjectElement(*mut ffi::PyObject);
 
-/// Writes every pair, or none. All have the form that the plan was prepared for.
+/// Writes every pair, or none. All pairs have the form that the plan was prepared for.
 pub(crate) fn in_place(
     py: Python<'_>,
     plan: &WritePlan<'_>,
@@ -34,11 +35,11 @@ pub(crate) fn in_place(
     }
     let mut replaced = Replaced(Vec::new());
     for (cache, update) in pairs {
-        // SAFETY: no Python code runs before the write is done, and nothing else reads the cache meanwhile: `check_disjoint`
-        // has compared it with every update and every other cache.
+        // SAFETY: no Python code runs before the write is done. Nothing else reads the cache meanwhile,
+        // because `check_disjoint` has compared it with every update and every other cache.
         let cache = unsafe { elements_mut(bytes(cache)) };
-        // SAFETY: no Python code runs before the write is done, and nothing writes to an update: `check_disjoint` has
-        // compared it with every cache.
+        // SAFETY: no Python code runs before the write is done. Nothing writes to an update, because
+        // `check_disjoint` has compared it with every cache.
         let update = unsafe { elements(bytes(update)) };
         let before = replaced.0.len();
         plan.for_each_block(|block| {
@@ -48,7 +49,7 @@ pub(crate) fn in_place(
             });
         });
         if let Err(refused) = plan.write_cloned(cache, update) {
-            // These are still where they were.
+            // The references of the failed pair are still in its cache.
             replaced.0.truncate(before);
             replaced.release(py);
             return Err(error::core(py, refused));
@@ -58,7 +59,7 @@ pub(crate) fn in_place(
     Ok(plan.skipped())
 }
 
-/// `out` becomes `past` with the update in it.
+/// Copies `past` to `out` with the update in it.
 pub(crate) fn write_present(
     py: Python<'_>,
     plan: &WritePlan<'_>,
@@ -69,29 +70,32 @@ pub(crate) fn write_present(
     check_strings(py, update)?;
     check_disjoint(out, past)?;
     check_disjoint(out, update)?;
-    // SAFETY: no Python code runs before the write is done, and nothing else reads `out` meanwhile: `check_disjoint` has
-    // compared it with the past and the update.
+    // SAFETY: no Python code runs before the write is done. Nothing else reads `out` meanwhile, because
+    // `check_disjoint` has compared it with the past and the update.
     let present = unsafe { elements_mut(bytes(out)) };
     let replaced = Replaced(present.iter().map(|element| ObjectElement(element.0)).collect());
-    // SAFETY: no Python code runs before the write is done, and nothing writes to the past, which `out` does not overlap.
-    let past = unsafe { elements(bytes(past)) };
-    // SAFETY: no Python code runs before the write is done, and nothing writes to the update, which `out` does not
+    // SAFETY: no Python code runs before the write is done. Nothing writes to the past, which `out` does not
     // overlap.
+    let past = unsafe { elements(bytes(past)) };
+    // SAFETY: no Python code runs before the write is done. Nothing writes to the update, which `out` does
+    // not overlap.
     let update = unsafe { elements(bytes(update)) };
-    // Every element of the present is written, once.
+    // This writes every element of the present exactly once.
     let written =
         plan.write_present_cloned(past, update, present).map_err(|refused| error::core(py, refused))?;
     replaced.release(py);
     Ok(written.skipped)
 }
 
-/// Checks that every element that will be written is a string. A cache may hold anything before that.
+/// Checks that every element that will be written is a string. The old elements of a cache may be any
+/// objects.
 fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
-    // SAFETY: the array owns its memory, and no Python code that could write to it runs while these are read.
+    // SAFETY: the array owns its memory, and no Python code that could write to it runs while the elements
+    // are read.
     let elements = unsafe { elements(bytes(array)) };
     for offset in array.form.offsets() {
         let Some(&ObjectElement(object)) = elements.get(offset) else { continue };
-        // SAFETY: null, or an object that the array refers to.
+        // SAFETY: the pointer is null, or points to an object that the array refers to.
         let object: Option<Borrowed<'_, '_, PyAny>> = unsafe { Borrowed::from_ptr_or_opt(py, object) };
         if !object.is_some_and(|object| object.is_instance_of::<PyString>()) {
             let class = object.map_or_else(|| "None".to_owned(), |object| class_name(&object.get_type()));
@@ -113,42 +117,44 @@ fn bytes(array: &Array<'_>) -> RawBuffer {
 }
 
 /// # Safety
-/// The memory is that of an array of objects, which outlives the slice and is not written to as long as it lives.
+/// The memory is that of an array of objects. It outlives the slice and is not written while the slice
+/// lives.
 unsafe fn elements<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [ObjectElement] {
     let count = len.wrapping_div(size_of::<ObjectElement>());
-    // SAFETY: the memory is that of an array of objects, which outlives the slice and is not written to meanwhile (this
-    // function's contract). `strided` has checked that its elements are aligned as pointers. Between those of a view lies
-    // memory of the array that it is a view of.
+    // SAFETY: the memory is that of an array of objects, which outlives the slice and is not written
+    // meanwhile (this function's contract). `strided` has checked that the elements are aligned as pointers.
+    // The memory between the elements of a view belongs to the array that it is a view of.
     if count == 0 { &[] } else { unsafe { slice::from_raw_parts(ptr.cast(), count) } }
 }
 
 /// # Safety
-/// The memory is that of an array of objects, which outlives the slice, and nothing else reads or writes it as long as the
-/// slice lives.
+/// The memory is that of an array of objects. It outlives the slice, and nothing else reads or writes it
+/// while the slice lives.
 unsafe fn elements_mut<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a mut [ObjectElement] {
     let count = len.wrapping_div(size_of::<ObjectElement>());
-    // SAFETY: the memory is that of an array of objects, which outlives the slice, and nothing else reads or writes it
-    // meanwhile (this function's contract). `strided` has checked that its elements are aligned as pointers. Between those
-    // of a view lies memory of the array that it is a view of.
+    // SAFETY: the memory is that of an array of objects, which outlives the slice, and nothing else reads or
+    // writes it meanwhile (this function's contract). `strided` has checked that the elements are aligned as
+    // pointers. The memory between the elements of a view belongs to the array that it is a view of.
     if count == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(ptr.cast(), count) } }
 }
 
 impl Clone for ObjectElement {
     fn clone(&self) -> Self {
-        // SAFETY: null, or an object that an array refers to; elements are cloned only where the interpreter is attached.
+        // SAFETY: the pointer is null, or points to an object that an array refers to. Elements are cloned
+        // only while the interpreter is attached.
         unsafe { ffi::Py_XINCREF(self.0) };
         Self(self.0)
     }
 }
 
-/// References that arrays have given up.
+/// References that arrays no longer own.
 struct Replaced(Vec<ObjectElement>);
 
 impl Replaced {
-    /// Releases them. This may run code, so everything must be written before.
+    /// Releases the references. This may run code, so all writes must be finished before.
     fn release(self, _py: Python<'_>) {
         for ObjectElement(object) in self.0 {
-            // SAFETY: null, or a reference that an array owned until it was written over.
+            // SAFETY: the pointer is null, or a reference that an array owned until the write replaced it.
             unsafe { ffi::Py_XDECREF(object) };
         }
     }

@@ -1,4 +1,4 @@
-//! The keywords of an operator, as the core's types.
+//! Converts the keyword arguments of an operator to the core's types.
 
 use kvscatter::picture::Picture;
 use kvscatter::spec::onnx::TensorScatter;
@@ -11,73 +11,74 @@ use crate::error::{self, Class, Field, raise};
 use crate::failure::{Failure, class_name};
 use crate::integer::{self, decimal};
 
-/// `axis`: any integer, of which those beyond 64 bits are no dimension either.
+/// Reads `axis`, which is any integer. An axis that does not fit 64 bits does not exist either.
 pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let axis = integer(value, "axis")?.and_then(|axis| i64::try_from(axis).ok());
     axis.ok_or_else(|| Failure::Axis { value: decimal(value) }.into())
 }
 
-/// `width`: columns of a picture.
+/// Reads `width`, the number of columns of a picture.
 pub(crate) fn width(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "width", ..PICTURE }.size(value)
 }
 
-/// `samples`: lanes of a picture.
+/// Reads `samples`, the number of lanes of a picture.
 pub(crate) fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "samples", ..PICTURE }.size(value)
 }
 
-/// `batch`: samples that a session has room for.
+/// Reads `batch`, the largest number of samples of a session.
 pub(crate) fn batch(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Bounds { argument: "batch", ..COUNT }.optional(value)
 }
 
-/// `capacity`: tokens of a sample.
+/// Reads `capacity`, the largest number of tokens of a sample.
 pub(crate) fn capacity(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Bounds { argument: "capacity", ..COUNT }.optional(value)
 }
 
-/// `threads` of an engine.
+/// Reads `threads`, the number of threads of an engine.
 pub(crate) fn threads(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Bounds { argument: "threads", max: wide(LoadOptions::MAX_THREADS), ..COUNT }.optional(value)
 }
 
-/// `chunk`: tokens of a prompt in one run.
+/// Reads `chunk`, the number of tokens of a prompt in one run.
 pub(crate) fn chunk(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "chunk", ..COUNT }.size(value)
 }
 
-/// `tokens` to generate.
+/// Reads `tokens`, the number of tokens to generate.
 pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "tokens", min: 0, ..COUNT }.size(value)
 }
 
-/// `memory`, in bytes.
+/// Reads `memory`, in bytes.
 pub(crate) fn memory(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     Bounds { argument: "memory", min: 0, max: u64::MAX.into(), ..COUNT }.number(value)
 }
 
-/// `length` of a sample.
+/// Reads `length`, the number of tokens of a sample.
 pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "length", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
-/// `token`: an index among the tokens of a step.
+/// Reads `token`, an index among the tokens of a step.
 pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "token", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
-/// As many as the core draws lanes: more of either fill no screen, but memory.
+/// The bounds for pictures, which are the core's limit of lanes. Larger pictures fit no screen and only use
+/// memory.
 const PICTURE: Bounds<'_> = Bounds { max: wide(Picture::MAX_LANES), ..COUNT };
 
-/// A count, which is at least 1. Rust has no larger sizes.
+/// The bounds of a count, which is at least 1. The maximum is the largest size in Rust.
 const COUNT: Bounds<'_> =
     Bounds { argument: "", class: Class::Option, min: 1, max: wide(isize::MAX.cast_unsigned()) };
 
-/// The values that an integer argument may have.
+/// The allowed values of an integer argument.
 pub(crate) struct Bounds<'a> {
     pub(crate) argument: &'a str,
-    /// The error of a value beyond them.
+    /// The class of the error for a value out of range.
     pub(crate) class: Class,
     pub(crate) min: i128,
     pub(crate) max: i128,
@@ -92,7 +93,7 @@ impl Bounds<'_> {
         if value.is_none() { Ok(None) } else { self.size(value).map(Some) }
     }
 
-    /// The value as a type that holds all values within the bounds.
+    /// Returns the value in a type that can represent all values within the bounds.
     pub(crate) fn number<T: TryFrom<i128>>(&self, value: &Bound<'_, PyAny>) -> PyResult<T> {
         let Self { argument, class, min, max } = *self;
         let fits = integer(value, argument)?.filter(|number| (min..=max).contains(number));
@@ -115,7 +116,7 @@ const fn wide(size: usize) -> i128 {
     }
 }
 
-/// Returns `None` for an integer beyond 128 bits.
+/// Returns `None` for an integer that does not fit 128 bits.
 fn integer(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<i128>> {
     let integer = integer::integer(value)?.ok_or_else(|| not_an_integer(value, argument))?;
     Ok(integer.extract().ok())
@@ -127,7 +128,7 @@ fn not_an_integer(value: &Bound<'_, PyAny>, argument: &str) -> PyErr {
     raise(value.py(), Class::ElementType, "keyword_type", Some(argument), message, &[])
 }
 
-/// The integer that `argument` is, for the modules in Python.
+/// Reads `argument` as an integer, for the modules in Python.
 #[pyfunction]
 pub(crate) fn integer_within(
     argument: &str,
@@ -148,12 +149,12 @@ pub(crate) fn resolve_axis(
     TensorScatter::new().axis(axis).resolve_axis(rank).map_err(|refused| error::core(py, refused))
 }
 
-/// `mode`.
+/// Reads `mode`.
 pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
     word(value, "mode", &["linear", "circular"], |word| word.parse().ok())
 }
 
-/// `out_of_range`.
+/// Reads `out_of_range`.
 pub(crate) fn out_of_range(value: &Bound<'_, PyAny>) -> PyResult<OutOfRange> {
     word(value, "out_of_range", &["error", "skip"], |word| match word {
         "error" => Some(OutOfRange::Error),
@@ -162,7 +163,7 @@ pub(crate) fn out_of_range(value: &Bound<'_, PyAny>) -> PyResult<OutOfRange> {
     })
 }
 
-/// `negative_index`.
+/// Reads `negative_index`.
 pub(crate) fn negative_index(value: &Bound<'_, PyAny>) -> PyResult<NegativeIndex> {
     word(value, "negative_index", &["modulo", "reject"], |word| match word {
         "modulo" => Some(NegativeIndex::Modulo),
@@ -185,7 +186,7 @@ fn word<T>(
     known(&word).ok_or_else(|| Failure::Choice { argument, value: word.into_owned(), choices }.into())
 }
 
-/// The attributes of `TensorScatter`, and our policies.
+/// Returns the operator with the attributes of `TensorScatter` and with the policies of kvscatter.
 pub(crate) fn tensor_scatter(
     axis: i64,
     mode: Mode,

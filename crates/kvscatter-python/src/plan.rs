@@ -1,4 +1,4 @@
-//! One call's positions, checked, kept and drawn.
+//! The positions of one call, checked and stored, and their picture.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use crate::failure::plural;
 use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
 use crate::{error, options};
 
-/// A write whose every position is known to be right: what `kvscatter.plan` and `Prepared.plan` return.
+/// A write whose positions have all been checked, as `kvscatter.plan` and `Prepared.plan` return it.
 ///
-/// It can be looked at, and carried out any number of times: for keys, for values, for every layer that shares the
-/// positions. It keeps a copy of them, and no array. A notebook shows it as a picture, and `str` gives the same as
-/// text. Copying returns the same object. It cannot be pickled, so another process makes another one.
+/// A plan can be inspected, and executed any number of times: for keys, for values, and for every layer with
+/// the same positions. It contains a copy of the positions and no array. A notebook shows it as a picture,
+/// and `str` returns the same as text. Copying returns the same object. It cannot be pickled, so another
+/// process must make its own.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<PreparedScatter>,
@@ -24,21 +25,23 @@ pub(crate) struct Plan {
     lengths: Option<Box<[i64]>>,
 }
 
-/// Checks a call of `tensor_scatter_` without making it.
+/// Checks a call of `tensor_scatter_` without writing.
 ///
 /// Args:
 ///     past_cache: The cache, or its shape.
 ///     update: The update, or its shape.
-///     write_indices: The first slot written, one per sample; 0 if absent.
+///     write_indices: The first slot written, one per sample. The default is 0.
 ///     axis: The sequence dimension.
 ///     mode: `"linear"` or `"circular"`.
-///     lengths: Rows of each sample that are real: padding after them is not written. An extension of ours.
-///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit as it is. An extension of ours.
-///     negative_index: In a ring: `"modulo"`, or `"reject"` as in ONNX Runtime.
-///     dtype: The type of the elements, where shapes are given.
+///     lengths: The number of rows of each sample that are not padding. Padding after them is not written.
+///         This is an extension of kvscatter.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit unchanged. This is an
+///         extension of kvscatter.
+///     negative_index: In circular mode, `"modulo"`, or `"reject"` as in ONNX Runtime.
+///     dtype: The type of the elements. It is required with shapes.
 ///
 /// Raises:
-///     Error: As `tensor_scatter_`, but for what only arrays can get wrong.
+///     Error: As `tensor_scatter_`, except for errors that only arrays can have.
 ///
 /// >>> plan = kvscatter.plan((2, 1, 8, 64), (2, 1, 3, 64), [1, 6], mode="circular", dtype="float16")
 /// >>> print(plan.text(width=8))
@@ -74,47 +77,49 @@ pub(crate) fn plan(
 
 #[pymethods]
 impl Plan {
-    /// Writes `update` into `cache`, in place; gives the number of samples skipped.
+    /// Writes `update` into `cache` in place and returns the number of samples skipped.
     ///
-    /// The arrays are of the dtype, shape and strides that the plan was made for.
+    /// The arrays must have the dtype, shape and strides that the plan was made for.
     fn write(&self, py: Python<'_>, cache: &Bound<'_, PyAny>, update: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.write.in_place(py, &self.planned(py)?, &[], cache, update)
     }
 
-    /// The copies it is made of, in elements.
+    /// The copies of the plan, in elements.
     #[getter]
     fn blocks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let blocks = self.planned(py)?.blocks().map(|block| python_block(py, block));
         PyList::new(py, blocks.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Which slots of which sample are written: what a block is before layouts enter.
+    /// The slots of each sample that are written. Unlike blocks, segments do not depend on the layout.
     #[getter]
     fn segments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let segments = self.planned(py)?.segments().map(|segment| python_segment(py, segment));
         PyList::new(py, segments.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// The number of samples that `out_of_range="skip"` leaves as they are.
+    /// The number of samples that `out_of_range="skip"` leaves unchanged.
     #[getter]
     fn skipped(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.planned(py)?.skipped())
     }
 
-    /// Elements that the write moves: it reads and writes these and no others.
+    /// The number of elements that the write moves. It reads and writes only these.
     #[getter]
     fn elements(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.planned(py)?.elements())
     }
 
-    /// Bytes that the write moves; `None` for strings.
+    /// The number of bytes that the write moves, or `None` for strings.
     #[getter]
     fn bytes(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         Ok(self.planned(py)?.bytes())
     }
 
-    /// The picture as text: a line for each of the first `samples`, of at most `width` columns for the slots and the
-    /// labels on both sides. Either is at most 4096.
+    /// Returns the picture as text, with one line for each of the first `samples`.
+    ///
+    /// A line has at most `width` columns for the slots, and labels on both sides. Both numbers are at most
+    /// 4096.
     #[pyo3(signature = (*, width = 80, samples = SHOWN, ascii = false))]
     #[pyo3(text_signature = "($self, *, width=80, samples=64, ascii=False)")]
     fn text(
@@ -129,7 +134,7 @@ impl Plan {
         Ok(text.trim_end_matches('\n').to_owned())
     }
 
-    /// The picture as a standalone SVG document, with a lane for each of the first `samples`.
+    /// Returns the picture as a standalone SVG document, with a lane for each of the first `samples`.
     #[pyo3(signature = (*, samples = SHOWN))]
     #[pyo3(text_signature = "($self, *, samples=64)")]
     fn svg(
@@ -140,7 +145,7 @@ impl Plan {
         Ok(Picture::new(&self.planned(py)?, samples).svg().to_string())
     }
 
-    /// Nothing about it ever changes.
+    /// Returns the same object, because it never changes.
     fn __copy__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -166,7 +171,7 @@ impl Plan {
 
 impl Plan {
     /// # Errors
-    /// `ElementTypeError`, `ShapeError` and `PositionError` for what is wrong with the positions.
+    /// Raises `ElementTypeError`, `ShapeError` or `PositionError` if the positions are not valid.
     pub(crate) fn new(
         py: Python<'_>,
         write: Arc<PreparedScatter>,
@@ -180,16 +185,17 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The core's plan borrows its positions, so it is made anew, in nanoseconds. `new` has seen that it can be.
+    /// Makes the core's plan, which borrows the positions. This takes nanoseconds, and `new` has checked
+    /// that it succeeds.
     fn planned(&self, py: Python<'_>) -> PyResult<WritePlan<'_>> {
         let (starts, lengths) = (self.write_indices.as_deref(), self.lengths.as_deref());
         self.write.prepared.plan_with_lengths(starts, lengths).map_err(|refused| error::core(py, refused))
     }
 }
 
-/// Lanes of a picture by default.
+/// The default number of lanes of a picture.
 const SHOWN: usize = 64;
-/// Of one that shows by itself: they are 52 pixels high.
+/// The number of lanes of a picture that a notebook shows on its own. A lane is 52 pixels high.
 const SHOWN_IN_NOTEBOOK: usize = 16;
 
 fn summary(plan: &WritePlan<'_>) -> String {
@@ -204,7 +210,7 @@ fn summary(plan: &WritePlan<'_>) -> String {
     }
 }
 
-/// Loops that repeat nothing are left out.
+/// Converts a block, without the loops that have a single iteration.
 fn python_block<'py>(py: Python<'py>, block: Block) -> PyResult<Bound<'py, PyAny>> {
     static BLOCK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let Block { len, dst_offset, src_offset, loops, .. } = block;

@@ -9,7 +9,7 @@ use crate::failure::plural;
 use crate::indices::Indices;
 use crate::options;
 
-/// `kvscatter._native.positions`: what `positions.py` documents.
+/// The module `kvscatter._native.positions`, whose functions are documented in `positions.py`.
 #[pymodule(submodule, name = "positions", gil_used = false)]
 pub(crate) mod module {
     use super::*;
@@ -78,7 +78,7 @@ pub(crate) mod module {
     }
 }
 
-/// An `int` if both arguments are one, else an array of int64.
+/// Converts one position to an `int`, or a batch to an array of int64.
 fn convert<'py>(
     values: &Bound<'py, PyAny>,
     argument: &'static str,
@@ -111,7 +111,7 @@ fn cache(capacity: &Bound<'_, PyAny>, mode: Mode) -> PyResult<(usize, Mode)> {
     Ok((capacity, mode))
 }
 
-/// A number for each sample, or one for all of them.
+/// A number for each sample, or one number for all samples.
 struct Numbers {
     argument: &'static str,
     indices: Indices,
@@ -155,7 +155,7 @@ impl Numbers {
         self.values()[place]
     }
 
-    /// A value that must not be negative.
+    /// Returns a value that must not be negative.
     fn size(&self, py: Python<'_>, sample: usize) -> PyResult<usize> {
         let value = self.at(sample);
         usize::try_from(value).map_err(|_| {

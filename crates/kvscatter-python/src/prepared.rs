@@ -1,4 +1,4 @@
-//! A write whose shapes are checked: made once per shape, called every step.
+//! A write whose shapes are checked. It is prepared once per shape and called in every step.
 
 use std::sync::Arc;
 
@@ -10,34 +10,35 @@ use crate::plan::Plan;
 use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
 use crate::{options, prepared_scatter, write};
 
-/// A `TensorScatter` whose shapes, strides and dtype are checked: what `kvscatter.prepare` returns.
+/// A `TensorScatter` whose shapes, strides and dtype are checked, as `kvscatter.prepare` returns it.
 ///
-/// `write(cache, update, write_indices=None, lengths=None)` writes in place and returns the number of samples skipped. It
-/// takes arrays of the dtype, shapes and strides that it was prepared for, of any library, and the positions of
-/// `tensor_scatter_`. Any number of threads may share it. Copying returns the same object. It cannot be pickled, so another
-/// process prepares another one.
+/// `write(cache, update, write_indices=None, lengths=None)` writes in place and returns the number of
+/// samples skipped. The arrays can be of any library, with the dtype, shapes and strides that the write was
+/// prepared for. The positions are those of `tensor_scatter_`. Any number of threads may share a prepared
+/// write. Copying returns the same object. It cannot be pickled, so another process must prepare its own.
 ///
 /// Raises:
-///     ShapeError, ElementTypeError: An array of another shape or stride, of another dtype.
+///     ShapeError, ElementTypeError: An array has another shape or other strides, or another dtype.
 ///     PositionError, ArrayError: As `tensor_scatter_`.
 #[pyclass(frozen, name = "Prepared", module = "kvscatter")]
 pub(crate) struct PyPrepared(Arc<PreparedScatter>);
 
-/// Checks everything about a `TensorScatter` but its positions: once per shape, for calls in a loop.
+/// Checks everything about a `TensorScatter` except its positions. Call it once per shape, before a loop.
 ///
 /// Args:
-///     past_cache: An array as the cache will be, of which nothing is kept but its form; or its shape.
-///     update: The same for the update. Either both are arrays, or both are shapes, of dense arrays.
+///     past_cache: An array like the cache, or its shape. Only the form of the array is kept.
+///     update: An array like the update, or its shape. Either both are arrays, or both are shapes of dense
+///         arrays.
 ///     axis, mode, out_of_range, negative_index: Those of `tensor_scatter_`.
-///     dtype: The type of the elements, where shapes are given.
+///     dtype: The type of the elements. It is required with shapes, and an error with arrays.
 ///
 /// Returns:
-///     A `Prepared`: call it with arrays of this form.
+///     A `Prepared`, which is called with arrays of this form.
 ///
 /// Raises:
-///     ElementTypeError, ShapeError, OptionError: As `tensor_scatter_`; `OptionError` for a `dtype` that is missing, or
-///         beside arrays.
-///     ArrayError: A layout that cannot be written.
+///     ElementTypeError, ShapeError, OptionError: As `tensor_scatter_`. `OptionError` is also raised if
+///         `dtype` is missing with shapes or given with arrays.
+///     ArrayError: The layout cannot be written.
 ///
 /// >>> import numpy as np
 /// >>> cache, update = np.zeros((2, 4, 1), np.float32), np.ones((2, 1, 1), np.float32)
@@ -68,7 +69,7 @@ pub(crate) fn prepare(
 
 #[pymethods]
 impl PyPrepared {
-    /// Writes `update` into `cache`, in place; gives the samples skipped.
+    /// Writes `update` into `cache` in place and returns the number of samples skipped.
     #[pyo3(signature = (cache, update, write_indices=None, lengths=None))]
     fn __call__(
         &self,
@@ -83,8 +84,9 @@ impl PyPrepared {
         self.0.in_place(py, &plan, &indices.all(), cache, update)
     }
 
-    /// Writes every pair of a cache and its update at the same positions, or none, as `write_many` does; gives the
-    /// number of samples skipped.
+    /// Writes every pair of a cache and its update at the same positions, or none, like `write_many`.
+    ///
+    /// Returns the number of samples skipped.
     #[pyo3(signature = (pairs, write_indices=None, lengths=None))]
     fn many(
         &self,
@@ -99,8 +101,9 @@ impl PyPrepared {
         self.0.write_many(py, &plan, &indices, &pairs)
     }
 
-    /// The functional form into memory that exists: `out`, dense and of the cache's shape and dtype, becomes `past_cache`
-    /// with the update in it; gives the number of samples skipped.
+    /// Fills `out` with `past_cache` and writes the update into it, like `tensor_scatter` with `out`.
+    ///
+    /// `out` is dense and has the cache's shape and dtype. Returns the number of samples skipped.
     #[pyo3(signature = (past_cache, update, out, write_indices=None, lengths=None))]
     fn into(
         &self,
@@ -121,7 +124,7 @@ impl PyPrepared {
         write::write_present(py, &plan, &past_cache, &update, &out, &indices.all())
     }
 
-    /// A call of this, checked but not made: to be looked at, and carried out any number of times.
+    /// Checks a call without writing. The returned plan can be inspected, and executed any number of times.
     #[pyo3(signature = (write_indices=None, lengths=None))]
     fn plan(
         &self,
@@ -132,7 +135,7 @@ impl PyPrepared {
         Plan::new(py, Arc::clone(&self.0), write_indices, lengths)
     }
 
-    /// Nothing about it ever changes.
+    /// Returns the same object, because it never changes.
     fn __copy__(slf: Py<Self>) -> Py<Self> {
         slf
     }

@@ -14,7 +14,7 @@ use crate::indices::Indices;
 use crate::prepared_tensor::PreparedTensor;
 use crate::{error, torch, write};
 
-/// What everything that is made of a prepared write shares.
+/// The part of a prepared write that everything made from it shares.
 pub(crate) struct PreparedScatter {
     pub(crate) prepared: kvscatter::Prepared,
     pub(crate) cache: PreparedTensor,
@@ -81,7 +81,7 @@ impl ScatterIndices {
 }
 
 impl PreparedScatter {
-    /// For arrays as they will be given, or for their shapes.
+    /// Prepares a write for arrays like these, or for their shapes.
     pub(crate) fn new(
         py: Python<'_>,
         operator: TensorScatter,
@@ -96,7 +96,7 @@ impl PreparedScatter {
         Self::of_tensors(py, operator, tensors, error::core).map(Arc::new)
     }
 
-    /// For more arrays like this cache and this update.
+    /// Prepares a write for more arrays like this cache and this update.
     pub(crate) fn like(
         py: Python<'_>,
         operator: TensorScatter,
@@ -131,7 +131,7 @@ impl PreparedScatter {
         update: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         let geometry = self.prepared.geometry();
-        // Asking may run Python code, looking does not.
+        // `is_plain` may run Python code, and the check of the memory does not, so it comes second.
         if self.cache.is_plain(cache)
             && self.update.is_plain(update)
             && let Some(memory) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
@@ -148,7 +148,7 @@ impl PreparedScatter {
         write::in_place(py, plan, &cache, &update, lists)
     }
 
-    /// A cache and its update, if they are what the write was prepared for.
+    /// Imports a cache and its update, and checks that the write was prepared for them.
     pub(crate) fn arrays<'py>(
         &self,
         pair: usize,

@@ -14,21 +14,21 @@ use crate::failure::Failure;
 use crate::integer::{decimal, integer};
 use crate::{dlpack, strided, torch};
 
-/// One of the two tensors as the write was prepared for it.
+/// One of the two tensors in the form that the write was prepared for.
 pub(crate) struct PreparedTensor {
     pub(crate) form: Form,
     numpy: Option<NumpyForm>,
     dlpack: Option<DLDataType>,
 }
 
-/// The same as NumPy stores it, so that a call compares and does not translate.
+/// The same form as NumPy stores it, so that a call compares fields without translating them.
 struct NumpyForm {
     descr: Py<PyArrayDescr>,
     strides: SmallVec<[isize; 6]>,
 }
 
 impl PreparedTensor {
-    /// An array as it will be given, or the shape of a dense one.
+    /// Prepares for arrays like this one, or for a dense array of this shape.
     pub(crate) fn of(
         object: &Bound<'_, PyAny>,
         argument: &'static str,
@@ -62,11 +62,12 @@ impl PreparedTensor {
         Self { form, numpy, dlpack }
     }
 
-    /// Whether there is nothing to an array but its memory.
+    /// Returns whether an array is nothing more than its memory.
     ///
-    /// A tensor is a negated view if it is the imaginary part of a conjugated one, where it steps over every other number.
-    /// Where several elements follow each other it is none, and asking takes longer than writing a row. (It would be one
-    /// after `as_strided` on such a part, which reads memory of another view.)
+    /// A real tensor is a negated view if it is the imaginary part of a conjugated tensor. Such a view steps
+    /// over every other number. A tensor with adjacent elements is not such a view, so the slower check is
+    /// skipped for it. That check takes longer than writing a row. The exception is `as_strided` on such a
+    /// part, which reads memory of another view.
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         if object.is_instance_of::<PyUntypedArray>() {
             return true;
@@ -77,8 +78,8 @@ impl PreparedTensor {
             && (needs_no_look || torch::check_values(object, "").is_ok())
     }
 
-    /// Returns the memory of an array that quick comparisons show to be what the write was prepared for. All other arrays,
-    /// and those that are errors, are read as an [`Array`].
+    /// Returns the memory of an array if quick comparisons show that the write was prepared for it. All
+    /// other arrays, including those that are errors, are imported as an [`Array`].
     pub(crate) fn memory(
         &self,
         object: &Bound<'_, PyAny>,
@@ -125,8 +126,8 @@ fn shape(sizes: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Shape> {
     sizes.try_iter()?.enumerate().map(size).collect()
 }
 
-/// NumPy's dtype of this name or class, or of this dtype of PyTorch's, which has the same name. NumPy knows the names of
-/// ml_dtypes' once that is imported.
+/// Returns NumPy's dtype for a name, a class, or a dtype of PyTorch, which has the same name. NumPy knows
+/// the names of ml_dtypes after that package was imported.
 fn descr<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDescr>> {
     let py = dtype.py();
     let name = match &*dlpack::library(dtype)? {

@@ -1,7 +1,8 @@
-//! The oracle in index space: where each element of the present comes from, and which rule a call breaks.
+//! The oracle on indices: it returns the origin of each element of the present, and the rule that a call
+//! breaks.
 //!
-//! Nothing here is shared with the write that is tested against it. Python gathers the elements, so that the oracle
-//! never sees one.
+//! The oracle shares nothing with the write that is tested against it. Python gathers the elements, so the
+//! oracle never sees the values.
 
 use kvscatter_oracle::cases::{Call, Element};
 use kvscatter_oracle::{
@@ -14,18 +15,18 @@ use pyo3::types::PyTuple;
 use crate::error::{Class, Field, raise};
 use crate::refusal::BrokenRule;
 
-/// Elements of cache and update together, and rows of an empty update, that the oracle is asked about. It visits them
-/// one at a time and takes 24 bytes for each.
+/// The largest number of elements of cache and update together, or rows of an empty update, that the oracle
+/// accepts. It visits them one at a time and needs 24 bytes for each.
 const MAX_ELEMENTS: usize = 1 << 27;
 
 /// The oracle's answer to a call.
 pub(crate) struct Answer {
-    /// For every element of the present, in row-major order, the element of the update that it is, or -1 where the
-    /// past stays.
+    /// The index in the update of every element of the present, in row-major order, or -1 where the past
+    /// stays.
     outcome: Result<Outcome<i64>, Refusal>,
 }
 
-/// `(origins, skipped, None)`, or `(None, 0, (rule, message, fields))`.
+/// Becomes `(origins, skipped, None)` or `(None, 0, (rule, message, fields))`.
 impl<'py> IntoPyObject<'py> for Answer {
     type Target = PyTuple;
     type Output = Bound<'py, PyTuple>;
@@ -42,7 +43,7 @@ impl<'py> IntoPyObject<'py> for Answer {
 }
 
 impl Answer {
-    /// Asks the oracle. `elements` are the types of the cache's elements and of the update's.
+    /// Runs the oracle. `elements` are the element types of the cache and of the update.
     ///
     /// # Errors
     /// [`TooLarge`] if the oracle would visit more than [`MAX_ELEMENTS`].
@@ -66,11 +67,11 @@ impl Answer {
     }
 }
 
-/// More than the oracle is asked about.
+/// The call is larger than the oracle accepts.
 pub(crate) struct TooLarge;
 
-/// Elements in a shape, whose dimensions other than 0 must multiply to a number even if one of them is 0: the oracle
-/// multiplies them in any order.
+/// Returns the number of elements of a shape. The product of all dimensions that are not 0 must not
+/// overflow, even if one dimension is 0, because the oracle multiplies them in any order.
 fn elements_of(shape: &[usize]) -> Result<usize, TooLarge> {
     let product =
         shape.iter().filter(|&&size| size > 0).try_fold(1_usize, |all, &size| all.checked_mul(size));
@@ -78,12 +79,13 @@ fn elements_of(shape: &[usize]) -> Result<usize, TooLarge> {
     Ok(if shape.contains(&0) { 0 } else { product })
 }
 
-/// The slots that the oracle lists for an update without elements, whose shape costs nothing to claim.
+/// Returns the number of slots that the oracle lists for an update without elements, whose shape can claim
+/// any number of rows.
 fn claimed_rows(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> usize {
     let batch = |indices: usize| indices.min(cache_shape.iter().copied().max().unwrap_or(0));
     let longest = || update_shape.iter().skip(1).copied().max().unwrap_or(0);
     let each = |lengths: &mut dyn Iterator<Item = i64>| {
-        // Longer ones are refused, and have no slots.
+        // Longer samples are refused and have no slots.
         let capacity = cache_shape.get(2).copied().unwrap_or(0);
         let rows = lengths.filter_map(|length| usize::try_from(length).ok()).filter(|&rows| rows <= capacity);
         rows.fold(0, usize::saturating_add)
@@ -101,7 +103,7 @@ fn claimed_rows(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> u
     }
 }
 
-/// The two tensors of a call: ONNX names of their element types, and their shapes.
+/// The two tensors of a call: the ONNX names of their element types, and their shapes.
 type Tensors = ([String; 2], Vec<usize>, Vec<usize>);
 
 fn ask(py: Python<'_>, call: &Call, (names, cache, update): &Tensors) -> PyResult<Answer> {
@@ -130,7 +132,7 @@ fn out_of_range(skip: bool) -> OutOfRange {
     if skip { OutOfRange::SkipSample } else { OutOfRange::Error }
 }
 
-/// ONNX `TensorScatter`.
+/// Runs the oracle for ONNX `TensorScatter`.
 #[pyfunction]
 pub(crate) fn oracle_tensor_scatter(
     py: Python<'_>,
@@ -147,7 +149,7 @@ pub(crate) fn oracle_tensor_scatter(
     ask(py, &Call::TensorScatter { operator, write_indices, lengths }, &tensors)
 }
 
-/// TensorRT `KVCacheUpdate`; packed if there are `update_lengths`.
+/// Runs the oracle for TensorRT `KVCacheUpdate`, packed if there are `update_lengths`.
 #[pyfunction]
 pub(crate) fn oracle_kv_cache_update(
     py: Python<'_>,
@@ -162,7 +164,7 @@ pub(crate) fn oracle_kv_cache_update(
     ask(py, &Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths }, &tensors)
 }
 
-/// Ascend ATB `KVCacheOperation`.
+/// Runs the oracle for Ascend ATB `KVCacheOperation`.
 #[pyfunction]
 pub(crate) fn oracle_kv_cache_operation(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! The oracle's refusals by name, with their numbers.
+//! The oracle's refusals as rule names with their numbers.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use kvscatter_oracle::Refusal;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// Which rule a call broke.
+/// The rule that a call broke.
 pub(crate) struct BrokenRule<'a> {
     rule: &'static str,
     fields: Vec<(&'static str, Value<'a>)>,
 }
 
-/// What a field holds.
+/// The value of a field.
 enum Value<'a> {
     Number(i128),
     Name(&'a str),
@@ -91,7 +91,7 @@ impl<'a> BrokenRule<'a> {
     }
 
     fn size(mut self, field: &'static str, size: usize) -> Self {
-        // Every size fits: none is wider than 64 bits.
+        // Every size fits, because no size is wider than 64 bits.
         self.fields.push((field, Value::Number(i128::try_from(size).unwrap_or(i128::MAX))));
         self
     }
@@ -106,7 +106,7 @@ impl<'a> BrokenRule<'a> {
     }
 }
 
-/// `out of range: sample = 0, start = 7, rows = 2, capacity = 8`
+/// Writes for example `out of range: sample = 0, start = 7, rows = 2, capacity = 8`.
 impl fmt::Display for BrokenRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.rule.replace('_', " "))?;
@@ -121,7 +121,7 @@ impl fmt::Display for BrokenRule<'_> {
     }
 }
 
-/// `(rule, message, fields)`
+/// Becomes `(rule, message, fields)`.
 impl<'py> IntoPyObject<'py> for BrokenRule<'_> {
     type Target = PyTuple;
     type Output = Bound<'py, PyTuple>;

@@ -1,4 +1,4 @@
-//! The ONNX Runtime of this very Python, whose package need not be imported.
+//! The ONNX Runtime of this Python, whose package need not be imported.
 
 use std::path::PathBuf;
 
@@ -7,9 +7,11 @@ use pyo3::prelude::*;
 
 use crate::session_error::no_runtime;
 
-/// Loads the library at this path, else that of this Python's package, else what the environment names.
+/// Loads the library at this path, otherwise that of this Python's package, otherwise the one that the
+/// environment names.
 ///
-/// The package comes first, since a process has one library, and Python code that imports the package needs that one.
+/// The package comes before the environment. A process has only one library, and Python code that imports
+/// the package needs the package's library.
 pub(crate) fn load(py: Python<'_>, library: Option<PathBuf>) -> PyResult<OnnxRuntime> {
     let library = match library {
         None => package(py)?,
@@ -18,7 +20,7 @@ pub(crate) fn load(py: Python<'_>, library: Option<PathBuf>) -> PyResult<OnnxRun
     py.detach(|| OnnxRuntime::load(library.as_deref())).map_err(|error| no_runtime(py, &error))
 }
 
-/// The folder of the installed package.
+/// Returns the folder of the installed package.
 fn package(py: Python<'_>) -> PyResult<Option<PathBuf>> {
     let spec = py.import("importlib.util")?.call_method1("find_spec", ("onnxruntime",))?;
     if spec.is_none() {

@@ -10,25 +10,31 @@ use crate::{error, new_array, options, write};
 /// ONNX TensorScatter-24 in place: writes `update` into `cache`.
 ///
 /// Args:
-///     cache: `[batch, .., capacity, ..]`, of any of TensorScatter's 24 types, dense or strided: ONNX's
-///         `past_cache`, which becomes its `present_cache`.
-///     update: The same dimensions but for `axis`, where it has the rows to be written: at most `capacity`.
-///     write_indices: The slot of each sample's first row, `[batch]`; zeros if absent.
-///     axis: The sequence dimension: any but the first.
-///     mode: `"linear"`, or `"circular"`: slots are taken modulo the capacity.
-///     lengths: Rows of each sample that are real, `[batch]`: padding after them is not written. An extension of ours.
-///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit as it is. An extension of ours.
-///     negative_index: In a ring: `"modulo"`, where -1 is the last slot, or `"reject"` as in ONNX Runtime.
+///     cache: `[batch, .., capacity, ..]`, of any of TensorScatter's 24 types, dense or strided. It is
+///         ONNX's `past_cache`, and becomes its `present_cache`.
+///     update: An array with the dimensions of the cache, except for `axis`. That dimension is the number of
+///         rows to write, at most `capacity`.
+///     write_indices: The slot of each sample's first row, `[batch]`. The default is zeros.
+///     axis: The sequence dimension, which can be any but the first.
+///     mode: `"linear"`, or `"circular"` to take slots modulo the capacity.
+///     lengths: The number of rows of each sample that are not padding, `[batch]`. Padding after them is not
+///         written. This is an extension of kvscatter.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit unchanged. This is an
+///         extension of kvscatter.
+///     negative_index: In circular mode, `"modulo"`, where -1 is the last slot, or `"reject"` as in ONNX
+///         Runtime.
 ///
 /// Returns:
 ///     The number of samples that were skipped.
 ///
 /// Raises:
-///     ElementTypeError: No array, a type that TensorScatter lacks, two different ones, or indices that are no integers.
-///     ShapeError: Ranks or dimensions that differ, or an update that is longer than the cache.
-///     OptionError: An axis that is not there or is the batch; a mode or policy that does not exist.
-///     PositionError: A position that does not fit, a length beyond the update's rows, or too few values.
-///     ArrayError: A cache that is read-only, immutable, or shares memory with itself or another argument.
+///     ElementTypeError: An argument is not an array, TensorScatter does not have its type, the two types
+///         differ, or indices are not integers.
+///     ShapeError: Ranks or dimensions differ, or the update is longer than the cache.
+///     OptionError: The axis does not exist or is the batch, or a mode or policy does not exist.
+///     PositionError: A position does not fit, a length exceeds the rows of the update, or there are too few
+///         values.
+///     ArrayError: The cache is read-only or immutable, or shares memory with itself or another argument.
 ///
 /// >>> import numpy as np
 /// >>> cache, update = np.zeros((2, 4, 1), np.float32), np.ones((2, 2, 1), np.float32)
@@ -62,19 +68,20 @@ pub(crate) fn tensor_scatter_(
     write::in_place(py, &plan, &cache, &update, &indices.all())
 }
 
-/// ONNX TensorScatter-24, functional: `past_cache` with `update` written into it.
+/// ONNX TensorScatter-24 in functional form: returns `past_cache` with `update` written into it.
 ///
-/// The arguments are those of `tensor_scatter_`, but that `past_cache` stays as it is.
+/// The arguments are those of `tensor_scatter_`, except that `past_cache` does not change.
 ///
 /// Args:
-///     out: A dense array of the shape and type of `past_cache` that becomes the result. It may be `past_cache` itself,
-///         which is then written in place.
+///     out: A dense array of the shape and type of `past_cache`, which receives the result. It may be
+///         `past_cache` itself, which is then written in place.
 ///
 /// Returns:
-///     `out`, or a new dense array of the library that `past_cache` is of.
+///     `out`, or a new dense array of the same library as `past_cache`.
 ///
 /// Raises:
-///     Error: As `tensor_scatter_`; `ShapeError`, `ElementTypeError` and `ArrayError` also for `out`.
+///     Error: As `tensor_scatter_`. `ShapeError`, `ElementTypeError` and `ArrayError` are also raised for
+///         `out`.
 ///
 /// >>> import numpy as np
 /// >>> past, update = np.zeros((1, 4, 1), np.float32), np.ones((1, 2, 1), np.float32)
@@ -118,19 +125,19 @@ pub(crate) fn tensor_scatter<'py>(
     }
 }
 
-/// Writes keys, values and all layers at the same positions: every pair, or none.
+/// Writes keys, values and all layers at the same positions. It writes either every pair or none.
 ///
-/// The arguments are those of `tensor_scatter_`.
+/// The other arguments are those of `tensor_scatter_`.
 ///
 /// Args:
-///     pairs: Tuples of a cache and its update, all of one dtype, of the same two shapes and strides.
+///     pairs: Tuples of a cache and its update. All have the same dtype, shapes and strides.
 ///
 /// Returns:
 ///     The number of samples that were skipped, which is the same for every pair.
 ///
 /// Raises:
-///     Error: As `tensor_scatter_`; `ShapeError` for a pair that is not as the first, `ArrayError` for caches that share
-///         memory with another array of the call.
+///     Error: As `tensor_scatter_`. `ShapeError` is also raised for a pair that differs from the first, and
+///         `ArrayError` for caches that share memory with another array of the call.
 #[pyfunction]
 #[pyo3(signature = (pairs, write_indices=None, *, axis=-2, mode=Mode::Linear, lengths=None, out_of_range=OutOfRange::Error, negative_index=NegativeIndex::Modulo))]
 #[pyo3(text_signature = "(pairs, write_indices=None, *, axis=-2, mode='linear', \

@@ -1,4 +1,4 @@
-//! A decoder with a static cache that runs in the caller's ONNX Runtime: `KvSession`.
+//! The class `KvSession`, which runs a decoder with static caches in this Python's ONNX Runtime.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -13,34 +13,37 @@ use crate::logits::{PyLogits, PySample};
 use crate::session_error::{closed, raise};
 use crate::{options, runtime};
 
-/// A decoder with a static cache in ONNX Runtime. Samples of its batch can be added, extended, truncated and removed.
+/// A decoder with static caches in ONNX Runtime. Samples of its batch can be added, extended, truncated and
+/// removed.
 ///
-/// The caches are allocated once and written in place. The session counts the cached tokens of each
-/// sample; `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from these counts. Samples may have different
-/// lengths, and a step may give each another number of tokens.
+/// The caches are allocated once and written in place. The session counts the cached tokens of each sample,
+/// and computes `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` from these counts. Samples may
+/// have different lengths, and a step may add a different number of tokens to each.
 ///
-/// Calls let other threads run Python while the model runs, and wait for each other. As a context manager, or by
-/// `close`, a session gives its memory back early.
+/// Other Python threads can run while the model runs. Calls of one session wait for each other. Use the
+/// session as a context manager, or call `close`, to free its memory early.
 ///
 /// Args:
-///     path: The model: an ONNX file whose caches are static, as `kvscatter convert` makes them.
-///     batch: The most samples at a time; the model's if it is fixed, else 1 if not given.
-///     capacity: Tokens that a sample can have; to be given where the model leaves it open.
-///     threads: Threads of one operator; ONNX Runtime's choice if not given.
-///     memory: The most bytes that the caches may take: a file may claim anything.
-///     onnxruntime: ONNX Runtime's library, or a folder with it. If not given, that of the package `onnxruntime` of this
-///         Python, else what `KVSCATTER_ORT_LIB` or `ORT_DYLIB_PATH` names. A process can have one. Loading it runs its
-///         code.
+///     path: The model, an ONNX file with static caches, such as `kvscatter convert` writes.
+///     batch: The largest number of samples. If the model fixes it, that number is the default, otherwise 1.
+///     capacity: The largest number of tokens of a sample. It is required if the model leaves it open.
+///     threads: The number of threads of one operator. By default ONNX Runtime chooses it.
+///     memory: The largest number of bytes of the caches. This limit is necessary because a file can declare
+///         any size.
+///     onnxruntime: The library of ONNX Runtime, or a folder that contains it. The default is the library of
+///         the installed package `onnxruntime`, and otherwise the library that `KVSCATTER_ORT_LIB` or
+///         `ORT_DYLIB_PATH` names. A process can load only one library. Loading it runs its code.
 ///
 /// Raises:
-///     SessionError: No ONNX Runtime that can be used; a file that is no model, or none that runs in place.
-///     OptionError: A batch or a capacity that the model does not have, caches beyond `memory`, or a number that is out
-///         of range: threads are at most 1024.
+///     SessionError: There is no usable ONNX Runtime, the file is not a model, or the model cannot run in
+///         place.
+///     OptionError: The model has another batch or capacity, the caches need more than `memory`, or a number
+///         is out of range. The largest number of threads is 1024.
 #[pyclass(frozen, name = "KvSession", module = "kvscatter")]
 pub(crate) struct PyKvSession {
     batch: usize,
     capacity: usize,
-    /// `None` once it is closed.
+    /// The session, or `None` after it was closed.
     open: Mutex<Option<KvSession>>,
 }
 
@@ -68,19 +71,20 @@ impl PyKvSession {
         Ok(Self { batch, capacity, open: Mutex::new(Some(session)) })
     }
 
-    /// How many samples there is room for.
+    /// The largest number of samples.
     #[getter]
     fn batch(&self) -> usize {
         self.batch
     }
 
-    /// Tokens that a sample can have.
+    /// The largest number of tokens of a sample.
     #[getter]
     fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Tokens that the model knows; None until the first step if it does not declare it.
+    /// The number of tokens that the model knows. If the model does not declare it, it is None until the
+    /// first step.
     #[getter]
     fn vocabulary(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         self.with(py, |session| Ok(session.vocabulary()))
@@ -92,13 +96,14 @@ impl PyKvSession {
         self.with(py, |session| Ok(session.samples().map(PySample).collect()))
     }
 
-    /// Bytes that the last step wrote into the caches, padding included.
+    /// The number of bytes that the last step wrote into the caches, including padding.
     #[getter]
     fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.bytes_written()))
     }
 
-    /// Bytes of caches that ONNX Runtime copied in the last step instead of writing them in place. It should be 0.
+    /// The bytes of caches that ONNX Runtime copied in the last step instead of writing in place. It should
+    /// be 0.
     #[getter]
     fn bytes_copied(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.bytes_copied()))
@@ -126,11 +131,12 @@ impl PyKvSession {
         self.with(py, |session| session.remove(sample.0))
     }
 
-    /// Forgets a sample's tokens from `length` on, as speculative decoding does with those that were not accepted. No byte
-    /// moves.
+    /// Forgets a sample's tokens from `length` on, without moving a byte.
+    ///
+    /// Speculative decoding uses this for tokens that were not accepted.
     ///
     /// Raises:
-    ///     PositionError: The sample is not that long, or the length is negative.
+    ///     PositionError: The sample has fewer tokens than `length`, or `length` is negative.
     ///     OptionError: The sample is not in this batch.
     fn truncate(
         &self,
@@ -141,7 +147,7 @@ impl PyKvSession {
         self.with(py, |session| session.truncate(sample.0, length))
     }
 
-    /// How many tokens of a sample are in the cache.
+    /// Returns the number of tokens of a sample that are in the cache.
     ///
     /// Raises:
     ///     OptionError: The sample is not in this batch.
@@ -149,34 +155,40 @@ impl PyKvSession {
         self.with(py, |session| session.cached_tokens(sample.0))
     }
 
-    /// Gives samples their next tokens, as many for each as it likes; samples that are not named stay as they are.
+    /// Gives samples their next tokens, any number for each. Samples that are not in the dict stay
+    /// unchanged.
     ///
-    /// One run of the model; more where the padding of a sample would not fit after it, or where the model gives logits
-    /// of the last token only.
+    /// A step is one run of the model. It takes more runs if the padding of a sample would not fit after its
+    /// tokens, or if the model returns the logits of the last token only.
     ///
     /// Args:
-    ///     tokens: A dict from samples to their tokens: a sequence of integers, or an integer array of one dimension.
+    ///     tokens: A dict from samples to their tokens. The tokens are a sequence of integers, or an integer
+    ///         array of one dimension.
     ///
     /// Returns:
     ///     `Logits`: the logits after every token.
     ///
     /// Raises:
-    ///     PositionError: Before anything is run, for a sample that would outgrow its capacity, and for a token that the
-    ///         model does not have.
-    ///     OptionError: Before anything is run, for a sample that is not in this batch, for one without tokens, for no
-    ///         sample.
-    ///     SessionError: ONNX Runtime failed; the counts of cached tokens are as they were, rows beyond them may have been written.
+    ///     PositionError: A sample would exceed its capacity, or the model does not have a token. This is
+    ///         raised before the model runs.
+    ///     OptionError: A sample is not in this batch, a sample has no tokens, or there is no sample. This
+    ///         is raised before the model runs.
+    ///     SessionError: ONNX Runtime failed. The counts of cached tokens are unchanged, but rows beyond
+    ///         them may have been written.
     fn step(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<PyLogits> {
         let token_lists = tokens_of(tokens)?;
         let token_lists = borrowed(&token_lists);
         self.with(py, |session| session.step(&token_lists).map(PyLogits))
     }
 
-    /// As `step`, in runs of at most `chunk` tokens of each sample, and with the logits after the last tokens alone: what
-    /// long prompts need, whose logits all together would be large.
+    /// Works like `step`, in runs of at most `chunk` tokens of each sample, and keeps only the logits after
+    /// the last tokens.
+    ///
+    /// Use this for long prompts, because the logits after every token of a long prompt would need much
+    /// memory.
     ///
     /// Raises:
-    ///     PositionError, OptionError, SessionError: As `step`; `OptionError` for a chunk of 0.
+    ///     PositionError, OptionError, SessionError: As `step`. `OptionError` also for a chunk of 0.
     #[pyo3(signature = (tokens, *, chunk=CHUNK), text_signature = "($self, tokens, *, chunk=512)")]
     fn prefill(
         &self,
@@ -189,12 +201,12 @@ impl PyKvSession {
         self.with(py, |session| session.prefill(&token_lists, chunk).map(PyLogits))
     }
 
-    /// What the caches take: a `MemoryReport`.
+    /// Returns the memory of the caches as a `MemoryReport`.
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         memory(py, &self.with(py, |session| Ok(session.memory()))?)
     }
 
-    /// Gives the model's and the caches' memory back, after calls that still run. May be called again.
+    /// Frees the memory of the model and the caches after running calls have ended. It may be called again.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
@@ -213,18 +225,19 @@ impl PyKvSession {
     }
 }
 
-/// Tokens of a prompt in one run of the model, if the caller does not say.
+/// The default number of tokens of a prompt in one run of the model.
 pub(crate) const CHUNK: usize = 512;
 
 impl PyKvSession {
-    /// Calls a function with the session, while other threads run Python: another call may hold it for long.
+    /// Calls a function with the session. Other threads run Python meanwhile, because another call may use
+    /// the session for long.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&mut KvSession) -> Result<T, SessionError> + Send,
     ) -> PyResult<T> {
         let called = py.detach(|| {
-            // A call that panicked has set no length that it did not reach.
+            // A call that panicked has not set a length that it did not reach.
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             open.as_mut().map(call)
         });
@@ -232,7 +245,7 @@ impl PyKvSession {
     }
 }
 
-/// Copies of the tokens, since another thread may change an array at any time.
+/// Copies the tokens, because another thread may change an array at any time.
 fn tokens_of(tokens: &Bound<'_, PyMapping>) -> PyResult<Vec<(Sample, Indices)>> {
     let pair = |item: Bound<'_, PyAny>| {
         let (sample, tokens): (Bound<'_, PySample>, Bound<'_, PyAny>) = item.extract()?;

@@ -1,4 +1,4 @@
-//! The errors of sessions as exceptions, in the classes of [`error`](crate::error).
+//! Turns the errors of sessions into exceptions of the classes in [`error`](crate::error).
 
 use kvscatter_onnxruntime::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};
@@ -6,37 +6,37 @@ use pyo3::prelude::*;
 
 use crate::error::{Class, Field, raise as raise_of};
 
-/// The exception for an error of a session.
+/// Makes the exception for an error of a session.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, error: &SessionError) -> PyErr {
     let (class, argument, fields) = describe(error);
     raise_of(py, class, error.kind(), argument, format!("{error}{}", keyword(error)), &fields)
 }
 
-/// The exception where there is no ONNX Runtime.
+/// Makes the exception for a missing or unusable ONNX Runtime.
 #[cold]
 pub(crate) fn no_runtime(py: Python<'_>, error: &RuntimeError) -> PyErr {
     let keyword = if matches!(error, RuntimeError::Missing { .. }) { " (onnxruntime=)" } else { "" };
     raise_of(py, Class::Session, error.kind(), Some("onnxruntime"), format!("{error}{keyword}"), &[])
 }
 
-/// The exception for a call of a session that is closed.
+/// Makes the exception for a call of a closed session.
 #[cold]
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "closed", None, "the session is closed".to_owned(), &[])
 }
 
-/// Returns what follows an error's message: the keyword that it is about, if it is about one.
+/// Returns the suffix of an error's message, which names the keyword that the error is about, if any.
 fn keyword(error: &SessionError) -> &'static str {
     match error.about() {
         Some(SessionSetting::Memory) => " (memory=)",
         Some(SessionSetting::Capacity) => " (capacity=)",
-        // A batch may be the number of prompts as well, which has no keyword.
+        // The batch may be the number of prompts, for which there is no keyword.
         _ => "",
     }
 }
 
-/// Class, argument and fields.
+/// The class, the argument and the fields of an exception.
 type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 
 fn describe(error: &SessionError) -> Described {
@@ -91,7 +91,7 @@ fn describe(error: &SessionError) -> Described {
                 ("capacity", (*capacity).into()),
             ],
         ),
-        // The model's, or the engine's.
+        // Errors of the model or of the engine.
         _ => (Class::Session, None, vec![]),
     }
 }

@@ -1,4 +1,5 @@
-//! NumPy arrays, by address and strides: those of ml_dtypes have neither the buffer protocol nor `__dlpack__`.
+//! Reads NumPy arrays by address and strides, because those of ml_dtypes have neither the buffer protocol
+//! nor `__dlpack__`.
 
 use std::slice;
 
@@ -54,14 +55,14 @@ fn in_elements(
     .collect()
 }
 
-/// Whether it is of NumPy's own class, and no other's.
+/// Returns whether the array is of NumPy's own class and not of a subclass.
 pub(crate) fn is_exact(array: &Bound<'_, PyUntypedArray>) -> bool {
     array.is_exact_instance_of::<PyUntypedArray>()
 }
 
 fn is_masked(array: &Bound<'_, PyUntypedArray>) -> PyResult<bool> {
     static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    // By the class alone, which runs no Python code of it.
+    // The check uses only the class, so it runs no Python code of the array.
     array.get_type().is_subclass(MASKED.import(array.py(), "numpy.ma", "MaskedArray")?)
 }
 
@@ -69,12 +70,13 @@ pub(crate) fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
     fields(array).flags & NPY_ARRAY_WRITEABLE != 0
 }
 
-/// The address of element `[0, 0, …]`.
+/// Returns the address of element `[0, 0, …]`.
 pub(crate) fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
     fields(array).data.cast()
 }
 
-/// The values of a dense array of int64 and where they lie, at a glance; `None` for any other.
+/// Returns the values of a dense array of int64 and their memory without an import, or `None` for any other
+/// array.
 pub(crate) fn i64s<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<(&'a [i64], RawBuffer)> {
     let dtype = numpy::dtype::<i64>(array.py());
     let same = is_exact(array) && descr_address(array) == dtype.as_ptr().addr();
@@ -83,21 +85,23 @@ pub(crate) fn i64s<'a>(array: &'a Bound<'_, PyUntypedArray>) -> Option<(&'a [i64
         return None;
     }
     let first = data(array);
-    // SAFETY: NumPy keeps `count` of them there, one after the other and aligned; they are read before any other code
+    // SAFETY: NumPy keeps `count` values there, contiguous and aligned. They are read before any other code
     // runs.
     let values = unsafe { slice::from_raw_parts(first.cast::<i64>(), count) };
     Some((values, RawBuffer { ptr: first, len: size_of_val(values) }))
 }
 
-/// The dtype by address: NumPy has one object for each built-in dtype, and arrays made alike share the others.
+/// Returns the address of the dtype. NumPy has one object for each built-in dtype, and arrays made alike
+/// share the others.
 pub(crate) fn descr_address(array: &Bound<'_, PyUntypedArray>) -> usize {
     fields(array).descr.addr()
 }
 
 fn fields<'a>(array: &'a Bound<'_, PyUntypedArray>) -> &'a PyArrayObject_fields {
     let array = array.as_array_ptr();
-    // SAFETY: a NumPy array begins with these fields, and is alive as long as the reference to it. They change only
-    // while Python code runs, which none does before the caller has copied what it reads. (Without an interpreter lock
-    // another thread may reshape an array while it is read: a race that NumPy itself leaves to its callers.)
+    // SAFETY: a NumPy array begins with these fields and is alive as long as the reference to it. The fields
+    // change only while Python code runs, and no Python code runs before the caller has copied what it
+    // reads. (Without an interpreter lock, another thread may reshape an array while it is read. NumPy
+    // itself leaves this race to its callers.)
     unsafe { &(*array).fields }
 }

@@ -1,5 +1,5 @@
-//! What `bench/peers.py` compares the package with, in the same process and on the same memory: the Rust call of a
-//! prepared write, and libc's memcpy. Not part of the public interface.
+//! Measures what `bench/peers.py` compares the package with, in the same process and on the same memory: the
+//! Rust call of a prepared write, and libc's memcpy. This is not part of the public interface.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::error;
 use crate::prepared::PyPrepared;
 use crate::prepared_scatter::ScatterIndices;
 
-/// Nanoseconds of `repeats` calls in Rust: every one checks the positions, plans and writes.
+/// Returns the nanoseconds of `repeats` calls in Rust. Every call checks the positions, plans and writes.
 #[pyfunction]
 pub(crate) fn time_rust_call(
     py: Python<'_>,
@@ -31,15 +31,16 @@ pub(crate) fn time_rust_call(
     let begin = Instant::now();
     for _ in 0..repeats {
         let plan = black_box(&write).plan(py, &indices)?;
-        // SAFETY: both buffers are memory of the arrays, which are borrowed until this function returns, as long as their
-        // owners say.
+        // SAFETY: both buffers are memory of the arrays, with the sizes that their owners state. The arrays
+        // are borrowed until this function returns.
         let _ = unsafe { plan.write_raw(black_box(cache), black_box(update)) }
             .map_err(|refused| error::core(py, refused))?;
     }
     Ok(nanoseconds(begin))
 }
 
-/// Nanoseconds of `repeats` times one memcpy of `bytes`, between buffers made for this that a first one has warmed.
+/// Returns the nanoseconds of `repeats` calls of memcpy with `bytes`, between new buffers that a first call
+/// has warmed.
 #[pyfunction]
 pub(crate) fn time_memcpy(bytes: u32, repeats: u32) -> u64 {
     let bytes = bytes as usize;

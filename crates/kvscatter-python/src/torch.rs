@@ -1,4 +1,4 @@
-//! PyTorch's tensors: what they keep beside their memory, and the short way to it.
+//! PyTorch's tensors: their properties besides memory, and quick access to the memory.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,13 +12,13 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyTuple, PyType};
 
 use crate::failure::Failure;
 
-/// What a tensor keeps beside its memory, and a write would not heed.
+/// Checks for properties of a tensor that a write would ignore.
 pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
     check_gradient(tensor, argument)?;
     check_values(tensor, argument)
 }
 
-/// A gradient would be lost.
+/// Refuses a tensor whose gradient would be lost.
 pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
     if tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()? {
         let why = "requires grad, but this write records no gradient: detach it, or use kvscatter.torch";
@@ -31,7 +31,7 @@ pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) 
     Ok(())
 }
 
-/// Whether forward-mode differentiation is under way, and the tensor takes part in it.
+/// Returns whether forward-mode differentiation is active and the tensor has a tangent.
 fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     static FORWARD_AD: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let py = tensor.py();
@@ -53,7 +53,7 @@ fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!unpacked.getattr(intern!(py, "tangent"))?.is_none())
 }
 
-/// A view that is negated or conjugated holds other values than its memory.
+/// Refuses a negated or conjugated view, whose values differ from its memory.
 pub(crate) fn check_values(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
     let py = tensor.py();
     let refuse = |why| Err(Failure::Tensor { argument, why }.into());
@@ -66,7 +66,8 @@ pub(crate) fn check_values(tensor: &Bound<'_, PyAny>, argument: &'static str) ->
     Ok(())
 }
 
-/// Counts a write, so that autograd notices where it has kept the old values: as PyTorch's own operators do.
+/// Counts a write as PyTorch's own operators do, so that autograd notices that the old values it needs are
+/// gone.
 pub(crate) fn note_written(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
     match increment(tensor)? {
         Increment::InC(increment) => increment.call1(tensor.py(), ((tensor,),)).map(drop),
@@ -74,7 +75,7 @@ pub(crate) fn note_written(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
     }
 }
 
-/// The same for all tensors of a tuple.
+/// Counts a write to each tensor of a tuple.
 pub(crate) fn note_all_written(tensors: &Bound<'_, PyTuple>) -> PyResult<()> {
     let Ok(first) = tensors.get_item(0) else { return Ok(()) };
     match increment(&first)? {
@@ -89,14 +90,16 @@ fn increment<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<&'py Increment> {
     INCREMENT.get_or_try_init(tensor.py(), || Increment::of(tensor))
 }
 
-/// `torch.autograd.graph.increment_version`, or the C function that it calls, which takes half the time.
+/// The function `torch.autograd.graph.increment_version`, or the C function that it calls, which takes half
+/// the time.
 enum Increment {
     InC(Py<PyAny>),
     InPython(Py<PyAny>),
 }
 
 impl Increment {
-    /// The C function may be another in another PyTorch: it is the one known here if it counts this tensor's write by one.
+    /// Chooses the function. The C function is used only if it counts a write to this tensor by one, because
+    /// another PyTorch may have a different function of that name.
     fn of(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
         let version = || tensor.getattr(intern!(py, "_version")).and_then(|version| version.extract::<u64>());
@@ -112,38 +115,44 @@ impl Increment {
     }
 }
 
-/// `torch.Tensor` and the C function that describes one, once one has been seen.
+/// The class `torch.Tensor` and the C function that describes a tensor, stored when the first tensor is
+/// seen.
 struct TensorClass {
     class: Py<PyType>,
     describe: Describe,
 }
 
-/// `DLPackDLTensorFromPyObjectNoSync`: fills in a description that borrows from the tensor.
+/// `DLPackDLTensorFromPyObjectNoSync`, which fills in a description that borrows from the tensor.
 type Describe = unsafe extern "C" fn(object: *mut c_void, out: *mut DLTensor) -> c_int;
 
-/// Looks at a tensor of exactly this class, borrowed for as long as no Python code runs that gives it other memory. (During
-/// a large write other threads may, by `set_`, `resize_` or `data`; they take the memory away from under PyTorch's own
-/// operators too, and no DLPack handle would hold it.) `None` if it is none, if it
-/// lies on another device, or if anything about it is unusual, which an import by `dlpack` then reports.
+/// Calls `look` with a tensor of exactly this class, which is borrowed until Python code runs that gives it
+/// other memory.
+///
+/// During a large write, other threads may do that with `set_`, `resize_` or `data`. They can do the same to
+/// PyTorch's own operators, and a DLPack handle would not prevent it. Returns `None` if the object is not
+/// such a tensor, if it is on another device, or if anything about it is unusual. An import by `dlpack` then
+/// reports the problem.
 pub(crate) fn look<R>(
     object: &Bound<'_, PyAny>,
     look: impl FnOnce(&TensorRef<'_>) -> Option<R>,
 ) -> Option<R> {
     let known = tensor_class(object)?;
     let mut tensor = DLTensor::default();
-    // SAFETY: PyTorch gave this function for objects of its class, which this is, and the interpreter is attached. It
-    // fills in the description that `tensor` has room for.
+    // SAFETY: PyTorch provides this function for objects of its class, to which the object belongs. The
+    // interpreter is attached, and `tensor` has room for the description.
     let status = unsafe { (known.describe)(object.as_ptr().cast(), &raw mut tensor) };
     if status != 0 {
         drop(PyErr::take(object.py()));
         return None;
     }
-    // SAFETY: PyTorch has filled the description in, and what it points to stays as it is while no Python code runs.
+    // SAFETY: PyTorch has filled in the description, and the memory that it points to does not change while
+    // no Python code runs.
     let tensor = unsafe { TensorRef::from_raw(&tensor) }.ok()?;
     if tensor.device() == DLDevice::CPU { look(&tensor) } else { None }
 }
 
-/// The class of an object that is exactly a `torch.Tensor`: not a parameter, nor what stands for other tensors.
+/// Returns the class if the object is exactly a `torch.Tensor`, not a parameter and not a placeholder for
+/// other tensors.
 fn tensor_class(object: &Bound<'_, PyAny>) -> Option<&'static TensorClass> {
     static CLASS: PyOnceLock<TensorClass> = PyOnceLock::new();
     let py = object.py();
@@ -159,18 +168,18 @@ fn tensor_class(object: &Bound<'_, PyAny>) -> Option<&'static TensorClass> {
     class.is(&known.class).then_some(known)
 }
 
-/// PyTorch's part of DLPack's exchange of C functions, if it has one of the version known here.
+/// Returns PyTorch's function from DLPack's C exchange table, if the table has a known version.
 fn describe(class: &Bound<'_, PyType>) -> Option<Describe> {
     let capsule = class.getattr(intern!(class.py(), "__dlpack_c_exchange_api__")).ok()?;
     let capsule = capsule.cast_into::<PyCapsule>().ok()?;
     let table = capsule.pointer_checked(Some(c"dlpack_exchange_api")).ok()?.cast::<DLPackExchangeAPI>();
-    // SAFETY: a capsule of this name points to a table that lives as long as the process, and whose header is the same in
-    // every version.
+    // SAFETY: a capsule of this name points to a table that lives as long as the process, and whose header
+    // is the same in every version.
     let header = unsafe { &(*table.as_ptr()).header };
     if header.version.major != DLPACK_MAJOR_VERSION {
         return None;
     }
-    // SAFETY: a capsule of this name points to a table that lives as long as the process. It is of the major version known
-    // here, whose first minor version already had this field.
+    // SAFETY: a capsule of this name points to a table that lives as long as the process. It has the known
+    // major version, whose first minor version already had this field.
     unsafe { (*table.as_ptr()).dltensor_from_py_object_no_sync }
 }

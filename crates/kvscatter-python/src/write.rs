@@ -1,4 +1,5 @@
-//! A plan carried out on arrays: the one way from Python to the core's bytes.
+//! Executes a plan on arrays. This is the only path from Python to the functions of the core that write
+//! bytes.
 
 use kvscatter::{Error, RawBuffer, WritePlan, Written};
 use pyo3::prelude::*;
@@ -9,10 +10,11 @@ use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::{error, object_array};
 
-/// From here on the interpreter lock is released while bytes move: 256 KiB take longer than taking it back does.
+/// Writes of at least this size release the interpreter lock. Moving 256 KiB takes longer than reacquiring
+/// the lock.
 const DETACHED: usize = 256 << 10;
 
-/// Writes `update` into `cache`; gives the samples that were skipped.
+/// Writes `update` into `cache` and returns the number of samples that were skipped.
 pub(crate) fn in_place(
     py: Python<'_>,
     plan: &WritePlan<'_>,
@@ -30,7 +32,7 @@ pub(crate) fn in_place(
     Ok(skipped)
 }
 
-/// [`in_place`], once the arrays are found.
+/// Does the work of [`in_place`] once the memory of the arrays is known.
 pub(crate) fn in_place_raw(
     py: Python<'_>,
     plan: &WritePlan<'_>,
@@ -40,9 +42,9 @@ pub(crate) fn in_place_raw(
     let pair = BorrowedBuffers([cache, update]);
     run(py, plan, error::core_in_place, move || {
         let BorrowedBuffers([cache, update]) = pair.into_inner();
-        // SAFETY: both buffers are initialised memory of arrays that the calling function borrows until the write is done:
-        // their owners keep it alive. Nothing else uses the memory meanwhile, unless the program writes to one array from
-        // two threads, which it must not do, as with NumPy.
+        // SAFETY: both buffers are initialised memory of arrays that the calling function borrows until the
+        // write is done, so their owners keep it alive. Nothing else uses the memory meanwhile, unless the
+        // program writes to one array from two threads. It must not do that, as with NumPy.
         unsafe { plan.write_raw(cache, update) }
     })
 }
@@ -68,16 +70,17 @@ pub(crate) fn write_many(
     let buffers = BorrowedBuffers(buffers);
     let skipped = run(py, plan, error::core_in_place, move || {
         let BorrowedBuffers(buffers) = buffers.into_inner();
-        // SAFETY: all buffers are initialised memory of arrays that are borrowed until the write is done: their owners keep
-        // it alive. A vector yields the same pairs each time. Nothing else uses the memory meanwhile, unless the program
-        // writes to one array from two threads, which it must not do, as with NumPy.
+        // SAFETY: all buffers are initialised memory of arrays that are borrowed until the write is done, so
+        // their owners keep it alive. A vector yields the same pairs each time. Nothing else uses the memory
+        // meanwhile, unless the program writes to one array from two threads. It must not do that, as with
+        // NumPy.
         unsafe { plan.write_many_raw(buffers.iter().copied()) }
     })?;
     pairs.iter().try_for_each(|(cache, _)| cache.note_written())?;
     Ok(skipped)
 }
 
-/// `out` becomes `past` with the update in it.
+/// Copies `past` to `out` with the update in it.
 pub(crate) fn write_present(
     py: Python<'_>,
     plan: &WritePlan<'_>,
@@ -100,21 +103,21 @@ pub(crate) fn write_present(
     ]);
     let skipped = run(py, plan, error::core, move || {
         let BorrowedBuffers([past, update, out]) = buffers.into_inner();
-        // SAFETY: all three buffers are initialised memory of arrays that are borrowed until the write is done: their owners
-        // keep it alive. Nothing else uses the memory meanwhile, unless the program writes to one array from two threads,
-        // which it must not do, as with NumPy.
+        // SAFETY: all three buffers are initialised memory of arrays that are borrowed until the write is
+        // done, so their owners keep it alive. Nothing else uses the memory meanwhile, unless the program
+        // writes to one array from two threads. It must not do that, as with NumPy.
         unsafe { plan.write_present_raw(past, update, out) }
     })?;
     out.note_written()?;
     Ok(skipped)
 }
 
-/// From here to the last byte no Python code runs.
+/// Checks that no array has moved. From here to the last byte no Python code runs.
 fn check_unmoved<'a, 'py: 'a>(arrays: impl IntoIterator<Item = &'a Array<'py>>) -> PyResult<()> {
     arrays.into_iter().try_for_each(Array::check_unmoved)
 }
 
-/// Indices that would be written over are refused, although what counts is the copy that was made of them.
+/// Refuses indices that the write would overwrite, although the write uses a copy of them.
 pub(crate) fn check_disjoint(
     indices: &[&Indices],
     written: RawBuffer,
@@ -142,16 +145,16 @@ fn run(
 struct BorrowedBuffers<T>(T);
 
 impl<T> BorrowedBuffers<T> {
-    /// Closures capture the whole, not the field.
+    /// Returns `self`, so that closures capture the whole and not the field.
     fn into_inner(self) -> Self {
         self
     }
 }
 
-// SAFETY: a `RawBuffer` is an address and a length. The arrays at them are borrowed until `run` returns, which waits for
-// the closure.
+// SAFETY: a `RawBuffer` is an address and a length. The arrays at these addresses are borrowed until `run`
+// returns, and `run` waits for the closure.
 unsafe impl<const N: usize> Send for BorrowedBuffers<[RawBuffer; N]> {}
 
-// SAFETY: a `RawBuffer` is an address and a length. The arrays at them are borrowed until `run` returns, which waits for
-// the closure.
+// SAFETY: a `RawBuffer` is an address and a length. The arrays at these addresses are borrowed until `run`
+// returns, and `run` waits for the closure.
 unsafe impl Send for BorrowedBuffers<Vec<(RawBuffer, RawBuffer)>> {}

@@ -2,8 +2,8 @@
 
     python documents.py FILE...
 
-Examples are the fenced blocks of the language `pycon`; those of one document share their names, from the first to the
-last. The standard library runs them, so that an environment needs nothing but what the examples need.
+Examples are the fenced blocks of the language `pycon`. The examples of one document run in order and share
+their variables. The standard library runs them, so an environment needs only what the examples need.
 """
 
 import doctest
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples(text: str, name: str) -> doctest.DocTest:
-    """All blocks as one test, on the lines where they stand."""
+    """Returns all blocks as one test, with their original line numbers."""
     lines = [""] * (text.count("\n") + 1)
     for block in BLOCK.finditer(text):
         first = text.count("\n", 0, block.start(1))
@@ -25,7 +25,7 @@ def examples(text: str, name: str) -> doctest.DocTest:
 
 
 def main(files: list[str]) -> int:
-    """Zero when every document has examples and all of them print what the document says."""
+    """Returns zero if every document has examples and all of them print what the document shows."""
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.REPORT_NDIFF)
     for file in files:
         test = examples(pathlib.Path(file).read_text(encoding="utf-8"), file)

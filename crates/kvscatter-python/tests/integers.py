@@ -1,4 +1,5 @@
-"""Lists the integer arguments that the types of the package declare, and checks what each must refuse."""
+"""Lists the integer arguments that the package's type annotations declare, and checks what each must
+refuse."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from support import refused
 PACKAGE = Path(kvscatter.__file__).parent
 
 BEYOND = (-(2**63) - 1, 2**64, -(10**30), 10**30)
-"""Integers that no argument takes: the last are beyond every type of the compiled module."""
+"""Integers that no argument accepts. The last two do not fit any type of the compiled module."""
 UNLIKE = (1.5, "1", True, b"1", object())
-"""Values that are no integers. Python takes a boolean for one."""
+"""Values that are not integers. Python treats a boolean as an integer."""
 
 
 def declared(*files: str) -> set[str]:
-    """``module.function.argument`` for every argument of a public function in these files that may be an integer."""
+    """Returns ``module.function.argument`` for each argument of a public function that may be an integer."""
     return {
         f"{Path(file).stem}.{function}.{argument.arg}"
         for file in files
@@ -43,7 +44,7 @@ def _functions(tree: ast.Module | ast.ClassDef, inside: str = "") -> Iterator[tu
 
 
 def check(name: str, call: Callable[[Any], object], *, optional: bool = False) -> None:
-    """Whether the argument refuses all that it must, with this package's errors about this argument."""
+    """Checks that the argument refuses all bad values, with this package's errors about this argument."""
     argument = name.rpartition(".")[2]
     for value in BEYOND:
         error = _refused(argument, call, value)
@@ -52,7 +53,7 @@ def check(name: str, call: Callable[[Any], object], *, optional: bool = False) -
     for value in (*UNLIKE, *(() if optional else (None,))):
         error = _refused(argument, call, value)
         assert "integer" in str(error), f"{name} = {value!r}: {error}"
-    # Python refuses to print such a number.
+    # Python refuses to print such a large number.
     _refused(argument, call, 10**5000)
 
 

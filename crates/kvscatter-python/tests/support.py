@@ -1,4 +1,5 @@
-"""What several test modules need: arrays compared bit for bit, views with guards around them, refused calls."""
+"""Helpers for several test modules: bitwise comparison of arrays, views with guards around them, refused
+calls."""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ Array = npt.NDArray[Any]
 
 
 def bits(array: Array) -> Any:
-    """What an array holds, so that NaNs with the same payload are equal and zeros of either sign are not."""
+    """Returns the bits of an array, so that NaNs with the same payload are equal and zeros of different
+    signs are not."""
     if array.dtype == object:
         return array.tolist()
     return array.tobytes()
 
 
 def strided(array: Array, rng: random.Random) -> tuple[Array, Array]:
-    """The same values in a view with permuted dimensions, gaps, and steps backwards; and the canvas around it."""
+    """Returns the same values in a view with permuted dimensions, gaps and negative steps, and the array
+    around the view."""
     order = rng.sample(range(array.ndim), array.ndim)
     steps = [rng.choice((1, 1, 2, 3)) for _ in order]
     signs = [rng.choice((1, 1, -1)) for _ in order]
@@ -46,7 +49,7 @@ def strided(array: Array, rng: random.Random) -> tuple[Array, Array]:
 
 
 def in_place(case: Case, cache: Array, update: Array) -> int:
-    """The case's call in place on these arrays; the samples skipped."""
+    """Runs the case in place on these arrays and returns the number of skipped samples."""
     arguments = dict(case.arguments)
     if case.operator == "tensor_scatter":
         del arguments["past_cache"], arguments["update"]
@@ -63,7 +66,8 @@ def refused(
     *,
     of: type[kvscatter.Error] = kvscatter.Error,
 ) -> kvscatter.Error:
-    """The error of a call that must have one: of this kind, about this argument, in one lower-case line."""
+    """Returns the error of a call, which must have this kind and argument and a message of one lower-case
+    line."""
     with pytest.raises(of) as caught:
         call()
     error, message = caught.value, str(caught.value)

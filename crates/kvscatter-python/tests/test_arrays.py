@@ -1,4 +1,5 @@
-"""What is taken as an array, and what is refused: by class, kind and argument, with nothing changed."""
+"""Checks which objects are accepted as arrays, and the class, kind and argument of refusals, which change
+nothing."""
 
 from __future__ import annotations
 
@@ -189,7 +190,7 @@ def test_more_indices_than_there_is_memory_for() -> None:
         (b"\3\1", "not_integers", TypeError),
         (3, "not_integers", TypeError),
         (np.int64(3), "not_integers", TypeError),
-        ({3, 1}, "not_integers", TypeError),  # whose order is not the samples'
+        ({3, 1}, "not_integers", TypeError),  # its order is not that of the samples
         ({3: 0, 1: 0}, "not_integers", TypeError),
         ((place for place in (3, 1)), "not_integers", TypeError),
         (np.array(3), "rank", ValueError),
@@ -228,7 +229,8 @@ def test_an_exception_of_the_sequence_itself_comes_through() -> None:
 
 
 class Resizes:
-    """An update, or an index, whose reading gives the cache's memory back although the call holds it."""
+    """An update or an index that moves the cache's memory when it is read, although the call borrows the
+    cache."""
 
     def __init__(self, cache: Any, update: Any = None) -> None:
         self.cache, self.update = cache, update

@@ -1,4 +1,5 @@
-"""`kvscatter.cuda`: without a driver here, and in `cuda/` on the driver of kvscatter-cuda's tests."""
+"""Tests `kvscatter.cuda`, here without a driver, and in `cuda/` with the simulated driver of
+kvscatter-cuda."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ DRIVER = HERE.parents[1] / "kvscatter-cuda/tests/fake/driver.cpp"
 
 
 def run(*words: str | pathlib.Path, libraries: pathlib.Path, **variables: str) -> str:
-    """A Python that looks for the driver in this folder first."""
+    """Runs a Python process that looks for the driver in this folder first."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), **variables}
     done = subprocess.run(
         [sys.executable, *words], env=environment, capture_output=True, text=True, check=False
@@ -32,7 +33,7 @@ def run(*words: str | pathlib.Path, libraries: pathlib.Path, **variables: str) -
     return done.stdout
 
 
-#: The same driver, as a device's is: it has no functions for tests, and memory that device and host share.
+#: The simulated driver without its functions for tests, like a real driver whose device and host share memory.
 AS_OF_A_DEVICE = f"""
 #define fake_fail not_fail
 #define fake_calls not_calls
@@ -42,7 +43,7 @@ extern "C" int cuMemAllocManaged(u64* address, size_t bytes, unsigned) {{ return
 
 
 def run_all(source: pathlib.Path, folder: pathlib.Path) -> str:
-    """The tests in `cuda/` on this driver."""
+    """Runs the tests in `cuda/` on this driver."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++")
@@ -60,7 +61,7 @@ def test_on_the_tests_driver(tmp_path: pathlib.Path) -> None:
 
 
 def test_as_on_a_device(tmp_path: pathlib.Path) -> None:
-    """`cargo xtask cuda-gpu` runs them so; PyTorch has no device here."""
+    """`cargo xtask cuda-gpu` runs the tests in this way. PyTorch has no device here."""
     source = tmp_path / "driver.cpp"
     source.write_text(AS_OF_A_DEVICE, encoding="utf-8")
     out = run_all(source, tmp_path)
@@ -76,12 +77,12 @@ def test_as_on_a_device(tmp_path: pathlib.Path) -> None:
     [
         ("docs/python/cuda.md", 7 + 5),
         ("docs/cuda.md", 4),
-        ("README.md", 3),
         ("crates/kvscatter-python/README.md", 3),
     ],
 )
 def test_pages_call_what_there_is(page: str, count: int) -> None:
-    """Their examples need a device: here they are Python, with names and keywords that exist."""
+    """The examples need a device, so this only checks that they are Python and use names and keywords that
+    exist."""
     text = (HERE.parents[2] / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     calls = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]

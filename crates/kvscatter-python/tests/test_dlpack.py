@@ -1,4 +1,5 @@
-"""Arrays of other libraries, JAX's above all: read without a copy, never written where they are immutable."""
+"""Arrays of other libraries, mostly JAX, are read without a copy and are never written if they are
+immutable."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ refused = partial(support.refused, of=kvscatter.ArrayError)
 
 
 class Producer:
-    """A NumPy array that is seen through ``__dlpack__`` alone."""
+    """A NumPy array that only has the method ``__dlpack__``."""
 
     def __init__(
         self, array: Any, *, device: tuple[int, int] = (1, 0), unknown: Collection[str] = ()

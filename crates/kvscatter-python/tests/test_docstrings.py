@@ -1,4 +1,4 @@
-"""The examples of the compiled module's docstrings, which doctest does not look for by itself."""
+"""Runs the examples in the compiled module's docstrings, which doctest does not find by itself."""
 
 import doctest
 import inspect

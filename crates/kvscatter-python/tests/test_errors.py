@@ -1,4 +1,5 @@
-"""Errors: every one of the core's has a class, a kind and its fields, and what Python can cause is caused here."""
+"""Each error of the core has a class, a kind and its fields, and this module causes each error that Python
+can cause."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ from kvscatter.reference import Refused
 
 Array = NDArray[Any]
 SOURCE = Path(__file__).parents[1] / "src"
-# The core's errors by name: the class of each, and its fields.
+# The core's errors by name, with the class and the fields of each.
 KINDS = {name: (of, set(fields)) for name, of, fields in error_kinds()}
-# Fields that Python adds to those of the core: which of many values was wrong.
+# Fields that Python adds to those of the core, to identify one of many values.
 ADDED = {("invalid_position", "length"): {"index"}}
 
 
@@ -57,7 +58,7 @@ def overlapping() -> Callable[[], object]:
     return scatter(memory, memory[:, :, 1:2], [0])
 
 
-# Its second row would lie below address 0, since no address of a process is as high as the stride is long.
+# The second row would be below address 0, because no address of a process is as large as the stride.
 BELOW_ZERO = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1, 2, 1), (0, -(1 << 60), 4))
 
 
@@ -76,7 +77,7 @@ def self_overlapping() -> Callable[[], object]:
     return scatter(cache, f32(2, 1, 1))
 
 
-# kind, class, argument, fields, and a call that causes it.
+# The kind, the class, the argument, the fields, and a call that causes the error.
 CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable[[], object]]] = [
     (
         "element_type",
@@ -265,7 +266,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
     ),
 ]
 
-# Those that no call from Python meets, and why.
+# Errors that no call from Python can cause, each with the reason.
 UNREACHABLE = {
     "unknown_mode": "`options.rs` refuses other modes, with the words that may stand there",
     "stride_count": "shape and strides come from one array",
@@ -298,7 +299,7 @@ def test_an_error_has_a_class_a_kind_and_fields(
 
 
 def test_every_error_of_the_core_is_mapped_with_its_fields() -> None:
-    """A test of the core compares each kind's fields with its variant."""
+    """A test of the core compares the fields of each kind with its variant."""
     assert len(KINDS) == len(error_kinds()) > 30
     assert all(name.isidentifier() and name.islower() for name in KINDS)
     for kind, of, argument, fields, _ in CAUSED:
@@ -380,7 +381,7 @@ CLASSES = [of for of in every_class() if of.__module__.startswith("kvscatter")]
 
 @pytest.mark.parametrize("of", CLASSES)
 def test_every_declared_field_is_there(of: type[errors.Error]) -> None:
-    """Errors that a program makes have every field, and so do their copies, also in another process."""
+    """Errors that a program makes have every field. Their copies have them too, even in another process."""
     assert {errors.Error, errors.ShapeError, Refused, ModelError} <= set(CLASSES)
     made = of("what is wrong")
     for error in (made, copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made)), of()):
@@ -392,7 +393,8 @@ def test_every_declared_field_is_there(of: type[errors.Error]) -> None:
 
 
 def test_every_field_that_is_given_is_declared() -> None:
-    """Checks the source of the compiled module: type checkers refuse a field that no class declares."""
+    """Checks the source of the compiled module, because type checkers refuse a field that no class
+    declares."""
     declared = set().union(*(get_type_hints(of) for of in CLASSES))
     patterns = {
         "failure.rs": r'\.field\("(\w+)"',
@@ -403,10 +405,10 @@ def test_every_field_that_is_given_is_declared() -> None:
     given = {
         file: set(re.findall(pattern, (SOURCE / file).read_text())) for file, pattern in patterns.items()
     }
-    # The types that an operator takes are in the message alone.
+    # Only the message contains the types that an operator accepts.
     given["the core"] = set().union(*(fields for _, fields in KINDS.values())) - {"accepted"}
     assert all(len(names) > 3 for names in given.values()), given
-    # The oracle's `argument` is the error's.
+    # The oracle's `argument` becomes the error's `argument`.
     assert set().union(*given.values()) - declared == set()
 
 

@@ -1,4 +1,5 @@
-"""Every integer argument refuses negative, huge and other values with an error of this package that names them."""
+"""Every integer argument refuses negative, huge and other bad values with an error of this package that
+names them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ PAST, NEW = np.zeros((2, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
 PLAN = kvscatter.plan(CACHE, UPDATE)
 
 OPTIONAL = {"batch", "capacity", "threads"}
-"""Arguments that may be None, in functions of sessions."""
+"""The arguments that may be None in functions of sessions."""
 
 WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
     **{
@@ -120,7 +121,7 @@ FOR_THE_PACKAGE = tuple(
 def test_every_integer_argument_is_in_a_table() -> None:
     modules = ("_native.pyi", "positions.py", "reference.py", "testing/_case.py", "testing/_check.py")
     public = {name for name in declared(*modules) if not name.startswith(FOR_THE_PACKAGE)}
-    public.remove("_native.generate.progress")  # a function of integers
+    public.remove("_native.generate.progress")  # a function that takes integers
     assert public == WITHOUT_A_SESSION.keys() | SESSION.keys() | ELSEWHERE.keys()
 
 

@@ -1,4 +1,4 @@
-"""Ascend ATB's `KVCacheOperation` on arrays."""
+"""Tests Ascend ATB's `KVCacheOperation` on arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def painted(*shape: int, dtype: Any = np.int8, first: int = 1) -> Array:
 
 
 def looped(new: Array, layer: int, past: Array, offsets: Any, lengths: Any, real: Any = None) -> Array:
-    """The document's formula, token by token."""
+    """Applies the specification's formula, token by token."""
     present, token = past.copy(), 0
     for batch, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
         for row in range(length):
@@ -128,7 +128,7 @@ def test_arrays_of_other_libraries() -> None:
 
 
 def test_a_large_write_is_the_same() -> None:
-    """More than is copied while the interpreter is held."""
+    """Writes more than the limit up to which the interpreter lock is kept."""
     rng = np.random.default_rng(5)
     past = rng.standard_normal((2, 2, 512, 1024)).astype(np.float16)
     new = rng.standard_normal((640, 1024)).astype(np.float16)

@@ -1,4 +1,4 @@
-"""TensorRT's `KVCacheUpdate` on arrays."""
+"""Tests TensorRT's `KVCacheUpdate` on arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def painted(*shape: int, dtype: Any = np.float32, first: int = 1) -> Array:
 
 
 def looped(cache: Array, update: Array, starts: Any, lengths: Any) -> Array:
-    """The document's loop, over a padded update."""
+    """Runs the specification's loop on a padded update."""
     present = cache.copy()
     for sample, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         for row in range(length):
@@ -124,7 +124,7 @@ def test_arrays_of_other_libraries() -> None:
 
 
 def test_a_large_write_is_the_same() -> None:
-    """More than is copied while the interpreter is held."""
+    """Writes more than the limit up to which the interpreter lock is kept."""
     rng = np.random.default_rng(5)
     cache = rng.standard_normal((4, 8, 512, 64)).astype(np.float32)
     update = rng.standard_normal((4, 8, 256, 64)).astype(np.float32)

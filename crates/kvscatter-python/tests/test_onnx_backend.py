@@ -1,4 +1,4 @@
-"""ONNX's own backend tests, every element type through a model, and models that must be refused."""
+"""Runs ONNX's own backend tests, every element type through a model, and models that must be refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ helper = onnx.helper
 
 
 class Counting(Backend):
-    """Counts what ONNX's tests do with the backend, and what it answers."""
+    """Counts the calls that ONNX's tests make, and the results."""
 
     runs: ClassVar[list[str]] = []
     opted_out: ClassVar[list[str]] = []
@@ -62,7 +62,7 @@ class CountingRep:
 
 def test_onnx_tests_this_backend_and_none_passes_by_opting_out() -> None:
     with warnings.catch_warnings():
-        # Other operators' cases are made as well, and divide by zero.
+        # The import also builds the cases of other operators, some of which divide by zero.
         warnings.simplefilter("ignore")
         from onnx.backend.test import BackendTest
 
@@ -81,7 +81,7 @@ def test_onnx_tests_this_backend_and_none_passes_by_opting_out() -> None:
 
 
 def ids(suite: unittest.TestSuite) -> Iterator[str]:
-    """The names of the tests, which are gone once the suite has run."""
+    """Yields the names of the tests, which are gone after the suite has run."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from ids(test)
@@ -92,7 +92,7 @@ def ids(suite: unittest.TestSuite) -> Iterator[str]:
 def scatter_model(
     element: int, *, capacity: Any = "s", initializers: Any = (), mode: str = "linear", shape: Any = None
 ) -> Any:
-    """``present = TensorScatter(past, new, at)`` along axis 1 of three dimensions."""
+    """Makes ``present = TensorScatter(past, new, at)`` along axis 1 of three dimensions."""
     shape = shape or ["b", capacity, "d"]
     return helper.make_model(
         helper.make_graph(
@@ -310,7 +310,7 @@ def old() -> Any:
 
 
 def claims() -> Any:
-    """An initializer of a few bytes that says it has many."""
+    """Makes an initializer of a few bytes that claims to have many."""
     model = scatter_model(1, initializers=[onnx.numpy_helper.from_array(AT, "at")])
     model.graph.initializer[0].dims[0] = 2**60
     return model

@@ -1,4 +1,4 @@
-"""Plans: what they say is what a write does."""
+"""Checks that plans describe what a write does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def painted(*shape: int, dtype: Any = np.int32, first: int = 1) -> Array:
 
 
 def carried_out(plan: Plan, cache: Array, update: Array) -> Array:
-    """What the blocks of a plan make of a dense cache."""
+    """Returns a dense cache after copying the blocks of a plan."""
     cache, update = cache.copy(), update.copy()
     flat, new = cache.reshape(-1), update.reshape(-1)
     for block in plan.blocks:

@@ -1,4 +1,4 @@
-"""The position conventions, over one sample and over a batch."""
+"""Tests the position conventions on one sample and on a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvscatter import errors, positions
 
 LARGEST = 2**63 - 1
 
-# There, back, and what lies between them for 5 tokens and 2 more.
+# The conversion, its reverse, and the position for 5 tokens and 2 more.
 CONVENTIONS: list[tuple[Callable[..., Any], Callable[..., Any], int]] = [
     (positions.length_after, positions.start_from_length_after, 7),
     (positions.token_offset, positions.start_from_token_offset, 7),
@@ -156,7 +156,7 @@ def test_a_mode_is_linear_or_circular() -> None:
 
 
 def test_they_lead_to_the_slots_that_are_written() -> None:
-    """`tokenOffset` made of `write_indices` writes what `write_indices` writes."""
+    """The `tokenOffset` computed from `write_indices` writes the same slots as `write_indices`."""
     starts, rows = [1, 0], [2, 1]
     new = np.arange(1, 4, dtype=np.int8).reshape(3, 1)
     past = np.zeros((1, 2, 4, 1), np.int8)

@@ -1,4 +1,4 @@
-"""A prepared write: what it checks each time, and what it need not."""
+"""Tests what a prepared write checks in each call, and what it does not need to check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference: worked examples, bits, refusals, and shapes that claim more than there is."""
+"""Tests the reference: worked examples, bits, refusals, and shapes that claim more elements than exist."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ HUGE = 2**50
 @pytest.mark.parametrize(
     "call",
     [
-        # Without elements, a dimension costs nothing.
+        # In a shape without elements, a huge dimension needs no memory.
         lambda: reference.tensor_scatter(np.zeros((2, 0, HUGE, 1)), np.zeros((2, 0, HUGE, 1)), [0, 0]),
         lambda: reference.tensor_scatter(
             np.zeros((2, 0, HUGE, 1)), np.zeros((2, 0, HUGE, 1)), lengths=[1, 2], axis=2
@@ -230,7 +230,7 @@ HUGE = 2**50
             [2**31 - 1],
             [2**31 - 1],
         ),
-        # Neither does a broadcast one.
+        # A broadcast dimension needs no memory either.
         lambda: reference.tensor_scatter(
             np.broadcast_to(np.int8(0), (HUGE, 8)), np.broadcast_to(np.int8(0), (HUGE, 8)), axis=1
         ),

@@ -1,4 +1,5 @@
-"""Sessions against ONNX Runtime's own Python interface, run sample by sample and token by token."""
+"""Compares sessions with ONNX Runtime's own Python interface, which runs each sample separately, token by
+token."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ A, B = [5, 9, 200, 17, 33], [101, 7]
 
 
 class Alone:
-    """A sample by itself: one token a run, its caches copied in and out, its positions counted in NumPy."""
+    """A single sample with one token per run. Its caches are copied in and out, and NumPy counts its
+    positions."""
 
     def __init__(self) -> None:
         self.runtime = onnxruntime.InferenceSession(STATIC, providers=["CPUExecutionProvider"])
@@ -38,7 +40,7 @@ class Alone:
         self.length = 0
 
     def feed(self, tokens: list[int]) -> NDArray[np.float32]:
-        """The logits after each token."""
+        """Returns the logits after each token."""
         scores = []
         for token in tokens:
             given = {
@@ -196,7 +198,8 @@ def gone(session: KvSession) -> kvscatter.Sample:
     return sample
 
 
-# kind, class, argument, fields, and what causes it beside a sample of five tokens.
+# The kind, the class, the argument, the fields, and a call that causes the error with a sample of five
+# tokens.
 Step = Callable[[KvSession, kvscatter.Sample], object]
 REFUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Step]] = [
     ("batch_full", errors.OptionError, "batch", {"expected": 3}, lambda it, a: [it.add() for _ in range(3)]),
@@ -311,7 +314,7 @@ def test_a_model_that_cannot_be(tmp_path: Path) -> None:
     broken.write_bytes(b"\xff" * 100)
     with pytest.raises(errors.SessionError):
         KvSession(broken)
-    # Without its weights, which are looked for before ONNX Runtime reads them.
+    # The model is copied without its weights, which are looked up before ONNX Runtime reads them.
     shutil.copy(STATIC, tmp_path / "model.onnx")
     with pytest.raises(errors.SessionError) as load:
         KvSession(tmp_path / "model.onnx")
@@ -346,7 +349,7 @@ def test_threads_share_a_session() -> None:
         sample = session.add()
         tokens = prompt
         for _ in range(20):
-            # Waiting for another thread's step must let that thread come back.
+            # A call that waits for another thread's step must let that thread finish.
             last = session.step({sample: tokens}).last(sample)
             into.append(int(last.argmax()))
             tokens = into[-1:]
@@ -410,11 +413,11 @@ def test_what_progress_raises_ends_the_generation() -> None:
 
 
 def test_ctrl_c_interrupts_a_generation() -> None:
-    # Filled without running any Python, which would look for signals itself.
+    # The list is filled without running Python code, which would itself check for signals.
     seen: list[int] = []
     interrupted: list[int] = []
 
-    # By a timer's signal, which no thread that waits for its turn can delay.
+    # A timer sends the signal, because no thread that waits for its turn can delay a timer.
     def interrupt(number: int, _frame: object) -> None:
         if seen and not interrupted:
             interrupted.append(number)

@@ -1,4 +1,4 @@
-"""Kernels with planted faults, each of which must be caught and named."""
+"""Runs kernels with planted faults, each of which must be detected and named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kernel = Callable[..., Any]
 
 
 def plain(past_cache: Any, update: Any, write_indices: Any, *, axis: int, mode: str) -> Any:
-    """A kernel as users write them: slices."""
+    """A kernel with slices, as users write it."""
     rank = past_cache.ndim
     if mode not in {"linear", "circular"} or not -rank <= axis < rank or axis % rank == 0:
         raise ValueError("attributes")
@@ -71,7 +71,7 @@ def test_the_functional_form_passes() -> None:
 
 
 def only(report: Report, name: str) -> list[Failure]:
-    """The failures of one idea."""
+    """Returns the failures of one idea."""
     found = [failure for failure in report.failures if name in failure.case.name]
     assert found, report
     return found
@@ -86,7 +86,7 @@ def test_off_by_one() -> None:
     assert not report.passed
     for failure in only(report, "ring_heads_over_capacity"):
         assert failure.lanes is not None
-        if failure.case.cache.shape[2] > 2:  # of two slots, the one after is the one before
+        if failure.case.cache.shape[2] > 2:  # with two slots, the next slot is also the previous one
             assert failure.hint is not None and "every row lies 1 slot" in failure.hint
             wrong = failure.lanes.wrong[0]
             assert {slot.kind for slot in failure.lanes.wrong} <= {"not_written", "overwritten", "wrong_row"}

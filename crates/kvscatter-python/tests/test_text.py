@@ -1,4 +1,4 @@
-"""Strings: references are counted, whatever happens."""
+"""Tests strings, whose references must be counted correctly in every case."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-//! The samples of a running batch, and how many tokens of each are cached.
+//! The samples of a running batch and the number of cached tokens of each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Sample, SessionError};
 
-/// Which sample has which batch index.
+/// Maps batch indices to samples.
 pub(crate) struct Batch {
     capacity: usize,
-    /// One for each batch index; `None` where it is free.
+    /// One entry for each batch index. A free index has `None`.
     entries: Vec<Option<Entry>>,
 }
 
@@ -17,7 +17,7 @@ struct Entry {
     cached_tokens: usize,
 }
 
-/// The next serial number. None is used twice, so a session recognises samples that are not its own.
+/// The next serial number. Each number is used once, so a session detects samples of another session.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Batch {
@@ -68,7 +68,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Checks that a sample is in this batch and has room for this many tokens more.
+    /// Checks that a sample is in this batch and has room for `tokens` more tokens.
     pub(crate) fn check_room(&self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
         let (cached, capacity) = (self.cached_tokens(sample)?, self.capacity);
         if cached.checked_add(tokens).is_none_or(|after| after > capacity) {
@@ -77,13 +77,13 @@ impl Batch {
         Ok(())
     }
 
-    /// Returns the cached tokens by batch index; 0 for those that are free.
+    /// Returns the number of cached tokens by batch index, and 0 for free indices.
     pub(crate) fn all_cached_tokens(&self) -> Vec<usize> {
         self.entries.iter().map(|entry| entry.map_or(0, |entry| entry.cached_tokens)).collect()
     }
 
-    /// Sets how many tokens of a sample are cached: fewer than before, or as many as [`check_room`](Self::check_room)
-    /// allowed.
+    /// Sets the number of cached tokens of a sample. The number must be smaller than before, or have passed
+    /// [`check_room`](Self::check_room).
     pub(crate) fn set_cached_tokens(&mut self, sample: Sample, cached_tokens: usize) {
         if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {
             entry.cached_tokens = cached_tokens;

@@ -1,4 +1,4 @@
-//! The caches of a session, and a sample's rows in all of them.
+//! The caches of a session and the rows of one sample in all of them.
 
 use std::ops::Range;
 
@@ -9,11 +9,12 @@ use crate::{Feed, LogitsTensor, Rows, Runner, SessionError, Tensor};
 pub(crate) struct Caches {
     pub(crate) tensors: Vec<Tensor>,
     rows: Vec<Rows>,
-    /// By batch index: how many slots, from the first, have been written since they were zeros.
+    /// For each batch index, the number of slots, from the first, that may have been written since they were
+    /// zeros.
     written: Vec<usize>,
 }
 
-/// What a run did to the caches, in bytes.
+/// The bytes that a run wrote to the caches and that the engine copied.
 pub(crate) struct CacheTraffic {
     pub(crate) written: u64,
     pub(crate) copied: u64,
@@ -29,9 +30,9 @@ impl Caches {
 
     /// Runs a step with the tensors `inputs`.
     ///
-    /// For each sample that gets tokens, rows after its cached tokens are set to zero first. They hold padding, tokens
-    /// that were truncated, or rows of a sample that had the batch index before. Attention does not see them, but may
-    /// multiply them by zero, and 0 × NaN is NaN.
+    /// For each sample that gets tokens, first sets the rows after its cached tokens to zero. These rows
+    /// contain padding, truncated tokens, or tokens of an earlier sample with the same batch index. Attention
+    /// masks them, but an engine may still multiply them by zero, and 0 × NaN is NaN.
     pub(crate) fn run(
         &mut self,
         runner: &mut Runner,
@@ -43,7 +44,7 @@ impl Caches {
                 self.zero_from(batch_index, sample.start);
             }
         }
-        // Noted before the run, because a run that fails may have written.
+        // Recorded before the run, because a run that fails may have written.
         for (written, sample) in self.written.iter_mut().zip(&feed.samples) {
             *written = (*written).max(sample.start + feed.width);
         }
@@ -58,7 +59,8 @@ impl Caches {
         Ok((logits, wrote))
     }
 
-    /// Copies the rows of these slots, by batch index, for [`restore_rows`](Self::restore_rows).
+    /// Copies the rows of these slots for [`restore_rows`](Self::restore_rows). The slots are listed by batch
+    /// index.
     pub(crate) fn save_rows(&self, slots: &[(usize, Range<usize>)]) -> Vec<u8> {
         let mut saved = Vec::new();
         for (cache, rows) in self.tensors.iter().zip(&self.rows) {
@@ -73,7 +75,7 @@ impl Caches {
         saved
     }
 
-    /// Writes back what [`save_rows`](Self::save_rows) copied.
+    /// Writes back the rows that [`save_rows`](Self::save_rows) copied.
     pub(crate) fn restore_rows(&mut self, slots: &[(usize, Range<usize>)], mut saved: &[u8]) {
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
             for run in slots.iter().flat_map(|(index, slots)| rows.runs(*index, slots.clone())) {

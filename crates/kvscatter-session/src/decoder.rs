@@ -1,4 +1,5 @@
-//! The decoders that generation runs: with a static cache and a sample for each prompt, or with caches that grow.
+//! The two kinds of decoders for generation: static caches with one sample for each prompt, and growing
+//! caches.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ pub(crate) enum Decoder {
     Growing(Box<Growing>),
 }
 
-/// A static-cache decoder and its samples, by prompt.
+/// A static-cache decoder and the sample of each prompt.
 pub(crate) struct Static {
     session: KvSession,
     samples: Vec<Option<Sample>>,
@@ -21,7 +22,7 @@ pub(crate) struct Static {
 }
 
 impl Decoder {
-    /// Loads a model with room for this many prompts.
+    /// Loads a model with room for `prompts` prompts.
     pub(crate) fn open(
         engine: &dyn Engine,
         model: &Path,
@@ -36,7 +37,7 @@ impl Decoder {
             let growing = Growing::of_interface(engine, &file, interface, prompts, options)?;
             return Ok(Self::Growing(Box::new(growing)));
         }
-        // A fixed batch may be larger. Its other indices stay free.
+        // A fixed batch may be larger. The other indices stay free.
         let batch = match interface.batch {
             Some(batch) if batch >= prompts => None,
             _ => Some(prompts),
@@ -74,7 +75,7 @@ impl Decoder {
         }
     }
 
-    /// Returns how many prompts there is room for.
+    /// Returns the number of prompts that fit.
     pub(crate) fn batch(&self) -> usize {
         match self {
             Self::Static(of) => of.session.batch(),
@@ -99,7 +100,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Feeds each prompt that goes on, and chooses its next token.
+    /// Feeds the prompts that have not ended and chooses the next token of each.
     pub(crate) fn step(
         &mut self,
         feeds: &[Option<&[i64]>],
@@ -125,7 +126,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the bytes of static caches that the engine copied in all steps.
+    /// Returns the bytes of static caches that the engine has copied in all steps.
     pub(crate) fn copied(&self) -> u64 {
         match self {
             Self::Static(of) => of.copied,

@@ -1,7 +1,8 @@
-//! The interface to a program that runs models: an [`Engine`] loads a model, a [`Session`] runs it on [`Tensor`]s.
+//! The interface to a program that runs models. An [`Engine`] loads a model, and a [`Session`] runs it on
+//! [`Tensor`]s.
 //!
-//! The caller owns every tensor. It passes a cache either as one tensor that past and present share, or as two, and can
-//! read it after the run. So a caller can check every claim about memory.
+//! The caller owns every tensor. It passes a cache either as one tensor that past and present share, or as
+//! two tensors, and can read them after the run. A caller can therefore check every claim about memory.
 
 use std::time::Duration;
 
@@ -12,32 +13,32 @@ use crate::{SessionError, Tensor};
 
 /// A program that runs ONNX models.
 pub trait Engine {
-    /// Its name, such as `ONNX Runtime`.
+    /// Returns the engine's name, such as `ONNX Runtime`.
     fn name(&self) -> &str;
 
-    /// Its version, such as `1.31.1`.
+    /// Returns the engine's version, such as `1.31.1`.
     fn version(&self) -> &str;
 
-    /// The device that it computes on, such as `CPU`.
+    /// Returns the device that the engine computes on, such as `CPU`.
     fn device(&self) -> &str;
 
-    /// Loads a model with its external data. Every location of that data was checked before.
+    /// Loads a model with its external data. The caller has checked every location of that data.
     ///
     /// # Errors
-    /// [`SessionError::Load`] with the engine's message.
+    /// Returns [`SessionError::Load`] with the engine's message.
     fn load(&self, model: &ModelFile, options: LoadOptions) -> Result<Box<dyn Session>, SessionError>;
 }
 
 /// Options of [`Engine::load`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LoadOptions {
-    /// Threads of one operator; the engine's choice if `None`.
+    /// The number of threads of one operator. If `None`, the engine chooses.
     pub threads: Option<usize>,
 }
 
 impl LoadOptions {
-    /// The most threads that a caller should ask for. Starting more can stall the machine, and engines count them in 32
-    /// bits.
+    /// The most threads that a caller should ask for. More threads can stall the machine, and engines store
+    /// the number in 32 bits.
     pub const MAX_THREADS: usize = 1024;
 }
 
@@ -46,7 +47,7 @@ pub trait Session: Send {
     /// Allocates a tensor of zeros in memory that this engine can write a present to in place.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`].
+    /// Returns the same errors as [`Tensor::zeros`].
     fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
         Tensor::zeros(element, shape)
     }
@@ -54,45 +55,46 @@ pub trait Session: Send {
     /// Runs the model once.
     ///
     /// # Errors
-    /// [`SessionError::Run`] with the engine's message. The caches are still there, but rows may have been written.
-    /// [`SessionError::CacheLost`] if the engine cannot return a cache.
+    /// - Returns [`SessionError::Run`] with the engine's message. The caches still exist, but rows may have
+    ///   been written.
+    /// - Returns [`SessionError::CacheLost`] if the engine cannot return a cache.
     fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError>;
 }
 
 /// The tensors of one run, by the names of inputs and outputs.
 ///
-/// Every input of the model must be named once, in `inputs` or in `shared`. Outputs that are not named are not computed
-/// for the caller. The borrows ensure that no tensor is read as one input and written as another output.
+/// Every input of the model must be named once, in `inputs` or in `shared`. An output that is not named is
+/// not returned. The borrows ensure that no tensor is read as one input and written as another output.
 #[derive(Debug, Default)]
 pub struct Step<'a> {
-    /// Inputs that are only read.
+    /// The inputs that are only read.
     pub inputs: Vec<(&'a str, &'a Tensor)>,
-    /// Caches whose present overwrites their past.
+    /// The caches whose present overwrites their past.
     pub shared: Vec<InPlaceCache<'a>>,
-    /// Outputs that are written to the caller's tensors. The shapes must be exact.
+    /// The outputs that are written to the caller's tensors. Their shapes must be exact.
     pub outputs: Vec<(&'a str, &'a mut Tensor)>,
-    /// Outputs whose shape only the engine knows. They are returned in [`StepOutput::returned`].
+    /// The outputs whose shape only the engine knows. The run returns them in [`StepOutput::returned`].
     pub returned: Vec<&'a str>,
 }
 
-/// A cache that is input and output at once.
+/// A cache that is an input and an output of the run.
 #[derive(Debug)]
 pub struct InPlaceCache<'a> {
-    /// The input.
+    /// The name of the input.
     pub past: &'a str,
-    /// The output.
+    /// The name of the output.
     pub present: &'a str,
-    /// The memory of both.
+    /// The tensor that both use.
     pub cache: &'a mut Tensor,
 }
 
 /// The results of a run.
 #[derive(Debug)]
 pub struct StepOutput {
-    /// The outputs of [`Step::returned`], in that order, copied after the time was taken.
+    /// The outputs of [`Step::returned`], in that order. They are copied after the time was taken.
     pub returned: Vec<Tensor>,
     /// The address that the engine reports for each present of [`Step::shared`], in that order.
     pub present_at: Vec<usize>,
-    /// The time of the run, without its preparation and without copying the returned outputs.
+    /// The time of the run, without its preparation and without the copies of the returned outputs.
     pub elapsed: Duration,
 }

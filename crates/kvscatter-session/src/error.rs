@@ -8,18 +8,19 @@ use kvscatter_onnx::decoder::Growth;
 
 use crate::Sample;
 
-/// Why a decoder cannot be loaded or run.
+/// The reason why a decoder cannot be loaded or run.
 ///
-/// Most errors of a session are returned before anything is written. These are returned by a run, after which rows beyond
-/// the samples' cached tokens may have been written:
+/// A session returns most errors before it writes anything. After one of these errors, rows beyond the
+/// samples' cached tokens may have been written:
 ///
 /// - [`Run`](Self::Run) and [`CacheLost`](Self::CacheLost);
-/// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and [`LogitsElement`](Self::LogitsElement) of a step;
+/// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
+///   [`LogitsElement`](Self::LogitsElement) of a step;
 /// - [`TokenUnknown`](Self::TokenUnknown), if only the first run shows the size of the vocabulary;
 /// - [`TensorTooLarge`](Self::TensorTooLarge), if there is no memory for a later run of the step.
 ///
-/// The counts of cached tokens are as before in all cases. After [`CacheLost`](Self::CacheLost) the session must be opened
-/// again.
+/// Every error leaves the counts of cached tokens unchanged. After [`CacheLost`](Self::CacheLost) the session
+/// must be opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -36,29 +37,29 @@ pub enum SessionError {
         /// The shape.
         shape: Vec<usize>,
     },
-    /// The number of values differs from the number that the shape takes.
+    /// The number of values is not the number of elements of the shape.
     #[error("shape {shape:?} takes {expected} values, got {got}")]
     ValueCount {
         /// The shape.
         shape: Vec<usize>,
-        /// How many values it takes.
+        /// The number of elements of the shape.
         expected: usize,
-        /// How many values there are.
+        /// The number of values.
         got: usize,
     },
-    /// An engine's memory differs in size from the tensor that it is for.
+    /// An engine's memory does not have the size of its tensor.
     #[error("a tensor of {element} of shape {shape:?} takes {expected} bytes, got {got}")]
     ByteCount {
         /// The element type.
         element: ElementType,
         /// The shape.
         shape: Vec<usize>,
-        /// How many bytes the tensor takes.
+        /// The number of bytes of the tensor.
         expected: usize,
-        /// How many bytes the memory has.
+        /// The number of bytes of the memory.
         got: usize,
     },
-    /// The type of an input cannot represent an integer that it must be fed with.
+    /// The type of an input cannot represent an integer that the input must be fed.
     #[error("{value} does not fit an input of {element}")]
     InputType {
         /// The type of the input.
@@ -66,25 +67,25 @@ pub enum SessionError {
         /// The integer.
         value: i64,
     },
-    /// The caches take more memory than is allowed.
+    /// The caches need more memory than the limit.
     #[error("{} bytes of memory are needed, the limit is {limit} bytes", counted(*needed))]
     MemoryLimit {
-        /// The bytes that are needed; `None` if their number does not fit 64 bits.
+        /// The bytes that are needed, or `None` if their number does not fit into 64 bits.
         needed: Option<u64>,
-        /// The bytes that are allowed.
+        /// The limit in bytes.
         limit: u64,
     },
 
     // The model.
-    /// A cache grows: its present is longer than its past.
+    /// A cache grows, so its present is longer than its past.
     #[error("cache {input:?} grows with every step, and only static caches are run in place: {growth}")]
     NotStatic {
         /// The cache's past.
         input: String,
-        /// How it grows, which its message ends with.
+        /// The way in which the cache grows. The message ends with it.
         growth: Growth,
     },
-    /// No node writes a cache in a way that is known to work in place.
+    /// No node writes a cache in a way that works in place.
     #[error("cache {input:?} is not written in a way that can be run: {why}")]
     NotScattered {
         /// The cache's past.
@@ -92,7 +93,8 @@ pub enum SessionError {
         /// The reason.
         why: String,
     },
-    /// Another node reads a cache's past. Past and present are one buffer, so the node may read old rows or new ones.
+    /// Another node reads a cache's past. It may read old or new rows, because the present is the same
+    /// buffer.
     #[error(
         "cache {input:?} is read by {reader} beside what writes it: in place, that may meet old rows or new ones"
     )]
@@ -102,7 +104,7 @@ pub enum SessionError {
         /// The other node.
         reader: String,
     },
-    /// A cache has elements of less than a byte, so two rows may share one.
+    /// A cache has elements of less than a byte, so two rows may share a byte.
     #[error("cache {input:?} is of {element}: its rows need not be whole bytes, and are not run")]
     CacheElement {
         /// The cache's past.
@@ -110,13 +112,13 @@ pub enum SessionError {
         /// Its element type.
         element: ElementType,
     },
-    /// No input gives the slots that a step writes.
+    /// No input gives the slots that a step must write.
     #[error("the model takes no write_indices: where each sample is written cannot be said")]
     NoWriteIndices,
     /// No output looks like logits of the next token.
     #[error("the model has no output of logits: of rank 3 and a floating-point type, beside its caches")]
     NoLogits,
-    /// The graph does not show what an input is to be fed with.
+    /// The graph does not show which values an input needs.
     #[error(
         "input {input:?} cannot be fed: the graph does not show whether it is tokens, positions, a mask or lengths"
     )]
@@ -124,23 +126,23 @@ pub enum SessionError {
         /// The input.
         input: String,
     },
-    /// An input has another rank than the values that it is fed with.
+    /// The rank of an input is not the rank of the values that it is fed.
     #[error("input {input:?} has rank {rank}, it can be fed with rank {}", ranks(expected))]
     InputRank {
         /// The input.
         input: String,
-        /// Its rank.
+        /// The rank of the input.
         rank: usize,
-        /// The ranks that it can be fed with.
+        /// The ranks that are possible.
         expected: Vec<usize>,
     },
-    /// The model takes a fixed number of tokens, which is not 1.
+    /// The model takes a fixed number of tokens other than 1.
     #[error("the model takes exactly {size} tokens a step; one, or an open number of them, can be run")]
     TokensFixed {
         /// The number of tokens.
         size: usize,
     },
-    /// A dimension of a cache is open that is neither batch nor sequence.
+    /// A dimension of a cache other than batch and sequence is open.
     #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be")]
     SizeOpen {
         /// The cache's past.
@@ -148,25 +150,25 @@ pub enum SessionError {
         /// The dimension.
         axis: usize,
     },
-    /// Two tensors declare different numbers for one size.
+    /// Two tensors declare different values of one size.
     #[error("{size} is {expected}, but {input:?} has {got}")]
     SizesDiffer {
         /// The size.
         size: ModelSize,
-        /// The tensor that differs from those before it.
+        /// The tensor that differs from the earlier ones.
         input: String,
-        /// The number that it declares.
+        /// The value that this tensor declares.
         got: usize,
-        /// The number that the others declare.
+        /// The value that the earlier ones declare.
         expected: usize,
     },
     /// The model leaves the capacity open, and none is given.
     #[error("the caches have an open capacity: one must be given")]
     CapacityOpen,
-    /// The model fixes a size, and another one is asked for.
+    /// The model fixes a size, and another size is asked for.
     #[error("the model's {} is fixed to {fixed}, got {got}", setting.name())]
     SizeFixed {
-        /// The setting that asks for the size.
+        /// The setting with which the size is asked for.
         setting: SessionSetting,
         /// The size that the model has.
         fixed: usize,
@@ -190,9 +192,9 @@ pub enum SessionError {
         output: String,
         /// Its shape.
         shape: Vec<usize>,
-        /// Samples of the run.
+        /// The number of samples of the run.
         batch: usize,
-        /// Tokens of each sample in the run, padding included.
+        /// The number of tokens of each sample in the run, padding included.
         width: usize,
     },
     /// The logits are of a type that cannot be converted to float32.
@@ -240,9 +242,9 @@ pub enum SessionError {
     CapacityExceeded {
         /// The sample.
         sample: Sample,
-        /// Its cached tokens.
+        /// The number of its cached tokens.
         cached: usize,
-        /// Its new tokens.
+        /// The number of its new tokens.
         tokens: usize,
         /// The capacity.
         capacity: usize,
@@ -252,31 +254,31 @@ pub enum SessionError {
     TokenUnknown {
         /// The sample.
         sample: Sample,
-        /// The index of the token among the sample's new ones.
+        /// The index of the token among the sample's new tokens.
         index: usize,
         /// The token.
         token: i64,
         /// The size of the vocabulary, if it is known.
         vocabulary: Option<usize>,
     },
-    /// A sample is to keep more tokens than are cached.
+    /// A sample cannot keep more tokens than are cached.
     #[error("{sample} cannot be truncated to {to}: {cached} tokens are cached")]
     TruncateBeyond {
         /// The sample.
         sample: Sample,
-        /// How many tokens it is to keep.
+        /// The number of tokens to keep.
         to: usize,
-        /// How many are cached.
+        /// The number of cached tokens.
         cached: usize,
     },
-    /// The prompts differ in length, and the caches grow, which takes one length for all samples.
+    /// The prompts have different lengths, but growing caches need one length for all samples.
     #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
     Ragged {
-        /// Tokens of the first prompt.
+        /// The number of tokens of the first prompt.
         first: usize,
-        /// Tokens of the first one that differs.
+        /// The number of tokens of the first prompt with another length.
         other: usize,
-        /// How the caches grow, which its message ends with.
+        /// The way in which the caches grow. The message ends with it.
         growth: Growth,
     },
     /// A prompt has no tokens.
@@ -288,7 +290,7 @@ pub enum SessionError {
     /// There is no prompt.
     #[error("no prompt is given")]
     NoPrompts,
-    /// The logits after a prompt are missing, or all of them are NaN, so none is the largest.
+    /// The logits after a prompt are missing or all NaN, so there is no largest one.
     #[error("prompt {prompt}: the logits after its last token are missing or not numbers")]
     NotANumber {
         /// The index of the prompt.
@@ -299,7 +301,7 @@ pub enum SessionError {
     PromptTokenUnknown {
         /// The index of the prompt.
         prompt: usize,
-        /// The index of the token in it.
+        /// The index of the token in the prompt.
         index: usize,
         /// The token.
         token: i64,
@@ -313,14 +315,14 @@ pub enum SessionError {
     PromptTooLong {
         /// The index of the prompt.
         prompt: usize,
-        /// Its tokens.
+        /// The number of its tokens.
         tokens: usize,
-        /// The tokens to be generated.
+        /// The number of tokens to be generated.
         generated: usize,
         /// The capacity.
         capacity: usize,
     },
-    /// A capacity is given for caches that grow.
+    /// A capacity is given for growing caches.
     #[error("the caches grow with every step: they have no capacity that could be given")]
     CapacityUseless,
 
@@ -330,7 +332,7 @@ pub enum SessionError {
     Load {
         /// The model's file.
         path: PathBuf,
-        /// Name and version of the engine.
+        /// The name and version of the engine.
         engine: String,
         /// The engine's message.
         message: String,
@@ -338,7 +340,7 @@ pub enum SessionError {
     /// The engine cannot run the model.
     #[error("{engine} cannot run the model: {message}")]
     Run {
-        /// Name and version of the engine.
+        /// The name and version of the engine.
         engine: String,
         /// The engine's message.
         message: String,
@@ -346,7 +348,7 @@ pub enum SessionError {
     /// The engine lost a cache in a run that failed.
     #[error("{engine} lost cache {cache:?} in a run that failed: the session must be opened again")]
     CacheLost {
-        /// Name and version of the engine.
+        /// The name and version of the engine.
         engine: String,
         /// The cache's past.
         cache: String,
@@ -357,16 +359,16 @@ pub enum SessionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelSize {
-    /// Samples.
+    /// The number of samples.
     Batch,
-    /// Slots of each cache.
+    /// The number of slots of each cache.
     Capacity,
-    /// Tokens that the model has: the last dimension of the logits.
+    /// The number of tokens that the model has, which is the last dimension of the logits.
     Vocabulary,
 }
 
 impl fmt::Display for ModelSize {
-    /// `batch`, `capacity` or `vocabulary`.
+    /// Writes `batch`, `capacity` or `vocabulary`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Batch => "batch",
@@ -376,15 +378,15 @@ impl fmt::Display for ModelSize {
     }
 }
 
-/// A setting of a session. Each surface has its own name for it, such as an option or a keyword.
+/// A setting of a session. Each interface has a different name for it, such as an option or a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionSetting {
-    /// Samples.
+    /// The number of samples.
     Batch,
-    /// Slots of each cache.
+    /// The number of slots of each cache.
     Capacity,
-    /// The most bytes that caches may take.
+    /// The maximum number of bytes of the caches.
     Memory,
 }
 
@@ -401,10 +403,10 @@ impl SessionSetting {
 }
 
 impl SessionError {
-    /// Returns the stable name of the error, such as `capacity_exceeded`. An error of the model's file or graph has the
-    /// name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind).
+    /// Returns the stable name of the error, such as `capacity_exceeded`. An error of the model's file or
+    /// graph has the name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind).
     ///
-    /// It keeps its meaning from version to version, also where a variant gets another name.
+    /// The name does not change between versions, even if the variant is renamed.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -464,17 +466,17 @@ impl SessionError {
     }
 }
 
-/// A number of bytes, or words for one that does not fit 64 bits.
+/// Returns a number of bytes as text, or words for a number that does not fit into 64 bits.
 fn counted(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "uncountably many".to_owned(), |bytes| bytes.to_string())
 }
 
-/// `1 or 2`.
+/// Returns the ranks as text, such as `1 or 2`.
 fn ranks(ranks: &[usize]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// `: it has 0 to 255`, if the size of the vocabulary is known.
+/// Returns text such as `: it has 0 to 255`, or nothing if the size of the vocabulary is unknown.
 fn known(vocabulary: Option<usize>) -> String {
     vocabulary
         .map_or_else(String::new, |vocabulary| format!(": it has 0 to {}", vocabulary.saturating_sub(1)))

@@ -1,34 +1,36 @@
-//! The tokens of one step, and the input tensors that follow from them.
+//! The tokens of one step and the input tensors computed from them.
 
 use std::ops::Range;
 
 use crate::interface::{Interface, Purpose};
 use crate::{SessionError, Tensor};
 
-/// One step: every sample gets `width` tokens, padding included.
+/// One step, in which every sample gets `width` tokens, padding included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// Tokens of each sample, padding included.
+    /// The number of tokens of each sample, padding included.
     pub width: usize,
-    /// By batch index.
+    /// The samples by batch index.
     pub samples: Vec<SampleFeed>,
 }
 
-/// The tokens of one sample in a step: `padding` tokens, then those of its sequence, then padding up to the width.
+/// The tokens of one sample in a step: `padding` columns, then tokens of its sequence, then padding up to the
+/// width.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleFeed {
     /// The first slot that is written.
     pub start: usize,
-    /// Tokens of padding before the sequence's.
+    /// The number of padding columns before the tokens of the sequence.
     pub padding: usize,
-    /// Which tokens of the sequence.
+    /// The positions in the sequence of the tokens that are fed.
     pub tokens: Range<usize>,
-    /// The slot of the sequence's first token: more than 0 if the sample is padded on the left.
+    /// The slot of the sequence's first token. It is more than 0 if the sample is padded on the left.
     pub first_slot: usize,
 }
 
 impl Feed {
-    /// The next `width` tokens of sequences that begin in slot 0, of which this many are written.
+    /// Creates a step with the next `width` tokens of sequences that begin in slot 0. `written` counts the
+    /// tokens that each sequence has already.
     pub fn next(written: &[usize], width: usize) -> Self {
         let samples = written.iter().map(|&start| SampleFeed {
             start,
@@ -39,11 +41,14 @@ impl Feed {
         Self { width, samples: samples.collect() }
     }
 
-    /// Makes the tensors of every input but the caches. `token(sample, position)` is a token of a sample's sequence. A
-    /// mask covers `slots` slots: the capacity, or for a growing cache the tokens after the step.
+    /// Returns the tensors of all inputs except the caches.
+    ///
+    /// `token(sample, position)` returns a token of a sample's sequence. A mask has `slots` slots: the
+    /// capacity of a static cache, or the number of tokens after the step for a growing one.
     ///
     /// # Errors
-    /// [`SessionError::InputType`] for a value that its input's type does not hold, [`SessionError::TensorTooLarge`].
+    /// - Returns [`SessionError::InputType`] if an input's type cannot represent a value.
+    /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor.
     pub fn tensors(
         &self,
         interface: &Interface,
@@ -76,8 +81,10 @@ impl Feed {
         feeds.collect()
     }
 
-    /// The tokens of every sample. Padding repeats the sample's last token. Attention may multiply rows that it does not
-    /// see by zero, so a row of padding must not hold a value that no token of the sample has, such as NaN in the
+    /// Returns the tokens of every sample.
+    ///
+    /// Padding repeats the sample's last token. Attention may multiply rows that it masks by zero. A row of
+    /// padding must therefore not contain a value that no token of the sample has, such as NaN in the
     /// embedding of another token. A sample without tokens has no logits, so its padding is token 0.
     fn tokens(&self, token: impl Fn(usize, usize) -> i64) -> Vec<i64> {
         self.columns(|index, sample, column| {
@@ -86,7 +93,8 @@ impl Feed {
         })
     }
 
-    /// The positions of every sample. Those of padding are 0, because every table of positions has a 0.
+    /// Returns the positions of every sample. Padding has position 0, because every table of positions has an
+    /// entry 0.
     fn positions(&self) -> Vec<i64> {
         self.columns(|_, sample, column| sample.position(column).map_or(0, int))
     }
@@ -113,13 +121,13 @@ impl Feed {
 }
 
 impl SampleFeed {
-    /// Returns the position in the sequence of a column's token; `None` for padding.
+    /// Returns the position in the sequence of a column's token, or `None` for padding.
     pub fn position(&self, column: usize) -> Option<usize> {
         let position = self.tokens.start.checked_add(column.checked_sub(self.padding)?)?;
         self.tokens.contains(&position).then_some(position)
     }
 
-    /// Returns the slots that hold tokens after the step.
+    /// Returns the slots that contain tokens after the step.
     pub fn valid(&self) -> Range<usize> {
         self.first_slot..self.first_slot + self.tokens.end
     }

@@ -1,4 +1,4 @@
-//! Greedy generation, over static and over growing caches.
+//! Greedy generation with static and with growing caches.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,23 +11,23 @@ use crate::decoder::Decoder;
 use crate::kv_session::check_tokens;
 use crate::{Engine, MemoryReport, SessionError, SessionOptions};
 
-/// Options of greedy generation, which always chooses the most likely token.
+/// The options of greedy generation, which always chooses the most likely token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GreedyOptions {
-    /// The most tokens that are generated for each prompt.
+    /// The maximum number of tokens that are generated for each prompt.
     pub tokens: usize,
-    /// Tokens after which a sample ends.
+    /// The tokens that end a sample.
     pub eos: Vec<i64>,
-    /// The most tokens of one prompt in a run of the model.
+    /// The maximum number of tokens of one prompt in a run of the model.
     pub chunk: usize,
 }
 
 /// The progress of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Tokens of each sample generated so far, of [`GreedyOptions::tokens`].
+    /// The number of tokens generated so far for each sample, out of [`GreedyOptions::tokens`].
     pub tokens: usize,
-    /// Samples that have not ended.
+    /// The number of samples that have not ended.
     pub samples: usize,
 }
 
@@ -36,19 +36,19 @@ pub struct Progress {
 pub struct Generated {
     /// The tokens after each prompt, in the order of the prompts.
     pub samples: Vec<Vec<i64>>,
-    /// Tokens of all prompts.
+    /// The number of tokens of all prompts.
     pub prompt_tokens: usize,
-    /// The time for the prompts.
+    /// The time of the prefill.
     pub prefill: Duration,
-    /// Steps after the prompts.
+    /// The number of steps after the prefill.
     pub steps: usize,
-    /// Tokens that these steps generated, of all samples.
+    /// The number of tokens that these steps generated, in all samples.
     pub decoded: usize,
-    /// The time for these steps, including the choice of tokens.
+    /// The time of these steps, including the choice of tokens.
     pub decode: Duration,
-    /// Bytes that the last step wrote into the caches. A growing cache is written whole.
+    /// The bytes that the last step wrote into the caches. A growing cache is written as a whole.
     pub written_per_step: u64,
-    /// Bytes of static caches that the engine copied, in all steps, instead of writing them in place.
+    /// The bytes of static caches that the engine copied in all steps instead of writing them in place.
     pub copied: u64,
 }
 
@@ -58,11 +58,13 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Loads a model with room for this many prompts: a static-cache decoder, or one whose caches grow.
+    /// Loads a model with room for `prompts` prompts. Its caches may be static or growing.
     ///
     /// # Errors
-    /// As [`KvSession::open`](crate::KvSession::open); [`SessionError::NoPrompts`] for none; [`SessionError::SizeFixed`] for more than
-    /// the model's batch; [`SessionError::CapacityUseless`] for a capacity of caches that grow.
+    /// - Returns the errors of [`KvSession::open`](crate::KvSession::open).
+    /// - Returns [`SessionError::NoPrompts`] if `prompts` is 0.
+    /// - Returns [`SessionError::SizeFixed`] if `prompts` exceeds the model's batch.
+    /// - Returns [`SessionError::CapacityUseless`] if a capacity is given for growing caches.
     pub fn open(
         engine: &dyn Engine,
         model: impl AsRef<Path>,
@@ -75,19 +77,19 @@ impl Generator {
         Ok(Self { decoder: Decoder::open(engine, model.as_ref(), prompts, options)? })
     }
 
-    /// Returns the memory that the caches take; `None` for caches that grow.
+    /// Returns the memory that the caches take, or `None` for growing caches.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryReport> {
         self.decoder.memory()
     }
 
-    /// Returns how the caches grow; `None` for static caches.
+    /// Returns how the caches grow, or `None` for static caches.
     #[must_use]
     pub fn growth(&self) -> Option<Growth> {
         self.decoder.growth()
     }
 
-    /// Returns how many tokens of a sample can be cached; `None` for caches that grow.
+    /// Returns the number of tokens of a sample that can be cached, or `None` for growing caches.
     #[must_use]
     pub fn capacity(&self) -> Option<usize> {
         self.decoder.capacity()
@@ -99,16 +101,28 @@ impl Generator {
         self.decoder.vocabulary()
     }
 
-    /// Continues prompts of token ids, together in one batch.
+    /// Continues prompts of token ids, all in one batch.
     ///
-    /// `progress` is called whenever each sample that goes on has one more token. If it breaks, the generation ends with
-    /// the tokens so far.
+    /// `progress` is called each time every sample that has not ended has one more token. If it returns
+    /// [`ControlFlow::Break`], the generation ends and returns the tokens so far.
     ///
     /// # Errors
-    /// Before anything is run, [`SessionError::PromptEmpty`], [`SessionError::PromptTokenUnknown`], [`SessionError::PromptTooLong`] where the
-    /// last token would not fit, [`SessionError::BatchFull`] for more prompts than the batch has room for, [`SessionError::Ragged`] for prompts of
-    /// different lengths where caches grow; then [`SessionError::Run`], [`SessionError::MemoryLimit`] for caches that have grown too
-    /// large, and [`SessionError::NotANumber`] for logits that are missing or all NaN.
+    /// Returns one of these before the first run:
+    ///
+    /// - [`SessionError::NoPrompts`] if there is no prompt;
+    /// - [`SessionError::NoChunk`] for a chunk of 0;
+    /// - [`SessionError::PromptEmpty`] for a prompt without tokens;
+    /// - [`SessionError::PromptTokenUnknown`] for a token that is not in the vocabulary;
+    /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity;
+    /// - [`SessionError::BatchFull`] if there are more prompts than the batch has room for;
+    /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches.
+    ///
+    /// Returns one of these after it has run the model:
+    ///
+    /// - [`SessionError::Run`] with the engine's message, or another error of
+    ///   [`KvSession::step`](crate::KvSession::step);
+    /// - [`SessionError::MemoryLimit`] if growing caches have grown too large;
+    /// - [`SessionError::NotANumber`] for logits that are missing or all NaN.
     pub fn generate(
         mut self,
         prompts: &[Vec<i64>],
@@ -164,7 +178,7 @@ impl Generator {
                 token,
                 vocabulary,
             })?;
-            // The last token that is generated is never fed.
+            // The last generated token is never fed.
             let slots = tokens.len().saturating_add(greedy.tokens.saturating_sub(1));
             if let Some(capacity) = self.capacity().filter(|capacity| slots > *capacity) {
                 let (tokens, generated) = (tokens.len(), greedy.tokens);
@@ -194,7 +208,7 @@ impl fmt::Debug for Generator {
     }
 }
 
-/// What has been generated, and which samples go on.
+/// The tokens generated so far and the samples that have not ended.
 struct Batch<'g> {
     greedy: &'g GreedyOptions,
     is_active: Vec<bool>,
@@ -231,7 +245,7 @@ impl<'g> Batch<'g> {
         }
     }
 
-    /// The last token of each sample that goes on.
+    /// Returns the last token of each sample that has not ended.
     fn feeds(&self) -> Vec<Option<&[i64]>> {
         let samples = self.generated.samples.iter().zip(&self.is_active);
         samples

@@ -1,4 +1,4 @@
-//! A decoder whose caches grow, run as it was exported.
+//! A decoder with growing caches, run as it was exported.
 
 use kvscatter_onnx::ModelFile;
 
@@ -8,18 +8,20 @@ use crate::{
     SessionOptions, SessionSetting,
 };
 
-/// A decoder that returns every cache with the new rows appended (`Concat`, `Attention`'s past, `GroupQueryAttention`).
+/// A decoder that returns every cache with the new rows appended (`Concat`, `Attention`'s past,
+/// `GroupQueryAttention`).
 ///
-/// All samples have one length, and every step copies all caches: this is what a static cache is compared with.
+/// All samples have the same length, and every step copies all caches. This is the baseline for static
+/// caches.
 pub(crate) struct Growing {
     runner: Runner,
     samples: OutOfPlace,
-    /// The most bytes that the caches may take.
+    /// The maximum number of bytes that the caches may take.
     memory: u64,
 }
 
 impl Growing {
-    /// Loads a model for this many samples, or for its batch if that is fixed.
+    /// Loads a model for this many samples, or for its batch if the model fixes the batch.
     pub(crate) fn of_interface(
         engine: &dyn Engine,
         model: &ModelFile,
@@ -53,13 +55,15 @@ impl Growing {
         self.samples.batch()
     }
 
-    /// The bytes of all presents after the last step.
+    /// Returns the bytes of all presents after the last step.
     pub(crate) fn written(&self) -> u64 {
         bytes(self.samples.bytes())
     }
 
-    /// Gives samples their next tokens, as many for each, in runs of at most `chunk`; the logits are the last run's.
-    /// Samples that get none are given token 0, since all have one length.
+    /// Gives all samples the same number of tokens, in runs of at most `chunk` tokens, and returns the logits
+    /// of the last run.
+    ///
+    /// A sample without a feed gets token 0, because all samples have the same length.
     pub(crate) fn feed(
         &mut self,
         feeds: &[Option<&[i64]>],

@@ -1,4 +1,4 @@
-//! A decoder's inputs and outputs: what each input is fed with, and which sizes are known.
+//! A decoder's inputs and outputs, the values that each input is fed, and the sizes that are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use crate::{ModelSize, SessionError, SessionSetting};
 /// A decoder's inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Every cache, in the order of the model's inputs.
+    /// All caches, in the order of the model's inputs.
     pub caches: Vec<CachePort>,
-    /// Every other input, in the order of the model's.
+    /// All other inputs, in the order of the model's inputs.
     pub feeds: Vec<FeedPort>,
-    /// The output with the logits, `[batch, tokens or 1, vocabulary]`.
+    /// The name of the output with the logits, `[batch, tokens or 1, vocabulary]`.
     pub logits: String,
-    /// Their type.
+    /// The type of the logits.
     pub logits_element: ElementType,
-    /// The last dimension of the logits, if it is declared.
+    /// The last dimension of the logits, if the model declares it.
     pub vocabulary: Option<usize>,
-    /// Whether the model gives logits of each sample's last token only.
+    /// Whether the model returns logits of each sample's last token only.
     pub last_logits_only: bool,
     /// The size of the batch, if the model fixes it.
     pub batch: Option<usize>,
@@ -29,58 +29,60 @@ pub struct Interface {
     pub is_decode_only: bool,
 }
 
-/// A cache.
+/// The input and the output of a cache.
 #[derive(Clone, Debug)]
 pub struct CachePort {
-    /// The input.
+    /// The name of the input.
     pub past: String,
-    /// The output.
+    /// The name of the output.
     pub present: String,
-    /// The type of both.
+    /// The element type of both.
     pub element: ElementType,
     /// The axis of the sequence.
     pub axis: usize,
-    /// The number of its layer: keys and values are counted separately.
+    /// The index of the layer. Keys and values are counted separately.
     pub layer: usize,
-    /// Past's dimensions, including those that follow from weights and attributes; `None` for open ones.
+    /// The dimensions of past, including those computed from weights and attributes. Open dimensions are
+    /// `None`.
     pub dims: Vec<Option<usize>>,
-    /// How present becomes longer than past, by the new rows; `None` for a static cache.
+    /// The way in which present becomes longer than past by the new rows, or `None` for a static cache.
     pub growth: Option<Growth>,
 }
 
-/// Any other input.
+/// An input that is not a cache.
 #[derive(Clone, Debug)]
 pub struct FeedPort {
-    /// The input.
+    /// The name of the input.
     pub name: String,
-    /// Its type.
+    /// The element type.
     pub element: ElementType,
-    /// How many dimensions it has.
+    /// The number of dimensions.
     pub rank: usize,
-    /// What it is fed with.
+    /// The values that the input is fed.
     pub purpose: Purpose,
 }
 
-/// What an input is fed with.
+/// The values that an input is fed.
 ///
-/// It is the [`InputRole`] that the graph shows for the input. It has no `Past` and no `Other`, since neither can be fed, so a
-/// `Purpose` is the proof that an input can be. An input without a role may have a purpose: the write indices or lengths
-/// that are computed from it alone.
+/// A purpose corresponds to the [`InputRole`] that the graph shows for the input. `Past` and `Other` have no
+/// purpose because neither can be fed. An input with role `Other` has a purpose if the write indices or the
+/// lengths are computed from it alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// `[batch, tokens]`.
+    /// The token ids, `[batch, tokens]`.
     Tokens,
-    /// `[batch, tokens]`.
+    /// The positions of the tokens, `[batch, tokens]`.
     Positions,
-    /// `[batch, slots]`: 1 for slots that hold a token, 0 for padding and for what is not written.
+    /// A mask, `[batch, slots]`. It is 1 for slots that contain a token, and 0 for padding and unwritten
+    /// slots.
     Mask,
-    /// `[batch]`: the first slot that is written.
+    /// The first slot that is written, `[batch]`.
     WriteIndices,
-    /// `[batch]`: the length after the write, padding on the right included.
+    /// The length after the write, `[batch]`. Padding on the right counts.
     NonpadKvSeqlen,
-    /// `[batch]` or `[batch, 1]`: the length after the write, less 1.
+    /// The length after the write, less 1, `[batch]` or `[batch, 1]`.
     SeqlensK,
-    /// One number: the longest length after the write.
+    /// The longest length after the write, one number.
     TotalLength,
 }
 
@@ -88,8 +90,11 @@ impl Interface {
     /// Reads a decoder's inputs and outputs.
     ///
     /// # Errors
-    /// [`SessionError::NoLogits`]; [`SessionError::InputUnknown`] for an input that cannot be fed; [`SessionError::TokensFixed`]
-    /// if it takes a fixed number of tokens other than 1; [`SessionError::SizesDiffer`] if inputs fix different batches.
+    /// - Returns [`SessionError::NoLogits`] if no output looks like logits.
+    /// - Returns [`SessionError::InputUnknown`] or [`SessionError::InputRank`] for an input that cannot be
+    ///   fed.
+    /// - Returns [`SessionError::TokensFixed`] if the model takes a fixed number of tokens other than 1.
+    /// - Returns [`SessionError::SizesDiffer`] if inputs fix different batches.
     pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
         let caches = cache_ports(decoder);
@@ -139,36 +144,37 @@ impl Interface {
         })
     }
 
-    /// Returns how the caches grow; `None` if all are static.
+    /// Returns how the caches grow, or `None` if all are static.
     pub fn growth(&self) -> Option<Growth> {
         self.caches.iter().find_map(|cache| cache.growth)
     }
 
-    /// Returns whether an input is fed with this.
+    /// Returns whether an input has this purpose.
     pub fn takes(&self, purpose: Purpose) -> bool {
         self.feeds.iter().any(|feed| feed.purpose == purpose)
     }
 
-    /// Returns the batch that the model fixes, else the one asked for.
+    /// Returns the batch that the model fixes, or else `asked`.
     ///
     /// # Errors
-    /// [`SessionError::SizeFixed`] if it is asked for another one.
+    /// Returns [`SessionError::SizeFixed`] if `asked` is not the batch that the model fixes.
     pub fn batch_or(&self, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
         fixed(SessionSetting::Batch, self.batch, asked)
     }
 
-    /// Returns the capacity that the model fixes, else the one asked for.
+    /// Returns the capacity that the model fixes, or else `asked`.
     ///
     /// # Errors
-    /// [`SessionError::SizeFixed`] if it is asked for another one; [`SessionError::SizesDiffer`] as [`capacity`](Self::capacity).
+    /// - Returns [`SessionError::SizeFixed`] if `asked` is not the capacity that the model fixes.
+    /// - Returns the errors of [`capacity`](Self::capacity).
     pub fn capacity_or(&self, asked: Option<usize>) -> Result<Option<usize>, SessionError> {
         fixed(SessionSetting::Capacity, self.capacity()?, asked)
     }
 
-    /// Returns the capacity that all caches declare; `None` if none does.
+    /// Returns the capacity that the caches declare, or `None` if none declares one.
     ///
     /// # Errors
-    /// [`SessionError::SizesDiffer`] if they declare different ones.
+    /// Returns [`SessionError::SizesDiffer`] if caches declare different capacities.
     pub fn capacity(&self) -> Result<Option<usize>, SessionError> {
         let mut capacity = None;
         for cache in &self.caches {
@@ -186,10 +192,11 @@ impl Interface {
         Ok(capacity)
     }
 
-    /// Fills in open sizes of a row from `other`, a decoder that computes the same and declares them.
+    /// Fills in open sizes of a row from `other`, a decoder that computes the same function and declares
+    /// them.
     ///
     /// # Errors
-    /// [`SessionError::SizeOpen`] for a size that stays open.
+    /// Returns [`SessionError::SizeOpen`] for a size that stays open.
     pub fn settle(&mut self, other: Option<&Self>) -> Result<(), SessionError> {
         for (index, cache) in self.caches.iter_mut().enumerate() {
             let row = other.and_then(|other| other.caches.get(index)).and_then(CachePort::row);
@@ -212,7 +219,8 @@ impl CachePort {
         }
     }
 
-    /// Returns the shape with this batch and capacity. Every other dimension is known after [`Interface::settle`].
+    /// Returns the shape with this batch and capacity. All other dimensions are known after
+    /// [`Interface::settle`].
     pub fn shape(&self, batch: usize, capacity: usize) -> Vec<usize> {
         let dim = |(index, dim): (usize, &Option<usize>)| match index {
             0 => batch,
@@ -226,7 +234,7 @@ impl CachePort {
         self.dims.iter().copied().enumerate().filter(|(index, _)| *index != 0 && *index != self.axis)
     }
 
-    /// Returns the elements of one token of one sample; `None` if a dimension is open.
+    /// Returns the number of elements of one token of one sample, or `None` if a dimension is open.
     fn row(&self) -> Option<usize> {
         self.inner().try_fold(1_usize, |row, (_, dim)| row.checked_mul(dim?))
     }
@@ -285,8 +293,11 @@ impl FeedPort {
     }
 }
 
-/// Returns the inputs without a role from which alone the write indices, or the lengths of attention, are computed. They
-/// are fed as if they were those, and wrong results show if they are not.
+/// Returns the role of each input without a role from which alone the write indices, or the lengths of
+/// attention, are computed.
+///
+/// Such an input is fed as if it were the write indices or the lengths. If it is not, the results are wrong,
+/// which a comparison detects.
 fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, InputRole> {
     let mut makers = BTreeMap::new();
     for node in graph.nodes() {
@@ -317,7 +328,7 @@ fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, I
     roles
 }
 
-/// Returns the values that no node makes and that these values are computed from.
+/// Returns the values from which `values` are computed and which no node computes.
 fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BTreeSet<&'m str> {
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     let mut sources = BTreeSet::new();
@@ -336,7 +347,7 @@ fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BT
     sources
 }
 
-/// Returns the size that the model fixes, else the one asked for.
+/// Returns the size that the model fixes, or else the size asked for.
 fn fixed(
     setting: SessionSetting,
     fixed: Option<usize>,

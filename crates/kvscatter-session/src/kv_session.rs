@@ -1,4 +1,4 @@
-//! A decoder with a static cache, and the batch that runs on it.
+//! A static-cache decoder and the batch that runs on it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,33 +16,37 @@ use crate::{
     SessionError, Tensor,
 };
 
-/// Options of [`KvSession::open`].
+/// The options of [`KvSession::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How many samples there is room for. If `None`, the model's batch if it is fixed, else 1.
+    /// The number of samples that fit. If `None`, the model's batch if the model fixes it, else 1.
     pub batch: Option<usize>,
-    /// Slots of each cache. It must be given if the model leaves it open.
+    /// The number of slots of each cache. It is required if the model leaves it open.
     pub capacity: Option<usize>,
-    /// Threads of one operator; the engine's choice if `None`.
+    /// The number of threads of one operator. If `None`, the engine chooses.
     pub threads: Option<usize>,
-    /// The most bytes that the caches may take. Their size comes from the model's file, which may claim anything.
+    /// The maximum number of bytes that the caches may take. Their size comes from the model's file, which
+    /// may contain any number.
     pub memory: u64,
 }
 
 impl Default for SessionOptions {
-    /// One sample, the model's capacity, the engine's threads, and caches of up to 16 GiB.
+    /// Returns options for one sample, the model's capacity, the engine's threads, and caches of up to 16
+    /// GiB.
     fn default() -> Self {
         Self { batch: None, capacity: None, threads: None, memory: 1 << 34 }
     }
 }
 
-/// A static-cache decoder and a running batch: samples can be added, extended, truncated and removed.
+/// A static-cache decoder and a running batch. Samples can be added, extended, truncated and removed.
 ///
-/// The caches, `[batch, …, capacity, …]`, are allocated once and written in place. The session counts the cached tokens
-/// of each sample. `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` follow from these counts: the next token
-/// of sample `b` goes to slot `cached_tokens[b]` and sees slots `0..=cached_tokens[b]`.
+/// The caches, `[batch, …, capacity, …]`, are allocated once and written in place. The session counts the
+/// cached tokens of each sample. It computes `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen`
+/// from these counts. The next token of sample `b` is written to slot `cached_tokens[b]` and attends to slots
+/// `0..=cached_tokens[b]`.
 ///
-/// After an error the counts are as they were. [`SessionError`] lists the errors after which rows may have been written.
+/// An error leaves the counts unchanged. [`SessionError`] lists the errors after which rows may have been
+/// written.
 pub struct KvSession {
     runner: Runner,
     samples: Batch,
@@ -55,10 +59,15 @@ impl KvSession {
     /// Loads a model and allocates its caches.
     ///
     /// # Errors
-    /// [`SessionError::Load`] with the engine's message; [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] and their like for a
-    /// model that is no static-cache decoder; [`SessionError::SizeFixed`], [`SessionError::CapacityOpen`], [`SessionError::Empty`] for a
-    /// batch or a capacity that the model does not have; [`SessionError::InputType`] for a capacity that the type of an input
-    /// does not hold; [`SessionError::MemoryLimit`], [`SessionError::TensorTooLarge`].
+    /// - Returns [`SessionError::Load`] with the engine's message.
+    /// - Returns [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] or another error of the model
+    ///   if it is not a static-cache decoder.
+    /// - Returns [`SessionError::SizeFixed`] if the model fixes another batch or capacity than the options.
+    /// - Returns [`SessionError::CapacityOpen`] if neither the model nor the options give a capacity.
+    /// - Returns [`SessionError::Empty`] if the batch or the capacity is 0.
+    /// - Returns [`SessionError::InputType`] if the type of an input cannot represent the capacity.
+    /// - Returns [`SessionError::MemoryLimit`] if the caches exceed [`SessionOptions::memory`].
+    /// - Returns [`SessionError::TensorTooLarge`] if the system has no memory for a cache.
     pub fn open(
         engine: &dyn Engine,
         model: impl AsRef<Path>,
@@ -89,19 +98,20 @@ impl KvSession {
         Ok(Self { runner, samples: Batch::new(batch, capacity), caches, written: 0, copied: 0 })
     }
 
-    /// Returns the size of the batch: how many samples there is room for.
+    /// Returns the size of the batch, which is the number of samples that fit.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.samples.batch()
     }
 
-    /// Returns how many tokens of a sample can be cached.
+    /// Returns the number of tokens of a sample that can be cached.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.samples.capacity()
     }
 
-    /// Returns the size of the vocabulary. If the model does not declare it, it is `None` until the first step.
+    /// Returns the size of the vocabulary. If the model does not declare it, returns `None` before the first
+    /// step.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
         self.runner.interface.vocabulary
@@ -115,38 +125,41 @@ impl KvSession {
 
     /// Adds an empty sample at the first free batch index.
     ///
-    /// Rows that another sample wrote at this index are set to zero when the new sample first runs. Attention does not
-    /// see them, but may multiply them by zero, and since 0 × NaN is NaN, one sample's NaN or infinity would reach the
-    /// next one's logits. The time for this depends on the number of those rows, not on the capacity.
+    /// When the new sample first runs, rows that an earlier sample wrote at this index are set to zero.
+    /// Attention masks these rows, but an engine may still multiply them by zero. Since 0 × NaN is NaN, a NaN
+    /// or an infinity of the earlier sample would reach the logits of the new one. The time for this depends
+    /// on the number of those rows, not on the capacity.
     ///
     /// # Errors
-    /// [`SessionError::BatchFull`].
+    /// Returns [`SessionError::BatchFull`] if no batch index is free.
     pub fn add(&mut self) -> Result<Sample, SessionError> {
         self.samples.add()
     }
 
-    /// Removes a sample, which frees its batch index. The other samples keep theirs.
+    /// Removes a sample and frees its batch index. The other samples keep their indices.
     ///
     /// # Errors
-    /// [`SessionError::NoSuchSample`].
+    /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     pub fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
         self.samples.remove(sample)
     }
 
-    /// Keeps the first `tokens` cached tokens of a sample and drops the others, as speculative decoding does with drafted
-    /// tokens that were not accepted. No byte moves. The rows of dropped tokens become zeros when the sample runs again,
-    /// for the reason given at [`add`](Self::add).
+    /// Keeps the first `tokens` cached tokens of a sample and drops the others.
+    ///
+    /// Speculative decoding needs this for drafted tokens that were not accepted. No byte moves. The rows of
+    /// dropped tokens are set to zero when the sample runs again, for the reason given at [`add`](Self::add).
     ///
     /// # Errors
-    /// [`SessionError::NoSuchSample`]; [`SessionError::TruncateBeyond`] if fewer tokens are cached.
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::TruncateBeyond`] if fewer than `tokens` tokens are cached.
     pub fn truncate(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
         self.samples.truncate(sample, tokens)
     }
 
-    /// Returns how many tokens of a sample are in the cache.
+    /// Returns the number of cached tokens of a sample.
     ///
     /// # Errors
-    /// [`SessionError::NoSuchSample`].
+    /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     pub fn cached_tokens(&self, sample: Sample) -> Result<usize, SessionError> {
         self.samples.cached_tokens(sample)
     }
@@ -156,26 +169,39 @@ impl KvSession {
         self.samples.iter()
     }
 
-    /// Feeds samples their next tokens: one for decoding, several for a prompt or for tokens to be verified. The samples
-    /// may get different numbers of tokens. Samples that are not in the list stay as they are.
+    /// Feeds samples their next tokens and returns the logits after them.
     ///
-    /// The model runs once, for the whole batch, as wide as the longest list. It runs more often if the padding of a
-    /// sample does not fit into its cache, or if the model gives logits of the last token only.
+    /// A sample gets one token to decode, or several tokens of a prompt or of a draft to verify. The samples
+    /// may get different numbers of tokens. Samples that are not in the list are unchanged.
+    ///
+    /// The model usually runs once for the whole batch, as wide as the longest list. It runs more often if
+    /// the padding of a sample does not fit into its cache, or if the model returns logits of the last token
+    /// only.
     ///
     /// # Errors
-    /// Before anything is run, [`SessionError::NoSamples`], [`SessionError::NoSuchSample`], [`SessionError::SampleTwice`],
-    /// [`SessionError::NoTokens`], [`SessionError::TokenUnknown`], [`SessionError::InputType`] for a token that its input's type does not
-    /// hold, and [`SessionError::CapacityExceeded`]. Then [`SessionError::Run`] with the engine's message, and the other
-    /// errors of a run that [`SessionError`] lists.
+    /// Returns one of these before the first run:
+    ///
+    /// - [`SessionError::NoSamples`] for an empty list;
+    /// - [`SessionError::NoSuchSample`] for a sample that is not in this batch;
+    /// - [`SessionError::SampleTwice`] for a sample that is listed twice;
+    /// - [`SessionError::NoTokens`] for a sample without tokens;
+    /// - [`SessionError::TokenUnknown`] for a token that is not in the vocabulary;
+    /// - [`SessionError::InputType`] for a token that the type of its input cannot represent;
+    /// - [`SessionError::CapacityExceeded`] if a sample has no room for its tokens.
+    ///
+    /// A run that fails returns [`SessionError::Run`] with the engine's message, or another error of a run
+    /// that [`SessionError`] lists.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Logits, SessionError> {
         self.run(tokens, usize::MAX, false)
     }
 
-    /// Does the same as [`step`](Self::step), in runs of at most `chunk` tokens of each sample, and keeps only the logits
-    /// after each sample's last token. Use it for long prompts, since the logits of all their tokens are large.
+    /// Does the same as [`step`](Self::step) in runs of at most `chunk` tokens of each sample, and keeps only
+    /// the logits after each sample's last token.
+    ///
+    /// Use this for long prompts, because the logits of all their tokens are large.
     ///
     /// # Errors
-    /// As [`step`](Self::step); [`SessionError::NoChunk`] for a chunk of 0.
+    /// Returns the errors of [`step`](Self::step), and [`SessionError::NoChunk`] for a chunk of 0.
     pub fn prefill(&mut self, tokens: &[(Sample, &[i64])], chunk: usize) -> Result<Logits, SessionError> {
         if chunk == 0 {
             return Err(SessionError::NoChunk);
@@ -189,8 +215,8 @@ impl KvSession {
         MemoryReport::of(&self.runner.interface, self.batch(), self.capacity())
     }
 
-    /// Returns the bytes that the model wrote into the caches in the last step, padding included. Rows that were set to
-    /// zero before the step do not count.
+    /// Returns the bytes that the model wrote into the caches in the last step, padding included. The zeros
+    /// that the session wrote before the step do not count.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
         self.written
@@ -246,8 +272,9 @@ impl KvSession {
                 self.check_known(tokens)?;
             }
             if logits.are_last_only() && !self.runner.interface.last_logits_only {
-                // The model does not declare that it gives logits of the last column only, so samples that were padded have
-                // none. The counts of cached tokens are as before, so the whole step can be run again.
+                // The model does not declare that it returns logits of the last column only, so samples that
+                // were padded have none. The counts of cached tokens are unchanged, so the whole step can be
+                // run again.
                 self.runner.interface.last_logits_only = true;
                 return self.run(tokens, chunk, only_last);
             }
@@ -292,7 +319,8 @@ impl KvSession {
         self.check_known(given)
     }
 
-    /// Checks that the tokens are in the vocabulary, if its size is known, and that the inputs' types hold them.
+    /// Checks that the tokens are in the vocabulary, if its size is known, and that the inputs' types can
+    /// represent them.
     fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
         let vocabulary = self.vocabulary();
         for &(sample, tokens) in given {
@@ -319,13 +347,14 @@ impl fmt::Debug for KvSession {
     }
 }
 
-/// Returns the checked file of a decoder and its inputs and outputs. The model can be large, so it is dropped here.
+/// Returns the checked file of a decoder with its inputs and outputs. The model itself is dropped here
+/// because it can be large.
 pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> {
     let model = Model::load(path)?;
     Ok((model.file()?, interface(&model)?))
 }
 
-/// Returns a decoder's inputs and outputs, if its caches can be run in place.
+/// Returns a decoder's inputs and outputs if its caches can be run in place.
 fn interface(model: &Model) -> Result<Interface, SessionError> {
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
@@ -336,8 +365,8 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     Interface::of(&graph, &decoder)
 }
 
-/// Checks that only the node that writes a static cache reads its past. An engine does not know that past and present
-/// are one buffer, and may write it before or after another reader.
+/// Checks that no node except the writer of a static cache reads the cache's past. An engine does not know
+/// that past and present are one buffer, so it may run another reader before or after the write.
 fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     let caches = decoder.caches.iter().filter(|cache| cache.is_static());
     let of_fixed_size: BTreeSet<_> = caches.map(|cache| cache.past).collect();
@@ -353,7 +382,8 @@ fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     }
 }
 
-/// Checks that every cache keeps its size and has rows of whole bytes, and that an input gives the slot of each sample.
+/// Checks that all caches keep their size and have rows of whole bytes, and that an input gives the slot of
+/// each sample.
 fn check_static(interface: &Interface) -> Result<(), SessionError> {
     if let Some((cache, growth)) = interface.caches.iter().find_map(|cache| Some((cache, cache.growth?))) {
         return Err(SessionError::NotStatic { input: cache.past.clone(), growth });
@@ -368,8 +398,8 @@ fn check_static(interface: &Interface) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Checks that the types of inputs hold every value that they will be fed with, except tokens, which
-/// [`KvSession::check_known`] checks.
+/// Checks that the types of inputs can represent every value that they will be fed.
+/// [`KvSession::check_known`] checks tokens.
 fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {

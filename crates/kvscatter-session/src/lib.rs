@@ -1,8 +1,11 @@
-//! Runs decoders with static KV caches, for batches of sequences of different lengths. An [`Engine`] computes.
+//! Runs decoders with static KV caches, for batches of sequences of different lengths. An [`Engine`] runs the
+//! model.
 //!
-//! [`KvSession`] is a decoder, its caches and a running batch: samples can be added, extended, truncated and removed.
-//! [`Generator`] continues prompts with it. Below them, an engine loads a model and runs it on [`Tensor`]s;
-//! [`Interface`] describes the model's inputs and outputs, [`Feed`] the tokens of one step.
+//! - [`KvSession`] is a decoder with its caches and a running batch. Samples can be added, extended,
+//!   truncated and removed.
+//! - [`Generator`] continues prompts with such a decoder.
+//! - [`Engine`] loads a model, and [`Session`] runs the model on [`Tensor`]s.
+//! - [`Interface`] describes the model's inputs and outputs. [`Feed`] describes the tokens of one step.
 #![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
@@ -40,3 +43,8 @@ pub use rows::Rows;
 pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
 pub use tensor::{Memory, Tensor};
+
+/// The examples of this crate's README are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

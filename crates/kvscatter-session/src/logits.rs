@@ -2,7 +2,7 @@
 
 use crate::{Feed, LogitsTensor, Sample};
 
-/// The logits of a step, by sample: `vocabulary` numbers after each token.
+/// The logits of a step by sample. Each token has `vocabulary` logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logits {
     vocabulary: usize,
@@ -12,15 +12,15 @@ pub struct Logits {
 #[derive(Clone, Debug, PartialEq)]
 struct SampleLogits {
     sample: Sample,
-    /// Tokens that the step gave it.
+    /// The number of tokens that the sample got in the step.
     tokens: usize,
-    /// The first of them that has logits.
+    /// The index of the first of these tokens that has logits.
     first: usize,
     values: Vec<f32>,
 }
 
 impl Logits {
-    /// Returns how many logits there are after a token.
+    /// Returns the number of logits after a token.
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
@@ -31,9 +31,11 @@ impl Logits {
         self.samples.iter().map(|of| of.sample)
     }
 
-    /// Returns the logits after a sample's `token`th token of the step. `None` if the sample got no such token, or if its
-    /// logits were not kept, as by [`prefill`](crate::KvSession::prefill), or not computed, as by models that give those
-    /// of the last token only.
+    /// Returns the logits after a sample's `token`th token of the step.
+    ///
+    /// Returns `None` if the sample got no such token or its logits were not kept, as in
+    /// [`prefill`](crate::KvSession::prefill). Also returns `None` if the model computes logits of the last
+    /// token only and this is another token.
     #[must_use]
     pub fn after(&self, sample: Sample, token: usize) -> Option<&[f32]> {
         let of = self.samples.iter().find(|of| of.sample == sample)?;
@@ -41,21 +43,21 @@ impl Logits {
         of.values.get(first..first.checked_add(self.vocabulary)?)
     }
 
-    /// Returns the logits after a sample's last token. `None` for a sample that got no tokens.
+    /// Returns the logits after a sample's last token, or `None` for a sample that got no tokens.
     #[must_use]
     pub fn last(&self, sample: Sample) -> Option<&[f32]> {
         let of = self.samples.iter().find(|of| of.sample == sample)?;
         self.after(sample, of.tokens.checked_sub(1)?)
     }
 
-    /// Makes one without logits, for samples with these counts of tokens.
+    /// Creates logits that are still empty, for samples with these numbers of tokens.
     pub(crate) fn none(samples: impl Iterator<Item = (Sample, usize)>) -> Self {
         let empty = |(sample, tokens)| SampleLogits { sample, tokens, first: 0, values: Vec::new() };
         Self { vocabulary: 0, samples: samples.map(empty).collect() }
     }
 
-    /// Takes the logits of a run. `cached` counts each sample's cached tokens before the step. With `only_last`, only
-    /// those after a sample's last token are kept.
+    /// Takes the logits of a run. `cached` contains the number of cached tokens of each sample before the
+    /// step. With `only_last`, only the logits after a sample's last token are kept.
     pub(crate) fn take(&mut self, feed: &Feed, cached: &[usize], logits: &LogitsTensor, only_last: bool) {
         self.vocabulary = logits.vocabulary;
         for of in &mut self.samples {
@@ -69,7 +71,8 @@ impl Logits {
                     continue;
                 }
                 let Some(values) = logits.after(batch_index, position - fed.tokens.start) else { continue };
-                // A model may give logits of the last token of each run only. Those that are kept have no gaps.
+                // A model may return logits of the last token of each run only. The kept logits must have no
+                // gaps.
                 if of.values.len() != token.saturating_sub(of.first) * logits.vocabulary {
                     of.values.clear();
                 }

@@ -4,39 +4,40 @@ use kvscatter::ElementType;
 
 use crate::{Interface, SessionError};
 
-/// Bytes beside the caches that a sample takes: its state, and its part of a step's inputs.
+/// The bytes that a sample needs in addition to its caches, for its state and its part of a step's inputs.
 const SAMPLE_BYTES: u64 = 128;
 
 /// The memory that a session's caches take, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// Every cache, in the order of the model's inputs.
+    /// The size of every cache, in the order of the model's inputs.
     pub caches: Vec<CacheSize>,
-    /// The caches of each layer together.
+    /// The bytes of each layer's caches.
     pub layers: Vec<u64>,
-    /// One token of one sample, in all caches.
+    /// The bytes of one token of one sample in all caches.
     pub per_token: u64,
-    /// All caches.
+    /// The bytes of all caches.
     pub total: u64,
 }
 
 /// The memory that one cache takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheSize {
-    /// The input.
+    /// The name of the cache's input.
     pub past: String,
-    /// Its type.
+    /// The element type.
     pub element: ElementType,
-    /// Its shape.
+    /// The shape.
     pub shape: Vec<usize>,
-    /// Its layer.
+    /// The index of the cache's layer.
     pub layer: usize,
-    /// Its bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
 impl MemoryReport {
-    /// Reports on caches with this batch and capacity, which have been allocated or [checked](Self::check).
+    /// Reports on caches with this batch and capacity, which must have been allocated or
+    /// [checked](Self::check).
     pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
         let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, total: 0 };
         for port in &interface.caches {
@@ -61,7 +62,8 @@ impl MemoryReport {
         report
     }
 
-    /// Checks that caches of this capacity, and the bytes for each sample beside them, are within a limit.
+    /// Checks that the caches of this capacity are within a limit, and that [`SAMPLE_BYTES`] for each sample
+    /// are.
     pub(crate) fn check(
         interface: &Interface,
         batch: usize,
@@ -73,7 +75,7 @@ impl MemoryReport {
             let len = port.element.storage_len(&port.shape(batch, capacity));
             needed = needed.zip(len).and_then(|(needed, len)| needed.checked_add(bytes(len)));
         }
-        // A model may claim a batch of any size, with caches of zero bytes.
+        // A model may declare a batch of any size, with caches of zero bytes.
         let samples = bytes(batch).checked_mul(SAMPLE_BYTES);
         let needed = needed.zip(samples).map(|(needed, samples)| needed.max(samples));
         match needed.filter(|needed| *needed <= limit) {
@@ -83,7 +85,7 @@ impl MemoryReport {
     }
 }
 
-/// Converts a count of bytes to the type of limits.
+/// Converts a number of bytes to the type of limits.
 pub(crate) fn bytes(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

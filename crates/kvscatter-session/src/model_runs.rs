@@ -1,7 +1,9 @@
-//! Divides a step into runs of the model. Samples get different numbers of tokens, but a run has one width for all.
+//! Divides a step into runs of the model. Samples get different numbers of tokens, but a run has one width
+//! for all.
 //!
-//! A model writes `width` rows for every sample, padding included. Rows of padding lie after a sample's cached tokens,
-//! where attention does not see them. They must not lie beyond the capacity or in slots that hold cached tokens.
+//! A model writes `width` rows for every sample, padding included. Rows of padding are written after a
+//! sample's cached tokens, where attention masks them. They must not be written beyond the capacity or to
+//! slots that contain cached tokens.
 
 use std::ops::Range;
 
@@ -11,8 +13,8 @@ use crate::{Feed, SampleFeed};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModelRun {
     pub(crate) feed: Feed,
-    /// Slots with cached tokens that padding overwrites, by batch index. Their rows are saved before the run and
-    /// restored after it.
+    /// The slots with cached tokens that padding overwrites, by batch index. Their rows are saved before the
+    /// run and restored after it.
     pub(crate) overwritten: Vec<(usize, Range<usize>)>,
 }
 
@@ -20,18 +22,21 @@ pub(crate) struct ModelRun {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) capacity: usize,
-    /// The most tokens of one sample in a run, at least 1.
+    /// The maximum number of tokens of one sample in a run, at least 1.
     pub(crate) width: usize,
-    /// Whether no sample that gets tokens may be padded: the model gives logits of the last column only.
+    /// Whether a sample that gets tokens must not be padded, because the model returns logits of the last
+    /// column only.
     pub(crate) is_exact: bool,
 }
 
-/// Returns the runs that give every sample its tokens. Both lists are by batch index: `cached` counts the tokens in the
-/// cache, `counts` the new ones. A sample that gets tokens has room for them.
+/// Returns the runs that give every sample its tokens.
 ///
-/// A run is as wide as the longest list of tokens that are left. If a sample with tokens has less room, the run is
-/// as wide as that room, and longer lists continue in the next run. A full sample without tokens is overwritten at its
-/// end, and its rows are restored.
+/// Both lists are by batch index. `cached` counts the tokens in the cache, `counts` the new ones. A sample
+/// that gets tokens must have room for them.
+///
+/// A run is as wide as the longest list of remaining tokens. If a sample with tokens has less room, the run
+/// is as wide as that room, and longer lists continue in the next run. In a full sample without tokens,
+/// padding overwrites the last rows, which are restored after the run.
 pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<ModelRun> {
     let (mut cached, mut left) = (cached.to_vec(), counts.to_vec());
     let mut model_runs = Vec::new();
@@ -39,7 +44,7 @@ pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> 
         let mut run = ModelRun { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
         for (batch_index, (cached, left)) in cached.iter_mut().zip(&mut left).enumerate() {
             let count = (*left).min(width);
-            // A sample with tokens has room for the width. Only one without tokens may have less.
+            // A sample with tokens has room for the width. A sample without tokens may have less.
             let start = (*cached).min(limits.capacity - width);
             if start < *cached {
                 run.overwritten.push((batch_index, start..*cached));
@@ -54,7 +59,7 @@ pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> 
     model_runs
 }
 
-/// The width of the next run; `None` if no sample has tokens left.
+/// Returns the width of the next run, or `None` if no sample has tokens left.
 fn width(cached: &[usize], left: &[usize], limits: Limits) -> Option<usize> {
     let active = || cached.iter().zip(left).filter(|(_, left)| **left > 0);
     let wanted = active().map(|(_, left)| *left);
@@ -69,7 +74,8 @@ mod tests {
 
     const WIDE: Limits = Limits { capacity: 8, width: usize::MAX, is_exact: false };
 
-    /// Width, start and tokens of each sample, and how many rows are overwritten.
+    /// The width of a run, the start and the number of tokens of each sample, and the number of overwritten
+    /// rows.
     type Shown = (usize, Vec<(usize, usize)>, usize);
 
     fn shown(model_runs: &[ModelRun]) -> Vec<Shown> {
@@ -122,7 +128,7 @@ mod tests {
         (0..base.pow(3)).map(move |n| [n % base, n / base % base, n / base / base])
     }
 
-    /// Applies the model runs to lists that record which token each slot holds.
+    /// Applies the model runs to lists that record which token each slot contains.
     fn check(cached: &[usize; 3], counts: &[usize; 3], limits: Limits) {
         let mut slots = [(); 3].map(|()| vec![None; limits.capacity]);
         for (index, slots) in slots.iter_mut().enumerate() {

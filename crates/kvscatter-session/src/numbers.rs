@@ -1,12 +1,13 @@
-//! Logits as numbers, and the largest of them.
+//! Conversion of logits to float32, and the index of the largest.
 
 use std::borrow::Cow;
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
-/// Returns logits as float32. They are borrowed if the bytes are aligned float32 values, else converted. `None` for a
-/// type that is not floating point with at least 16 bits.
+/// Returns logits as float32, or `None` for a type other than a floating-point type of at least 16 bits.
+///
+/// The result borrows `bytes` if they are aligned float32 values. Otherwise the values are converted.
 #[must_use]
 pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
     if element == ElementType::Float32
@@ -31,7 +32,7 @@ pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
     })
 }
 
-/// Returns the index of the largest logit, the first of equal ones; 0 if all are NaN or there is none.
+/// Returns the index of the largest logit. Returns the first of equal ones, and 0 if there are no numbers.
 #[must_use]
 pub fn argmax(logits: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
@@ -64,7 +65,7 @@ mod tests {
         ];
         for (element, bytes) in cases {
             assert_eq!(to_f32(element, &bytes).unwrap(), &values[..], "{element}");
-            // Wherever the bytes lie.
+            // Unaligned bytes.
             let shifted = [&[0], bytes.as_slice()].concat();
             assert_eq!(to_f32(element, &shifted[1..]).unwrap(), &values[..], "{element}, shifted");
         }

@@ -1,52 +1,58 @@
-//! A decoder run step by step with past and present in separate memory: the baseline for writing in place.
+//! A decoder that runs step by step with past and present in separate memory, as a baseline for writing in
+//! place.
 
 use crate::{Feed, LogitsTensor, Runner, SessionError, Tensor};
 
-/// Samples of one length. Every step reads whole caches and writes new ones elsewhere, which replace them.
+/// A batch of samples of the same length. Every step reads whole caches and writes new ones, which replace
+/// the old.
 #[derive(Debug)]
 pub struct OutOfPlace {
     batch: usize,
-    /// Slots of a static cache; `None` for a growing one, which has a slot for each cached token.
+    /// The number of slots of static caches. It is `None` for growing caches, which have one slot for each
+    /// cached token.
     capacity: Option<usize>,
     pasts: Vec<Tensor>,
     cached_tokens: usize,
 }
 
 impl OutOfPlace {
-    /// Makes empty samples. `capacity` is that of static caches, and `None` for caches that grow.
+    /// Creates empty samples. `capacity` is the capacity of static caches, or `None` for growing caches.
     ///
     /// # Errors
-    /// [`SessionError::TensorTooLarge`].
+    /// Returns [`SessionError::TensorTooLarge`] if there is no memory for the caches.
     pub fn new(runner: &Runner, batch: usize, capacity: Option<usize>) -> Result<Self, SessionError> {
         let pasts = runner.caches(batch, capacity.unwrap_or_default())?;
         Ok(Self { batch, capacity, pasts, cached_tokens: 0 })
     }
 
-    /// Returns how many samples there are.
+    /// Returns the number of samples.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// Returns how many tokens of each sample are in the caches.
+    /// Returns the number of cached tokens of each sample.
     #[must_use]
     pub fn cached_tokens(&self) -> usize {
         self.cached_tokens
     }
 
-    /// Returns how many bytes the caches take.
+    /// Returns the number of bytes of the caches.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pasts.iter().map(Tensor::len).sum()
     }
 
-    /// Gives every sample its next `width` tokens. `token(sample, position)` is a token of a sample's sequence.
+    /// Gives every sample its next `width` tokens. `token(sample, position)` returns a token of a sample's
+    /// sequence.
     ///
-    /// Static caches must have room for them. This is not checked: for too many tokens the engine returns its own error.
+    /// Static caches must have room for the tokens. This method does not check that. For too many tokens the
+    /// engine returns an error.
     ///
     /// # Errors
-    /// [`SessionError::Run`], after which everything is as before; [`SessionError::TensorTooLarge`]; those of
-    /// [`Feed::tensors`] and [`Runner::out_of_place`].
+    /// - Returns [`SessionError::Run`] with the engine's message. All caches and counts are unchanged.
+    /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor.
+    /// - Returns the errors of [`Feed::tensors`] and [`Runner::out_of_place`].
     pub fn step(
         &mut self,
         runner: &mut Runner,

@@ -1,4 +1,4 @@
-//! The rows of a cache in memory: a row is what one slot of one sample holds.
+//! The rows of a cache in memory. A row is the content of one slot of one sample.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ use crate::CachePort;
 pub struct Rows {
     outer: usize,
     capacity: usize,
-    /// Bytes of one run; a row has `outer` of them.
+    /// The bytes of one run. A row has `outer` runs.
     run: usize,
 }
 
 impl Rows {
-    /// Computes the layout of a cache with this capacity. Every dimension but batch and sequence must be known.
+    /// Computes the layout of a cache with this capacity. All dimensions except batch and sequence must be
+    /// known.
     #[must_use]
     pub fn of(cache: &CachePort, capacity: usize) -> Self {
         let product =
@@ -25,19 +26,19 @@ impl Rows {
         Self { outer, capacity, run: inner * width }
     }
 
-    /// Returns the bytes of one row.
+    /// Returns the number of bytes of one row.
     #[must_use]
     pub fn row(self) -> usize {
         self.outer * self.run
     }
 
-    /// Returns the slots among `slots` whose rows of `sample` differ, in order.
+    /// Returns the slots among `slots` at which `sample` has different rows in `a` and `b`, in order.
     #[must_use]
     pub fn differing(self, sample: usize, slots: Range<usize>, a: &[u8], b: &[u8]) -> Vec<usize> {
         let mut differ = vec![false; slots.len()];
         for outer in 0..self.outer {
             let all = self.run_at(sample, outer, slots.clone());
-            // Most rows are equal, so all are compared at once first.
+            // Most rows are equal, so compare all of them at once first.
             if a.get(all.clone()) == b.get(all) {
                 continue;
             }
@@ -49,7 +50,7 @@ impl Rows {
         slots.zip(differ).filter(|(_, differs)| *differs).map(|(slot, _)| slot).collect()
     }
 
-    /// Returns the bytes of a sample's rows in these slots, run by run.
+    /// Returns the byte ranges of a sample's rows in these slots, run by run.
     pub fn runs(self, sample: usize, slots: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         (0..self.outer).map(move |outer| self.run_at(sample, outer, slots.clone()))
     }

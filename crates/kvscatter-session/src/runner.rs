@@ -1,4 +1,4 @@
-//! A loaded decoder, and the single steps that it runs in place or out of place.
+//! A loaded decoder that runs single steps in place or out of place.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,21 +11,23 @@ use crate::{SessionError, Tensor};
 /// A loaded decoder.
 pub struct Runner {
     session: Box<dyn Session>,
-    /// Its inputs and outputs.
+    /// The decoder's inputs and outputs.
     pub interface: Interface,
 }
 
-/// The logits of a step, as the engine returned them. Rows are converted to float32 when they are read, since most
-/// callers do not read those of padding, nor those of a prompt before its last token.
+/// The logits of a step, as the engine returned them.
+///
+/// Rows are converted to float32 when they are read, because most callers do not read the rows of padding, or
+/// those of a prompt before its last token.
 #[derive(Debug)]
 pub struct LogitsTensor {
-    /// Tokens of each sample that have logits: all of the step's, or the last one.
+    /// The number of tokens of each sample that have logits. It is the width of the step, or 1.
     tokens: usize,
-    /// Logits of each token.
+    /// The number of logits of each token.
     pub vocabulary: usize,
-    /// Tokens of each sample in the step.
+    /// The number of tokens of each sample in the step.
     width: usize,
-    /// `[batch, tokens, vocabulary]`, of a type that [`to_f32`](crate::to_f32) reads.
+    /// The logits, `[batch, tokens, vocabulary]`, of a type that [`to_f32`](crate::to_f32) can convert.
     tensor: Tensor,
 }
 
@@ -35,7 +37,7 @@ impl LogitsTensor {
         self.tokens < self.width
     }
 
-    /// Returns the logits after a token of a sample. `None` if the model gives none there.
+    /// Returns the logits after a token of a sample, or `None` if the model returned none there.
     pub fn after(&self, sample: usize, token: usize) -> Option<Cow<'_, [f32]>> {
         let token = token.checked_sub(self.width.checked_sub(self.tokens)?)?;
         let row = sample.checked_mul(self.tokens)?.checked_add(token).filter(|_| token < self.tokens)?;
@@ -51,7 +53,7 @@ impl LogitsTensor {
 }
 
 impl Runner {
-    /// Takes a model that an engine has loaded, and its inputs and outputs.
+    /// Creates a runner of a model that an engine has loaded.
     #[must_use]
     pub fn new(session: Box<dyn Session>, interface: Interface) -> Self {
         Self { session, interface }
@@ -60,7 +62,7 @@ impl Runner {
     /// Allocates caches of zeros.
     ///
     /// # Errors
-    /// As [`Session::zeros`].
+    /// Returns the errors of [`Session::zeros`].
     pub fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, SessionError> {
         self.interface
             .caches
@@ -69,7 +71,8 @@ impl Runner {
             .collect()
     }
 
-    /// Runs one step that writes into the caches. Also returns the address that the engine reports for each present.
+    /// Runs one step that writes into the caches, and returns the logits and the address that the engine
+    /// reports for each present.
     pub fn in_place(
         &mut self,
         inputs: &[(String, Tensor)],
@@ -91,7 +94,7 @@ impl Runner {
         Ok((logits(&self.interface, ran.returned, inputs_batch(inputs), width)?, ran.present_at))
     }
 
-    /// Runs one step that leaves the pasts as they are and writes the presents elsewhere.
+    /// Runs one step that leaves the pasts unchanged and writes the presents to other memory.
     pub fn out_of_place(
         &mut self,
         inputs: &[(String, Tensor)],
@@ -156,7 +159,7 @@ mod tests {
     use super::LogitsTensor;
     use crate::Tensor;
 
-    /// Logits of 2 samples, 10 × sample + token, after these many of 3 tokens.
+    /// Logits of 2 samples, for the last `tokens` of 3 tokens. The value is 10 × sample + token.
     fn logits(tokens: usize) -> LogitsTensor {
         let logits: Vec<i64> =
             [0, 10].into_iter().flat_map(|sample| (3 - tokens..3).map(move |t| sample + t as i64)).collect();

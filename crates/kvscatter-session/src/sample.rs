@@ -1,15 +1,15 @@
-//! A handle to a sample of a running batch.
+//! The handle to a sample of a running batch.
 
 use std::fmt;
 
 /// A handle to a sample of a running batch. A sample is one sequence of the batch.
 ///
-/// It is valid until the sample is removed. A sample that is added later at the same batch index has another handle, so
-/// an old handle never means a new sample.
+/// The handle is valid until the sample is removed. A later sample at the same batch index has another
+/// handle, so an old handle never refers to a new sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sample {
     pub(crate) batch_index: usize,
-    /// Different for every sample of a process.
+    /// A number that is different for every sample of a process.
     pub(crate) serial: u64,
 }
 

@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 
 use crate::SessionError;
 
-/// 64 bytes: the alignment of ONNX Runtime's own tensors.
+/// A block of 64 bytes, the alignment of ONNX Runtime's own tensors.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; Line::BYTES]);
@@ -17,10 +17,10 @@ impl Line {
     const BYTES: usize = 64;
 }
 
-/// A dense tensor, in its own memory or in an engine's.
+/// A dense tensor, in memory that it owns or in an engine's memory.
 ///
-/// Its own memory does not move and is aligned to 64 bytes. Elements are little-endian and 4-bit types packed, as ONNX
-/// stores them.
+/// Owned memory does not move and is aligned to 64 bytes. Elements are little-endian, and 4-bit types are
+/// packed, as in ONNX.
 pub struct Tensor {
     element: ElementType,
     shape: Vec<usize>,
@@ -33,12 +33,12 @@ enum Bytes {
     Engine(Box<dyn Memory>),
 }
 
-/// Memory that an engine allocates. It moves into a run and back.
+/// Memory that an engine allocates. It is moved into a run and back.
 pub trait Memory: Any + Send {
     /// Returns the values' bytes.
     fn bytes(&self) -> &[u8];
 
-    /// Returns the values' bytes, to be changed.
+    /// Returns the values' bytes for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -46,8 +46,8 @@ impl Tensor {
     /// Allocates a tensor of zeros.
     ///
     /// # Errors
-    /// [`SessionError::TensorTooLarge`] for strings, for a shape larger than any buffer and for one that the system has no
-    /// memory for.
+    /// Returns [`SessionError::TensorTooLarge`] for strings, for a shape that no buffer can hold, and if the
+    /// system has no memory for the tensor.
     pub fn zeros(element: ElementType, shape: &[usize]) -> Result<Self, SessionError> {
         let too_large = || SessionError::TensorTooLarge { element, shape: shape.to_vec() };
         if element == ElementType::String {
@@ -60,11 +60,12 @@ impl Tensor {
         Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Own(lines), len })
     }
 
-    /// Makes a tensor in an engine's memory.
+    /// Creates a tensor in an engine's memory.
     ///
     /// # Errors
-    /// [`SessionError::TensorTooLarge`] for strings and for a shape larger than any buffer, [`SessionError::ByteCount`] if the memory
-    /// does not have exactly the bytes that the shape takes.
+    /// - Returns [`SessionError::TensorTooLarge`] for strings and for a shape that no buffer can hold.
+    /// - Returns [`SessionError::ByteCount`] if the memory does not have exactly as many bytes as the shape
+    ///   needs.
     pub fn of_memory(
         element: ElementType,
         shape: &[usize],
@@ -80,7 +81,7 @@ impl Tensor {
         Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Engine(memory), len: expected })
     }
 
-    /// Returns the engine's memory; `None` if the tensor has its own, or memory of another type.
+    /// Returns the engine's memory, or `None` if the tensor owns its memory or the memory has another type.
     pub fn memory_mut<M: Memory>(&mut self) -> Option<&mut M> {
         match &mut self.bytes {
             Bytes::Own(_) => None,
@@ -91,20 +92,23 @@ impl Tensor {
         }
     }
 
-    /// Makes an int64 tensor of these values.
+    /// Creates an int64 tensor of these values.
     ///
     /// # Errors
-    /// As [`zeros`](Self::zeros), and [`SessionError::ValueCount`] if they do not fill the shape.
+    /// Returns the errors of [`zeros`](Self::zeros), and [`SessionError::ValueCount`] if the values do not
+    /// fill the shape.
     pub fn int64s(shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         Self::integers(ElementType::Int64, shape, values)
     }
 
-    /// Makes a tensor of these integers in the element type of an input.
+    /// Creates a tensor of these integers in the element type of an input.
     ///
     /// # Errors
-    /// As [`zeros`](Self::zeros); [`SessionError::ValueCount`] if they do not fill the shape; [`SessionError::InputType`] for a
-    /// value that the type does not hold, and for every type but int64, int32, bool and float, since no decoder takes
-    /// masks or positions in another.
+    /// - Returns the errors of [`zeros`](Self::zeros).
+    /// - Returns [`SessionError::ValueCount`] if the values do not fill the shape.
+    /// - Returns [`SessionError::InputType`] if the type cannot represent a value.
+    /// - Returns [`SessionError::InputType`] for every type except int64, int32, bool and float, because no
+    ///   decoder takes masks or positions in another type.
     pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         let mut tensor = Self::zeros(element, shape)?;
         let expected = shape.iter().product();
@@ -142,7 +146,7 @@ impl Tensor {
         bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// Returns the values' bytes, to be changed.
+    /// Returns the values' bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = match &mut self.bytes {
             Bytes::Own(lines) => bytemuck::must_cast_slice_mut::<Line, u8>(lines),
@@ -151,7 +155,7 @@ impl Tensor {
         bytes.get_mut(..self.len).unwrap_or_default()
     }
 
-    /// Returns how many bytes the values take.
+    /// Returns the number of bytes of the values.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "of bytes: a tensor is no collection of them")]
     pub fn len(&self) -> usize {
@@ -167,8 +171,9 @@ impl Tensor {
         }
     }
 
-    /// Returns a pointer to the bytes that may be read but not written through. `None` for an engine's memory, which may
-    /// move and change its size.
+    /// Returns a pointer to the bytes. It may be read but not written through.
+    ///
+    /// Returns `None` for an engine's memory, which may move and change its size.
     #[must_use]
     pub fn as_ptr(&self) -> Option<*const u8> {
         match &self.bytes {
@@ -177,8 +182,9 @@ impl Tensor {
         }
     }
 
-    /// Returns a pointer to the bytes that may be written through for as long as nothing else uses them. `None` for an
-    /// engine's memory, which may move and change its size.
+    /// Returns a pointer to the bytes. It may be written through as long as nothing else uses the bytes.
+    ///
+    /// Returns `None` for an engine's memory, which may move and change its size.
     pub fn as_mut_ptr(&mut self) -> Option<*mut u8> {
         match &mut self.bytes {
             Bytes::Own(lines) => Some(lines.as_mut_ptr().cast()),
@@ -188,7 +194,7 @@ impl Tensor {
 }
 
 impl fmt::Debug for Tensor {
-    /// Shows type, shape and address, without the values.
+    /// Shows the type, the shape and the address, without the values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor")
             .field("element", &self.element)
@@ -198,12 +204,12 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Checks that an input of this type can be fed with an integer.
+/// Checks that an input of this type can represent an integer.
 pub(crate) fn check_value(element: ElementType, value: i64) -> Result<(), SessionError> {
     encode(element, value).map(|_| ()).ok_or(SessionError::InputType { element, value })
 }
 
-/// Encodes an integer in a type; `None` if the type does not hold it.
+/// Encodes an integer in a type. Returns `None` if the type cannot represent it.
 fn encode(element: ElementType, value: i64) -> Option<Vec<u8>> {
     Some(match element {
         ElementType::Int64 => value.to_le_bytes().to_vec(),

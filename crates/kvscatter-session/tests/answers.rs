@@ -1,4 +1,4 @@
-//! What engines may answer that no decoder should: each is an error of its own, and the lengths are as before.
+//! Results of engines that no decoder should return. Each is a distinct error, and the lengths are unchanged.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
@@ -23,7 +23,8 @@ fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
 }
 
-/// An engine that computes nothing: the test gives the answer to each run of so many samples and tokens.
+/// An engine that computes nothing. The test gives the results of a run from its number of samples and
+/// tokens.
 #[derive(Clone, Copy)]
 struct Answers(fn(&mut Step<'_>, usize, usize) -> Result<Vec<Tensor>, SessionError>);
 
@@ -73,7 +74,7 @@ impl Memory for Losable {
     }
 }
 
-/// Logits of this shape, in which token 7 is the most likely.
+/// Returns logits of this shape, in which token 7 is the most likely.
 fn logits(shape: &[usize]) -> Tensor {
     let count = shape.iter().product::<usize>();
     let values: Vec<i64> = (0..count).map(|index| i64::from(index % 256 == 7)).collect();
@@ -126,7 +127,7 @@ fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
     let (full, other) = (session.add().unwrap(), session.add().unwrap());
     session.step(&[(full, &[1; 64])]).unwrap();
     for _ in 0..2 {
-        // The full sample's rows are kept and put back, where they are still there.
+        // The full sample's rows are saved and restored in the caches that still exist.
         let error = session.step(&[(other, &[1])]).unwrap_err();
         assert!(
             matches!(&error, SessionError::CacheLost { cache, .. } if cache == "value_cache.0"),
@@ -173,7 +174,7 @@ fn padding_repeats_a_sample_s_last_token() {
     session.step(&[(long, &[5, 6, 7]), (short, &[8, 9])]).unwrap();
 }
 
-/// The values of an input of int64.
+/// Returns the values of an int64 input.
 fn fed(step: &Step<'_>, name: &str) -> Vec<i64> {
     let tensor = step.inputs.iter().find(|(input, _)| *input == name).unwrap().1;
     tensor.bytes().as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect()
@@ -199,7 +200,7 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
     let error = session.prefill(&[(sample, &[1, 1 << 40])], 1).unwrap_err();
     assert!(matches!(error, SessionError::InputType { element: ElementType::Int32, .. }), "{error}");
     assert!(session.cache(0).unwrap().bytes().iter().all(|byte| *byte == 0));
-    // The first run tells how many tokens there are, and the second is not made.
+    // The first run shows the size of the vocabulary, so the second run is not made.
     assert_eq!(session.vocabulary(), None);
     let error = session.prefill(&[(sample, &[1, 300])], 1).unwrap_err();
     assert!(matches!(error, SessionError::TokenUnknown { index: 1, vocabulary: Some(256), .. }), "{error}");
@@ -266,13 +267,13 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
             .generate(&[vec![1, 2, 3], vec![4, 5, 6]], &greedy, &mut |_| ControlFlow::Continue(()))
             .unwrap();
         assert_eq!(generated.samples, [[7, 7, 7]; 2], "{name}");
-        // Three tokens of each prompt and two that were generated: the last is not fed.
+        // Each prompt has three tokens, and two tokens were generated. The last of them is not fed.
         let slots = if name == GROWING { 5 } else { 1 };
         assert_eq!(generated.written_per_step, 2 * slots * 4 * 32 * 4, "{name}");
     }
 }
 
-/// The model, with one token of each sample in every step.
+/// Returns the model with one token of each sample in every step.
 fn decode_only(name: &str) -> Model {
     let mut loaded = Model::load(&model(name)).unwrap();
     let graph = loaded.proto_mut().graph.as_option_mut().unwrap();
@@ -283,7 +284,7 @@ fn decode_only(name: &str) -> Model {
     loaded
 }
 
-/// The type of an input or output.
+/// Returns the type of an input or output.
 fn tensor<'g>(values: &'g mut [ValueInfoProto], name: &str) -> &'g mut TensorType {
     let value = values.iter_mut().find(|value| value.name.as_deref() == Some(name)).unwrap();
     match value.r#type.as_option_mut().unwrap().value.as_mut() {

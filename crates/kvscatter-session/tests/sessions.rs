@@ -1,4 +1,5 @@
-//! Running batches in a fake engine: samples are added, extended, truncated and removed, and each gets the logits that it gets alone.
+//! Running batches in a fake engine. Samples are added, extended, truncated and removed, and each gets the
+//! same logits as in a batch without other samples.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
@@ -34,12 +35,12 @@ fn with_fault(batch: usize, fault: Fault) -> KvSession {
     KvSession::open(&Fake(fault), model(STATIC), options).unwrap()
 }
 
-/// Progress that nobody waits for.
+/// Ignores the progress.
 fn unheard(_: Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The logits after each of these tokens, in a session of their own.
+/// Returns the logits after each of these tokens in a separate session.
 fn alone(tokens: &[i64]) -> Vec<Vec<f32>> {
     let mut session = session(1);
     let sample = session.add().unwrap();
@@ -70,7 +71,7 @@ fn full_samples_keep_their_rows_while_others_go_on() {
     assert_eq!(logits.last(full).unwrap(), alone(&tokens)[63]);
 }
 
-/// The bytes of a sample in a cache of `[batch, capacity, row]`.
+/// Returns the bytes of a sample in a cache of `[batch, capacity, row]`.
 fn rows(session: &KvSession, index: usize, sample: Sample) -> Vec<u8> {
     let bytes = session.cache(index).unwrap().bytes();
     let of_sample = bytes.len() / session.batch();
@@ -108,10 +109,10 @@ fn errors_come_before_anything_is_written() {
     assert_eq!([session.cached_tokens(first).unwrap(), session.cached_tokens(second).unwrap()], [60, 3]);
 }
 
-/// What a step is given.
+/// The samples and tokens of a step.
 type Given<'a> = &'a [(Sample, &'a [i64])];
 
-/// A sample of another session.
+/// Returns a sample of another session.
 fn foreign() -> Sample {
     session(1).add().unwrap()
 }
@@ -126,17 +127,17 @@ fn an_engine_that_fails_leaves_the_lengths() {
     assert_eq!(session.cached_tokens(sample).unwrap(), 62);
 }
 
-/// The engine multiplies rows that nothing sees by zero.
+/// This engine multiplies masked rows by zero.
 #[test]
 fn nan_of_what_is_forgotten_reaches_nobody() {
     let mut session = with_fault(2, Fault::NanInPadding);
     let (long, short) = (session.add().unwrap(), session.add().unwrap());
     let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5])]).unwrap();
-    // This engine makes NaN of padding, whatever it is fed with.
+    // This engine makes NaN in padding rows for any input.
     assert!(ragged.last(short).unwrap().iter().all(|score| score.is_nan()));
-    // Rows of padding.
+    // The rows of padding have no effect.
     assert_eq!(session.step(&[(short, &[6])]).unwrap().last(short).unwrap(), alone(&[5, 6])[1]);
-    // A former sample's, and those of a free place.
+    // The rows of a removed sample and of a free batch index have no effect.
     session.step(&[(long, &[7, 8])]).unwrap();
     session.remove(short).unwrap();
     session.step(&[(long, &[9, 10])]).unwrap();

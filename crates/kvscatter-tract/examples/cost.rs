@@ -1,10 +1,10 @@
-//! What the cache write costs inside a plan of tract's, beside the core's call on the same buffers; and what a token
-//! costs as the capacity grows and the length does not.
+//! Measures the cost of the cache write inside a plan of tract, compared with the core's call on the same
+//! buffers. It also measures the cost of a token as the capacity grows and the length stays the same.
 //!
 //! `cargo run --release -p kvscatter-tract --example cost`
 //!
-//! Each time is the least of many runs, so that what else the machine does counts little. The write inside the plan is
-//! its node alone: the plan's other work is left out by asking tract for each node's time.
+//! Each time is the minimum of many runs, so other work of the machine has little effect. The write inside
+//! the plan is the time that tract reports for its node, without the rest of the plan.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use tract_onnx::prelude::*;
 use tract_onnx::tract_core::plan::eval;
 use tract_onnx::tract_hir::internal::Framework;
 
-/// Of one token, in elements: 8 heads of 64.
+/// The elements of one token, 8 heads of 64.
 const ROW: usize = 512;
 
-/// Tokens of each sample that are in the cache.
+/// The number of cached tokens of each sample.
 const LENGTH: usize = 100;
 
 const RUNS: usize = 300;
@@ -45,7 +45,7 @@ fn main() -> TractResult<()> {
     Ok(())
 }
 
-/// The least times of the node that writes, of the core's call, and of the attention after it.
+/// Returns the minimum times of the node that writes, of the core's call, and of the attention.
 fn measure(batch: usize, capacity: usize) -> TractResult<[Duration; 3]> {
     let mut onnx = tract_onnx::onnx();
     kvscatter_tract::register(&mut onnx);
@@ -85,7 +85,7 @@ fn measure(batch: usize, capacity: usize) -> TractResult<[Duration; 3]> {
     Ok(least)
 }
 
-/// One cache, written and attended to: keys and values alike.
+/// Returns a model that writes one cache and attends to it as keys and values.
 fn model(batch: usize, capacity: usize) -> ModelProto {
     let node = |op_type: &str, input: &[&str], output: &str, attributes: &[(&str, i64)]| NodeProto {
         op_type: op_type.to_owned(),

@@ -1,10 +1,11 @@
-//! What a token of a whole decoder costs as the capacity grows and the length does not.
+//! Measures the cost of a token of a whole decoder as the capacity grows and the length stays the same.
 //!
 //! `cargo run --release -p kvscatter-tract --example decode`
 //!
-//! Two exports of one small Llama: one with `Attention` and `nonpad_kv_seqlen`, which reads the valid prefix of a cache,
-//! and one whose attention is a product with every slot. Times are medians of steps that are taken in turn, one of each
-//! capacity after the other; every step gives the same token at the same length.
+//! The example compares two exports of one small Llama. One has `Attention` with `nonpad_kv_seqlen`, which
+//! reads the valid prefix of a cache. In the other, attention is a product with every slot. Times are medians
+//! of steps that are taken in turn, one for each capacity. Every step feeds the same token at the same
+//! length.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -20,12 +21,12 @@ use kvscatter_tract::Tract;
 
 const CAPACITIES: [usize; 5] = [128, 512, 2048, 8192, 32768];
 
-/// Tokens in the cache.
+/// The number of cached tokens.
 const LENGTH: usize = 100;
 
 const STEPS: usize = 200;
 
-/// What the static export declares.
+/// The capacity that the static export declares.
 const DECLARED: i64 = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -43,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A session for each capacity, with the tokens in it.
+/// Returns a session for each capacity, with the tokens in its cache.
 fn sessions(
     model: impl Fn(usize) -> Result<PathBuf, Box<dyn Error>>,
 ) -> Result<Vec<(KvSession, Sample)>, Box<dyn Error>> {
@@ -57,7 +58,7 @@ fn sessions(
     Ok(sessions)
 }
 
-/// The median of a step of each, in microseconds.
+/// Returns the median time of a step of each session, in microseconds.
 fn time(sessions: &mut [(KvSession, Sample)]) -> Result<Vec<f64>, kvscatter_session::SessionError> {
     let mut times = vec![Vec::with_capacity(STEPS); sessions.len()];
     for _ in 0..STEPS {
@@ -75,7 +76,7 @@ fn time(sessions: &mut [(KvSession, Sample)]) -> Result<Vec<f64>, kvscatter_sess
     Ok(times.into_iter().map(median).collect())
 }
 
-/// The static export, its caches declared larger.
+/// Writes the static export with larger caches and returns its path.
 fn declared(capacity: usize, folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let mut model = Model::load(&testdata("mobius-llama-static"))?;
     let capacity = i64::try_from(capacity)?;

@@ -1,14 +1,15 @@
-//! Speculative decoding on a running batch, in pure Rust: more prompts than places, of different lengths, each with its
-//! own number of drafted tokens in every step.
+//! Speculative decoding on a running batch, in pure Rust. There are more prompts than batch indices, the
+//! prompts have different lengths, and each sample has its own number of drafted tokens in every step.
 //!
 //! ```sh
 //! cargo run --release -p kvscatter-tract --example speculate
 //! ```
 //!
-//! A draft is what followed the last two tokens where they stood before ("prompt lookup"), so that no second model is
-//! needed. One step verifies all of it: the model's logits after every drafted token say how far it would have said the
-//! same, and the rest is cut off again, which moves no byte of the cache. The tokens are those of decoding one by one;
-//! what changes is the number of steps, which this program prints.
+//! A draft is copied from the text after the previous occurrence of the last two tokens ("prompt lookup"), so
+//! no second model is needed. One step verifies the whole draft. The model's logits after every drafted token
+//! show how many tokens of the draft the model would have chosen. The sample is then truncated after these
+//! tokens, which moves no byte of the cache. The result has the same tokens as decoding one by one. Only the
+//! number of steps differs, which this program prints.
 
 use std::collections::VecDeque;
 use std::env;
@@ -18,7 +19,8 @@ use std::path::{Path, PathBuf};
 use kvscatter_session::{KvSession, Logits, Sample, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 
-/// Places of the batch, tokens generated for each prompt, and tokens drafted at most.
+/// The size of the batch, the number of tokens generated for each prompt, and the maximum number of drafted
+/// tokens.
 const PLACES: usize = 2;
 const TOKENS: usize = 40;
 const DRAFTED: usize = 4;
@@ -42,14 +44,14 @@ fn static_llama() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mobius-llama-static/model.onnx")
 }
 
-/// Prompts with their continuations, and the steps that it took.
+/// The prompts with their continuations, and the number of steps.
 struct Decoded {
     texts: Vec<Vec<i64>>,
     steps: usize,
 }
 
-/// A prompt with the tokens generated for it, as a sample of the batch. All but its last token is in the cache, once there was
-/// a step.
+/// A sample of the batch, with its prompt and the tokens generated so far. After its first step, all tokens
+/// except the last are in the cache.
 struct Running {
     prompt: usize,
     sample: Sample,
@@ -84,7 +86,7 @@ fn decode(
     Ok(decoded)
 }
 
-/// One run of the model: for each, the tokens that are not in the cache yet, and the draft.
+/// Runs the model once. Each sample gets its tokens that are not in the cache yet, and a draft.
 fn step(
     session: &mut KvSession,
     running: &mut [Running],
@@ -93,7 +95,8 @@ fn step(
     let mut fed = Vec::new();
     for it in running.iter() {
         let new = it.text.get(session.cached_tokens(it.sample)?..).unwrap_or_default();
-        // The token after the draft must not be more than is asked for.
+        // At most all tokens of the draft and one more are accepted. They must not exceed the requested
+        // number.
         let draft = draft(&it.text, drafted.min(it.end - it.text.len() - 1));
         fed.push((it.sample, [new, draft].concat(), draft.to_vec()));
     }
@@ -101,15 +104,16 @@ fn step(
     let logits = session.step(&tokens)?;
     for (it, (sample, tokens, draft)) in running.iter_mut().zip(fed) {
         let said = accepted(&logits, sample, tokens.len() - draft.len() - 1, &draft);
-        // The last token said was not fed: what is in the cache and was not said is forgotten.
+        // The last accepted token was not fed. Drafted tokens that were not accepted are removed from the
+        // cache.
         it.text.extend(said);
         session.truncate(sample, it.text.len() - 1)?;
     }
     Ok(())
 }
 
-/// What the model says after the token with index `first`: as much of the draft as it would have said, and one token of
-/// its own.
+/// Returns the tokens that the model chooses after the token with index `first`. These are the drafted tokens
+/// that the model would have chosen, and one more token.
 fn accepted(logits: &Logits, sample: Sample, first: usize, draft: &[i64]) -> Vec<i64> {
     let mut said = Vec::new();
     while let Some(logits) = logits.after(sample, first + said.len()) {
@@ -123,7 +127,7 @@ fn accepted(logits: &Logits, sample: Sample, first: usize, draft: &[i64]) -> Vec
     said
 }
 
-/// What followed the last two tokens where they stood before, most recently.
+/// Returns the text after the latest earlier occurrence of the last two tokens.
 fn draft(text: &[i64], most: usize) -> &[i64] {
     let Some((last, before)) = text.split_last_chunk::<2>().map(|(_, last)| (last, &text[..text.len() - 1]))
     else {

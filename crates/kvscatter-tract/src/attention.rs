@@ -1,7 +1,8 @@
-//! `Attention` of operator sets 23 to 25, over tensors as they lie: no key is copied, transposed or repeated.
+//! The `Attention` operator of operator sets 23 to 25. It reads tensors in place, so no key is copied,
+//! transposed or repeated.
 //!
-//! What a query may see is decided as ONNX's own reference does it: query `i` of a causal node sees key `j` if
-//! `j <= i + offset`, where `offset` is the length of the past, or `nonpad_kv_seqlen` less the number of queries.
+//! Causal masking follows ONNX's own reference. Query `i` of a causal node attends to key `j` if `j <= i +
+//! offset`. The offset is the length of the past, or `nonpad_kv_seqlen` less the number of queries.
 
 mod float;
 mod kernel;
@@ -17,7 +18,7 @@ use tract_onnx::tract_hir::internal::*;
 use crate::scatter::as_int64;
 use operator::Attention;
 
-/// Makes the operator of a node.
+/// Builds the operator of a node.
 pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,

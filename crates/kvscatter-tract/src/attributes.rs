@@ -1,4 +1,4 @@
-//! A node as its file has it: which attributes, inputs and outputs there are.
+//! The attributes, inputs and outputs of a node in a model's file.
 
 use tract_onnx::pb::NodeProto;
 use tract_onnx::pb::attribute_proto::AttributeType;
@@ -11,8 +11,11 @@ pub(crate) struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
+    /// Checks that ONNX defines the operator of a node and that its attributes are known.
+    ///
     /// # Errors
-    /// An operator of another domain, and attributes whose names are not among these.
+    /// Returns a [`NodeError`] for an operator of another domain, and for an attribute whose name is not in
+    /// `known`.
     pub(crate) fn of(node: &'a NodeProto, known: &[&str]) -> Result<Self, NodeError> {
         if !is_onnx(node) {
             return Err(NodeError::of(node, "only the operator of ONNX's own domain is known"));
@@ -20,7 +23,7 @@ impl<'a> Attributes<'a> {
         Self::checked(node, known)
     }
 
-    /// Checks the same for an operator of another domain.
+    /// Does the same as [`of`](Self::of) for an operator of another domain.
     pub(crate) fn in_domain(node: &'a NodeProto, domain: &str, known: &[&str]) -> Result<Self, NodeError> {
         if node.domain != domain {
             return Err(NodeError::of(node, format!("only the operator of {domain} is known")));
@@ -66,7 +69,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Returns the index of an optional input or output among those that the node has; `None` if it is absent.
+/// Returns the index of an optional input or output among those that are present, or `None` if it is absent.
 pub(crate) fn given_index(names: &[String], index: usize) -> Option<usize> {
     names.get(index).filter(|name| !name.is_empty())?;
     Some(names.iter().take(index).filter(|name| !name.is_empty()).count())

@@ -1,9 +1,9 @@
-//! tract's types as ONNX's.
+//! Conversion between tract's and ONNX's element types.
 
 use kvscatter::ElementType;
 use tract_onnx::prelude::DatumType;
 
-/// The types that both have.
+/// The types that tract and ONNX have in common.
 const TYPES: [(ElementType, DatumType); 13] = [
     (ElementType::Bool, DatumType::Bool),
     (ElementType::UInt8, DatumType::U8),
@@ -20,12 +20,12 @@ const TYPES: [(ElementType, DatumType); 13] = [
     (ElementType::String, DatumType::String),
 ];
 
-/// ONNX's type; `None` for those that only tract has.
+/// Returns ONNX's type, or `None` for a type that only tract has.
 pub(crate) fn ours(theirs: DatumType) -> Option<ElementType> {
     TYPES.iter().find(|(_, datum)| *datum == theirs).map(|(element, _)| *element)
 }
 
-/// tract's type; `None` for those that it lacks.
+/// Returns tract's type, or `None` for a type that tract does not have.
 pub(crate) fn theirs(ours: ElementType) -> Option<DatumType> {
     TYPES.iter().find(|(element, _)| *element == ours).map(|(_, datum)| *datum)
 }

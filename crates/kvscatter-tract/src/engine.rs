@@ -12,9 +12,10 @@ use kvscatter_session::{Engine, LoadOptions, Session, SessionError};
 
 use messages::{VERSION, label};
 
-/// tract, on the processor that runs this.
+/// The engine tract, which computes on the CPU.
 ///
-/// One thread computes, unless [`LoadOptions::threads`] asks for more. Those share only tract's matrix products.
+/// tract uses one thread unless [`LoadOptions::threads`] asks for more. Several threads share only its matrix
+/// products.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;
 

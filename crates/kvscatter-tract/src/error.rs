@@ -1,4 +1,4 @@
-//! A node that cannot be built or run.
+//! The error of a node that cannot be built or run.
 
 use std::fmt::Display;
 
@@ -8,11 +8,11 @@ use tract_onnx::pb::NodeProto;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node:?} ({op}): {why}")]
 pub(crate) struct NodeError {
-    /// The node's name, or its first output's where it has none.
+    /// The node's name, or the name of its first output if the node has none.
     pub(crate) node: String,
-    /// The operator, with its domain where that is not ONNX's own.
+    /// The operator, with its domain unless it is ONNX's own.
     pub(crate) op: String,
-    /// What is wrong, in one line.
+    /// The reason, in one line.
     pub(crate) why: String,
 }
 
@@ -22,13 +22,13 @@ impl NodeError {
     }
 }
 
-/// Returns the node's name, or its first output's if it has none.
+/// Returns the node's name, or the name of its first output if the node has none.
 pub(crate) fn label(node: &NodeProto) -> String {
     let names = [&node.name].into_iter().chain(&node.output);
     names.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_default()
 }
 
-/// Whether an operator is ONNX's own.
+/// Returns whether a node's operator is ONNX's own.
 pub(crate) fn is_onnx(node: &NodeProto) -> bool {
     matches!(node.domain.as_str(), "" | "ai.onnx")
 }

@@ -1,15 +1,18 @@
 //! The pure-Rust engine [tract](https://github.com/sonos/tract), with a KV cache that is written in place.
 //!
-//! * [`register`] adds operators to tract's ONNX reader. `TensorScatter-24` is run by [`kvscatter`], in place if the plan
-//!   passes the cache exclusively ([`cache_copy_counts`] counts where it does not). `Attention` (operator sets 23 to 25)
-//!   takes `nonpad_kv_seqlen` and reads only the valid rows of a cache. `MatMulNBits` is replaced because tract 0.23.9
-//!   returns wrong products for it.
-//! * [`Tract`] is tract as an [`Engine`](kvscatter_session::Engine). Caches move into a run and are returned after it, also
-//!   if it fails.
+//! * [`register`] adds operators to tract's ONNX reader.
+//!   * `TensorScatter-24` calls [`kvscatter`]. It writes the cache in place if the plan passes the cache
+//!     exclusively. [`cache_copy_counts`] counts the copies of caches that are shared.
+//!   * `Attention` (operator sets 23 to 25) takes `nonpad_kv_seqlen` and reads only the valid rows of a
+//!     cache.
+//!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it.
+//! * [`Tract`] implements [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and
+//!   returns them, even if it fails.
 //!
-//! [`register`] takes a type of `tract-onnx`, which is pinned to one version. Use it as [`kvscatter_tract::tract_onnx`](tract_onnx).
+//! [`register`] takes a type of `tract-onnx`, which is pinned to one version. Use it as
+//! [`kvscatter_tract::tract_onnx`](tract_onnx).
 //!
-//! A whole decoder, with a running batch:
+//! # A whole decoder with a running batch
 //!
 //! ```
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-static/model.onnx");
@@ -17,19 +20,19 @@
 //! use kvscatter_session::{KvSession, SessionOptions, argmax};
 //!
 //! let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
-//! let mut session = KvSession::open(&kvscatter_tract::Tract, model, options)?; // caches are allocated here, once
+//! let mut session = KvSession::open(&kvscatter_tract::Tract, model, options)?; // allocates the caches, once
 //! let (first, second) = (session.add()?, session.add()?);
 //! let mut logits = session.prefill(&[(first, &[5, 9, 200]), (second, &[101])], 512)?; // lengths may differ
 //! for _ in 0..8 {
 //!     let [one, two] = [first, second].map(|sample| logits.last(sample).map_or(0, argmax) as i64);
-//!     logits = session.step(&[(first, &[one]), (second, &[two])])?; // write_indices, masks, lengths: kept for you
+//!     logits = session.step(&[(first, &[one]), (second, &[two])])?; // computes write_indices and masks
 //! }
-//! session.truncate(first, 3)?; // as speculative decoding does; no byte moves
+//! session.truncate(first, 3)?; // for speculative decoding; no byte moves
 //! # assert_eq!((session.cached_tokens(first)?, session.cached_tokens(second)?), (3, 9));
 //! # Ok::<(), kvscatter_session::SessionError>(())
 //! ```
 //!
-//! Your own plan:
+//! # A plan of another model
 //!
 //! ```
 //! use kvscatter_tract::tract_onnx::{self, prelude::*};
@@ -48,11 +51,15 @@
 //! # TractResult::Ok(())
 //! ```
 //!
-//! Limits. tract has 13 of the 24 element types: no bfloat16, complex, 8-bit or 4-bit floats, nor 4-bit integers.
-//! `Attention` takes float32 and float16. `MatMulNBits` dequantises its weights when a model is loaded: they take 4 bytes
-//! each in memory. It refuses `g_idx` with packed zero points or with other than 4 bits. tract folds
-//! constants when it loads a model, with no limit on their size, so run models of strangers in a process whose memory is
-//! limited.
+//! # Limits
+//!
+//! * tract has 13 of the 24 element types. It has no bfloat16, no complex numbers, no 8-bit or 4-bit floats
+//!   and no 4-bit integers.
+//! * `Attention` takes float32 and float16.
+//! * `MatMulNBits` dequantises its weights when a model is loaded, so each weight takes 4 bytes of memory. It
+//!   refuses `g_idx` with packed zero points, and `g_idx` with other than 4 bits.
+//! * tract folds constants of any size when it loads a model. Run untrusted models in a process whose memory
+//!   is limited.
 #![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
@@ -70,7 +77,7 @@ pub use engine::Tract;
 pub use scatter::cache_copy_counts;
 pub use tract_onnx;
 
-/// Adds `TensorScatter` to what tract reads, and replaces its `Attention` and its `MatMulNBits`.
+/// Adds `TensorScatter` to tract's ONNX reader, and replaces its `Attention` and `MatMulNBits`.
 pub fn register(onnx: &mut Onnx) {
     onnx.op_register.insert("TensorScatter", scatter::build);
     onnx.op_register.insert("Attention", attention::build);
@@ -86,7 +93,7 @@ mod tests {
             .filter_map(|line| line.strip_prefix("//!"))
             .map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line)))
             .collect();
-        let readme = include_str!("../../../README.md");
+        let readme = include_str!("../README.md");
         let shown = readme.split("```rust\n").find(|block| block.contains("kvscatter_tract::Tract"));
         let shown = shown.and_then(|block| block.split("```").next()).unwrap();
         assert!(documented.contains(shown), "{shown}");

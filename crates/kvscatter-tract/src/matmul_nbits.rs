@@ -1,12 +1,13 @@
-//! `MatMulNBits` of `com.microsoft`: a product with weights that are stored in blocks of 2, 4 or 8 bits.
+//! The `MatMulNBits` operator of `com.microsoft`, a product with weights that are stored in blocks of 2, 4 or
+//! 8 bits.
 //!
-//! This operator replaces tract's because tract 0.23.9 returns wrong products. For blocks of 32 weights tract keeps
-//! the weights packed. If a `Reshape` merges the heads in front of the product, tract splits the inner dimension of both
-//! operands, moves axes of the packed weights, and in doing so changes their shape but not the order of their bytes
-//! (`AxisOp::change_tensor`). tract also rounds the scales of these blocks to float16.
+//! This operator replaces tract's, because tract 0.23.9 returns wrong products. tract keeps blocks of 32
+//! weights packed. If a `Reshape` merges the heads before the product, tract splits the inner dimension of
+//! both operands and moves axes of the packed weights. It then changes their shape but not the order of their
+//! bytes (`AxisOp::change_tensor`). tract also rounds the scales of these blocks to float16.
 //!
-//! Weights are dequantised when the model is loaded. They take 4 bytes each in memory: 8 times what 4-bit weights take
-//! in the file.
+//! This operator dequantises the weights when the model is loaded. Each weight takes 4 bytes of memory, 8
+//! times what a 4-bit weight takes in the file.
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
@@ -22,7 +23,7 @@ use crate::error::{NodeError, label};
 
 const DOMAIN: &str = "com.microsoft";
 
-/// Makes the operator of a node.
+/// Builds the operator of a node.
 pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
@@ -30,42 +31,43 @@ pub(crate) fn build(
     Ok((expand(MatMulNBits::of(node)?), vec![]))
 }
 
-/// The operator.
+/// The operator of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MatMulNBits {
     node: String,
     format: Format,
-    /// How many inputs there are.
+    /// The number of inputs that are present.
     inputs: usize,
-    /// The places of the optional inputs among those that are given.
+    /// The indices of the optional inputs among those that are present.
     zero_points: Option<usize>,
     groups: Option<usize>,
     bias: Option<usize>,
 }
 
-/// How the weights are stored.
+/// The storage format of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Format {
-    /// Rows of the weights as a matrix that is multiplied from the right.
+    /// The number of rows of the weight matrix, which is the right operand of the product.
     k: usize,
-    /// Columns of that matrix.
+    /// The number of columns of the weight matrix.
     n: usize,
     bits: u8,
-    /// Weights of one column that share a scale and a zero point.
+    /// The number of weights of one column that share a scale and a zero point.
     block_size: usize,
 }
 
 /// The constants of a node, checked against its [`Format`].
 struct Weights<'a> {
     format: Format,
-    /// The codes: for each column, blocks of whole bytes, the lowest bits first.
+    /// The codes, column by column. Each column has blocks of whole bytes, and the lowest bits of a byte come
+    /// first.
     codes: &'a [u8],
-    /// One for each block of each column.
+    /// The scale of each block of each column.
     scales: &'a [f32],
     /// The code that means 0, for each block of each column.
     zero_points: &'a [f32],
-    /// For each row, the block whose scale and zero point it uses, if that is not the block in which it is
-    /// stored.
+    /// For each row, the block whose scale and zero point it uses. `None` if that is the block in which the
+    /// row is stored.
     groups: Option<Vec<usize>>,
 }
 
@@ -91,7 +93,8 @@ impl MatMulNBits {
             let why = format!("block_size must be a power of two of at least 16, got {block_size}");
             return Err(refused(why));
         }
-        // A level is the least accuracy that will do. This operator computes in float32, which is the best of them.
+        // The level is the lowest accuracy that the node accepts. This operator computes in float32, the
+        // highest level.
         let level = attributes.integer("accuracy_level")?.unwrap_or(0);
         if !(0..=4).contains(&level) {
             return Err(refused(format!("accuracy_level must be between 0 and 4, got {level}")));
@@ -125,7 +128,7 @@ impl MatMulNBits {
         NodeError { node: self.node.clone(), op: format!("{DOMAIN}.MatMulNBits"), why: why.to_string() }
     }
 
-    /// The value of an input, which must be known when the model is loaded.
+    /// Returns the value of an input, which must be known when the model is loaded.
     fn constant(
         &self,
         what: &str,
@@ -170,7 +173,7 @@ impl MatMulNBits {
                 self.error(format!("activations must be of float or float16, got {:?}", fact.datum_type))
             );
         }
-        // Labels of axes are letters.
+        // tract labels axes with letters, so their number is limited.
         let columns = fact.shape.last().filter(|_| fact.rank() <= 8);
         match columns.map(|columns| columns.to_usize()) {
             None => Err(self.error(format!("activations must have a rank of 1 to 8, got {}", fact.rank()))),
@@ -193,7 +196,7 @@ impl MatMulNBits {
         }
     }
 
-    /// The weights as a float32 matrix of `[n, k]`.
+    /// Returns the weights as a float32 matrix of `[n, k]`.
     fn dequantise(&self, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Tensor> {
         let codes = self.constant("weights", model, inputs, 1)?;
         self.check_type("weights", &codes, &[DatumType::U8], "uint8")?;
@@ -217,7 +220,7 @@ impl MatMulNBits {
         Ok(tract_ndarray::Array2::from_shape_vec((self.format.n, self.format.k), values)?.into_tensor())
     }
 
-    /// One number for each block of each column, in float32.
+    /// Checks that an input has one number for each block of each column, and returns these in float32.
     fn checked_floats<'a>(
         &self,
         what: &str,
@@ -229,7 +232,8 @@ impl MatMulNBits {
         floats.cast_to::<f32>()
     }
 
-    /// The code that means 0, for each block of each column: half of the range, unless the node has an input for it.
+    /// Returns the code that means 0 for each block of each column. It is half of the range if the node has
+    /// no zero points.
     fn checked_zero_points(&self, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Vec<f32>> {
         const WHAT: &str = "zero points";
         let format = self.format;
@@ -242,8 +246,8 @@ impl MatMulNBits {
             let floats = self.checked_floats(WHAT, &given, "uint8, float or float16")?;
             return Ok(floats.try_as_plain_ram()?.as_slice()?.to_vec());
         }
-        // ONNX Runtime 1.31 reads packed zero points by another rule where there is a g_idx, so no result is known to be
-        // right.
+        // If there is a g_idx, ONNX Runtime 1.31 reads packed zero points in another way than its definition.
+        // No result is known to be right.
         if self.groups.is_some() {
             return Err(self.error("g_idx with packed zero points is not supported").into());
         }
@@ -253,7 +257,7 @@ impl MatMulNBits {
         Ok(columns.flat_map(|column| format.unpack(column).take(format.blocks())).collect())
     }
 
-    /// `g_idx`: for each row the block whose scale and zero point it has.
+    /// Checks `g_idx`, and returns for each row the block whose scale and zero point it uses.
     fn checked_groups(&self, groups: &Tensor) -> TractResult<Vec<usize>> {
         self.check_type("g_idx", groups, &[DatumType::I32], "int32")?;
         self.check_len("g_idx", groups, Some(self.format.k))?;
@@ -268,37 +272,37 @@ impl MatMulNBits {
 }
 
 impl Format {
-    /// Blocks of one column.
+    /// Returns the number of blocks of one column.
     const fn blocks(&self) -> usize {
         self.k.div_ceil(self.block_size)
     }
 
-    /// Blocks of all columns.
+    /// Returns the number of blocks of all columns.
     fn all_blocks(&self) -> Option<usize> {
         self.n.checked_mul(self.blocks())
     }
 
-    /// Codes in one byte.
+    /// Returns the number of codes in one byte.
     fn per_byte(&self) -> usize {
         usize::from(8_u8.checked_div(self.bits).unwrap_or(1))
     }
 
-    /// Bytes of one block.
+    /// Returns the number of bytes of one block.
     fn block_bytes(&self) -> usize {
         self.block_size.div_ceil(self.per_byte())
     }
 
-    /// Bytes of all codes.
+    /// Returns the number of bytes of all codes.
     fn code_bytes(&self) -> Option<usize> {
         self.all_blocks()?.checked_mul(self.block_bytes())
     }
 
-    /// Bytes of one column's packed zero points.
+    /// Returns the number of bytes of one column's packed zero points.
     fn zero_point_bytes(&self) -> usize {
         self.blocks().div_ceil(self.per_byte())
     }
 
-    /// The codes in these bytes, in order.
+    /// Returns the codes in these bytes, in order.
     fn unpack(self, bytes: &[u8]) -> impl Iterator<Item = f32> {
         let (bits, mask) = (self.bits, u8::MAX >> (8 - self.bits));
         let codes = move |byte: &u8| {
@@ -310,7 +314,8 @@ impl Format {
 }
 
 impl Weights<'_> {
-    /// `(code - zero point) × scale` for every weight, column by column; `None` if there is no memory for all.
+    /// Computes `(code - zero point) × scale` for every weight, column by column. Returns `None` if there is
+    /// not enough memory.
     fn dequantise(&self) -> Option<Vec<f32>> {
         let Format { k, n, block_size, .. } = self.format;
         let mut values = Vec::new();

@@ -1,4 +1,4 @@
-//! `TensorScatter-24`: the cache that tract hands over exclusively is written where it lies.
+//! The `TensorScatter-24` operator. It writes a cache in place if tract passes the cache exclusively.
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::{Dimension, PartialTensor};
@@ -12,7 +12,7 @@ use crate::attributes::{Attributes, given_index};
 use crate::element;
 use crate::error::{NodeError, label};
 
-/// Makes the operator of a node.
+/// Builds the operator of a node.
 pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
@@ -38,10 +38,10 @@ pub(crate) fn build(
     Ok((expand(Scatter { node: label(node), write, takes_indices }), vec![]))
 }
 
-/// Returns how often each node of this state has copied its cache, by the nodes' names. A node copies if its cache is
-/// shared with another value. Nodes that never copied are left out.
+/// Returns how often each node of this state has copied its cache, by the nodes' names.
 ///
-/// A state counts for as long as it lives. A plan that is run without a state makes and drops one in every call.
+/// A node copies its cache if another value shares it. Nodes that never copied are left out. The counts last
+/// as long as the state. A plan that is run without a state creates and drops a state in every call.
 #[must_use]
 pub fn cache_copy_counts(state: &TypedSimpleState) -> Vec<(String, u64)> {
     let nodes = state.model().nodes().iter().zip(&state.op_states);
@@ -53,7 +53,7 @@ pub fn cache_copy_counts(state: &TypedSimpleState) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// The operator.
+/// The operator of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scatter {
     node: String,
@@ -70,7 +70,7 @@ impl Scatter {
         element::ours(datum).ok_or_else(|| self.error(format!("no ONNX tensor is of type {datum:?}")))
     }
 
-    /// What can be said of the output before shapes are known, and what is wrong already.
+    /// Checks the rules that can be checked before all shapes are known.
     fn check(&self, inputs: &[&TypedFact]) -> TractResult<()> {
         let (Some(cache), Some(update)) = (inputs.first(), inputs.get(1)) else {
             return Err(self.error("takes 2 or 3 inputs").into());
@@ -91,7 +91,7 @@ impl Scatter {
     }
 }
 
-/// A shape that is known in part.
+/// Returns a shape, in which only some dimensions may be known.
 fn dimensions(fact: &TypedFact) -> Vec<Dimension<'static>> {
     let known = |dim: &TDim| dim.to_usize().map_or(Dimension::Unknown, Dimension::Known);
     fact.shape.iter().map(known).collect()
@@ -111,7 +111,7 @@ impl Expansion for Scatter {
         check_input_arity(inputs, 2 + usize::from(self.takes_indices))?;
         check_output_arity(outputs, 1)?;
         let ([cache, ..], [present]) = (inputs, outputs) else { bail!("inputs are missing") };
-        // The core checks the other rules once shapes are known.
+        // The core checks the other rules when the shapes are known.
         solver.equals(&cache.datum_type, &present.datum_type)?;
         solver.equals(&cache.shape, &present.shape)?;
         Ok(())
@@ -126,7 +126,8 @@ impl Expansion for Scatter {
     }
 }
 
-/// Casts numbers that tract computes from shapes to int64, which they are in the file. tract has another type for them.
+/// Casts numbers that tract computes from shapes to int64. They are int64 in the file, but tract gives them
+/// another type.
 pub(crate) fn as_int64(name: &str, model: &mut TypedModel, value: OutletId) -> TractResult<OutletId> {
     if model.outlet_fact(value)?.datum_type != TDim::datum_type() {
         return Ok(value);
@@ -170,7 +171,7 @@ pub(crate) struct ScatterState {
     refused: Option<Tensor>,
 }
 
-/// Shapes, and the write that was prepared for them.
+/// The shapes of the last call and the write that was prepared for them.
 #[derive(Clone, Debug)]
 struct Shapes {
     datum: DatumType,
@@ -180,7 +181,7 @@ struct Shapes {
 }
 
 impl ScatterState {
-    /// Takes the cache that the last run refused to write.
+    /// Returns the cache that the last run refused to write.
     pub(crate) fn take_refused(&mut self) -> Option<Tensor> {
         self.refused.take()
     }
@@ -194,7 +195,7 @@ impl ScatterState {
         let is_shared = !cache.is_exclusive();
         match plan(&mut self.last, op, &cache, &update, indices.as_deref()) {
             Ok(plan) => {
-                // Copies if, and only if, it is shared.
+                // This copies the cache if, and only if, it is shared.
                 let mut present = cache.into_tensor();
                 self.copies += u64::from(is_shared);
                 write(&plan, &mut present, &update).map_err(|error| op.error(error))?;
@@ -208,7 +209,7 @@ impl ScatterState {
     }
 }
 
-/// Checks everything about one call: what follows cannot fail.
+/// Checks everything about one call, so that the write after it cannot fail.
 fn plan<'a>(
     last: &'a mut Option<Shapes>,
     op: &Scatter,

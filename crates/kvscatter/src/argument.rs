@@ -1,52 +1,52 @@
-//! The arguments of the three operators, by the names that their specifications give them.
+//! The arguments of the three operators, under the names that their specifications give them.
 
 use core::ffi::CStr;
 use core::fmt;
 
-/// An argument of an operator: what an [`Error`](crate::Error) points at.
+/// An argument of an operator, named by an [`Error`](crate::Error).
 ///
-/// `Display` prints the name as the argument's own specification spells it.
+/// `Display` prints the name in the spelling of the argument's specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Argument {
-    /// ONNX `past_cache`.
+    /// The ONNX input `past_cache`.
     PastCache,
-    /// ONNX and TensorRT `update`.
+    /// The ONNX and TensorRT input `update`.
     Update,
-    /// ONNX `write_indices`.
+    /// The ONNX input `write_indices`.
     WriteIndices,
-    /// ONNX `present_cache`.
+    /// The ONNX output `present_cache`.
     PresentCache,
-    /// TensorRT `cache`.
+    /// The TensorRT input `cache`.
     Cache,
-    /// TensorRT `writeIndices`.
+    /// The TensorRT input `writeIndices`.
     TensorRtWriteIndices,
-    /// TensorRT `updateLengths`, the cumulative lengths of a packed update.
+    /// The TensorRT input `updateLengths`, which contains the cumulative lengths of a packed update.
     UpdateLengths,
-    /// TensorRT `output`.
+    /// The TensorRT output `output`.
     Output,
-    /// Ascend `newKv`.
+    /// The Ascend input `newKv`.
     NewKv,
-    /// Ascend `layerId`.
+    /// The Ascend input `layerId`.
     LayerId,
-    /// Ascend `past`.
+    /// The Ascend input `past`.
     Past,
-    /// Ascend `tokenOffset`, the length after the write.
+    /// The Ascend input `tokenOffset`, which is the length after the write.
     TokenOffset,
-    /// Ascend `seqLen`.
+    /// The Ascend input `seqLen`.
     SeqLen,
-    /// Ascend `present`.
+    /// The Ascend output `present`.
     Present,
-    /// `lengths`, an extension of ours to all three.
+    /// The input `lengths`, our extension of all three operators.
     Lengths,
-    /// ONNX `axis`, an attribute.
+    /// The ONNX attribute `axis`.
     Axis,
-    /// ONNX `mode`, an attribute.
+    /// The ONNX attribute `mode`.
     Mode,
 }
 
 impl Argument {
-    /// Returns the name as the argument's own specification spells it.
+    /// Returns the name in the spelling of the argument's specification.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.c_name().to_str() {
@@ -55,7 +55,7 @@ impl Argument {
         }
     }
 
-    /// Returns the same with a NUL after it, for an interface in C.
+    /// Returns the [name](Self::name) as a C string.
     #[must_use]
     pub const fn c_name(self) -> &'static CStr {
         match self {
@@ -86,8 +86,9 @@ impl fmt::Display for Argument {
     }
 }
 
-/// What one specification calls the arguments of its writes. The layers below take the names for their errors
-/// from here, and know no specification.
+/// The names that one specification gives to the arguments of its writes.
+///
+/// The lower layers take the names in their errors from here, so they do not depend on a specification.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ArgumentNames {
     pub(crate) cache: Argument,
@@ -95,7 +96,7 @@ pub(crate) struct ArgumentNames {
     /// The attribute that chooses the sequence dimension, if the operator has one.
     pub(crate) axis: Option<Argument>,
     pub(crate) positions: Argument,
-    /// The list that gives the rows of each sample.
+    /// The list with the number of rows of each sample.
     pub(crate) row_counts: Argument,
     pub(crate) present: Argument,
     pub(crate) layer: Argument,

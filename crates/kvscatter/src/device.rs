@@ -1,5 +1,8 @@
-//! The interface for a backend that reads its index lists on a device: the geometry as loops, the facts it needs to
-//! apply the rules, and the error that a plan would return for a value that it refuses.
+//! The interface for a backend that reads its index lists on a device. It gives the backend:
+//!
+//! * the geometry as loops
+//! * the facts that the backend needs to apply the rules
+//! * the error that a plan would return for a value that the backend refuses
 
 use alloc::vec::Vec;
 
@@ -9,85 +12,90 @@ pub use crate::plan::{ListCounts, RowLimits};
 use crate::prepared::Prepared;
 use crate::write::{self, RawBuffer};
 
-/// What moves from one tensor to another, as strided loops around one contiguous run, all in elements.
+/// The elements that move from one tensor to another, as strided loops around one contiguous run. All numbers
+/// count elements.
 ///
-/// Element `e` of the run at row `r` of sample `s` of layer `l` goes from `src_offset + l·layers.src_stride +
-/// s·samples.src_stride + r·rows.src_stride + … + e` to the same sum for the destination. `…` stands for a step of each loop
-/// in `others`. On either side a row is
-/// one of that side: the slot of a cache is a row of it. By G1 and `Layout` every sum of indices below the counts lies
-/// inside the buffer.
+/// Element `e` of the run at row `r` of sample `s` of layer `l` has the source offset
+/// `src_offset + l·layers.src_stride + s·samples.src_stride + r·rows.src_stride + … + e`. The `…` stands for
+/// one step of each loop in `others`. The destination offset is the same sum with the strides of the
+/// destination. `r` is a row of the side that it indexes, so in a cache it is a slot.
+///
+/// By G1 and the checks of `Layout`, every sum of indices below the counts lies inside the buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loops {
-    /// Where the first element lies in the destination's buffer.
+    /// The offset of the first element in the destination's buffer.
     pub dst_offset: usize,
-    /// Where the first element lies in the source's buffer.
+    /// The offset of the first element in the source's buffer.
     pub src_offset: usize,
-    /// Layers of the cache. An update has none: its step is 0.
+    /// The loop over the layers of the cache. An update has no layers, so its stride is 0.
     pub layers: Loop,
-    /// Samples of the source. A packed update has none: its step is 0, and the count is the cache's.
+    /// The loop over the samples of the source. A packed update has no stride between samples, so its stride
+    /// is 0, and the count is that of the cache.
     pub samples: Loop,
-    /// Rows of one sample of the source, or all tokens of a packed update.
+    /// The loop over the rows of one sample of the source, or over all tokens of a packed update.
     pub rows: Loop,
-    /// Every other dimension, outermost first; those of one element are left out.
+    /// The loops over all other dimensions, outermost first. Dimensions of one element are omitted.
     pub others: Vec<Loop>,
-    /// Elements that lie together on both sides; 0 if there are none to move.
+    /// The number of elements that are contiguous on both sides. It is 0 if no elements move.
     pub run: usize,
 }
 
-/// A value of a call's lists, with what [`DeviceInterface::error_for`] needs to judge it.
+/// A value of a call's lists, with the facts that [`DeviceInterface::error_for`] needs to check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ListValue {
-    /// The layer.
+    /// A layer.
     Layer {
-        /// Its number.
+        /// The number of the layer.
         value: i64,
     },
-    /// A sample's position.
+    /// The position of a sample.
     Position {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
-        /// Its position.
+        /// The position.
         value: i64,
-        /// Rows that the sample brings.
+        /// The number of rows that the sample brings.
         rows: usize,
-        /// Rows of them that are to be written.
+        /// The number of those rows that are written.
         length: usize,
     },
-    /// The rows to be written of a sample.
+    /// The number of rows of a sample that are written.
     Length {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
-        /// Its length.
+        /// The length.
         value: i64,
-        /// Rows that the sample brings.
+        /// The number of rows that the sample brings.
         rows: usize,
     },
-    /// The rows that a sample brings, in a list of such numbers ([`Convention::EndsAndRowCounts`](crate::Convention::EndsAndRowCounts)).
+    /// The number of rows that a sample brings, from a list of such numbers
+    /// ([`Convention::EndsAndRowCounts`](crate::Convention::EndsAndRowCounts)).
     RowCount {
-        /// Which sample.
+        /// The index of the sample.
         sample: usize,
-        /// Its rows.
+        /// The number of rows.
         value: i64,
     },
-    /// Two neighbours in a list of cumulative lengths ([`Convention::StartsAndCumulativeLengths`](crate::Convention::StartsAndCumulativeLengths)).
+    /// Two neighbours in a list of cumulative lengths
+    /// ([`Convention::StartsAndCumulativeLengths`](crate::Convention::StartsAndCumulativeLengths)).
     CumulativeLengths {
-        /// Which sample they are for: the place of the first.
+        /// The index of the sample, which is also the index of the first value in the list.
         sample: usize,
-        /// The first.
+        /// The first value.
         previous: i64,
-        /// The second.
+        /// The second value.
         value: i64,
     },
-    /// The rows that all samples of a packed update bring.
+    /// The number of rows that all samples of a packed update bring together.
     Sum {
-        /// Their number.
+        /// The sum.
         value: i64,
     },
 }
 
-/// A prepared write as a device backend needs it: [`Prepared::device_interface`].
+/// A prepared write as a device backend needs it. [`Prepared::device_interface`] returns it.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceInterface<'a> {
     prepared: &'a Prepared,
@@ -102,23 +110,29 @@ impl Prepared {
 }
 
 impl DeviceInterface<'_> {
-    /// Returns how many rows each sample may bring.
+    /// Returns the limits of the number of rows that a sample may bring.
     #[must_use]
     pub fn row_limits(self) -> RowLimits {
         self.prepared.rules().row_limits()
     }
 
-    /// Compares the lengths of the lists with each other and with the cache, as [`Prepared::plan`] does: one value per
-    /// sample, no more samples than the cache has, and one layer if the operator has layers. Returns the number of samples.
+    /// Checks the lengths of the lists against each other and against the cache, as [`Prepared::plan`] does.
+    /// Returns the number of samples.
+    ///
+    /// The lists must have one value per sample and no more samples than the cache has. If the operator has
+    /// layers, there must be one layer.
     ///
     /// # Errors
-    /// [`Error::ListLength`], [`Error::BatchTooLarge`].
+    /// * Returns [`Error::ListLength`] if a list has the wrong number of values.
+    /// * Returns [`Error::BatchTooLarge`] if there are more samples than the cache has.
     pub fn check_counts(self, lists: ListCounts) -> Result<usize, Error> {
         self.prepared.rules().check_counts(lists)
     }
 
-    /// Returns the error that [`Prepared::plan`] returns for such a value; `None` if the value fits. A position is judged
-    /// for `length <= rows <= capacity`, which the checks of the two lengths establish.
+    /// Returns the error that [`Prepared::plan`] returns for this value, or `None` if the value is accepted.
+    ///
+    /// A position is checked under the assumption `length <= rows <= capacity`. Check the two lengths first
+    /// to establish it.
     #[must_use]
     pub fn error_for(self, value: ListValue) -> Option<Error> {
         let rules = self.prepared.rules();
@@ -144,14 +158,16 @@ impl DeviceInterface<'_> {
         self.update_loops(geometry.write_mapping(), geometry.cache_offset(), geometry.layer_stride())
     }
 
-    /// Returns the loops from the update into the present of the functional form: a dense tensor of the cache's shape.
+    /// Returns the loops from the update into the present of the functional form. The present is a dense
+    /// tensor of the cache's shape.
     #[must_use]
     pub fn present_from_update_loops(self) -> Loops {
         let geometry = self.prepared.geometry();
         self.update_loops(geometry.present_mapping(Source::Update), 0, geometry.present_layer_stride())
     }
 
-    /// Returns the loops from the past into the present. The past's samples, rows and layers are the cache's.
+    /// Returns the loops from the past into the present. The samples, rows and layers of the past are those
+    /// of the cache.
     #[must_use]
     pub fn present_from_past_loops(self) -> Loops {
         let geometry = self.prepared.geometry();
@@ -165,12 +181,17 @@ impl DeviceInterface<'_> {
         Loops::new(mapping, first, layers, geometry.cache_batch(), geometry.capacity())
     }
 
-    /// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone: the memory is not
-    /// touched, so it may lie on a device. Strided caches may interleave, as long as no two positions share memory.
+    /// Checks pairs of a cache and its update for a write in place.
+    ///
+    /// The check uses addresses and lengths alone. It does not access the memory, so the memory may be on a
+    /// device. Strided caches may interleave if no two positions share memory.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if a cache shares a byte
-    /// with an update, or a bit with another cache; [`Error::ElementWidth`] for strings.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
+    /// * Returns [`Error::NullBuffer`] if a buffer is null and its length is not 0.
+    /// * Returns [`Error::AddressSpace`] if a buffer reaches past the end of the address space.
+    /// * Returns [`Error::Overlap`] if a cache shares a byte with an update, or a bit with another cache.
+    /// * Returns [`Error::ElementWidth`] if the elements are strings.
     pub fn check_pairs(
         self,
         pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
@@ -178,10 +199,11 @@ impl DeviceInterface<'_> {
         write::check_pairs(self.prepared.geometry(), self.prepared.cpu(), pairs.into_iter())
     }
 
-    /// The same for the functional form.
+    /// Checks the buffers of the functional form, also by addresses and lengths alone.
     ///
     /// # Errors
-    /// As [`check_pairs`](Self::check_pairs); [`Error::Overlap`] if the present shares a byte with the past or the update.
+    /// Returns the errors of [`check_pairs`](Self::check_pairs). [`Error::Overlap`] here means that the
+    /// present shares a byte with the past or the update.
     pub fn check_present(self, past: RawBuffer, update: RawBuffer, present: RawBuffer) -> Result<(), Error> {
         write::check_present(self.prepared.geometry(), self.prepared.cpu(), past, update, present)
     }

@@ -1,7 +1,7 @@
-//! The 24 element types of ONNX `TensorScatter`, by width, code and name.
+//! The 24 element types of ONNX `TensorScatter`, with their widths, codes and names.
 //!
-//! Nothing in this crate is written per type: data moves by [width](ElementType::bits). The codes and names
-//! are here so that every surface reads the same table.
+//! The crate moves data by [width](ElementType::bits), so no code is written per type. The codes and names
+//! are in this module so that every surface uses the same table.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,71 +10,71 @@ use crate::size;
 
 /// One of the 24 element types that ONNX `TensorScatter-24` accepts (its type constraint `T`).
 ///
-/// `int2`, `uint2` and the 6-bit floats of later ONNX versions are not in the operator's list.
+/// The operator does not accept `int2`, `uint2` and the 6-bit floats of later ONNX versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ElementType {
-    /// 16-bit brain float.
+    /// A 16-bit brain float.
     BFloat16,
-    /// Boolean, one byte.
+    /// A Boolean, stored in one byte.
     Bool,
-    /// Complex of two 64-bit floats.
+    /// A complex number of two 64-bit floats.
     Complex128,
-    /// Complex of two 32-bit floats.
+    /// A complex number of two 32-bit floats.
     Complex64,
-    /// 64-bit float.
+    /// A 64-bit float.
     Float64,
-    /// 32-bit float.
+    /// A 32-bit float.
     Float32,
-    /// 16-bit IEEE float.
+    /// A 16-bit IEEE float.
     Float16,
-    /// 4-bit float, packed two to a byte, first element in the low nibble.
+    /// A 4-bit float, packed two to a byte, with the first element in the low nibble.
     Float4E2M1,
-    /// 8-bit float, finite only, NaN.
+    /// An 8-bit float without infinities, with NaN.
     Float8E4M3Fn,
-    /// 8-bit float, finite only, NaN, unsigned zero.
+    /// An 8-bit float without infinities, with NaN and an unsigned zero.
     Float8E4M3FnUz,
-    /// 8-bit float with infinities.
+    /// An 8-bit float with infinities.
     Float8E5M2,
-    /// 8-bit float, finite only, NaN, unsigned zero.
+    /// An 8-bit float without infinities, with NaN and an unsigned zero.
     Float8E5M2FnUz,
-    /// 8-bit exponent-only float (scale factors).
+    /// An 8-bit float that has only an exponent, used for scale factors.
     Float8E8M0,
-    /// 16-bit signed integer.
+    /// A 16-bit signed integer.
     Int16,
-    /// 32-bit signed integer.
+    /// A 32-bit signed integer.
     Int32,
-    /// 4-bit signed integer, packed two to a byte, first element in the low nibble.
+    /// A 4-bit signed integer, packed two to a byte, with the first element in the low nibble.
     Int4,
-    /// 64-bit signed integer.
+    /// A 64-bit signed integer.
     Int64,
-    /// 8-bit signed integer.
+    /// An 8-bit signed integer.
     Int8,
-    /// Strings: they move as whole values, never as bytes.
+    /// A string. Strings move as whole values, never as bytes.
     String,
-    /// 16-bit unsigned integer.
+    /// A 16-bit unsigned integer.
     UInt16,
-    /// 32-bit unsigned integer.
+    /// A 32-bit unsigned integer.
     UInt32,
-    /// 4-bit unsigned integer, packed two to a byte, first element in the low nibble.
+    /// A 4-bit unsigned integer, packed two to a byte, with the first element in the low nibble.
     UInt4,
-    /// 64-bit unsigned integer.
+    /// A 64-bit unsigned integer.
     UInt64,
-    /// 8-bit unsigned integer.
+    /// An 8-bit unsigned integer.
     UInt8,
 }
 
-/// DLPack's description of an element: `DLDataType` without its lanes, which are always 1.
+/// An element type in DLPack: a `DLDataType` without its lanes, which are always 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct DlpackType {
-    /// `DLDataTypeCode`.
+    /// The type code (`DLDataTypeCode`).
     pub code: u8,
-    /// Bits of one element.
+    /// The width of one element in bits.
     pub bits: u8,
 }
 
-/// One row of the table: everything the outside world calls a type.
+/// The width, codes and names of one type.
 struct TypeInfo {
     bits: Option<usize>,
     onnx_code: i32,
@@ -85,7 +85,7 @@ struct TypeInfo {
 }
 
 impl ElementType {
-    /// All 24, in the order of the ONNX type constraint.
+    /// All 24 types, in the order of the ONNX type constraint.
     pub const ALL: [Self; 24] = [
         Self::BFloat16,
         Self::Bool,
@@ -113,23 +113,26 @@ impl ElementType {
         Self::UInt8,
     ];
 
-    /// Width of one element in bits: 4, 8, 16, 32, 64 or 128; `None` for [`String`](Self::String).
+    /// Returns the width of one element in bits: 4, 8, 16, 32, 64 or 128. Returns `None` for
+    /// [`String`](Self::String).
     #[must_use]
     pub const fn bits(self) -> Option<usize> {
         self.info().bits
     }
 
-    /// Returns what a dense tensor of this shape takes: bytes, 4-bit types packed two to a byte; for strings, how many
-    /// there are. `None` if the product of the non-zero dimensions exceeds `isize::MAX`, in elements or in
-    /// bytes (G1).
+    /// Returns the size in bytes of a dense tensor of this shape. For strings, returns the number of strings.
+    ///
+    /// 4-bit elements are packed two to a byte. Returns `None` if the product of the non-zero dimensions
+    /// exceeds `isize::MAX`, in elements or in bytes (G1).
     #[must_use]
     pub fn storage_len(self, shape: &[usize]) -> Option<usize> {
         let bits = self.size_bits();
         size::bytes(size::elements(shape, bits)?, bits)
     }
 
-    /// Bits that sizes are computed with: a string counts as one byte, which leaves its own size to the slice
-    /// that holds it.
+    /// Returns the width in bits that size computations use.
+    ///
+    /// A string counts as one byte here. The slice that contains the strings accounts for their real size.
     pub(crate) const fn size_bits(self) -> usize {
         match self.bits() {
             Some(bits) => bits,
@@ -137,7 +140,7 @@ impl ElementType {
         }
     }
 
-    /// Returns the type's number in ONNX's `TensorProto.DataType`.
+    /// Returns the number of this type in ONNX's `TensorProto.DataType`.
     #[must_use]
     pub const fn onnx_code(self) -> i32 {
         self.info().onnx_code
@@ -149,25 +152,27 @@ impl ElementType {
         Self::ALL.into_iter().find(|ty| ty.onnx_code() == code)
     }
 
-    /// Returns the name inside ONNX's `tensor(…)`, such as `float16`.
+    /// Returns the name that ONNX writes inside `tensor(…)`, such as `float16`.
     #[must_use]
     pub const fn onnx_name(self) -> &'static str {
         self.info().onnx
     }
 
-    /// Returns the NumPy dtype name; `ml_dtypes`' name where NumPy itself has no such type, such as `float8_e4m3fn`.
+    /// Returns the name of the NumPy dtype, such as `float16`.
+    ///
+    /// If NumPy has no such type, the name is that of `ml_dtypes`, such as `float8_e4m3fn`.
     #[must_use]
     pub const fn numpy_name(self) -> &'static str {
         self.info().numpy
     }
 
-    /// Returns the safetensors dtype, such as `BF16`; `None` where the format has no such type.
+    /// Returns the name of the safetensors dtype, such as `BF16`, or `None` if the format has no such type.
     #[must_use]
     pub const fn safetensors_name(self) -> Option<&'static str> {
         self.info().safetensors
     }
 
-    /// Returns the DLPack 1.3 type; `None` for [`String`](Self::String).
+    /// Returns the DLPack 1.3 type, or `None` for [`String`](Self::String).
     #[must_use]
     pub fn dlpack(self) -> Option<DlpackType> {
         let names = self.info();
@@ -175,20 +180,21 @@ impl ElementType {
         Some(DlpackType { code: names.dlpack_code?, bits })
     }
 
-    /// Returns the type with this DLPack code and width; `None` if it is none of the 24.
+    /// Returns the type with this DLPack code and width, or `None` if it is not one of the 24.
     #[must_use]
     pub fn from_dlpack(code: u8, bits: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|ty| ty.dlpack() == Some(DlpackType { code, bits }))
     }
 
-    /// Returns the type that a name stands for, in ONNX's or NumPy's spelling (`double` and `float64`, `float8e5m2` and
-    /// `float8_e5m2`).
+    /// Returns the type with this name, in the spelling of ONNX or NumPy.
+    ///
+    /// For example, `double` and `float64` are the same type, and so are `float8e5m2` and `float8_e5m2`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|ty| ty.onnx_name() == name || ty.numpy_name() == name)
     }
 
-    /// Returns the type that a safetensors dtype stands for.
+    /// Returns the type with this safetensors dtype name.
     #[must_use]
     pub fn from_safetensors_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|ty| ty.safetensors_name() == Some(name))
@@ -232,8 +238,8 @@ impl ElementType {
 impl FromStr for ElementType {
     type Err = ParseElementTypeError;
 
-    /// Parses a name in any case, in one of three spellings: ONNX's (`float`, `bfloat16`), NumPy's (`float32`)
-    /// or safetensors' (`f32`, `bf16`).
+    /// Parses a name in the spelling of ONNX (`float`, `bfloat16`), NumPy (`float32`) or safetensors (`f32`,
+    /// `bf16`). The case of the letters does not matter.
     fn from_str(name: &str) -> Result<Self, ParseElementTypeError> {
         let is_name = |other: &str| other.eq_ignore_ascii_case(name);
         let is_named = |ty: &Self| {
@@ -243,7 +249,7 @@ impl FromStr for ElementType {
     }
 }
 
-/// A name that no element type has: see `ElementType`'s [`FromStr`].
+/// An error that is returned when a name belongs to no element type. See `ElementType`'s [`FromStr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParseElementTypeError;
@@ -257,7 +263,7 @@ impl fmt::Display for ParseElementTypeError {
 impl core::error::Error for ParseElementTypeError {}
 
 impl fmt::Display for ElementType {
-    /// The ONNX name.
+    /// Writes the ONNX name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.onnx_name())
     }
@@ -267,7 +273,7 @@ impl fmt::Display for ElementType {
 mod tests {
     use super::{ElementType, ParseElementTypeError};
 
-    /// The list as the specification prints it; order and spelling included.
+    /// The list in the specification, in its order and spelling.
     const ONNX_CONSTRAINT: &str = "bfloat16 bool complex128 complex64 double float float16 float4e2m1 \
         float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float8e8m0 int16 int32 int4 int64 int8 string \
         uint16 uint32 uint4 uint64 uint8";

@@ -1,18 +1,19 @@
-//! Writes new keys and values into a KV cache: in place, exactly as ONNX, TensorRT and Ascend define it, and
-//! moving no byte but those of the update.
+//! Writes new keys and values into a KV cache, in place, exactly as ONNX, TensorRT and Ascend define it.
+//!
+//! A write changes the bytes of the updated rows and no others.
 //!
 //! ```
 //! use kvscatter::{ElementType, spec::onnx::TensorScatter};
 //!
-//! // Once per shape: 2 samples, 1 head, 4 slots, head size 2; one new row per sample.
+//! // Once per shape. Here: 2 samples, 1 head, 4 slots, head size 2, and one new row per sample.
 //! let scatter = TensorScatter::new().prepare(ElementType::Float32, &[2, 1, 4, 2], &[2, 1, 1, 2])?;
 //!
-//! // Every step: each sample at its own position.
+//! // At every step, each sample is written at its own position.
 //! let (mut k, mut v) = ([0.0_f32; 16], [0.0_f32; 16]);
 //! let write_indices = [3_i64, 1];
-//! let plan = scatter.plan(&write_indices)?; // every index is checked here, before a byte moves …
+//! let plan = scatter.plan(&write_indices)?; // checks every index before any byte moves
 //! let (new_k, new_v) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]);
-//! let written = plan.write_many(&mut [(&mut k, &new_k), (&mut v, &new_v)])?; // … and keys and values are written
+//! let written = plan.write_many(&mut [(&mut k, &new_k), (&mut v, &new_v)])?; // writes keys and values
 //! assert_eq!(written.skipped, 0);
 //! assert_eq!(k, [0., 0., 0., 0., 0., 0., 1., 2., 0., 0., 3., 4., 0., 0., 0., 0.]);
 //! # Ok::<(), kvscatter::Error>(())
@@ -26,57 +27,68 @@
 //! | TensorRT `KVCacheUpdate` | [`spec::tensorrt::KvCacheUpdate`] | `[b, d, s, h]` or packed `[tokens, d, h]` | `writeIndices`: first slot |
 //! | Ascend ATB `KVCacheOperation` | [`spec::ascend::KvCacheOperation`] | `[layer, batch, maxSeqLen, hidden]`, packed tokens | `tokenOffset`: length *after* the write |
 //!
-//! Each module uses the terms of its document, and notes where the document is wrong or incomplete. TensorRT's
-//! rules about whole networks are in [`spec::tensorrt::Network`]. [`positions`] explains the four conventions for
-//! positions and converts between them.
+//! Each module uses the terms of its specification and documents where that specification is wrong or
+//! incomplete. [`spec::tensorrt::Network`] checks TensorRT's rules about whole networks. The module
+//! [`positions`] explains the four conventions for positions and converts between them.
 //!
 //! # Prepare, plan, write
 //!
-//! 1. `prepare` checks everything about shapes, once, and gives a handle that owns a [`Geometry`].
-//! 2. `plan` checks one call's indices and gives a [`WritePlan`]. Until it succeeds nothing is written, and it
-//!    allocates nothing.
-//! 3. The plan moves bytes: [`write`](WritePlan::write) in place, [`write_many`](WritePlan::write_many) over
-//!    many caches, all or none, [`write_present`](WritePlan::write_present) in ONNX's functional form. Or it
-//!    hands out its [blocks](WritePlan::for_each_block), for a backend of your own.
+//! 1. `prepare` checks everything about the shapes, once per shape. It returns a handle that owns a
+//!    [`Geometry`].
+//! 2. `plan` checks the indices of one call and returns a [`WritePlan`]. It allocates nothing, and no byte is
+//!    written before it succeeds.
+//! 3. The plan moves the bytes:
+//!    * [`write`](WritePlan::write) writes one cache in place.
+//!    * [`write_many`](WritePlan::write_many) writes many caches in place, either all of them or none.
+//!    * [`write_present`](WritePlan::write_present) writes the result of ONNX's functional form.
+//!    * [`for_each_block`](WritePlan::for_each_block) visits the blocks to copy, for a backend of your own.
 //!
-//! A backend that reads its positions itself, on a device, has no plan. The module [`device`] gives it the
-//! loops, the rules and the errors.
+//! A backend that reads its positions on a device cannot make a plan. The module [`device`] gives such a
+//! backend the loops, the rules and the errors.
 //!
-//! Data moves by width. Typed slices of anything without padding will do (`f32`, `u16`, `bool`, and
-//! `half::f16` with half's feature `bytemuck`);
-//! `*_bytes` methods take raw little-endian bytes, with 4-bit types packed two to a byte, first element in the
-//! low nibble; `*_cloned` methods move whole values, such as strings. Either side may be strided: see
-//! [`Layout`].
+//! The crate copies elements by their width and never converts them. There are three kinds of methods:
+//!
+//! * Typed methods take slices of any type without padding, such as `f32`, `u16` and `bool`. They take
+//!   `half::f16` if half's feature `bytemuck` is enabled.
+//! * `*_bytes` methods take raw little-endian bytes. 4-bit elements are packed two to a byte, the first
+//!   element in the low nibble.
+//! * `*_cloned` methods clone whole values, such as strings.
+//!
+//! The cache and the update may both be strided views. See [`Layout`].
 //!
 //! # Guarantees
 //!
-//! * **G1** every product of sizes, in elements and in bytes, fits `isize` ([`Geometry`]);
-//! * **G2** no two positions of a cache share a bit ([`Geometry`]);
-//! * **P1** every destination bit of every block lies inside the cache, every source bit inside the update
-//!   ([`WritePlan`]);
-//! * **P2** blocks of one plan are disjoint in the destination, so they may run in any order ([`WritePlan`]);
-//! * **P3** no two threads write the same destination byte. Where two 4-bit samples or rows share a byte, one
-//!   thread writes both. Your own backend must ensure this itself;
-//! * **X1** after an error no byte of any cache has changed, over many buffers too;
-//! * **X2** bytes outside the plan never change; NaN payloads and padding move bit for bit.
+//! * **G1**: Every product of sizes fits `isize`, in elements and in bytes. [`Geometry`] checks this.
+//! * **G2**: No two positions of a cache share a bit. [`Geometry`] checks this.
+//! * **P1**: Every destination bit of every block lies inside the cache, and every source bit lies inside the
+//!   update. [`WritePlan`] checks this.
+//! * **P2**: The blocks of one plan are disjoint in the destination, so they may run in any order.
+//!   [`WritePlan`] checks this.
+//! * **P3**: No two threads write the same destination byte. If two 4-bit samples or rows share a byte, one
+//!   thread writes both. A backend of your own must ensure this itself.
+//! * **X1**: If a call returns an error, no byte of any cache has changed. This includes calls over many
+//!   buffers.
+//! * **X2**: Bytes outside the plan never change. NaN payloads and padding move bit for bit.
 //!
 //! # Extensions
 //!
-//! These go beyond the specifications, and their documentation says so: `lengths` (how many rows of each sample are
-//! written, so that padding never reaches the cache), [`OutOfRange::SkipSample`] and [`NegativeIndex`]. The
-//! defaults follow the specifications.
+//! The specifications define none of these options. Their defaults follow the specifications.
+//!
+//! * `lengths` sets how many rows of each sample are written, so that padding never reaches the cache.
+//! * [`OutOfRange::SkipSample`] skips a sample whose position does not fit, instead of returning an error.
+//! * [`NegativeIndex`] sets what a negative index means in a ring.
 //!
 //! # Speed
 //!
-//! What a shape decides is decided when it is prepared: kernels are chosen for the length of a run and for the
-//! widest [instruction set](Isa) that the machine has. A call allocates nothing and takes no lock. Large writes can
-//! use the caller's threads through an [`Executor`]; without one everything runs on the calling thread.
+//! `prepare` chooses the kernels once per shape, for the length of a run and for the widest
+//! [instruction set](Isa) of the machine. A call allocates nothing and takes no lock. Large writes can use
+//! the caller's threads through an [`Executor`]. Without an executor, everything runs on the calling thread.
 //!
 //! # Features
 //!
-//! `std` (default): instruction sets are detected when the program runs; without it, kernels use what the target
-//! is compiled for, and the crate needs `alloc` alone. `picture` adds the `picture` module: plans drawn as text and
-//! as SVG.
+//! * `std` (default) detects the instruction sets when the program runs. Without `std`, the kernels use the
+//!   instruction sets that the target is compiled for, and the crate needs only `alloc`.
+//! * `picture` adds the `picture` module, which draws plans as text and as SVG.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![deny(unsafe_code)]
 #![doc(test(attr(deny(unused_must_use))))]
@@ -114,3 +126,13 @@ pub use geometry::{Block, Geometry, Layout, Loop};
 pub use plan::{Call, Convention, Integers, Lengths, Mode, NegativeIndex, OutOfRange, Positions, Segment};
 pub use prepared::Prepared;
 pub use write::{BufferPairs, CacheMemory, RawBuffer, WritePlan, Written};
+
+/// The examples of this crate's README are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// So are those of the repository's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct RepositoryReadme;

@@ -1,9 +1,8 @@
-//! Pictures of a write: one lane per sample, along the sequence axis, as [text](Picture::text) and as
-//! [SVG](Picture::svg).
+//! Draws pictures of a write as [text](Picture::text) and as [SVG](Picture::svg).
 //!
-//! Old, written, wrapped and skipped differ in glyph or hatching, not in colour alone. A cache wider than the
-//! picture is scaled so that a single written slot stays visible. Positions are counted in slots of the
-//! cache, from 0.
+//! A picture has one lane per sample, along the sequence axis. Old, written, wrapped and skipped slots differ
+//! in glyph or hatching, not only in colour. If the cache is wider than the picture, the scale keeps a single
+//! written slot visible. Slots are counted from 0.
 
 mod model;
 mod scale;
@@ -16,13 +15,13 @@ pub use self::svg::Svg;
 pub use self::text::Text;
 
 impl Picture {
-    /// The picture as text, 80 columns of slots at most.
+    /// Returns the picture as text, with at most 80 columns of slots.
     #[must_use]
     pub const fn text(&self) -> Text<'_> {
         Text::new(self)
     }
 
-    /// The picture as a standalone SVG document.
+    /// Returns the picture as a standalone SVG document.
     #[must_use]
     pub const fn svg(&self) -> Svg<'_> {
         Svg::new(self)

@@ -1,22 +1,24 @@
-//! Converts between `write_indices` and the other conventions for positions. Confusing them is the most common
-//! off-by-one error in this field:
+//! Converts between `write_indices` and the other conventions for positions.
 //!
-//! | system | its number | means |
+//! Confusing these conventions is the most common off-by-one error in this field:
+//!
+//! | system | its number | meaning |
 //! |---|---|---|
-//! | ONNX, TensorRT | `write_indices` | first slot written |
-//! | ONNX Attention | `nonpad_kv_seqlen` | length *after* the write |
-//! | Ascend ATB | `tokenOffset` | end: length after the write |
-//! | GroupQueryAttention | `seqlens_k` | *last index*: length after the write, less 1 |
+//! | ONNX, TensorRT | `write_indices` | the first slot written |
+//! | ONNX Attention | `nonpad_kv_seqlen` | the length *after* the write |
+//! | Ascend ATB | `tokenOffset` | the end, which is the length after the write |
+//! | GroupQueryAttention | `seqlens_k` | the *last index*, which is the length after the write minus 1 |
 //!
-//! `rows` is how many rows of the sample are written, right padding included: for causal Attention after a
-//! `TensorScatter`, query `i` sees key `j <= i + nonpad_kv_seqlen - q_len`, so the length to pass is
-//! `write_indices + q_len`, and the *next* write index then subtracts the padding.
+//! In every function, `rows` is the number of rows of the sample that are written, including right padding.
+//! The padding counts because of the mask of causal Attention after a `TensorScatter`: query `i` sees key
+//! `j <= i + nonpad_kv_seqlen - q_len`. So pass the length `write_indices + q_len`, and subtract the padding
+//! only from the *next* write index.
 //!
-//! Positions are unwrapped: in a ring they keep growing, and only [`nonpad_kv_seqlen`] stops at the capacity.
+//! Positions are unwrapped, so they keep growing in a ring. Only [`nonpad_kv_seqlen`] stops at the capacity.
 //!
 //! ```
 //! use kvscatter::positions;
-//! // 5 tokens in the cache, 2 more are written after them.
+//! // The cache contains 5 tokens, and 2 more are written after them.
 //! assert_eq!(positions::length_after(5, 2), Ok(7));
 //! assert_eq!(positions::token_offset(5, 2), Ok(7));
 //! assert_eq!(positions::seqlens_k(5, 2), Ok(6));
@@ -29,7 +31,7 @@ use crate::plan::Mode;
 /// Converts `write_indices` to the length after the write.
 ///
 /// # Errors
-/// [`Error::InvalidPosition`] if the start is negative or the sum does not fit.
+/// Returns [`Error::InvalidPosition`] if the start is negative or the sum does not fit `i64`.
 pub fn length_after(start: i64, rows: usize) -> Result<i64, Error> {
     let unfit = Error::InvalidPosition { value: start, rows };
     let rows = i64::try_from(rows).map_err(|_| unfit)?;
@@ -42,7 +44,7 @@ pub fn length_after(start: i64, rows: usize) -> Result<i64, Error> {
 /// Converts the length after the write to `write_indices`.
 ///
 /// # Errors
-/// [`Error::InvalidPosition`] if fewer rows than were written are counted.
+/// Returns [`Error::InvalidPosition`] if the length is less than `rows`.
 pub fn start_from_length_after(length: i64, rows: usize) -> Result<i64, Error> {
     let unfit = Error::InvalidPosition { value: length, rows };
     let rows = i64::try_from(rows).map_err(|_| unfit)?;
@@ -52,7 +54,7 @@ pub fn start_from_length_after(length: i64, rows: usize) -> Result<i64, Error> {
 /// Converts `write_indices` to Ascend's `tokenOffset`.
 ///
 /// # Errors
-/// As [`length_after`].
+/// Returns the same errors as [`length_after`].
 pub fn token_offset(start: i64, rows: usize) -> Result<i64, Error> {
     length_after(start, rows)
 }
@@ -60,15 +62,15 @@ pub fn token_offset(start: i64, rows: usize) -> Result<i64, Error> {
 /// Converts Ascend's `tokenOffset` to `write_indices`.
 ///
 /// # Errors
-/// As [`start_from_length_after`].
+/// Returns the same errors as [`start_from_length_after`].
 pub fn start_from_token_offset(token_offset: i64, rows: usize) -> Result<i64, Error> {
     start_from_length_after(token_offset, rows)
 }
 
-/// Converts `write_indices` to GroupQueryAttention's `seqlens_k`; -1 for a sample that is still empty.
+/// Converts `write_indices` to GroupQueryAttention's `seqlens_k`, which is -1 for an empty sample.
 ///
 /// # Errors
-/// As [`length_after`].
+/// Returns the same errors as [`length_after`].
 pub fn seqlens_k(start: i64, rows: usize) -> Result<i64, Error> {
     length_after(start, rows)?.checked_sub(1).ok_or(Error::InvalidPosition { value: start, rows })
 }
@@ -76,17 +78,19 @@ pub fn seqlens_k(start: i64, rows: usize) -> Result<i64, Error> {
 /// Converts GroupQueryAttention's `seqlens_k` to `write_indices`.
 ///
 /// # Errors
-/// As [`start_from_length_after`].
+/// Returns the same errors as [`start_from_length_after`].
 pub fn start_from_seqlens_k(last: i64, rows: usize) -> Result<i64, Error> {
     let length = last.checked_add(1).ok_or(Error::InvalidPosition { value: last, rows })?;
     start_from_length_after(length, rows).map_err(|_| Error::InvalidPosition { value: last, rows })
 }
 
-/// Converts `write_indices` to ONNX Attention's `nonpad_kv_seqlen`: the length after the write, which in a ring stops at
-/// the capacity.
+/// Converts `write_indices` to ONNX Attention's `nonpad_kv_seqlen`.
+///
+/// The result is the length after the write. In a ring, it stops at the capacity.
 ///
 /// # Errors
-/// As [`length_after`]; linear, [`Error::InvalidPosition`] if the rows do not fit the capacity.
+/// Returns the same errors as [`length_after`]. In linear mode, also returns [`Error::InvalidPosition`] if
+/// the rows do not fit the capacity.
 pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) -> Result<i64, Error> {
     let length = length_after(start, rows)?;
     match i64::try_from(capacity) {
@@ -101,8 +105,9 @@ pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) ->
 /// Converts ONNX Attention's `nonpad_kv_seqlen` to `write_indices`.
 ///
 /// # Errors
-/// As [`start_from_length_after`]; [`Error::InvalidPosition`] also above the capacity, and for a full ring, which does
-/// not tell how often it has wrapped.
+/// Returns the same errors as [`start_from_length_after`]. Also returns [`Error::InvalidPosition`] if the
+/// length exceeds the capacity, or if a ring is full, because a full ring may have wrapped any number of
+/// times.
 pub fn start_from_nonpad_kv_seqlen(
     length: i64,
     rows: usize,

@@ -1,4 +1,4 @@
-//! The prepared handle: the geometry of fixed shapes, the rules for calls, and the kernels chosen for both.
+//! The prepared handle, which contains the geometry, the rules for calls and the kernels.
 
 use core::fmt;
 
@@ -10,10 +10,10 @@ use crate::geometry::{Geometry, Operands, Samples};
 use crate::plan::{Call, CallRules, Convention, Lengths, Mode, Moves, NegativeIndex, RuleOptions};
 use crate::write::{BufferPairs, WritePlan, Written};
 
-/// A write whose shapes are checked: build it once, run it every step.
+/// A write whose shapes have been checked. Make one per shape, and use it at every step.
 ///
-/// Every operator's `prepare` makes one. The methods here make a [`WritePlan`] and execute it. To write keys and values
-/// at the same positions, make the plan yourself and use it twice.
+/// The `prepare` method of every operator returns one. The methods here make a [`WritePlan`] and execute it.
+/// To write keys and values at the same positions, make the plan yourself and use it twice.
 #[derive(Clone)]
 pub struct Prepared {
     rules: CallRules,
@@ -21,17 +21,17 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The one constructor: the `prepare` of every operator ends here.
+    /// Makes a handle. The `prepare` method of every operator calls this only constructor.
     ///
     /// # Errors
-    /// Those of [`Geometry::new`].
+    /// Returns the same errors as `Geometry::new`.
     pub(crate) fn new(operands: &Operands<'_>, options: RuleOptions) -> Result<Self, Error> {
         let geometry = Geometry::new(operands)?;
         let cpu = CpuKernels::new(&geometry);
         Ok(Self { rules: CallRules::new(geometry, options), cpu })
     }
 
-    /// Returns the shapes, normalised.
+    /// Returns the normalised shapes.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.rules.geometry
@@ -43,25 +43,26 @@ impl Prepared {
         self.cpu.isa
     }
 
-    /// Returns what the lists of a call mean.
+    /// Returns the meaning of the lists of a call.
     #[must_use]
     pub fn convention(&self) -> Convention {
         self.rules.options.convention
     }
 
-    /// Returns what positions beyond the capacity mean.
+    /// Returns how positions beyond the capacity are treated.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.rules.options.mode
     }
 
-    /// Returns what a negative index means in a ring.
+    /// Returns how a negative index in a ring is treated.
     #[must_use]
     pub fn negative_index(&self) -> NegativeIndex {
         self.rules.options.negative_index
     }
 
-    /// Returns whether the samples of the update follow each other, with as many rows each as a list gives.
+    /// Returns whether the update is packed: its samples follow each other, and a list gives the rows of
+    /// each.
     #[must_use]
     pub fn is_packed(&self) -> bool {
         matches!(self.geometry().samples(), Samples::Packed { .. })
@@ -75,45 +76,50 @@ impl Prepared {
         &self.cpu
     }
 
-    /// Checks every index of a call. The operator says what a call is:
+    /// Checks every index of a call. The type of the call depends on the operator:
     ///
     /// | operator | call |
     /// |---|---|
-    /// | ONNX `TensorScatter`, padded `KVCacheUpdate` | `write_indices`, one per sample of the update: anything that converts into [`Positions`](crate::Positions) |
+    /// | ONNX `TensorScatter`, padded `KVCacheUpdate` | `write_indices`, one per sample of the update, as anything that converts into [`Positions`](crate::Positions) |
     /// | packed `KVCacheUpdate` | [`PackedCall`](crate::spec::tensorrt::PackedCall) |
     /// | `KVCacheOperation` | [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) |
     ///
     /// # Errors
-    /// * [`Error::ListLength`] for a list that is too short, too long or missing, [`Error::BatchTooLarge`];
-    /// * [`Error::NegativeStart`], [`Error::StartOutOfRange`], [`Error::EndOutOfRange`] for the first position that does
-    ///   not fit. The checks do not overflow, even at `i64::MAX`;
-    /// * [`Error::IndexTooLarge`] for an unsigned value above `i64::MAX`;
-    /// * [`Error::CumulativeStart`], [`Error::CumulativeOrder`], [`Error::CumulativeLength`],
-    ///   [`Error::LengthOutOfRange`], [`Error::TokenSum`] for the rows that samples bring;
-    /// * [`Error::LayerOutOfRange`].
+    /// * Returns [`Error::ListLength`] if a list is too short, too long or missing.
+    /// * Returns [`Error::BatchTooLarge`] if the call has more samples than the cache.
+    /// * Returns [`Error::NegativeStart`], [`Error::StartOutOfRange`] or [`Error::EndOutOfRange`] for the
+    ///   first position that does not fit. The checks do not overflow, even at `i64::MAX`.
+    /// * Returns [`Error::IndexTooLarge`] if an unsigned value exceeds `i64::MAX`.
+    /// * Returns [`Error::CumulativeStart`], [`Error::CumulativeOrder`], [`Error::CumulativeLength`],
+    ///   [`Error::LengthOutOfRange`] or [`Error::TokenSum`] if the numbers of rows of the samples do not fit.
+    /// * Returns [`Error::LayerOutOfRange`] if the layer does not exist.
     #[inline(always)]
     pub fn plan<'a>(&'a self, call: impl Into<Call<'a>>) -> Result<WritePlan<'a>, Error> {
         Ok(WritePlan::new(Moves::new(&self.rules, call.into())?, &self.cpu))
     }
 
-    /// Checks a call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never reaches the
-    /// cache, nor a ring's live slots. No specification has this.
+    /// Checks a call that writes only the first `lengths[i]` rows of sample `i`.
     ///
-    /// A linear write needs `write_indices[i] + lengths[i] <= max_sequence_length`. For Ascend, `tokenOffset` still counts
-    /// all rows, and `tokenOffset[i] - seqLen[i] + lengths[i] <= maxSeqLen` suffices. A length of 0 writes nothing, and
-    /// its position is still checked.
+    /// With lengths, right padding never reaches the cache and never overwrites the live slots of a ring. No
+    /// specification has this option.
+    ///
+    /// A linear write needs `write_indices[i] + lengths[i] <= max_sequence_length`. For Ascend, `tokenOffset`
+    /// still counts all rows, and its upper limit becomes
+    /// `tokenOffset[i] - seqLen[i] + lengths[i] <= maxSeqLen`. A length of 0 writes nothing, but its position
+    /// is still checked.
     ///
     /// ```
     /// # use kvscatter::{ElementType, Error, spec::onnx::TensorScatter};
     /// # let scatter = TensorScatter::new().prepare(ElementType::Float32, &[2, 4, 1], &[2, 3, 1])?;
-    /// // Sample 0 brings three rows, and sample 1 one row and two of padding.
+    /// // Sample 0 has three real rows. Sample 1 has one real row and two rows of padding.
     /// let plan = scatter.plan_with_lengths(&[0_i64, 3], &[3_i64, 1])?;
     /// assert_eq!(plan.elements(), 4);
     /// # Ok::<(), Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`plan`](Self::plan), and [`Error::LengthOutOfRange`] beyond the rows that the sample brings.
+    /// Returns the same errors as [`plan`](Self::plan). Also returns [`Error::LengthOutOfRange`] if a length
+    /// is negative or exceeds the rows of its sample.
     #[inline(always)]
     pub fn plan_with_lengths<'a>(
         &'a self,
@@ -126,7 +132,7 @@ impl Prepared {
     /// Writes `update` into `cache`. See [`WritePlan::write`].
     ///
     /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::write`].
+    /// Returns the same errors as [`plan`](Self::plan) and [`WritePlan::write`].
     #[inline]
     pub fn write<'a, T: NoUninit>(
         &'a self,
@@ -137,7 +143,7 @@ impl Prepared {
         self.plan(call)?.write(cache, update)
     }
 
-    /// Writes many caches at the same positions, all or none. See [`WritePlan::write_many`].
+    /// Writes many caches at the same positions, either all of them or none. See [`WritePlan::write_many`].
     ///
     /// ```
     /// # use kvscatter::{ElementType, spec::onnx::TensorScatter};
@@ -150,7 +156,7 @@ impl Prepared {
     /// ```
     ///
     /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::write_many`].
+    /// Returns the same errors as [`plan`](Self::plan) and [`WritePlan::write_many`].
     pub fn write_many<'a, T: NoUninit>(
         &'a self,
         pairs: &mut (impl BufferPairs<T> + ?Sized),
@@ -159,11 +165,13 @@ impl Prepared {
         self.plan(call)?.write_many(pairs)
     }
 
-    /// Writes the functional form, in ONNX's words and order: `present_cache` becomes `past_cache` with the update in it,
-    /// in one pass.
+    /// Writes the functional form, with ONNX's names and order of arguments.
+    ///
+    /// `present_cache` becomes a copy of `past_cache` with the update in it. The copy takes one pass over
+    /// memory.
     ///
     /// # Errors
-    /// As [`plan`](Self::plan) and [`WritePlan::write_present`].
+    /// Returns the same errors as [`plan`](Self::plan) and [`WritePlan::write_present`].
     pub fn write_present<'a, T: NoUninit>(
         &'a self,
         past_cache: &[T],
@@ -175,7 +183,7 @@ impl Prepared {
     }
 }
 
-/// The sizes, the options and the instruction set; the kernels are left out.
+/// Prints the sizes, the options and the instruction set, without the kernels.
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RuleOptions { mode, out_of_range, negative_index, convention, .. } = self.rules.options;

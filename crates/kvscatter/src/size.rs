@@ -1,16 +1,19 @@
-//! How many elements and bytes a shape takes, checked (G1).
+//! Computes the elements and bytes of a shape with checked arithmetic (G1).
 
-/// Elements of a tensor of these dimensions, or `None` if the product of the *non-zero* ones, in elements or
-/// in bytes, exceeds `isize::MAX`: a zero in one place does not excuse an absurd size in another, and strides
-/// computed from the rest stay representable.
+/// Returns the number of elements of a tensor with these dimensions.
+///
+/// Returns `None` if the product of the *non-zero* dimensions exceeds `isize::MAX`, in elements or in bytes.
+/// A zero dimension does not excuse an overflow of the others, so strides computed from the others stay
+/// representable.
 pub(crate) fn elements(shape: &[usize], bits: usize) -> Option<usize> {
     let product = shape.iter().filter(|&&dim| dim != 0).try_fold(1_usize, |n, &dim| n.checked_mul(dim))?;
     bytes(product, bits)?;
     Some(if shape.contains(&0) { 0 } else { product })
 }
 
-/// Bytes that this many elements take, 4-bit ones packed two to a byte; `None` if the elements or the bytes
-/// exceed `isize::MAX`.
+/// Returns the bytes that this many elements take, with 4-bit elements packed two to a byte.
+///
+/// Returns `None` if the elements or the bytes exceed `isize::MAX`.
 pub(crate) fn bytes(elements: usize, bits: usize) -> Option<usize> {
     isize::try_from(elements).ok()?;
     let bytes = if bits < 8 { elements.div_ceil(2) } else { elements.checked_mul(bits.div_ceil(8))? };
@@ -18,16 +21,16 @@ pub(crate) fn bytes(elements: usize, bits: usize) -> Option<usize> {
     Some(bytes)
 }
 
-/// What an element takes, for counting in bytes what was checked in elements.
+/// The width of an element, used to convert checked element counts to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     Bytes(usize),
-    /// Two to a byte: for offsets and lengths that are even.
+    /// Half a byte. Offsets and lengths must be even.
     Nibble,
 }
 
 impl Width {
-    /// Bytes of so many elements of one tensor.
+    /// Returns the bytes of this many elements of one tensor.
     #[inline(always)]
     pub(crate) fn bytes(self, elements: usize) -> usize {
         match self {
@@ -36,7 +39,7 @@ impl Width {
         }
     }
 
-    /// Bytes of a stride of so many elements.
+    /// Returns the bytes of a stride of this many elements.
     pub(crate) fn step(self, elements: isize) -> isize {
         match self {
             Self::Bytes(width) => elements.wrapping_mul(width.cast_signed()), // G1

@@ -1,4 +1,5 @@
-//! A plan: one call's moves and the kernels that execute them, over typed slices, raw bytes and clonable values.
+//! A plan: the moves of one call and the kernels that execute them. A plan writes typed slices, raw bytes and
+//! clonable values.
 
 #[expect(unsafe_code, reason = "writes through pointers that a caller of an unsafe function answers for")]
 mod raw;
@@ -17,44 +18,53 @@ use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source};
 use crate::plan::{Moves, Segment};
 use crate::size;
 
-/// A write whose every position is known to be right: a [`Prepared`](crate::Prepared) and this call's indices.
+/// A write whose positions have all been checked: a [`Prepared`](crate::Prepared) with the indices of one
+/// call.
 ///
-/// It allocates nothing and borrows the indices it was made from, so they cannot change under it. Make it
-/// once per step and use it for the key cache, the value cache and every layer that shares the positions.
+/// A plan allocates nothing. It borrows the indices that it was made from, so they cannot change while it
+/// exists. Make it once per step and use it for the key cache, the value cache and every layer that shares
+/// the positions.
 ///
-/// * **P1** every destination bit of every block lies inside the cache, every source bit inside the update;
-/// * **P2** the blocks of one plan are disjoint in the destination, so they may run in any order.
+/// A plan has two properties:
+///
+/// * **P1** Every destination bit of every block lies inside the cache, and every source bit inside the
+///   update.
+/// * **P2** The blocks of one plan are disjoint in the destination, so they may run in any order.
 #[derive(Clone, Copy)]
 pub struct WritePlan<'a> {
-    // Both are of one geometry: `Prepared::plan` makes every plan.
+    // `Prepared::plan` makes every plan, so both have the same geometry.
     moves: Moves<'a>,
     cpu: &'a CpuKernels,
     threads: Threads<'a>,
 }
 
-/// What a write did.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[must_use = "under `OutOfRange::SkipSample` it says whether samples were left out"]
 #[non_exhaustive]
 pub struct Written {
-    /// Samples left as they were under [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample).
+    /// The number of samples that [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) left unchanged.
     pub skipped: usize,
 }
 
-/// Pairs of a cache and its update, borrowed one at a time. Slices, arrays and vectors of `(&mut cache, &update)`, or of
-/// pairs that own their memory ([`CacheMemory`]), are such a set. A type of your own need not build a slice of borrows.
+/// Pairs of a cache and its update, borrowed one at a time.
 ///
-/// `count` and the lengths of every pair must not change during a call. A set that breaks this breaks X1 (some
-/// pairs may have been written when the error is returned), never memory safety.
+/// Slices, arrays and vectors of `(&mut cache, &update)` implement this trait. The pairs may also own their
+/// memory ([`CacheMemory`]). Implement the trait for your own type to avoid building a slice of borrows.
+///
+/// `count` and the lengths of every pair must not change during a call. A set that changes them can violate
+/// X1: some pairs may have been written when the error is returned. It cannot violate memory safety.
 pub trait BufferPairs<T> {
-    /// How many pairs.
+    /// Returns the number of pairs.
     fn count(&self) -> usize;
-    /// The cache and the update of one pair; `index < count()`.
+    /// Returns the cache and the update of one pair. `index` is less than `count()`.
     fn pair(&mut self, index: usize) -> (&mut [T], &[T]);
 }
 
-/// The cache of a pair: a borrowed one, or a vector or box that the pair owns. An array does not implement this: a pair
-/// would contain a copy of it, and the write would change the copy.
+/// The cache of a pair: a borrowed slice, or a vector or box that the pair owns.
+///
+/// An array does not implement this trait. The pair would contain a copy of the array, and the write would
+/// change the copy.
 pub trait CacheMemory<T>: AsMut<[T]> {}
 
 impl<T, C: AsMut<[T]> + ?Sized> CacheMemory<T> for &mut C {}
@@ -97,10 +107,11 @@ impl<'a> WritePlan<'a> {
         Self { moves, cpu, threads: Threads(None) }
     }
 
-    /// Returns the same plan, which may use the threads of `executor` for large writes.
+    /// Returns the same plan, but allows large writes to use the threads of `executor`.
     ///
-    /// `*_cloned` methods always run on the calling thread. If rows of 4-bit elements begin or end in the middle of a
-    /// byte, each thread writes whole samples of a dense cache, and any other cache is written on the calling thread.
+    /// The `*_cloned` methods always run on the calling thread. If rows of 4-bit elements begin or end in the
+    /// middle of a byte, each thread writes whole samples of a dense cache. Any other cache of such rows is
+    /// written on the calling thread.
     #[must_use]
     pub fn with_executor<'b>(self, executor: &'b dyn Executor) -> WritePlan<'b>
     where
@@ -109,75 +120,81 @@ impl<'a> WritePlan<'a> {
         WritePlan { threads: Threads(Some(executor)), ..self }
     }
 
-    /// Returns the shapes that this plan writes.
+    /// Returns the checked shapes of this plan.
     #[must_use]
     pub fn geometry(&self) -> &'a Geometry {
         self.moves.geometry()
     }
 
-    /// Returns the samples of the update.
+    /// Returns the number of samples in the update.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.moves.batch()
     }
 
-    /// Returns the layer written; 0 where the operator has none.
+    /// Returns the layer that is written, or 0 if the operator has no layers.
     #[must_use]
     pub fn layer(&self) -> usize {
         self.moves.layer()
     }
 
-    /// Returns how many samples [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves as they are.
+    /// Returns how many samples [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves unchanged.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.moves.skipped()
     }
 
-    /// Returns the position of a sample as this call gives it: `write_indices[sample]`, or Ascend's `tokenOffset`.
+    /// Returns the position of a sample as the caller passed it: `write_indices[sample]`, or Ascend's
+    /// `tokenOffset`.
     #[must_use]
     pub fn position(&self, sample: usize) -> Option<i64> {
         self.moves.position(sample)
     }
 
-    /// Returns whether [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves this sample as it is.
+    /// Returns whether [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves this sample
+    /// unchanged.
     #[must_use]
     pub fn skips(&self, sample: usize) -> bool {
         self.moves.skips(sample)
     }
 
-    /// Returns the elements that the write moves: a write in place reads and writes these and no others.
+    /// Returns the number of elements that the write moves. A write in place reads and writes only these
+    /// elements.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.moves.elements()
     }
 
-    /// Returns the bytes that the write moves, rounded up where 4-bit elements end on half a byte; `None` for strings.
+    /// Returns the number of bytes that the write moves, or `None` for strings. If 4-bit elements end on half
+    /// a byte, the number is rounded up.
     #[must_use]
     pub fn bytes(&self) -> Option<usize> {
         size::bytes(self.elements(), self.geometry().element().bits()?)
     }
 
-    /// Visits every [`Block`]. This is how backends execute a plan.
+    /// Visits every [`Block`]. Backends execute a plan through this method.
     #[inline]
     pub fn for_each_block(&self, mut visit: impl FnMut(&Block)) {
         let (geometry, first) = (self.geometry(), self.offsets());
         self.moves.for_each_row_range(|rows| geometry.write_mapping().for_each(first, rows, &mut visit));
     }
 
-    /// Returns the blocks one by one, for pictures and tests; [`for_each_block`](Self::for_each_block) is faster.
+    /// Returns the blocks one by one, for pictures and tests. [`for_each_block`](Self::for_each_block) is
+    /// faster.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let (geometry, first) = (self.geometry(), self.offsets());
         self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write_mapping().blocks(first, rows))
     }
 
-    /// Returns the slots of each sample that are written, in the order of the update's rows: for pictures.
+    /// Returns the slots of each sample that are written, in the order of the update's rows. Pictures use
+    /// them.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let segment =
             |rows: RowRange, row| Segment { sample: rows.sample, slot: rows.dst_row, row, rows: rows.count };
         self.moves.row_ranges().map(move |(rows, row)| segment(rows, row))
     }
 
-    /// The blocks of the functional form.
+    /// Visits the blocks of the functional form.
     pub(crate) fn for_each_present(&self, mut visit: impl FnMut(Source, &Block)) {
         let geometry = self.geometry();
         self.moves.for_each_sample(|SampleRows { layer, pieces, .. }| {
@@ -188,59 +205,67 @@ impl<'a> WritePlan<'a> {
         });
     }
 
-    /// Where sample 0 of the written layer begins, in the cache and in the update.
+    /// Returns the offsets of sample 0 of the written layer in the cache and in the update.
     fn offsets(&self) -> Offsets {
         self.geometry().write_offsets(self.layer())
     }
 }
 
-/// Writing in place, and the functional form. On an error nothing has been written (X1), and no byte outside
-/// the plan ever changes (X2).
+/// Writes in place and in the functional form. If a method returns an error, nothing has been written (X1).
+/// Bytes outside the plan never change (X2).
 ///
-/// `T` is any type without padding that is as wide as the element type: `f32`, `u16`, `bool`, and `half::f16` and
-/// `half::bf16` if the crate `half` has its feature `bytemuck`.
-/// `*_bytes` methods take raw little-endian bytes, 4-bit types packed two to a byte. `*_cloned` methods take
-/// whole values, such as strings. Lengths are those of the prepared shapes: exact for dense tensors, the least
-/// for strided ones.
+/// `T` is any type without padding that is as wide as the element type: `f32`, `u16` or `bool`, for example.
+/// `half::f16` and `half::bf16` also work if the crate `half` has its feature `bytemuck`.
+///
+/// The `*_bytes` methods take raw little-endian bytes, with 4-bit elements packed two to a byte. The
+/// `*_cloned` methods take whole values, such as strings.
+///
+/// The lengths of the buffers are those of the prepared shapes. For a dense tensor the length is exact. For a
+/// strided tensor it is the minimum.
 impl WritePlan<'_> {
     /// Writes the update into the cache.
     ///
     /// # Errors
-    /// [`Error::ElementWidth`] or [`Error::BufferLength`].
+    /// * Returns [`Error::ElementWidth`] if `T` is not as wide as an element.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
     #[inline]
     pub fn write<T: NoUninit>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
         self.cpu.write(&self.moves, self.threads, 0, cache, update)?;
         Ok(self.written())
     }
 
-    /// [`write`](Self::write) over raw bytes.
+    /// Writes raw bytes, as [`write`](Self::write) does for typed slices.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], or [`Error::ElementWidth`] for strings.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
+    /// * Returns [`Error::ElementWidth`] if the elements are strings.
     pub fn write_bytes(&self, cache: &mut [u8], update: &[u8]) -> Result<Written, Error> {
         self.cpu.write_bytes(&self.moves, self.threads, cache, update)?;
         Ok(self.written())
     }
 
-    /// [`write`](Self::write) over values that are cloned, such as strings: elements are counted, bits are not.
+    /// Clones values, such as strings, into the cache, as [`write`](Self::write) copies them. The lengths are
+    /// counted in elements, and the width of `T` is not checked.
     ///
-    /// A `Clone` that panics leaves the rows before it written.
+    /// If a `Clone` panics, the rows before it have been written.
     ///
     /// # Errors
-    /// [`Error::BufferLength`].
+    /// Returns [`Error::BufferLength`] if a buffer has the wrong length.
     pub fn write_cloned<T: Clone>(&self, cache: &mut [T], update: &[T]) -> Result<Written, Error> {
         self.geometry().check_buffers(0, [cache.len(), update.len()], LengthUnit::Elements)?;
         self.for_each_block(|block| clone_block(block, cache, update));
         Ok(self.written())
     }
 
-    /// Writes every pair: keys and values, or all layers that share the positions. Every length is checked
-    /// before the first byte moves; the pairs must not change between that check and the write, see [`BufferPairs`].
+    /// Writes every pair: keys and values, or all layers that share the positions.
     ///
-    /// Elements of 4 bits and strings have their own methods: write each pair by [`write_bytes`](Self::write_bytes) or
-    /// [`write_cloned`](Self::write_cloned).
+    /// This method checks every length before the first byte moves. The pairs must not change between that
+    /// check and the write (see [`BufferPairs`]).
     ///
-    /// No cache can be in the set twice:
+    /// Strings and 4-bit elements have separate methods. Write each pair of them with
+    /// [`write_bytes`](Self::write_bytes) or [`write_cloned`](Self::write_cloned).
+    ///
+    /// A cache cannot be in the set twice:
     ///
     /// ```compile_fail,E0499
     /// # let write = kvscatter::spec::onnx::TensorScatter::new();
@@ -250,7 +275,8 @@ impl WritePlan<'_> {
     /// plan.write_many(&mut [(&mut cache, &[1]), (&mut cache, &[2])]).unwrap();
     /// ```
     ///
-    /// A pair borrows its cache. An array given by value would be copied, and the copy written:
+    /// A pair borrows its cache. An array passed by value would be copied, and the write would change only
+    /// the copy:
     ///
     /// ```compile_fail,E0277
     /// # let write = kvscatter::spec::onnx::TensorScatter::new();
@@ -261,7 +287,7 @@ impl WritePlan<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`Error::BufferLength`] names the pair.
+    /// Returns the errors of [`write`](Self::write). [`Error::BufferLength`] names the pair.
     pub fn write_many<T: NoUninit>(
         &self,
         pairs: &mut (impl BufferPairs<T> + ?Sized),
@@ -277,11 +303,13 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// Writes the functional form: `present` becomes the past with the update in it, in one pass over memory. The
-    /// arguments have ONNX's order, inputs before the output. `present` is dense, also where the past is strided.
+    /// Writes the functional form: `present` becomes the past with the update in it, in one pass over memory.
+    ///
+    /// The arguments are in ONNX's order, with the inputs before the output. `present` is dense, even if the
+    /// past is strided.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Returns the errors of [`write`](Self::write).
     pub fn write_present<T: NoUninit>(
         &self,
         past: &[T],
@@ -292,11 +320,13 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// [`write_present`](Self::write_present) into memory that need not be initialised. Returns the same memory,
+    /// Writes the functional form into memory that need not be initialised. Returns the same memory,
     /// initialised.
     ///
+    /// See [`write_present`](Self::write_present).
+    ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Returns the errors of [`write`](Self::write).
     pub fn write_present_uninit<'p, T: NoUninit>(
         &self,
         past: &[T],
@@ -307,11 +337,13 @@ impl WritePlan<'_> {
         Ok((present, self.written()))
     }
 
-    /// [`write_present`](Self::write_present) over raw bytes. The pad nibble of an odd number of 4-bit elements
-    /// is zero in `present`, as ONNX stores it.
+    /// Writes the functional form over raw bytes, as [`write_present`](Self::write_present) does for typed
+    /// slices.
+    ///
+    /// If the number of 4-bit elements is odd, the pad nibble of `present` is zero, as ONNX stores it.
     ///
     /// # Errors
-    /// As [`write_bytes`](Self::write_bytes).
+    /// Returns the errors of [`write_bytes`](Self::write_bytes).
     pub fn write_present_bytes(
         &self,
         past: &[u8],
@@ -322,10 +354,10 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// [`write_present`](Self::write_present) over values that are cloned, such as strings.
+    /// Clones values, such as strings, in the functional form of [`write_present`](Self::write_present).
     ///
     /// # Errors
-    /// As [`write_cloned`](Self::write_cloned).
+    /// Returns the errors of [`write_cloned`](Self::write_cloned).
     pub fn write_present_cloned<T: Clone>(
         &self,
         past: &[T],
@@ -359,7 +391,7 @@ fn clone_block<T: Clone>(block: &Block, dst: &mut [T], src: &[T]) {
     });
 }
 
-/// The call in short; the geometry is left out.
+/// Formats a summary of the call, without the geometry.
 impl fmt::Debug for WritePlan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WritePlan")
@@ -384,7 +416,7 @@ mod tests {
     use crate::spec::{ascend::KvCacheOperation, onnx::TensorScatter, tensorrt::KvCacheUpdate};
     use crate::{ElementType, Mode, OutOfRange};
 
-    /// Elements that the functional form takes from the past and from the update.
+    /// Counts the elements that the functional form takes from the past and from the update.
     fn moved(plan: &WritePlan<'_>) -> [usize; 2] {
         [Source::Past, Source::Update].map(|wanted| {
             let mut moved = Vec::new();
@@ -395,11 +427,11 @@ mod tests {
         })
     }
 
-    /// One pass over memory: every element of the present is written once.
+    /// The functional form makes one pass over memory, so it writes every element of the present once.
     #[test]
     fn the_functional_form_partitions_the_present() {
         let int8 = ElementType::Int8;
-        let (cache, update) = ([3, 2, 5, 2], [3, 2, 3, 2]); // 20 elements a sample
+        let (cache, update) = ([3, 2, 5, 2], [3, 2, 3, 2]); // 20 elements per sample
         let ring = TensorScatter::new().mode(Mode::Circular).prepare(int8, &cache, &update).unwrap();
         for start in -6..=6 {
             assert_eq!(moved(&ring.plan(&[start, 0, 4]).unwrap()), [24, 36], "{start}");

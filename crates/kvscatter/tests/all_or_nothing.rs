@@ -1,4 +1,4 @@
-//! X1: after an error no byte of any cache has changed, in calls over many buffers too.
+//! Tests X1: after an error, no byte of any cache has changed, in calls over many buffers too.
 
 use kvscatter::Prepared;
 use kvscatter::error::LengthUnit;
@@ -14,13 +14,13 @@ fn prepared() -> Prepared {
     TensorScatter::new().prepare(ElementType::UInt16, &[2, 4, 3], &[2, 2, 3]).unwrap()
 }
 
-/// Pairs painted apart from each other.
+/// Returns pairs of buffers whose contents differ from each other.
 fn pairs(count: usize) -> Vec<(Vec<u16>, Vec<u16>)> {
     let paint = |pair: usize, len| (0..len as u16).map(|i| i + 1000 * pair as u16).collect();
     (0..count).map(|pair| (paint(2 * pair, CACHE), paint(2 * pair + 1, UPDATE))).collect()
 }
 
-/// A set that is no slice.
+/// A set of pairs that is not a slice.
 struct Set<'a>(&'a mut Vec<(Vec<u16>, Vec<u16>)>);
 
 impl BufferPairs<u16> for Set<'_> {
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// The last sample is bad, the first one is not: neither is written.
+/// Neither sample is written if the last one is bad and the first one is good.
 #[test]
 fn a_bad_index_stops_all_samples_of_all_buffers() {
     let write = prepared();

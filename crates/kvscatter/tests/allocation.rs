@@ -1,4 +1,4 @@
-//! A prepared call allocates nothing, refused or not, however it is executed.
+//! A prepared call allocates nothing, with any executor, and also if it is refused.
 
 use std::mem::MaybeUninit;
 
@@ -45,7 +45,7 @@ fn tensor_scatter() {
     });
 }
 
-/// Two threads' worth of calls on one, since the counter counts what its own thread allocates.
+/// An executor that runs the work of two threads on one thread, because the counter counts only that thread.
 struct InTurn;
 
 impl Executor for InTurn {
@@ -55,7 +55,7 @@ impl Executor for InTurn {
     }
 }
 
-/// Writes that are large enough to be shared out.
+/// These writes are large enough to be shared between threads.
 #[test]
 fn on_an_executor() {
     let (cache, update) = ([2, 2, 2048, 64], [2, 2, 1024, 64]);

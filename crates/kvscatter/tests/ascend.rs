@@ -1,4 +1,4 @@
-//! Ascend's `KVCacheOperation`: the document's worked example, its formula, and every rejection.
+//! Tests Ascend's `KVCacheOperation`: the document's worked example, its formula, and every rejection.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
 
 use kvscatter::spec::Dimension::{self, Known, Symbolic, Unknown};
@@ -17,8 +17,8 @@ fn prepare(tokens: usize) -> Prepared {
     KvCacheOperation::new().prepare(ElementType::Float16, &[2, 2, 4, HIDDEN], &[tokens, HIDDEN]).unwrap()
 }
 
-/// The document's scenario: a prompt of three tokens is cached at once, then each continuation token behind it.
-/// `tokenOffset` is the length after the write, so the fourth token has offset 4.
+/// The document's example. A prompt of three tokens is cached at once, and then each continuation token after
+/// it. `tokenOffset` is the length after the write, so the fourth token has offset 4.
 #[test]
 fn the_documents_worked_example() {
     let mut past = [0_u16; 2 * 4 * HIDDEN];
@@ -36,7 +36,7 @@ fn tokens_are_packed_by_seq_len() {
     let mut past = [0_u16; 32];
     let _ = prepare(3).write(&mut past, &[1, 2, 3, 4, 5, 6], call(&[0], &[4, 1], &[2, 1])).unwrap();
     let mut expected = [0_u16; 32];
-    expected[4..8].copy_from_slice(&[1, 2, 3, 4]); // batch 0, rows 2 and 3: tokenOffset == maxSeqLen fills the last
+    expected[4..8].copy_from_slice(&[1, 2, 3, 4]); // batch 0, rows 2 and 3, because tokenOffset == maxSeqLen fills the last slot
     expected[8..10].copy_from_slice(&[5, 6]); // batch 1, row 0
     assert_eq!(past, expected);
 }
@@ -231,7 +231,7 @@ fn lists_are_refused_before_any_run() {
 
 #[test]
 fn extensions() {
-    // Padding behind a sample's real tokens is not written.
+    // The padding after the real tokens of a sample is not written.
     let mut past = [9_u16; 32];
     let write = prepare(3);
     let lengths = [1_i32, 1];
@@ -244,7 +244,7 @@ fn extensions() {
     expected[..2].copy_from_slice(&[1, 2]);
     expected[8..10].copy_from_slice(&[5, 6]);
     assert_eq!(past, expected);
-    // It need not fit either.
+    // The padding does not have to fit into the cache either.
     assert!(write.plan_with_lengths(call(&[0], &[5, 1], &[2, 1]), &lengths).is_ok());
     let refused = write.plan_with_lengths(call(&[0], &[6, 1], &[2, 1]), &lengths).unwrap_err();
     let argument = Argument::TokenOffset;

@@ -1,4 +1,4 @@
-//! When a host's threads are asked, and what holds if they do their part badly.
+//! Tests when a write uses the caller's threads, and which guarantees remain if an executor panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::{env, thread};
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Executor, Prepared};
 
-/// Elements of the update; with the real limits they are 4 MiB, enough to be shared.
+/// The elements of the update. With the real limits, these 4 MiB are enough to be shared between threads.
 const UPDATE: usize = 1 << 20;
 const CACHE: usize = 2 * UPDATE;
 
@@ -21,7 +21,7 @@ fn numbered(elements: std::ops::Range<usize>) -> Vec<u32> {
     elements.map(|number| u32::try_from(number).unwrap()).collect()
 }
 
-/// An executor made of a closure.
+/// An executor that calls a closure.
 struct By<F>(F);
 
 impl<F: Fn(&(dyn Fn() + Sync)) + Sync> Executor for By<F> {
@@ -30,7 +30,7 @@ impl<F: Fn(&(dyn Fn() + Sync)) + Sync> Executor for By<F> {
     }
 }
 
-/// Panics before any work.
+/// An executor that panics before it does any work.
 struct Panics;
 
 #[cfg(test)]
@@ -50,8 +50,8 @@ impl Executor for Counted {
     }
 }
 
-/// Tests that mean to take every path compile with tiny limits; `KVSCATTER_TEST_LIMITS=tiny`, which
-/// `cargo xtask kernels` sets beside them, makes sure that it was not forgotten.
+/// `cargo xtask kernels` compiles the suite with tiny limits and sets `KVSCATTER_TEST_LIMITS=tiny`. This test
+/// checks that both agree, so that the tests which need tiny limits to take every path really have them.
 #[test]
 fn the_limits_are_those_that_the_suite_names() {
     let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 8], &[1, 2, 8]).unwrap();
@@ -75,8 +75,8 @@ fn a_large_write_asks_once() {
     assert!(cache == present && cache[5..][..UPDATE] == update);
 }
 
-/// A panic in `broadcast` reaches the caller of the write. The memory stays the caller's: every element is the
-/// old one or the new one, elements outside the plan are untouched, and nobody writes any more.
+/// A panic in `broadcast` reaches the caller of the write. The caller can then use the memory again: every
+/// element is the old or the new one, elements outside the plan are unchanged, and no thread writes any more.
 #[test]
 fn an_executor_that_panics_leaves_old_or_new_elements() {
     let write = write();
@@ -116,7 +116,7 @@ fn an_executor_that_panics_leaves_old_or_new_elements() {
         let untouched = present.iter().filter(|&&element| element == u32::MAX).count();
         assert_eq!(untouched, if written == 0 { CACHE } else { 0 });
 
-        // The same plan, and the same memory, go on working.
+        // The same plan and the same memory can still be used.
         let _ = plan.with_executor(&Counted::default()).write(&mut cache, &update).unwrap();
         assert!(cache[..3] == before[..3] && cache[3..][..UPDATE] == update);
         assert_eq!(cache[3 + UPDATE..], before[3 + UPDATE..]);

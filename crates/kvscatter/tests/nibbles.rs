@@ -1,4 +1,4 @@
-//! 4-bit elements on many threads (P3): a byte that two samples share belongs to one thread.
+//! Tests P3 with 4-bit elements on many threads: a byte that two samples share belongs to one thread.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,8 +23,10 @@ impl Executor for Pool {
 static POOL: LazyLock<ThreadPool> =
     LazyLock::new(|| ThreadPoolBuilder::new().num_threads(3).build().unwrap());
 
-/// Whole buffers, in place and functional, against one thread; several times, because a race may end well.
-/// Returns how often the pool was asked for either form.
+/// Compares whole buffers, in place and functional, with the result of one thread. Returns how often the pool
+/// was used for each form.
+///
+/// The comparison is repeated several times, because a race does not always give a wrong result.
 #[cfg(test)]
 fn check(plan: &WritePlan<'_>, [cache_len, update_len, present_len]: [usize; 3]) -> [usize; 2] {
     let [past, update] = [paint(cache_len, 0), paint(update_len, 99)];
@@ -49,7 +51,7 @@ fn check(plan: &WritePlan<'_>, [cache_len, update_len, present_len]: [usize; 3])
     asked
 }
 
-/// Bytes whose period no stride shares.
+/// Returns bytes with a period that no stride shares.
 #[cfg(test)]
 fn paint(count: usize, seed: usize) -> Vec<u8> {
     let byte = |value: usize| u8::try_from(value).unwrap();
@@ -61,7 +63,7 @@ fn bytes<const N: usize>(shape: [usize; N]) -> usize {
     ElementType::Int4.storage_len(&shape).unwrap()
 }
 
-/// Samples of an odd number of elements: the second of a pair begins in the middle of a byte.
+/// Samples have an odd number of elements, so the second sample of a pair begins in the middle of a byte.
 #[test]
 fn pairs_of_samples() {
     for (batch, heads, capacity, rows, size) in
@@ -76,7 +78,7 @@ fn pairs_of_samples() {
     }
 }
 
-/// Each sample begins on a byte, but not each row.
+/// Each sample begins at a byte, but not each row.
 #[test]
 fn single_samples() {
     let (cache, update) = ([5, 2, 2048, 65], [5, 2, 1999, 65]);
@@ -85,7 +87,8 @@ fn single_samples() {
     assert_eq!(check(&plan, [bytes(cache), bytes(update), bytes(cache)]), [1, 1]);
 }
 
-/// Samples of a view lie wherever its owner put them, here in one another's gaps; the present is dense.
+/// The samples of a view may be interleaved, as they are here, so the write in place uses one thread. The
+/// present is dense.
 #[test]
 fn a_view_stays_on_one_thread() {
     let (batch, capacity, size) = (3_usize, 9001_usize, 65_usize);

@@ -1,4 +1,5 @@
-//! Foreign memory: what slices promise by their types is refused here, and nothing is written then.
+//! Tests writes by address. Arguments that the types of slices would exclude are refused here, and nothing is
+//! written.
 
 use core::ptr::{null_mut, without_provenance_mut};
 
@@ -14,7 +15,7 @@ fn prepared() -> Prepared {
     TensorScatter::new().prepare(ElementType::UInt8, &[2, 4, 1], &[2, 2, 1]).unwrap()
 }
 
-/// Buffers that begin at these bytes of one piece of memory.
+/// Returns buffers at these places of the memory, each given by its first byte and its length.
 fn at(memory: &mut [u8], places: &[(usize, usize)]) -> Vec<RawBuffer> {
     let start = memory.as_mut_ptr();
     let buffer = |&(from, len): &(usize, usize)| {
@@ -29,7 +30,7 @@ fn write_many(memory: &mut [u8], places: &[(usize, usize)]) -> Result<Written, E
     let starts = [1_i64, 2];
     let plan = write.plan(&starts)?;
     let buffers = at(memory, places);
-    // SAFETY: all of them lie inside the memory, which is borrowed exclusively.
+    // SAFETY: all buffers lie inside the memory, which is borrowed exclusively.
     unsafe { plan.write_many_raw(buffers.chunks(2).map(|pair| (pair[0], pair[1]))) }
 }
 
@@ -56,18 +57,18 @@ fn a_cache_that_shares_memory_is_refused() {
         assert_eq!(memory, before, "{places:?}");
     };
     for update in 0..CACHE + UPDATE - 1 {
-        // By every number of bytes, from before the cache to its last byte.
+        // The update overlaps the cache by every possible number of bytes.
         refused(&[(3, CACHE), (update, UPDATE)], overlap(PastCache, Update, [0, 0]));
     }
     refused(&[(0, CACHE), (30, UPDATE), (20, CACHE), (7, UPDATE)], overlap(PastCache, Update, [0, 1]));
     refused(&[(0, CACHE), (19, UPDATE), (20, CACHE), (30, UPDATE)], overlap(PastCache, Update, [1, 0]));
     refused(&[(0, CACHE), (30, UPDATE), (7, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, [1, 0]));
     refused(&[(0, CACHE), (30, UPDATE), (0, CACHE), (34, UPDATE)], overlap(PastCache, PastCache, [1, 0]));
-    // One update for two caches is read twice and shares nothing with what is written.
+    // Two caches may share one update, because an update is only read.
     assert!(write_many(&mut memory, &[(0, CACHE), (30, UPDATE), (8, CACHE), (30, UPDATE)]).is_ok());
 }
 
-/// Keys and values of a fused cache: each other element.
+/// The keys and values of a fused cache alternate, element by element.
 #[test]
 fn strided_caches_may_interleave() {
     let cache = Layout::strided(&[1, 3, 1], &[6, 2, 1]);
@@ -77,12 +78,13 @@ fn strided_caches_may_interleave() {
     let buffers = at(&mut memory, &[(0, 5), (7, 1), (1, 5), (8, 1), (2, 5)]);
     let starts = [1_i64];
     let plan = write.plan(&starts).unwrap();
-    // SAFETY: all of them lie inside the array, which is borrowed exclusively.
+    // SAFETY: all buffers lie inside the array, which is borrowed exclusively.
     let _ = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[2], buffers[3])]) }.unwrap();
     assert_eq!(memory, [0, 1, 60, 70, 4, 5, 6, 60, 70]);
-    // The same cache once more, and one that begins at its second slot.
+    // The second cache is the first one again, or begins at the second slot of the first one.
     for other in [buffers[0], buffers[4]] {
-        // SAFETY: the buffers lie inside the array. The present is the cache: it is refused for the list that it overlaps.
+        // SAFETY: the buffers lie inside the array. The caches overlap, so the write is refused before a byte
+        // moves.
         let met = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (other, buffers[3])]) };
         assert_eq!(met, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
     }
@@ -97,27 +99,27 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
     let mut memory = [7_u8; CACHE + UPDATE];
     let buffers = at(&mut memory, &[(0, CACHE), (CACHE, UPDATE)]);
     let refused = |argument, len| Err(Error::NullBuffer { argument, pair: 0, len });
-    // SAFETY: in each case the buffers that are not null lie inside the array, which is borrowed exclusively.
+    // SAFETY: the buffers that are not null lie inside the array, which is borrowed exclusively.
     let written = unsafe {
         [(null(CACHE), buffers[1]), (buffers[0], null(UPDATE))].map(|(to, from)| plan.write_raw(to, from))
     };
     assert_eq!(written, [refused(Argument::PastCache, CACHE), refused(Argument::Update, UPDATE)]);
-    // SAFETY: all buffers lie inside the array, which nothing else refers to.
+    // SAFETY: all buffers that are not null lie inside the array, which nothing else refers to.
     let filled = unsafe { plan.write_present_raw(buffers[0], buffers[1], null(CACHE)) };
     assert_eq!(filled, refused(Argument::PresentCache, CACHE));
     assert_eq!(memory, [7; CACHE + UPDATE]);
 
     let empty = TensorScatter::new().prepare(ElementType::Int4, &[0, 4, 1], &[0, 2, 1]).unwrap();
     let plan = empty.plan(&[] as &[i64]).unwrap();
-    // SAFETY: there are no bytes.
+    // SAFETY: the buffers have no bytes.
     let written = unsafe { plan.write_raw(null(0), null(0)) };
-    // SAFETY: there are no bytes.
+    // SAFETY: the buffers have no bytes.
     let filled = unsafe { plan.write_present_raw(null(0), null(0), null(0)) };
     assert!(written.is_ok() && filled.is_ok(), "{written:?} {filled:?}");
 }
 
-/// Tests every length that fits before the end of the address space, and every one that does not, for each
-/// buffer of both forms. Only the checks of addresses see these buffers; no memory is read or written there.
+/// Tests each buffer of both forms with every length up to the end of the address space, and beyond it. Only
+/// the checks of addresses use these buffers, so no memory is read or written there.
 #[test]
 fn a_buffer_past_the_end_of_the_address_space_is_refused() {
     let write = prepared();
@@ -170,7 +172,7 @@ fn a_present_that_shares_memory_is_refused() {
         [(0, 30, 0, Argument::Cache), (0, 30, 7, Argument::Cache), (0, 15, 8, Argument::Update)]
     {
         let buffers = at(&mut memory, &[(past, 8), (update, 2), (present, 8)]);
-        // SAFETY: all of them lie inside the memory, which is borrowed exclusively.
+        // SAFETY: all buffers lie inside the memory, which is borrowed exclusively.
         let filled = unsafe { plan.write_present_raw(buffers[0], buffers[1], buffers[2]) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
         assert_eq!(memory, before);
@@ -181,7 +183,7 @@ fn a_present_that_shares_memory_is_refused() {
     assert_eq!(memory[8..16], [0, 1, 2, 3, 30, 31, 6, 7]);
 }
 
-/// A tensor that is given by the address of its first element lies around it.
+/// A view may be given by the address of element `[0, 0, …]` and also have elements before that address.
 #[test]
 fn negative_strides_reach_back() {
     let (shape, strides) = ([1_usize, 3, 2], [9_isize, -2, 1]);
@@ -199,7 +201,7 @@ fn negative_strides_reach_back() {
     assert_eq!(Layout::strided(&[usize::MAX, 2], &[isize::MIN, -1]).min_offset(), usize::MAX);
 }
 
-/// A plan has checked its indices and reads them again: they may not change under it.
+/// A plan reads its checked indices again during the write, so the write must not change them.
 #[test]
 fn indices_inside_what_is_written_are_refused() {
     let half = ElementType::Float16;
@@ -210,28 +212,32 @@ fn indices_inside_what_is_written_are_refused() {
     let past = RawBuffer { ptr: start.wrapping_add(40).cast(), len: cache.len };
     let write = KvCacheUpdate::new().prepare_packed(half, &[2, 1, 4, 1], &[4, 1, 1]).unwrap();
     for inside in 0..3 {
-        // Each list in its turn ends in the last word of what is written; the others lie apart.
+        // The list `inside` ends in the last word of the written buffer. The other lists do not overlap any
+        // buffer.
         let place = |list: usize, len: usize| if list == inside { 4 - len } else { 24 + 4 * list };
         let list = |list: usize, values: &[i32]| {
             let first = start.wrapping_add(place(list, values.len()));
             for (at, &value) in values.iter().enumerate() {
-                // SAFETY: inside the array. References to it are to other lists.
+                // SAFETY: the address lies inside the array, and existing references into the array refer to
+                // other lists.
                 unsafe { first.wrapping_add(at).write(value) };
             }
-            // SAFETY: just written, inside the array; nothing writes there while the plan lives, since what would is refused.
+            // SAFETY: the values lie inside the array and have just been written. Nothing writes to them
+            // while the plan exists, because a write that overlaps them is refused.
             unsafe { core::slice::from_raw_parts(first, values.len()) }
         };
         let (starts, totals, lengths) = (list(0, &[1, 0]), list(1, &[0, 2, 4]), list(2, &[1, 2]));
         let plan = write.plan_with_lengths(PackedCall::new(starts, totals), lengths).unwrap();
         let with = [Argument::TensorRtWriteIndices, Argument::UpdateLengths, Argument::Lengths][inside];
-        // SAFETY: the buffers lie inside the array and do not overlap. The list that overlaps the cache is only read: the
-        // write is refused before a byte moves.
+        // SAFETY: the buffers lie inside the array and do not overlap. The list overlaps the cache, but the
+        // write is refused before a byte moves, so the list is only read.
         let written = unsafe { plan.write_raw(cache, update) };
         assert_eq!(written, overlap(Argument::Cache, with, [0, 0]));
-        // SAFETY: both buffers lie inside the array, do not overlap, and no list lies in them.
+        // SAFETY: the buffers lie inside the array and do not overlap. The list overlaps the present, but the
+        // write is refused before a byte moves, so the list is only read.
         let filled = unsafe { plan.write_present_raw(past, update, cache) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
-        // SAFETY: both buffers lie inside the array, do not overlap, and no list lies in them.
+        // SAFETY: both buffers lie inside the array and do not overlap, and no list lies in them.
         assert!(unsafe { plan.write_raw(past, update) }.is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! ONNX `TensorScatter`, rule by rule: every row of the errata's table that is about the operator, with the exact error.
+//! Tests ONNX `TensorScatter`: every row of the errata's table about the operator, with the exact error.
 
 use kvscatter::error::SequenceHint;
 use kvscatter::spec::onnx::TensorScatter;
@@ -7,7 +7,7 @@ use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex, OutOfRange};
 
 const WRITE_INDICES: Argument = Argument::WriteIndices;
 
-/// Writes `update_shape` letters into dots, element for element, at the shapes given.
+/// Writes letters of `update_shape` into a cache of dots, and returns the cache as a string.
 fn scatter(
     operator: TensorScatter,
     cache_shape: &[usize],
@@ -22,7 +22,7 @@ fn scatter(
     Ok(cache.into_iter().map(char::from).collect())
 }
 
-/// One sample of `rows` rows at `start`, into `capacity` slots.
+/// Writes one sample of `rows` rows at `start` into `capacity` slots.
 fn one(operator: TensorScatter, capacity: usize, rows: usize, start: i64) -> Result<String, Error> {
     scatter(operator, &[1, capacity], &[1, rows], Some(&[start]))
 }
@@ -48,28 +48,28 @@ fn the_modulo_is_of_the_sequence_coordinate_alone() {
 #[test]
 fn indices_and_what_becomes_of_them() {
     let table = [
-        // circular, negative index
+        // Circular mode with a negative index.
         (one(CIRCULAR, 4, 2, -1), Ok("b..a")),
         (one(CIRCULAR, 4, 1, -5), Ok("...a")),
         (one(REJECT, 4, 2, -1), Err(negative(-1))),
         (one(REJECT, 4, 2, i64::MIN), Err(negative(i64::MIN))),
-        // circular, index near INT64_MAX: 2 modulo 5, and so is INT64_MIN
+        // Circular mode with an index near INT64_MAX, which is 2 modulo 5. INT64_MIN is 2 modulo 5 too.
         (one(CIRCULAR, 5, 4, i64::MAX), Ok("d.abc")),
         (one(CIRCULAR, 5, 4, i64::MIN), Ok("d.abc")),
         (one(REJECT, 5, 4, i64::MAX), Ok("d.abc")),
-        // linear, negative index
+        // Linear mode with a negative index.
         (one(LINEAR, 4, 1, -1), Err(negative(-1))),
         (one(LINEAR, 4, 0, -1), Err(negative(-1))),
         (one(LINEAR, 4, 1, i64::MIN), Err(negative(i64::MIN))),
-        // linear, index + length > capacity
+        // Linear mode with index + length > capacity.
         (one(LINEAR, 4, 2, 2), Ok("..ab")),
         (one(LINEAR, 4, 2, 3), Err(beyond(3, 2, 4))),
         (one(LINEAR, 4, 2, i64::MAX), Err(beyond(i64::MAX, 2, 4))),
-        // sequence_length 0
+        // A sequence_length of 0.
         (one(LINEAR, 4, 0, 4), Ok("....")),
         (one(LINEAR, 4, 0, 5), Err(beyond(5, 0, 4))),
         (one(CIRCULAR, 4, 0, 99), Ok("....")),
-        // capacity 0
+        // A capacity of 0.
         (one(LINEAR, 0, 0, 0), Ok("")),
         (one(LINEAR, 0, 0, 1), Err(beyond(1, 0, 0))),
         (one(CIRCULAR, 0, 0, -7), Ok("")),
@@ -124,7 +124,7 @@ fn shapes_agree_outside_the_axis() {
     assert_eq!(refused(&[2, 3, 1]), mismatch(2, 1, Some(SequenceHint::SetAxis)));
 }
 
-/// A hint is given if following it helps, and only then.
+/// An error has a hint if and only if it helps to follow the hint.
 #[test]
 fn hints_about_the_sequence_can_be_followed() {
     let sizes = |n: usize| [n / 27, n / 9, n / 3, n].map(|n| n % 3 + 1);
@@ -180,7 +180,7 @@ fn empty_dimensions_are_checked_and_not_walked() {
     assert_eq!(scatter(LINEAR, &[0, 4], &[0, 2], Some(&[0])), Err(count));
     assert_eq!(scatter(LINEAR, &[0, 4], &[0, 2], Some(&[])).unwrap(), "");
     assert_eq!(scatter(LINEAR, &[1, 4, 0], &[1, 2, 0], Some(&[3])), Err(beyond(3, 2, 4)));
-    // A walk over this batch would not end.
+    // A loop over this batch would not end.
     let huge = 1 << 60;
     let write = LINEAR.prepare(ElementType::UInt8, &[huge, 4, 0], &[huge, 1, 0]).unwrap();
     let plan = write.plan(None::<&[i64]>).unwrap();
@@ -254,7 +254,7 @@ fn rows_of_an_odd_number_of_nibbles_straddle_bytes() {
     assert_eq!(cache, [0x21, 0xA3, 0xCB, 0x87, 0xF9], "in place, neighbours are untouched");
 }
 
-/// The section "Our extension: `lengths`".
+/// Tests the section "Our extension: `lengths`" of the errata.
 #[test]
 fn lengths() {
     let run = |operator: TensorScatter, starts: &[i64], lengths: &[i64]| {

@@ -1,4 +1,4 @@
-//! TensorRT's network rules: the document's worked example, and every rule broken.
+//! Tests TensorRT's rules about networks: the document's worked example, and a violation of every rule.
 
 use kvscatter::ElementType::{BFloat16, Float16, Float32, Int32, Int64};
 use kvscatter::spec::tensorrt::{
@@ -8,7 +8,7 @@ use kvscatter::spec::tensorrt::{
 use kvscatter::spec::{Dimension, PartialTensor};
 use kvscatter::{Argument, ElementType, Error};
 
-/// The document's arrays, `[4, 1, n, 1]`; it repeats them over the 2 heads.
+/// The document's arrays `[4, 1, n, 1]`, which the document repeats for the 2 heads.
 const CACHE: [[f32; 8]; 4] = [
     [0.53, 0.88, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
     [0.41, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
@@ -30,7 +30,8 @@ fn over_two_heads<const N: usize>(rows: [[f32; N]; 4]) -> Vec<f32> {
     rows.iter().flat_map(|row| row.iter().chain(row)).copied().collect()
 }
 
-/// What a layer is described by; a test changes what it wants refused. -1 is a dynamic dimension.
+/// The description of a valid layer. Each test changes the parts that must be refused. -1 is a dynamic
+/// dimension.
 struct Parts<'a> {
     types: [ElementType; 3],
     cache: &'a [i64],
@@ -58,8 +59,9 @@ fn dimensions(dims: &[i64]) -> Vec<Dimension<'static>> {
 }
 
 impl Parts<'_> {
-    /// The rules that a network of these layers breaks. `wire` may connect their inputs, whose names end in the
-    /// number of the layer.
+    /// Returns the rules that a network of these layers breaks.
+    ///
+    /// `wire` may connect the inputs of the layers. The names of the inputs end with the number of the layer.
     fn broken_by(layers: &[Self], wire: impl FnOnce(&mut [KvCacheUpdateLayer<'_>])) -> Vec<NetworkError> {
         let shapes: Vec<_> = layers
             .iter()
@@ -194,7 +196,7 @@ fn shapes_are_refused_one_by_one() {
     for (parts, error) in cases {
         assert_eq!(parts.broken(), [error]);
     }
-    // What TensorRT builds: a smaller batch, dynamic batch, heads and rows.
+    // TensorRT accepts a smaller batch, and dynamic batch, head and row sizes.
     assert_eq!(Parts { update: &[3, 2, 4, 1], indices: &[3], ..Parts::default() }.broken(), []);
     let dynamic = Parts { cache: &[-1, -1, 8, -1], update: &[-1; 4], indices: &[-1], ..Parts::default() };
     assert_eq!(dynamic.broken(), []);
@@ -225,7 +227,7 @@ fn packed_and_lengths_belong_together() {
     assert_eq!(broken, [layer(Error::BatchTooLarge { argument: Argument::Update, cache: 4, update: 5 })]);
 }
 
-/// The output of the first layer, which has its cache's type and shape.
+/// Returns the output of the first layer, which has the type and the shape of its cache.
 fn first_output<'a>(layers: &[KvCacheUpdateLayer<'a>]) -> NetworkTensor<'a> {
     NetworkTensor { name: "output0", source: TensorSource::KvCacheUpdateLayer(0), ..layers[0].cache }
 }

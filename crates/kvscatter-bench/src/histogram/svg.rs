@@ -7,7 +7,7 @@ use super::text::label;
 use super::{Histogram, Lane};
 use crate::engines::{KVSCATTER, SINGLE, UNWRAPPED};
 use crate::ink::{Area, Drawn, GREY, GRID, INK, Look, OURS, write};
-use crate::units::time;
+use kvscatter_text::units::time;
 
 const WIDTH: i32 = 760;
 /// Where the panels begin and end; engines are named to the left.

@@ -1,4 +1,5 @@
-//! Groups the caches that one launch writes: those of one layout whose updates have one layout.
+//! Groups of caches that one launch writes. The caches of a group have the same layout, and so do their
+//! updates.
 
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use crate::scatter::WriteLayouts;
 use crate::writer::storage_of;
 use crate::{CandleError, TensorScatter};
 
-/// A tensor as its storage, its first byte there, and its layout.
+/// A tensor with its storage, the offset of its first byte, and its layout.
 #[derive(Clone, Debug)]
 pub(super) struct TensorView {
     pub(super) storage: usize,
-    /// Bytes before its first element.
+    /// The number of bytes before its first element.
     pub(super) begin: usize,
     pub(super) typed_layout: TypedLayout,
 }
@@ -44,8 +45,8 @@ impl TensorView {
     }
 }
 
-/// Returns the strides, with dense ones along dimensions of 1. Such a stride moves nothing, but a transposed projection and
-/// the result of rotary embedding have different ones.
+/// Returns the strides, with dense strides for dimensions of 1. Such strides have no effect, but they differ
+/// between the results of a transposed projection and of rotary embedding.
 fn strides(layout: &Layout) -> Vec<usize> {
     let mut dense_stride = 1_usize;
     let sizes = layout.dims().iter().zip(layout.stride()).rev();
@@ -63,14 +64,14 @@ fn strides(layout: &Layout) -> Vec<usize> {
 #[derive(Debug)]
 pub(super) struct Launch {
     typed_layouts: [TypedLayout; 2],
-    /// Their indices in the call.
+    /// The indices of the caches in the call.
     members: Vec<usize>,
     prepared: Prepared,
-    /// The write for tensors at the last addresses.
+    /// The write that was prepared for the last addresses.
     prepared_for: Option<(Vec<BufferPair>, Arc<DeviceWrite>)>,
 }
 
-/// Returns as few launches as caches and updates allow.
+/// Returns the smallest number of launches that caches and updates allow.
 pub(super) fn launches(
     scatter: &TensorScatter,
     caches: &[TensorView],
@@ -109,7 +110,7 @@ impl Launch {
         })
     }
 
-    /// Returns the write for the addresses that its tensors have in this call.
+    /// Returns the write for the addresses of the tensors in this call.
     pub(super) fn prepared(
         &mut self,
         cuda: &Cuda,

@@ -1,4 +1,4 @@
-//! The writes of a writer, which determine the error that a status reports.
+//! A log of writes, which determines the error that a status reports.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kvscatter_cuda::{CudaError, DeviceCallIndices, DeviceStatus, DeviceWrite, St
 use super::launch::TensorView;
 use crate::CandleError;
 
-/// A write whose launches are all prepared.
+/// A write with all its prepared launches.
 #[derive(Debug)]
 pub(super) struct Launched {
     /// The shapes of the updates.
@@ -27,12 +27,14 @@ impl Launched {
         Self { shapes: updates.iter().map(TensorView::shape).cloned().collect(), writes, lists }
     }
 
-    /// Whether a bad position is the same error in this write as in another one of the same caches.
+    /// Returns whether a bad position gives the same error in this write as in another one of the same
+    /// caches.
     fn has_same_errors_as(&self, other: &Self) -> bool {
         self.shapes == other.shapes && !self.needs_lengths() && !other.needs_lengths()
     }
 
-    /// Whether the length of a sample is part of its error. A bad sample of one row was to be written, so its length is 1.
+    /// Returns whether the length of a sample is part of its error. A bad sample of one row had a row to write, so
+    /// its length is always 1.
     fn needs_lengths(&self) -> bool {
         let lengths = self.lists.iter().any(|(argument, _)| *argument == Argument::Lengths);
         lengths && self.writes.iter().any(|write| write.prepared().device_interface().row_limits().max > 1)
@@ -43,14 +45,15 @@ impl Launched {
 #[derive(Debug, Default)]
 pub(super) struct LaunchLog {
     last: Option<Launched>,
-    /// Whether a bad position is the same error in all of them.
+    /// Whether a bad position gives the same error in all of these writes.
     alike: bool,
-    /// Whether the status was cleared, or was zero, after the last one. Replays of a graph are no writes.
+    /// Whether the status was zero or cleared after the last write. Replays of a graph do not count as
+    /// writes.
     is_clear: bool,
 }
 
 impl LaunchLog {
-    /// Adds a write that is about to be launched.
+    /// Adds a write before it is launched.
     pub(super) fn add(&mut self, launched: Launched) -> &Launched {
         self.alike = match &self.last {
             Some(before) if !self.is_clear => self.alike && before.has_same_errors_as(&launched),
@@ -60,12 +63,12 @@ impl LaunchLog {
         self.last.insert(launched)
     }
 
-    /// Marks the status as clear: no write so far counts in it.
+    /// Marks the status as clear, so that it counts no earlier write.
     pub(super) fn mark_clear(&mut self) {
         self.is_clear = true;
     }
 
-    /// The lists of the last write.
+    /// Returns the lists of the last write.
     pub(super) fn lists(&self) -> impl Iterator<Item = &(Argument, Tensor)> {
         self.last.iter().flat_map(|launched| &launched.lists)
     }
@@ -73,9 +76,9 @@ impl LaunchLog {
     /// Returns the error that a status reports, or `Ok` if the writes do not determine one.
     ///
     /// # Safety
-    /// The 16 bytes of the status, and of each list in `indices` as many values of its width as its length, are memory of
-    /// the current context. `indices` are the lists of [`lists`](Self::lists). Nothing writes to this memory: launches with
-    /// this status have run.
+    /// `indices` must be the lists of [`lists`](Self::lists). The 16 bytes of the status must be memory of
+    /// the current context, and so must the values of each list, as many as its length. All launches with
+    /// this status must have run, so that nothing writes to this memory.
     pub(super) unsafe fn error(
         &self,
         words: StatusWords,
@@ -83,11 +86,12 @@ impl LaunchLog {
         indices: &DeviceCallIndices,
     ) -> Result<(), CandleError> {
         let Some(last) = self.last.as_ref().filter(|_| self.alike) else { return Ok(()) };
-        // In the order of the launches: the first one whose caches the value does not fit has counted it.
+        // The launches are checked in their order. The first launch whose caches the value does not fit has
+        // counted it.
         for write in &last.writes {
             let outcome = if last.needs_lengths() {
-                // SAFETY: the 16 bytes of the status and the values of the lists are memory of the current context, and
-                // launches with this status have run (this function's contract).
+                // SAFETY: the 16 bytes of the status and the values of the lists are memory of the current
+                // context, and all launches with this status have run (this function's contract).
                 unsafe { write.check(status, indices) }
             } else {
                 write.check_words(words)

@@ -1,4 +1,4 @@
-//! Locks on candle's storages, kept while their addresses are used.
+//! Locks on candle's storages, which are held while their addresses are used.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use super::launch::TensorView;
 use crate::CandleError;
 use crate::writer::storage_of;
 
-/// How a tensor's storage is used.
+/// The use of a tensor's storage.
 #[derive(Clone, Copy)]
 pub(super) enum Lock<'a> {
     Read(&'a Tensor),
     Written(&'a Tensor),
 }
 
-/// The storages of a call, by their identity.
+/// The locked storages of a call, by their identity.
 #[derive(Default)]
 pub(super) struct LockedStorages {
     storages: BTreeMap<usize, LockedStorage>,
@@ -48,7 +48,8 @@ impl LockedStorages {
         self.buffer(view).address
     }
 
-    /// Returns a tensor of `i64` or `i32` as a list, if its memory is as large as its shape needs. candle does not check that.
+    /// Returns a tensor of `i64` or `i32` as a list. Checks that its memory is as large as its shape
+    /// requires, which candle does not check.
     pub(super) fn list(&self, argument: Argument, view: &TensorView) -> Result<DeviceList, CandleError> {
         let (DeviceBuffer { address, bytes }, expected) = (self.buffer(view), view.elements());
         let (list, got) = match view.typed_layout.dtype {
@@ -72,8 +73,10 @@ impl LockedStorages {
     }
 }
 
-/// Calls `then` while all storages are locked. They are locked in the order of their addresses, as in candle, so that no two
-/// threads wait for each other. The stream waits for the work of other streams on them.
+/// Calls `then` while all storages are locked.
+///
+/// The storages are locked in the order of their addresses, as in candle, so that threads do not deadlock.
+/// The stream waits for the work of other streams on the storages.
 pub(super) fn with_locked<'a>(
     locks: impl IntoIterator<Item = Lock<'a>>,
     stream: &CudaStream,
@@ -88,7 +91,7 @@ pub(super) fn with_locked<'a>(
     outcome
 }
 
-/// Returns one lock for each storage, for writing if any of its tensors is written.
+/// Returns one lock for each storage. It is for writing if any of the storage's tensors is written.
 fn distinct<'a>(locks: impl IntoIterator<Item = Lock<'a>>) -> Vec<(usize, Lock<'a>)> {
     let mut storages = BTreeMap::new();
     for lock in locks {
@@ -101,7 +104,7 @@ fn distinct<'a>(locks: impl IntoIterator<Item = Lock<'a>>) -> Vec<(usize, Lock<'
     storages.into_iter().collect()
 }
 
-/// The storages that are not locked yet.
+/// A step of the recursion, with the storages that are not locked yet.
 struct Level<'a> {
     rest: &'a [(usize, Lock<'a>)],
     stream: &'a CudaStream,
@@ -110,7 +113,7 @@ struct Level<'a> {
 }
 
 impl Level<'_> {
-    /// Locks the next one, and then the rest.
+    /// Locks the next storage and then the rest.
     fn descend(&self) -> candle_core::Result<()> {
         match self.rest.first() {
             None => {
@@ -153,9 +156,12 @@ impl InplaceOp1 for Level<'_> {
     }
 }
 
-/// Whether the work of two streams on one storage is ordered: by being one stream, or by the events that cudarc keeps for
-/// storages if the contexts of both streams use them. A context whose only stream is that of `Device::new_cuda` neither
-/// waits for events nor records them. A program that orders all work itself may have disabled events.
+/// Returns whether the work of two streams on one storage is ordered.
+///
+/// It is ordered if they are the same stream. It is also ordered by the events that cudarc keeps for
+/// storages, if the contexts of both streams use them. A context whose only stream is that of
+/// `Device::new_cuda` neither waits for events nor records them. A program that orders all work itself may
+/// have disabled events.
 fn are_ordered(ours: &CudaStream, theirs: &CudaStream) -> bool {
     let is_alone = |stream: &CudaStream| {
         stream.context().is_event_tracking() && !stream.context().is_in_multi_stream_mode()
@@ -163,7 +169,7 @@ fn are_ordered(ours: &CudaStream, theirs: &CudaStream) -> bool {
     ours == theirs || (ours.context() == theirs.context() && !is_alone(ours) && !is_alone(theirs))
 }
 
-/// Evaluates an expression with the slice of a storage, of any type.
+/// Evaluates an expression with the slice of a storage of any type.
 macro_rules! with_slice {
     ($storage:expr, $slice:ident => $result:expr) => {{
         use CudaStorageSlice as S;

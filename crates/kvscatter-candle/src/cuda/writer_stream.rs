@@ -1,4 +1,4 @@
-//! The stream that a writer's launches are put on, and the thread that it is used from.
+//! The stream of a writer's launches, and the thread that uses it.
 
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
@@ -8,7 +8,8 @@ use candle_core::cuda::cudarc::driver::CudaStream;
 
 use crate::CandleError;
 
-/// `CU_STREAM_PER_THREAD`, the stream of `Device::new_cuda`: one handle for a separate stream on each thread.
+/// The handle `CU_STREAM_PER_THREAD`, which is the stream of `Device::new_cuda`. It stands for a separate
+/// stream on each thread.
 const PER_THREAD: usize = 2;
 
 /// A stream, and the last thread on which it was used.
@@ -23,8 +24,8 @@ impl WriterStream {
         Self { stream: device.cuda_stream(), thread: thread::current().id() }
     }
 
-    /// Returns the stream for use on this thread, after all work of the writer so far. If that work is on the stream of
-    /// another thread, this waits for the device.
+    /// Returns the stream for use on this thread, after all earlier work of the writer. If that work is on
+    /// the stream of another thread, this waits for the device.
     pub(super) fn current(&mut self) -> Result<Arc<CudaStream>, CandleError> {
         if self.has_moved() {
             self.stream.context().synchronize().map_err(candle_core::Error::wrap)?;
@@ -38,7 +39,8 @@ impl WriterStream {
     }
 }
 
-/// The writer's memory is freed on this thread's stream, and may be in use on that of another thread.
+/// Waits before the writer's memory is freed on this thread's stream, because another thread's stream may
+/// still use it.
 impl Drop for WriterStream {
     fn drop(&mut self) {
         if self.has_moved() {

@@ -5,10 +5,10 @@ use candle_core::{Result, Tensor};
 use super::store::{Store, StoreRequirements};
 use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, write_many};
 
-/// Keys, or values, of one layer: `candle_nn::kv_cache::Cache`.
+/// The keys or the values of one layer, like `candle_nn::kv_cache::Cache`.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// Made by the first append, which tells the shape.
+    /// The slots. The first append creates them, because it determines the shape.
     store: Option<Store>,
     dim: usize,
     current_seq_len: usize,
@@ -17,54 +17,54 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache along dimension `dim`, which grows by `max_seq_len` whenever it is full.
+    /// Creates a cache along dimension `dim`. It grows by `max_seq_len` slots each time it is full.
     #[must_use]
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         Self { store: None, dim, current_seq_len: 0, grow_by: max_seq_len, max_seq_len }
     }
 
-    /// The sequence dimension.
+    /// Returns the sequence dimension.
     #[must_use]
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Tokens in the cache.
+    /// Returns the number of tokens in the cache.
     #[must_use]
     pub fn current_seq_len(&self) -> usize {
         self.current_seq_len
     }
 
-    /// Tokens there is room for.
+    /// Returns the number of tokens that fit.
     #[must_use]
     pub fn max_seq_len(&self) -> usize {
         self.max_seq_len
     }
 
-    /// All slots, those that hold no token yet as well; `None` before the first append.
+    /// Returns all slots, including those without a token, or `None` before the first append.
     #[must_use]
     pub fn all_data(&self) -> &Option<Tensor> {
         Store::as_option(self.store.as_ref())
     }
 
-    /// The tokens in the cache; `None` before the first append.
+    /// Returns the tokens in the cache, or `None` before the first append.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn current_data(&self) -> Result<Option<Tensor>> {
         self.store.as_ref().map(|store| store.tensor().narrow(self.dim, 0, self.current_seq_len)).transpose()
     }
 
-    /// Forgets everything, the memory too.
+    /// Removes all tokens and frees the memory.
     pub fn reset(&mut self) {
         self.current_seq_len = 0;
         self.store = None;
     }
 
-    /// Keeps the first `length` tokens: what speculative decoding needs.
+    /// Keeps the first `length` tokens and drops the others, for example after speculative decoding.
     ///
     /// # Errors
-    /// If there are fewer.
+    /// Returns an error if the cache has fewer tokens.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         self.current_seq_len = shorter(length, self.current_seq_len)?;
         Ok(())
@@ -73,7 +73,7 @@ impl Cache {
     /// Appends tokens.
     ///
     /// # Errors
-    /// A shape, type or device that does not fit; the cache is as it was.
+    /// Returns an error if the shape, type or device of `src` does not fit. The cache is unchanged.
     pub fn append(&mut self, src: &Tensor) -> Result<()> {
         let appended = self.after(src)?;
         let _ = write_many(&mut [self.prepare_write(src, &appended)?])?;
@@ -81,7 +81,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What the cache will be.
+    /// Computes the cache after an append.
     fn after(&self, src: &Tensor) -> std::result::Result<Appended, CandleError> {
         let tokens = tokens(src, self.dim)?;
         if self.grow_by == 0 {
@@ -120,13 +120,13 @@ impl Cache {
 /// A cache after an append.
 #[derive(Debug)]
 struct Appended {
-    /// Where the new tokens go.
+    /// The slot of the first new token.
     start: [usize; 1],
     length: usize,
     capacity: usize,
 }
 
-/// Keys and values of one layer: `candle_nn::kv_cache::KvCache`.
+/// The keys and values of one layer, like `candle_nn::kv_cache::KvCache`.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     k: Cache,
@@ -134,55 +134,55 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// Caches along dimension `dim`, which grow by `max_seq_len` whenever they are full.
+    /// Creates caches along dimension `dim`. They grow by `max_seq_len` slots each time they are full.
     #[must_use]
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         Self { k: Cache::new(dim, max_seq_len), v: Cache::new(dim, max_seq_len) }
     }
 
-    /// The keys' cache.
+    /// Returns the cache of the keys.
     #[must_use]
     pub fn k_cache(&self) -> &Cache {
         &self.k
     }
 
-    /// The values' cache.
+    /// Returns the cache of the values.
     #[must_use]
     pub fn v_cache(&self) -> &Cache {
         &self.v
     }
 
-    /// The keys' cache.
+    /// Returns the cache of the keys.
     pub fn k_cache_mut(&mut self) -> &mut Cache {
         &mut self.k
     }
 
-    /// The values' cache.
+    /// Returns the cache of the values.
     pub fn v_cache_mut(&mut self) -> &mut Cache {
         &mut self.v
     }
 
-    /// The keys; `None` before the first append.
+    /// Returns the keys, or `None` before the first append.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn k(&self) -> Result<Option<Tensor>> {
         self.k.current_data()
     }
 
-    /// The values; `None` before the first append.
+    /// Returns the values, or `None` before the first append.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn v(&self) -> Result<Option<Tensor>> {
         self.v.current_data()
     }
 
-    /// Appends tokens and returns all there are: views of the cache, which a later append does not change unless the
-    /// sequence was truncated or reset before.
+    /// Appends tokens and returns all keys and values as views of the caches. A later append does not change
+    /// these views, unless the sequence was truncated or reset before.
     ///
     /// # Errors
-    /// Shapes, types or devices that do not fit; both caches are as they were.
+    /// Returns an error if a shape, type or device does not fit. Both caches are unchanged.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         let (after_k, after_v) = (self.k.after(k)?, self.v.after(v)?);
         let _ = write_many(&mut [self.k.prepare_write(k, &after_k)?, self.v.prepare_write(v, &after_v)?])?;
@@ -195,35 +195,35 @@ impl KvCache {
         Ok((of(&self.k, k)?, of(&self.v, v)?))
     }
 
-    /// Tokens in the cache.
+    /// Returns the number of tokens in the cache.
     #[must_use]
     pub fn current_seq_len(&self) -> usize {
         self.k.current_seq_len()
     }
 
-    /// Keeps the first `length` tokens: what speculative decoding needs.
+    /// Keeps the first `length` tokens and drops the others, for example after speculative decoding.
     ///
     /// # Errors
-    /// If there are fewer; both caches are as they were.
+    /// Returns an error if the cache has fewer tokens. Both caches are unchanged.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         shorter(length, self.v.current_seq_len)?;
         self.k.truncate(length)?;
         self.v.truncate(length)
     }
 
-    /// Forgets everything, the memory too.
+    /// Removes all tokens and frees the memory.
     pub fn reset(&mut self) {
         self.k.reset();
         self.v.reset();
     }
 }
 
-/// Tokens of an update.
+/// Returns the number of tokens of an update.
 pub(super) fn tokens(update: &Tensor, dim: usize) -> std::result::Result<usize, CandleError> {
     update.dims().get(dim).copied().ok_or(CandleError::Dim { dim, rank: update.rank() })
 }
 
-/// A length that a sequence can be cut to.
+/// Checks that a sequence can be truncated to `length`.
 pub(super) fn shorter(length: usize, current: usize) -> std::result::Result<usize, CandleError> {
     if length <= current { Ok(length) } else { Err(CandleError::Longer { length, current }) }
 }

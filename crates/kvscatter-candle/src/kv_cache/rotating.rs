@@ -1,4 +1,4 @@
-//! Rings: caches that forget the oldest tokens.
+//! Ring caches, which overwrite the oldest tokens.
 
 use std::ops::Range;
 
@@ -9,60 +9,60 @@ use super::growing::{shorter, tokens};
 use super::store::{Store, StoreRequirements};
 use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, write_many};
 
-/// Keys, or values, of one layer: `candle_nn::kv_cache::RotatingCache`.
+/// The keys or the values of one layer, like `candle_nn::kv_cache::RotatingCache`.
 #[derive(Clone, Debug)]
 pub struct RotatingCache {
-    /// Made by the first append, which tells the shape.
+    /// The slots. The first append creates them, because it determines the shape.
     store: Option<Store>,
     dim: usize,
-    /// The slot that is written next.
+    /// The next slot to write.
     offset: usize,
-    /// Tokens seen so far, which may be more than there are slots.
+    /// The number of tokens appended so far, which may exceed the number of slots.
     current_seq_len: usize,
     max_seq_len: usize,
 }
 
 impl RotatingCache {
-    /// A ring of `max_seq_len` slots along dimension `dim`.
+    /// Creates a ring of `max_seq_len` slots along dimension `dim`.
     #[must_use]
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         Self { store: None, dim, offset: 0, current_seq_len: 0, max_seq_len }
     }
 
-    /// The slot that is written next.
+    /// Returns the next slot to write.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// The sequence dimension.
+    /// Returns the sequence dimension.
     #[must_use]
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Tokens seen so far, also those that the ring has forgotten.
+    /// Returns the number of tokens appended so far, including those that were overwritten.
     #[must_use]
     pub fn current_seq_len(&self) -> usize {
         self.current_seq_len
     }
 
-    /// Slots of the ring.
+    /// Returns the number of slots.
     #[must_use]
     pub fn max_seq_len(&self) -> usize {
         self.max_seq_len
     }
 
-    /// All slots; `None` before the first append.
+    /// Returns all slots, or `None` before the first append.
     #[must_use]
     pub fn all_data(&self) -> &Option<Tensor> {
         Store::as_option(self.store.as_ref())
     }
 
-    /// The slots that hold tokens, in the order of the slots; `None` before the first append.
+    /// Returns the slots that contain tokens, in the order of the slots, or `None` before the first append.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn current_data(&self) -> Result<Option<Tensor>> {
         let used = |store: &Store| match self.used_slots() {
             all if all == self.max_seq_len => Ok(store.tensor().clone()),
@@ -71,15 +71,15 @@ impl RotatingCache {
         self.store.as_ref().map(used).transpose()
     }
 
-    /// Forgets everything, the memory too.
+    /// Removes all tokens and frees the memory.
     pub fn reset(&mut self) {
         *self = Self::new(self.dim, self.max_seq_len);
     }
 
-    /// Keeps the first `length` tokens: what speculative decoding needs.
+    /// Keeps the first `length` tokens and drops the others, for example after speculative decoding.
     ///
     /// # Errors
-    /// If there are fewer, or the ring has wrapped and lost the oldest tokens.
+    /// Returns an error if there are fewer tokens, or if the ring has wrapped and lost the oldest tokens.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         self.check_truncate(length)?;
         if length < self.current_seq_len {
@@ -93,18 +93,18 @@ impl RotatingCache {
         truncated_ring(length, self.current_seq_len, self.max_seq_len).map(drop)
     }
 
-    /// Appends tokens, and returns what they attend to: the ring, or the update itself where that is as long as the
-    /// ring.
+    /// Appends tokens and returns the tensor that they attend to. This is the ring, or the update itself if
+    /// the update is at least as long as the ring.
     ///
     /// # Errors
-    /// A shape, type or device that does not fit; the cache is as it was.
+    /// Returns an error if the shape, type or device of `src` does not fit. The cache is unchanged.
     pub fn append(&mut self, src: &Tensor) -> Result<Tensor> {
         let after = self.after(src)?;
         let _ = write_many(&mut [self.prepare_write(src, &after)?])?;
         self.commit(src, &after)
     }
 
-    /// What the ring will be.
+    /// Computes the ring after an append.
     fn after(&self, src: &Tensor) -> std::result::Result<Appended, CandleError> {
         let tokens = tokens(src, self.dim)?;
         if self.max_seq_len == 0 {
@@ -116,7 +116,7 @@ impl RotatingCache {
         let first = if fills { 0 } else { self.offset };
         let written = tokens.min(self.max_seq_len);
         let rows = fills.then_some(tokens.saturating_sub(written)..tokens);
-        // Both are at most the slots of a tensor.
+        // `first` and `written` are at most the number of slots of a tensor.
         let offset = first.saturating_add(written) % self.max_seq_len;
         Ok(Appended { start: [first], rows, offset, length, fills })
     }
@@ -144,19 +144,20 @@ impl RotatingCache {
         }
     }
 
-    /// Slots that hold tokens.
+    /// Returns the number of slots that contain tokens.
     fn used_slots(&self) -> usize {
         self.current_seq_len.min(self.max_seq_len)
     }
 
-    /// The position in the sequence of every token that `append` of `seq_len` tokens will return, in that order.
+    /// Returns the position in the sequence of every token that an `append` of `seq_len` tokens will return,
+    /// in that order.
     #[must_use]
     pub fn positions(&self, seq_len: usize) -> Vec<usize> {
         let length = self.current_seq_len.saturating_add(seq_len);
         if seq_len >= self.max_seq_len {
             return (self.current_seq_len..length).collect();
         }
-        // The last token lies in the slot before the one that is written next.
+        // The last token is in the slot before the next one to write.
         let next = self.offset.saturating_add(seq_len) % self.max_seq_len;
         let age = |slot: usize| match next.checked_sub(slot.saturating_add(1)) {
             Some(age) => age,
@@ -166,11 +167,13 @@ impl RotatingCache {
         (0..slots).map(|slot| length.saturating_sub(age(slot).saturating_add(1))).collect()
     }
 
-    /// The mask for `seq_len` tokens and what `append` of them will return: `u8`, `[seq_len, returned]`, 1 where a
-    /// token must not look. `None` for a single token, which sees everything.
+    /// Returns the mask for `seq_len` tokens and the tensor that their `append` will return.
+    ///
+    /// The mask is of `u8` and shape `[seq_len, returned]`, and is 1 where a token must not attend. A single
+    /// token needs no mask, so the result is `None`.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn attn_mask(&self, seq_len: usize, device: &Device) -> Result<Option<Tensor>> {
         if seq_len == 1 {
             return Ok(None);
@@ -186,7 +189,8 @@ impl RotatingCache {
     }
 }
 
-/// Returns a length to which a ring can be cut. A ring that has wrapped has lost tokens that a shorter sequence needs.
+/// Checks that a ring can be truncated to `length`. A ring that has wrapped has lost tokens that a shorter
+/// sequence needs.
 pub(super) fn truncated_ring(
     length: usize,
     current: usize,
@@ -202,17 +206,17 @@ pub(super) fn truncated_ring(
 /// A ring after an append.
 #[derive(Debug)]
 struct Appended {
-    /// Where the new tokens go.
+    /// The slot of the first new token.
     start: [usize; 1],
-    /// Which of them go there. `None` means all.
+    /// The rows of the update that are written, or `None` for all rows.
     rows: Option<Range<usize>>,
     offset: usize,
     length: usize,
-    /// Whether they take every slot.
+    /// Whether the new tokens fill every slot.
     fills: bool,
 }
 
-/// Keys and values of one layer: `candle_nn::kv_cache::RotatingKvCache`.
+/// The keys and values of one layer, like `candle_nn::kv_cache::RotatingKvCache`.
 #[derive(Clone, Debug)]
 pub struct RotatingKvCache {
     k: RotatingCache,
@@ -220,98 +224,98 @@ pub struct RotatingKvCache {
 }
 
 impl RotatingKvCache {
-    /// Rings of `max_seq_len` slots along dimension `dim`.
+    /// Creates rings of `max_seq_len` slots along dimension `dim`.
     #[must_use]
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         Self { k: RotatingCache::new(dim, max_seq_len), v: RotatingCache::new(dim, max_seq_len) }
     }
 
-    /// The keys' ring.
+    /// Returns the ring of the keys.
     #[must_use]
     pub fn k_cache(&self) -> &RotatingCache {
         &self.k
     }
 
-    /// The values' ring.
+    /// Returns the ring of the values.
     #[must_use]
     pub fn v_cache(&self) -> &RotatingCache {
         &self.v
     }
 
-    /// The keys' ring.
+    /// Returns the ring of the keys.
     pub fn k_cache_mut(&mut self) -> &mut RotatingCache {
         &mut self.k
     }
 
-    /// The values' ring.
+    /// Returns the ring of the values.
     pub fn v_cache_mut(&mut self) -> &mut RotatingCache {
         &mut self.v
     }
 
-    /// The keys, in the order of the slots; `None` before the first append.
+    /// Returns the keys in the order of the slots, or `None` before the first append.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn k(&self) -> Result<Option<Tensor>> {
         self.k.current_data()
     }
 
-    /// The values, in the order of the slots; `None` before the first append.
+    /// Returns the values in the order of the slots, or `None` before the first append.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn v(&self) -> Result<Option<Tensor>> {
         self.v.current_data()
     }
 
-    /// Appends tokens, and returns what they attend to: the rings, which later appends write, or the updates themselves
-    /// where those are as long as the ring.
+    /// Appends tokens and returns the tensors that they attend to. These are the rings, which later appends
+    /// change, or the updates themselves if they are at least as long as the ring.
     ///
     /// # Errors
-    /// Shapes, types or devices that do not fit; both rings are as they were.
+    /// Returns an error if a shape, type or device does not fit. Both rings are unchanged.
     pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
         let (after_k, after_v) = (self.k.after(k)?, self.v.after(v)?);
         let _ = write_many(&mut [self.k.prepare_write(k, &after_k)?, self.v.prepare_write(v, &after_v)?])?;
         Ok((self.k.commit(k, &after_k)?, self.v.commit(v, &after_v)?))
     }
 
-    /// The slot that is written next.
+    /// Returns the next slot to write.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.k.offset()
     }
 
-    /// Tokens seen so far, also those that the rings have forgotten.
+    /// Returns the number of tokens appended so far, including those that were overwritten.
     #[must_use]
     pub fn current_seq_len(&self) -> usize {
         self.k.current_seq_len()
     }
 
-    /// See [`RotatingCache::attn_mask`].
+    /// Returns the mask that [`RotatingCache::attn_mask`] describes.
     ///
     /// # Errors
-    /// candle's.
+    /// Returns the errors of candle.
     pub fn attn_mask(&self, seq_len: usize, device: &Device) -> Result<Option<Tensor>> {
         self.k.attn_mask(seq_len, device)
     }
 
-    /// See [`RotatingCache::positions`].
+    /// Returns the positions that [`RotatingCache::positions`] describes.
     #[must_use]
     pub fn positions(&self, seq_len: usize) -> Vec<usize> {
         self.k.positions(seq_len)
     }
 
-    /// Keeps the first `length` tokens.
+    /// Keeps the first `length` tokens and drops the others.
     ///
     /// # Errors
-    /// As [`RotatingCache::truncate`]; both rings are as they were.
+    /// Returns the errors of [`RotatingCache::truncate`]. Both rings are unchanged.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         self.v.check_truncate(length)?;
         self.k.truncate(length)?;
         self.v.truncate(length)
     }
 
-    /// Forgets everything, the memory too.
+    /// Removes all tokens and frees the memory.
     pub fn reset(&mut self) {
         self.k.reset();
         self.v.reset();

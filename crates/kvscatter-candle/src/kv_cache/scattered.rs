@@ -1,4 +1,4 @@
-//! Rings of many sequences, each at its own position.
+//! Ring caches of many sequences, each at its own position.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use super::rotating::truncated_ring;
 use super::store::Store;
 use crate::{CandleError, TensorScatter, WriteAt, write_many};
 
-/// Slots of `[batch, heads, context, head size]`.
+/// The dimension of the slots in `[batch, heads, context, head size]`.
 const DIM: usize = 2;
 const RING: TensorScatter = TensorScatter::new().mode(Mode::Circular);
 
-/// Where the tokens of one step go, and what they attend to: `candle_nn::kv_cache::IndicesAndMask`. It serves every
-/// layer of the step.
+/// The slots of the tokens of one step and their mask, like `candle_nn::kv_cache::IndicesAndMask`. It serves
+/// every layer of the step.
 #[derive(Clone, Debug)]
 pub struct IndicesAndMask {
-    /// Tokens of each sample.
+    /// The number of tokens of each sample.
     seq_len: usize,
-    /// Those that are written: the last ones, as many as there are slots.
+    /// The rows that are written. These are the last ones, at most as many as there are slots.
     rows: Range<usize>,
     starts: Vec<i64>,
     lengths: Vec<i64>,
@@ -28,29 +28,31 @@ pub struct IndicesAndMask {
 }
 
 impl IndicesAndMask {
-    /// 0 where a token looks and negative infinity where it does not: `[batch, 1, seq_len, context]` for the slots, or
-    /// `[seq_len, seq_len]` where the step is as long as the context and attends to itself. Samples that are not active
-    /// see everything, so that no row is without a key.
+    /// Returns the mask, which is 0 where a token attends and negative infinity where it does not.
+    ///
+    /// The shape is `[batch, 1, seq_len, context]` for the slots. A step at least as long as the context
+    /// attends to itself, and the shape is `[seq_len, seq_len]`. For inactive samples, no slot is masked, so
+    /// that no row is without a key.
     #[must_use]
     pub fn mask(&self) -> &Tensor {
         &self.mask
     }
 
-    /// The slot of each sample's first token that is written.
+    /// Returns the slot of the first token that is written, for each sample.
     #[must_use]
     pub fn write_indices(&self) -> &[i64] {
         &self.starts
     }
 
-    /// How many tokens of each sample are written: 0 where it is not active.
+    /// Returns the number of tokens that are written for each sample. It is 0 for inactive samples.
     #[must_use]
     pub fn lengths(&self) -> &[i64] {
         &self.lengths
     }
 }
 
-/// Keys and values of one layer: `candle_nn::kv_cache::ScatteredKvCache`, made by
-/// [`ScatteredCacheBuilder::make_cache`].
+/// The keys and values of one layer, like `candle_nn::kv_cache::ScatteredKvCache`.
+/// [`ScatteredCacheBuilder::make_cache`] creates it.
 #[derive(Clone, Debug)]
 pub struct ScatteredKvCache {
     k: Store,
@@ -59,12 +61,12 @@ pub struct ScatteredKvCache {
 }
 
 impl ScatteredKvCache {
-    /// Appends the tokens of one step, and returns what they attend to: the rings, which later steps write, or the
-    /// update itself where that is as long as the context.
+    /// Appends the tokens of one step and returns the tensors that they attend to. These are the rings, which
+    /// later steps change, or the updates themselves if they are at least as long as the context.
     ///
     /// # Errors
-    /// Shapes, types or devices that do not fit, or another number of tokens than `iam` is for; both rings are as they
-    /// were.
+    /// Returns an error if a shape, type or device does not fit, or if `iam` is for another number of tokens.
+    /// Both rings are unchanged.
     pub fn append(&mut self, k: &Tensor, v: &Tensor, iam: &IndicesAndMask) -> Result<(Tensor, Tensor)> {
         for update in [k, v] {
             let got = tokens(update, DIM)?;
@@ -82,34 +84,34 @@ impl ScatteredKvCache {
         Ok((self.k().clone(), self.v().clone()))
     }
 
-    /// All slots of the keys.
+    /// Returns all slots of the keys.
     #[must_use]
     pub fn k(&self) -> &Tensor {
         self.k.tensor()
     }
 
-    /// All slots of the values.
+    /// Returns all slots of the values.
     #[must_use]
     pub fn v(&self) -> &Tensor {
         self.v.tensor()
     }
 }
 
-/// Positions of a batch of sequences: `candle_nn::kv_cache::ScatteredCacheBuilder`.
+/// The positions of a batch of sequences, like `candle_nn::kv_cache::ScatteredCacheBuilder`.
 #[derive(Clone, Debug)]
 pub struct ScatteredCacheBuilder {
     context: usize,
-    /// Tokens each sequence has seen, which may be more than there are slots.
+    /// The number of tokens of each sequence so far, which may exceed the number of slots.
     positions: Vec<usize>,
     dtype: DType,
     device: Device,
 }
 
 impl ScatteredCacheBuilder {
-    /// Sequences without tokens, in rings of `context` slots.
+    /// Creates a batch of empty sequences in rings of `context` slots.
     ///
     /// # Errors
-    /// If `context` is 0.
+    /// Returns an error if `context` is 0.
     pub fn new(batch_size: usize, context: usize, dtype: DType, device: &Device) -> Result<Self> {
         if context == 0 {
             return Err(CandleError::NoRoom.into());
@@ -117,63 +119,66 @@ impl ScatteredCacheBuilder {
         Ok(Self { context, positions: vec![0; batch_size], dtype, device: device.clone() })
     }
 
-    /// Rings of zeros for one layer.
+    /// Creates rings of zeros for one layer.
     ///
     /// # Errors
-    /// candle's; a device that cannot be written.
+    /// Returns the errors of candle, and an error for a device that cannot be written.
     pub fn make_cache(&self, num_heads: usize, head_dim: usize) -> Result<ScatteredKvCache> {
         let shape = (self.batch_size(), num_heads, self.context, head_dim);
         let zeros = || Store::of(Tensor::zeros(shape, self.dtype, &self.device)?, RING);
         Ok(ScatteredKvCache { k: zeros()?, v: zeros()?, context: self.context })
     }
 
-    /// Tokens each sequence has seen.
+    /// Returns the number of tokens of each sequence so far.
     #[must_use]
     pub fn positions(&self) -> &[usize] {
         &self.positions
     }
 
-    /// Begins all sequences anew.
+    /// Restarts all sequences at position 0.
     pub fn reset(&mut self) {
         self.positions.fill(0);
     }
 
-    /// Sequences.
+    /// Returns the number of sequences.
     #[must_use]
     pub fn batch_size(&self) -> usize {
         self.positions.len()
     }
 
-    /// Begins one sequence anew.
+    /// Restarts one sequence at position 0.
     ///
     /// # Panics
-    /// If there is no such sequence, as in candle-nn.
+    /// Panics if there is no such sequence, as candle-nn does.
     pub fn reset_batch_index(&mut self, batch_index: usize) {
         self.positions[batch_index] = 0;
     }
 
-    /// Keeps the first `length` tokens of one sequence: what speculative decoding needs.
+    /// Keeps the first `length` tokens of one sequence and drops the others, for example after speculative
+    /// decoding.
     ///
     /// # Errors
-    /// If there are fewer, or its ring has wrapped and lost the oldest tokens.
+    /// Returns an error if there are fewer tokens, or if the sequence's ring has wrapped and lost the oldest
+    /// tokens.
     ///
     /// # Panics
-    /// If there is no such sequence.
+    /// Panics if there is no such sequence.
     pub fn truncate_batch_index(&mut self, batch_index: usize, length: usize) -> Result<()> {
         self.positions[batch_index] = truncated_ring(length, self.positions[batch_index], self.context)?;
         Ok(())
     }
 
-    /// The device of caches and masks.
+    /// Returns the device of caches and masks.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Moves every active sequence on by `seq_len` tokens, and returns where these go and what they attend to.
+    /// Advances every active sequence by `seq_len` tokens, and returns their slots and their mask.
     ///
     /// # Errors
-    /// If `batch_mask` does not have one entry per sequence; no position has moved then.
+    /// Returns an error if `batch_mask` does not have one entry for each sequence. No position has changed
+    /// then.
     pub fn indices_and_mask(&mut self, seq_len: usize, batch_mask: &[bool]) -> Result<IndicesAndMask> {
         let (got, expected) = (batch_mask.len(), self.batch_size());
         if got != expected {
@@ -200,12 +205,12 @@ impl ScatteredCacheBuilder {
         Ok(IndicesAndMask { seq_len, rows: left_out..seq_len, starts, lengths, mask })
     }
 
-    /// The slot that a sequence writes next.
+    /// Returns the next slot that a sequence writes.
     fn next_slot(&self, sample: usize) -> usize {
         self.positions[sample] % self.context
     }
 
-    /// The lengths of the active sequences after a step.
+    /// Returns the lengths of the active sequences after a step.
     fn ends(
         &self,
         tokens: usize,
@@ -219,7 +224,8 @@ impl ScatteredCacheBuilder {
         self.positions.iter().zip(batch_mask).map(end).collect()
     }
 
-    /// A step shorter than the context attends to the slots, as they will be after it.
+    /// Returns the mask of a step that is shorter than the context. Its tokens attend to the slots as they
+    /// are after the step.
     fn mask_of_slots(&self, seq_len: usize, batch_mask: &[bool]) -> Result<Tensor> {
         let mut mask = Vec::with_capacity(self.batch_size() * seq_len * self.context);
         for (sample, &active) in batch_mask.iter().enumerate() {
@@ -235,9 +241,9 @@ impl ScatteredCacheBuilder {
         Tensor::from_vec(mask, shape, &self.device)?.to_dtype(self.dtype)
     }
 
-    /// The position of the token that a slot holds after a step, if it holds one.
+    /// Returns the position of the token in a slot after a step, or `None` if the slot is empty.
     fn position_after(&self, slot: usize, first: usize, length: usize, seq_len: usize) -> Option<usize> {
-        // Slots from the one that is written first have the new tokens, and then the oldest ones.
+        // From the first written slot on, the slots contain the new tokens and then the oldest ones.
         let distance = (slot + self.context - first) % self.context;
         if distance < seq_len {
             Some(length + distance)
@@ -246,7 +252,8 @@ impl ScatteredCacheBuilder {
         }
     }
 
-    /// A longer one attends to itself alone, each token to the last `context`.
+    /// Returns the mask of a step that is at least as long as the context. Each token attends to the last
+    /// `context` tokens of the step.
     fn mask_of_itself(&self, seq_len: usize) -> Result<Tensor> {
         let context = self.context;
         let cell = move |query: usize, key: usize| {

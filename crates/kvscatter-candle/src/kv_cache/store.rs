@@ -1,4 +1,4 @@
-//! The tensor of a cache, shared with clones until one of them writes.
+//! The tensor of a cache, which clones share until one of them is written.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::{CacheWrite, CandleError, TensorScatter, WriteAt, Writer};
 /// The slots of a cache.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
-    /// Never `None`: caches return a reference to it in this form.
+    /// Never `None`. It is an option because the caches return a reference to an `Option<Tensor>`.
     tensor: Option<Tensor>,
     writer: Writer,
-    /// Shared by all clones. A store may write while it has the only reference.
+    /// A reference that all clones share. A store may write while it has the only reference.
     sole: Arc<()>,
 }
 
-/// What an append needs.
+/// The requirements of an append.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreRequirements {
     pub(super) scatter: TensorScatter,
     /// The sequence dimension.
     pub(super) dim: usize,
-    /// Slots.
+    /// The number of slots.
     pub(super) capacity: usize,
-    /// Slots, from the first, whose contents must survive.
+    /// The number of slots, from the first, whose contents must be kept.
     pub(super) kept: usize,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct StoreRequirements {
 pub(super) static NO_TENSOR: Option<Tensor> = None;
 
 impl Store {
-    /// Slots of zeros.
+    /// Creates slots of zeros.
     pub(super) fn zeros(
         shape: impl Into<Shape>,
         dtype: DType,
@@ -45,7 +45,7 @@ impl Store {
         Self::of(Tensor::zeros(shape, dtype, like.device())?, needs.scatter)
     }
 
-    /// Takes a tensor that nothing else writes.
+    /// Creates a store from a tensor that nothing else writes.
     pub(super) fn of(tensor: Tensor, scatter: TensorScatter) -> Result<Self, CandleError> {
         let writer = Writer::new(scatter, &tensor)?;
         Ok(Self { tensor: Some(tensor), writer, sole: Arc::new(()) })
@@ -55,7 +55,8 @@ impl Store {
         self.writer.cache()
     }
 
-    /// The answer holds during a write, which has the store exclusively, since a clone is made from the store.
+    /// Returns whether no clone shares the slots. This does not change during a write, which borrows the
+    /// store exclusively, because cloning would have to borrow the store.
     fn is_sole(&self) -> bool {
         Arc::strong_count(&self.sole) == 1
     }
@@ -76,8 +77,8 @@ impl Store {
         CacheWrite { writer: &mut self.writer, update, at }
     }
 
-    /// A store that no clone shares and that has the slots; if another one is needed, what is kept is copied there.
-    /// What the cache holds is the same before and after, also on an error.
+    /// Returns a store with the required slots that no clone shares. If another tensor is needed, the kept
+    /// slots are copied to it. The contents of the cache are unchanged, even after an error.
     pub(super) fn with_room<'s>(
         store: &'s mut Option<Self>,
         needs: &StoreRequirements,
@@ -101,7 +102,7 @@ impl Store {
         }
     }
 
-    /// Other slots with the same contents.
+    /// Returns new slots with the same contents.
     fn reallocated(
         last: Option<&Self>,
         needs: &StoreRequirements,
@@ -137,7 +138,7 @@ impl Store {
     }
 }
 
-/// Whether two shapes differ in this dimension alone, or not at all.
+/// Returns whether two shapes are equal in all other dimensions.
 fn differs_in(dim: usize, one: &Tensor, other: &Tensor) -> bool {
     let pairs = one.dims().iter().zip(other.dims()).enumerate();
     one.rank() == other.rank() && pairs.into_iter().all(|(index, (one, other))| index == dim || one == other)

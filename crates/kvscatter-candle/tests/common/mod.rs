@@ -1,16 +1,17 @@
-//! Tensors of numbers that are all different, and views of them.
+//! Tensors of different numbers, and views of them.
 
 use candle_core::{Device, Tensor};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::size;
 
-/// Every element different.
+/// Returns a tensor in which every element is different.
 pub(crate) fn numbered(shape: &[usize], first: u32) -> Tensor {
     let end = first + size(shape) as u32;
     Tensor::arange(first, end, &Device::Cpu).unwrap().reshape(shape).unwrap()
 }
 
-/// A view of this shape, somewhere in a larger storage, its dimensions in any order; and the storage.
+/// Returns a view of this shape and its storage. The view begins anywhere in the larger storage, with its
+/// dimensions in any order.
 pub(crate) fn view(random: &mut Random, shape: &[usize], first: u32) -> (Tensor, Tensor) {
     let mut order: Vec<usize> = (0..shape.len()).collect();
     for place in (1..order.len()).rev() {
@@ -30,7 +31,7 @@ pub(crate) fn view(random: &mut Random, shape: &[usize], first: u32) -> (Tensor,
 
 pub(crate) fn values(tensor: &Tensor) -> Vec<u32> {
     if tensor.elem_count() == 0 {
-        return Vec::new(); // where candle panics
+        return Vec::new(); // candle panics here
     }
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }

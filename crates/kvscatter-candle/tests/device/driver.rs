@@ -1,20 +1,20 @@
-//! A device, and small caches on it.
+//! A device and small caches on it.
 
 use candle_core::{DType, Device, Tensor};
 use kvscatter_candle::TensorScatter;
 use kvscatter_candle::cuda::CudaWriter;
 
-/// A device with a stream of each thread's own.
+/// Returns a device with a separate stream on each thread.
 pub(crate) fn device() -> Device {
     Device::new_cuda(0).unwrap()
 }
 
-/// Two small caches, `[2, 1, 4, 2]`, of zeros.
+/// Returns two small caches of zeros, `[2, 1, 4, 2]`.
 pub(crate) fn caches(device: &Device) -> [Tensor; 2] {
     [(); 2].map(|()| Tensor::zeros((2, 1, 4, 2), DType::F32, device).unwrap())
 }
 
-/// One row for each sample of such a cache, all of this value.
+/// Returns one row for each sample of such a cache, in which every element is `value`.
 pub(crate) fn row(device: &Device, value: f32) -> Tensor {
     Tensor::from_vec(vec![value; 4], (2, 1, 1, 2), device).unwrap()
 }
@@ -27,17 +27,17 @@ pub(crate) fn writer(caches: &[Tensor]) -> CudaWriter {
     CudaWriter::new(TensorScatter::new(), &caches.iter().collect::<Vec<_>>()).unwrap()
 }
 
-/// The slots of each sample: the first element of each row of two.
+/// Returns the slots of each sample, as the first element of each row of two.
 pub(crate) fn slots(cache: &Tensor) -> Vec<f32> {
     cache.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().step_by(2).collect()
 }
 
-/// All elements of a dense tensor.
+/// Returns all elements of a dense tensor.
 pub(crate) fn all(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// What keeps a host waiting, or may.
+/// The functions of the driver that wait, or may wait, on the host.
 pub(crate) const WAITS: [&str; 9] = [
     "cuCtxSynchronize",
     "cuStreamSynchronize",

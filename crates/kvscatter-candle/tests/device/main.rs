@@ -1,4 +1,4 @@
-//! The writer on the device of `libcuda.so.1`, which is the simulated driver or NVIDIA's.
+//! Tests of the writer on the device of `libcuda.so.1`, which is the simulated driver or NVIDIA's.
 #![cfg(test)]
 
 mod calls;

@@ -1,4 +1,4 @@
-//! What is refused before anything is launched.
+//! Errors before anything is launched.
 
 use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;

@@ -6,7 +6,7 @@ use kvscatter_candle::{CandleError, TensorScatter};
 
 use crate::driver::{caches, device, list, row, slots, writer};
 
-/// The CPU's error for one row at these positions.
+/// Returns the CPU's error for one row at these positions.
 fn on_the_cpu(starts: &[i64], lengths: Option<&[i64]>) -> kvscatter::Error {
     on_the_cpu_with(&row(&Device::Cpu, 0.), starts, lengths)
 }
@@ -25,7 +25,7 @@ fn on_the_cpu_with(update: &Tensor, starts: &[i64], lengths: Option<&[i64]>) -> 
     }
 }
 
-/// Two rows for each sample.
+/// Returns two rows for each sample.
 fn rows(device: &Device) -> Tensor {
     Tensor::zeros((2, 1, 2, 2), DType::F32, device).unwrap()
 }
@@ -37,7 +37,8 @@ fn write_error(checked: Result<(), CandleError>) -> kvscatter::Error {
     }
 }
 
-/// What is left where writes differ in what belongs to the error: whose the first bad position is, and its value.
+/// Returns the count, the sample and the value of an error without the rows. The writes differ in their rows
+/// or lengths.
 fn first_bad(checked: Result<(), CandleError>) -> (u32, Option<usize>, i64) {
     match checked {
         Err(CandleError::Cuda(kvscatter_cuda::CudaError::BadIndices { bad_samples, first })) => {
@@ -124,7 +125,7 @@ fn caches_of_different_sizes_are_told_apart() {
     let [small, _] = caches(&device).map(|cache| cache.narrow(2, 0, 3).unwrap());
     let mut writer = writer(&[large.clone(), small.clone()]);
     let update = row(&device, 1.);
-    // It fits into the large one.
+    // The row fits into the large cache.
     writer.write(&[&update, &update], &list(&device, &[0, 3])).unwrap();
     assert_eq!(slots(&large), [1., 0., 0., 0., 0., 0., 0., 1.]);
     match write_error(writer.check()) {
@@ -151,7 +152,7 @@ fn what_was_found_outlives_a_write_that_is_refused() {
     let mut writer = writer(&[cache]);
     writer.write(&[&update], &list(&device, &[4, 1])).unwrap();
     let expected = on_the_cpu(&[4, 1], None);
-    // By what the launch needs, by the kernels' loops, and by the shapes.
+    // The errors are of the launch's requirements, of the kernels' loops, and of the shapes.
     let turned = update.permute([0, 5, 4, 3, 2, 1, 6, 7]).unwrap();
     let short = update.narrow(7, 0, 1).unwrap();
     for (update, starts) in [(&update, &[0, 0, 0][..]), (&turned, &[0, 0]), (&short, &[0, 0])] {
@@ -164,7 +165,7 @@ fn what_was_found_outlives_a_write_that_is_refused() {
 fn rows_of_another_write_are_never_in_the_error() {
     let device = device();
     let (mut writer, one, two) = (writer(&caches(&device)), row(&device, 1.), rows(&device));
-    // 9 is too far for one row as well, 3 for two alone.
+    // Position 9 is too large even for one row. Position 3 is too large only for two rows.
     for start in [9, 3] {
         let starts = [start, 0];
         let expected = on_the_cpu_with(&rows(&Device::Cpu), &starts, None);
@@ -206,7 +207,7 @@ fn lengths_of_another_write_are_never_in_the_error() {
             .map_or(DeviceWriteAt::new(&starts), |lengths| DeviceWriteAt::new(&starts).lengths(lengths));
         writer.write(&[update, update], at).unwrap();
     };
-    // A bad row was to be written, for any later lengths.
+    // A bad sample of one row has length 1, for any lengths of later writes.
     write(&mut writer, &one, [4, 0], Some([1, 1]));
     write(&mut writer, &one, [4, 0], Some([0, 1]));
     assert_eq!(write_error(writer.check()), on_the_cpu(&[4, 0], None));

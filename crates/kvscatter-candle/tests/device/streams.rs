@@ -1,4 +1,4 @@
-//! Streams, graphs and threads.
+//! Tests of streams, graphs and threads.
 
 use std::thread;
 
@@ -24,7 +24,8 @@ fn a_write_waits_for_another_stream_to_make_the_update_and_that_stream_for_the_w
     let update = row(&others, 1.);
     let positions = list(&others, &[0, 1]);
     writer.write(&[&update, &update], &positions).unwrap();
-    // Nothing has run so far. The other stream, run first, must not reach the work after the write.
+    // Nothing has run so far. If the other stream runs first, it must not reach its work that follows the
+    // write.
     overwrite(&update, &[7_f32; 4]);
     others.synchronize().unwrap();
     assert_eq!(slots(&caches[0]), [1., 0., 0., 0., 0., 1., 0., 0.]);
@@ -52,7 +53,7 @@ fn a_check_waits_for_a_stream_that_blocks_no_other() {
     writer.check().unwrap();
 }
 
-/// Copies numbers onto a tensor, on its own stream.
+/// Copies numbers into a tensor, on its own stream.
 fn overwrite<T: CudaDType + DeviceRepr + 'static>(tensor: &Tensor, numbers: &[T]) {
     struct Copy<'a, T>(&'a [T]);
     impl<T: CudaDType + DeviceRepr + 'static> InplaceOp1 for Copy<'_, T> {
@@ -93,7 +94,7 @@ fn a_graph_replays_a_write_with_positions_that_change() {
     device.synchronize().unwrap();
     assert_eq!(slots(&caches[0]), [1., 2., 0., 3., 1., 0., 2., 0.]);
     assert_eq!(bad_start(writer.check()), (1, 4));
-    // What a graph replays is found after a `clear` too.
+    // `check` also reports positions of a replay after a `clear`.
     writer.clear().unwrap();
     overwrite(&positions, &[9_i64, 0]);
     graph.launch().unwrap();
@@ -107,7 +108,7 @@ fn bad_start(checked: Result<(), CandleError>) -> (usize, i64) {
     }
 }
 
-/// The caches after a write of a row of these at the positions 0 and 1.
+/// Returns the caches after a write of a row of `value` at the positions 0 and 1.
 fn written(value: f32) -> [f32; 16] {
     let mut expected = [0.; 16];
     for place in [0, 1, 10, 11] {
@@ -177,7 +178,7 @@ fn a_writer_that_moves_to_another_thread_waits_once_for_the_first_ones_stream() 
     for (device, waits) in [(device(), 1), (own_stream(), 0)] {
         let caches = caches(&device);
         let mut writer: CudaWriter = writer(&caches);
-        // All of it is still under way.
+        // No work has finished yet.
         let (update, positions) = (row(&device, 7.), list(&device, &[0, 1]));
         let (update, positions) = thread::spawn(move || {
             let before = calls(&WAITS);
@@ -218,7 +219,7 @@ fn a_writer_may_be_dropped_on_another_thread_while_a_launch_is_under_way() {
     let there = device.clone();
     thread::spawn(move || {
         drop(writer);
-        there.synchronize().unwrap(); // The status is given back here.
+        there.synchronize().unwrap(); // The status is freed here.
     })
     .join()
     .unwrap();

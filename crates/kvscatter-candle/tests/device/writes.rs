@@ -1,4 +1,4 @@
-//! What is written: the same as on the CPU, in whole storages.
+//! Compares whole storages on the device with those that the CPU writes.
 
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{DType, Device, Storage, Tensor};
@@ -13,7 +13,7 @@ use crate::driver::{WAITS, caches, device, list, row, slots, writer};
 
 const LAUNCHES: [&str; 1] = ["cuLaunchKernel"];
 
-/// Two caches and updates for them, on the CPU and on the device.
+/// Two caches with their updates, on the CPU and on the device.
 struct Case {
     scatter: TensorScatter,
     shapes: [[usize; 4]; 2],
@@ -22,7 +22,7 @@ struct Case {
 }
 
 impl Case {
-    /// One position in eight does not fit.
+    /// Returns a case in which one position in eight does not fit.
     fn random(random: &mut Random) -> Self {
         let (circular, axis) = (random.below(2) == 0, random.between(1, 3));
         let mut cache = [(); 4].map(|()| random.between(1, 3));
@@ -46,7 +46,7 @@ impl Case {
         }
     }
 
-    /// What the CPU makes of it, leaving out what does not fit.
+    /// Runs the case on the CPU, skipping samples that do not fit.
     fn on_the_cpu(&self, caches: &[Tensor], updates: &[Tensor]) -> usize {
         let scatter = self.scatter.out_of_range(OutOfRange::SkipSample);
         let mut writers: Vec<_> =
@@ -85,7 +85,7 @@ fn views_of_any_layout_are_written_as_on_the_cpu() {
         let case = Case::random(&mut random);
         let sides = case.shapes.map(|shape| [(); 2].map(|()| view(&mut random, &shape, 1)));
         let narrow = round % 2 == 0 && case.starts.iter().all(|&start| i32::try_from(start).is_ok());
-        // Views keep their layouts, and the storages what surrounds them.
+        // Views keep their layouts, and storages keep the values around the views.
         let [there, update] =
             sides.each_ref().map(|sides| sides.each_ref().map(|(view, _)| view.to_device(&device).unwrap()));
         let fits = case.on_the_device(&device, &there, &update, narrow);
@@ -100,7 +100,7 @@ fn views_of_any_layout_are_written_as_on_the_cpu() {
     assert!((20..200).contains(&refused), "{refused}");
 }
 
-/// All of a tensor's storage, on the CPU.
+/// Returns all of a tensor's storage, on the CPU.
 fn storage(tensor: &Tensor) -> Vec<u32> {
     let there = tensor.to_device(&Device::Cpu).unwrap();
     match &*there.storage_and_layout().0 {
@@ -177,7 +177,7 @@ fn keys_and_values_take_one_launch_and_a_step_waits_for_nothing() {
     let updates = [1., 2., 3., 4.].map(|value| row(&device, value));
     writer.write(&[&updates[0], &updates[1]], &positions).unwrap();
     let before = (calls(&LAUNCHES), calls(&WAITS));
-    // Updates at other addresses.
+    // The updates have other addresses.
     writer.write(&[&updates[2], &updates[3]], &positions).unwrap();
     writer.write(&[&updates[2], &updates[3]], &positions).unwrap();
     assert_eq!((calls(&LAUNCHES), calls(&WAITS)), (before.0.map(|count| count + 2), before.1));
@@ -221,7 +221,7 @@ fn updates_that_lie_otherwise_take_a_launch_of_their_own() {
     let device = device();
     let caches = [(); 2].map(|()| Tensor::zeros((2, 2, 4, 2), DType::F32, &device).unwrap());
     let mut writer = writer(&caches);
-    // Keys as rotary embedding leaves them, values as a projection does.
+    // The keys have the layout that rotary embedding returns, and the values that of a projection.
     let tokens = |rows: usize| {
         let tokens = Tensor::arange(0_f32, 8. * rows as f32, &Device::Cpu).unwrap();
         let tokens = tokens.reshape((2, rows, 2, 2)).unwrap();

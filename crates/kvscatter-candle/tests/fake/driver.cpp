@@ -1,11 +1,12 @@
-// The driver of kvscatter-cuda's tests, with what cudarc calls on candle's behalf as well, and as much of cuBLAS and
-// cuRAND as making a device takes. candle's own kernels are not there: none may be launched.
+// The simulated driver of kvscatter-cuda's tests, with the functions that cudarc calls for candle. It also
+// has the functions of cuBLAS and cuRAND that are needed to create a device. candle's own kernels do not
+// exist here, so none may be launched.
 
 #include "../../../kvscatter-cuda/tests/fake/driver.cpp"
 
 #include <atomic>
 
-// A place in the order of a stream.
+// A point in the order of a stream.
 struct Event {
     Stream* stream = nullptr;
     std::shared_ptr<std::atomic<bool>> is_reached;
@@ -14,7 +15,7 @@ static Handles<Event>& events = *new Handles<Event>;
 
 extern "C" {
 
-// ---- Memory in a stream's order. ----
+// ---- Memory in the order of a stream. ----
 
 int cuMemAllocAsync(Address* at, size_t bytes, void* stream) {
     {
@@ -31,7 +32,7 @@ int cuMemFreeAsync(Address at, void* stream) {
     return enqueue(stream, [=] { return cuMemFree_v2(at); });
 }
 
-// Memory of the host is not locked in these tests: it is copied before this returns.
+// These tests do not lock host memory, so it is copied before this returns.
 int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
     ENTER();
     if (!driver.holds(to, bytes)) return INVALID_VALUE;
@@ -77,7 +78,7 @@ int cuEventRecord(Event* event, void* handle) {
     });
 }
 
-// Does what the other stream has to do up to the event.
+// Runs the work of the other stream up to the event.
 static int reach(const Event& event) {
     std::unique_lock<std::mutex> lock(driver.mutex);
     if (int error = run(event.stream, lock, [&] { return event.is_reached->load(); })) return error;
@@ -100,7 +101,7 @@ int cuStreamIsCapturing(void* handle, int* status) {
     return SUCCESS;
 }
 
-// ---- Libraries that a device holds handles of. ----
+// ---- Libraries for which a device has handles. ----
 
 static int some_library;
 int cublasCreate_v2(void** handle) { return *handle = &some_library, SUCCESS; }
@@ -111,7 +112,7 @@ int curandSetPseudoRandomGeneratorSeed(void*, unsigned long long) { return SUCCE
 int curandSetStream(void*, void*) { return SUCCESS; }
 int curandDestroyGenerator(void*) { return SUCCESS; }
 
-// What candle's code links and these tests do not get to.
+// Functions that candle's code links but these tests never call.
 #define REFUSED(FUNCTION) \
     int FUNCTION(...) { return INVALID_VALUE; }
 REFUSED(cuMemcpyPeerAsync)

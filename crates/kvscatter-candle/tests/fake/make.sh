@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what candle with CUDA is built with and runs on, where there is no CUDA, in the folder named: bin/nvcc, and in
-# lib the driver of the tests under the names of all libraries that candle links.
+# Creates what is needed to build and run candle with CUDA on a machine without CUDA. The named folder gets
+# bin/nvcc, and in lib the simulated driver under the names of all libraries that candle links.
 set -e
 here=$(dirname "$0")
 mkdir -p "$1/bin" "$1/lib"

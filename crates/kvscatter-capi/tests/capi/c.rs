@@ -1,4 +1,5 @@
-//! The functions of the header with statuses as results. Every pointer that they get comes from what a test owns.
+//! The functions of the header, with results instead of statuses. Every pointer that they get points to
+//! memory of a test.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -24,7 +25,7 @@ pub(crate) struct OwnedTensor {
     pub(crate) strides: Option<Vec<i64>>,
 }
 
-/// An operator with its options.
+/// An operator and its options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operator {
     TensorScatter(kvs_tensor_scatter_options),
@@ -32,7 +33,7 @@ pub(crate) enum Operator {
     KvCacheOperation(kvs_kv_cache_operation_options),
 }
 
-/// A handle that is destroyed in the end.
+/// A handle that is destroyed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct PreparedHandle(*mut kvs_prepared);
 
@@ -86,7 +87,7 @@ impl OwnedTensor {
         Self { strides: Some(strides.to_vec()), ..Self::dense(code, shape) }
     }
 
-    /// The tensor with its element `[0, 0, …]` at this address.
+    /// Returns the tensor whose element `[0, 0, …]` has this address.
     pub(crate) fn at<T>(&self, data: *mut T) -> kvs_tensor {
         kvs_tensor {
             struct_size: size_of::<kvs_tensor>(),
@@ -98,7 +99,7 @@ impl OwnedTensor {
         }
     }
 
-    /// The tensor where its data do not matter.
+    /// Returns the tensor for calls that do not use its data.
     pub(crate) fn anywhere(&self) -> kvs_tensor {
         self.at(ptr::null_mut::<u8>())
     }
@@ -108,15 +109,18 @@ impl PreparedHandle {
     pub(crate) fn new(operator: &Operator, cache: &kvs_tensor, update: &kvs_tensor) -> Result<Self, Refused> {
         let mut out = ptr::null_mut();
         let status = match operator {
-            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors'
+            // arrays.
             Operator::TensorScatter(options) => unsafe {
                 kvs_tensor_scatter_prepare(options, cache, update, &mut out)
             },
-            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors'
+            // arrays.
             Operator::KvCacheUpdate(options) => unsafe {
                 kvs_kv_cache_update_prepare(options, cache, update, &mut out)
             },
-            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors' arrays.
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors'
+            // arrays.
             Operator::KvCacheOperation(options) => unsafe {
                 kvs_kv_cache_operation_prepare(options, cache, update, &mut out)
             },
@@ -129,7 +133,7 @@ impl PreparedHandle {
         self.0
     }
 
-    /// Samples left out.
+    /// Returns the number of samples that were skipped.
     pub(crate) fn in_place(
         &self,
         call: &kvs_call,
@@ -137,16 +141,16 @@ impl PreparedHandle {
         update: &kvs_tensor,
     ) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: `call`, `cache`, `update` and `written` are references, the test owns the memory that they point
-        // to, and `self` keeps the handle.
+        // SAFETY: `call`, `cache`, `update` and `written` are references, the test owns the memory that they
+        // point to, and `self` keeps the handle.
         let status = unsafe { kvs_write(self.0, call, cache, update, &mut written) };
         skipped(status, written)
     }
 
     pub(crate) fn write_many(&self, call: &kvs_call, pairs: &[kvs_pair]) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: `call` and `written` are references, `pairs` is a slice, the test owns the memory that they point
-        // to, and `self` keeps the handle.
+        // SAFETY: `call` and `written` are references, `pairs` is a slice, the test owns the memory that they
+        // point to, and `self` keeps the handle.
         let status = unsafe { kvs_write_many(self.0, call, pairs.as_ptr(), pairs.len(), &mut written) };
         skipped(status, written)
     }
@@ -157,8 +161,8 @@ impl PreparedHandle {
         [past, update, present]: [&kvs_tensor; 3],
     ) -> Result<usize, Refused> {
         let mut written = unwritten();
-        // SAFETY: `call`, the tensors and `written` are references, the test owns the memory that they point to, and
-        // `self` keeps the handle.
+        // SAFETY: `call`, the tensors and `written` are references, the test owns the memory that they point
+        // to, and `self` keeps the handle.
         let status = unsafe { kvs_write_present(self.0, call, past, update, present, &mut written) };
         skipped(status, written)
     }
@@ -166,12 +170,12 @@ impl PreparedHandle {
 
 impl Drop for PreparedHandle {
     fn drop(&mut self) {
-        // SAFETY: a prepare function made it, and `drop` is its last use.
+        // SAFETY: a prepare function made the handle, and `drop` is its last use.
         unsafe { kvs_prepared_destroy(self.0) };
     }
 }
 
-/// The status as a result, with the thread's last error.
+/// Converts the status to a result with the thread's last error.
 pub(crate) fn result(status: kvs_status) -> Result<(), Refused> {
     if status == kvs_status_code::KVS_OK as kvs_status {
         return Ok(());
@@ -216,7 +220,8 @@ impl From<kvs_error> for Refused {
 }
 
 fn text(line: *const c_char) -> &'static str {
-    // SAFETY: the library ends its strings with a zero byte; those in errors live as long as the tests read them.
+    // SAFETY: the library ends its strings with a zero byte, and strings in errors live as long as the tests
+    // read them.
     unsafe { CStr::from_ptr(line) }.to_str().expect("messages are UTF-8")
 }
 

@@ -1,4 +1,4 @@
-//! DLPack tensors, by their layout in dlpack.h.
+//! DLPack tensors with the layout of dlpack.h.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -44,8 +44,8 @@ fn described(tensor: &DlTensor) -> Result<kvs_tensor, Refused> {
         shape: ptr::null(),
         strides: ptr::null(),
     };
-    // SAFETY: `tensor` is a reference to a struct with the fields of a `DLTensor`, and `out` a local variable with
-    // its `struct_size` set.
+    // SAFETY: `tensor` is a reference to a struct with the fields of a `DLTensor`, and `out` a local variable
+    // with its `struct_size` set.
     let status = unsafe { kvs_tensor_from_dlpack((&raw const *tensor).cast(), &mut out) };
     assert_eq!(out.rank == 99, status != 0, "an output is set where there is one");
     result(status).map(|()| out)

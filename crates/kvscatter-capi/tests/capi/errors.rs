@@ -1,4 +1,4 @@
-//! Every error: its number, its parts and its words.
+//! Checks the number, the fields and the message of every error.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -12,16 +12,16 @@ use kvscatter_capi::*;
 use crate::c::{KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, Refused, narrow, result, wide};
 use crate::scene::{Scene, ascend, onnx, packed, reversed, tensor_scatter};
 
-/// Shapes and strides that are not the prepared ones.
+/// Shapes and strides that differ from the prepared ones.
 static OTHER_SHAPE: [i64; 3] = [2, 9, 4];
 static OTHER_STRIDES: [i64; 3] = [8, 2, 1];
 
-/// One after the other, in the order of the header.
+/// Returns all errors in the order of the header.
 fn all() -> Vec<Refused> {
     [boundary(), shapes(), indices(), buffers()].concat()
 }
 
-/// What only C can get wrong.
+/// Returns the errors of mistakes that only C permits.
 fn boundary() -> Vec<Refused> {
     let unaligned = |values: *const c_void| values.wrapping_byte_add(1);
     vec![
@@ -49,13 +49,13 @@ fn boundary() -> Vec<Refused> {
     ]
 }
 
-/// What the core finds when shapes are prepared.
+/// Returns the errors that the core reports when it prepares shapes.
 fn shapes() -> Vec<Refused> {
     let strided = |strides: &[i64]| OwnedTensor::strided(KVS_FLOAT32, &[2, 8, 4], strides);
     let axis = |axis| tensor_scatter(|options| options.axis = axis);
     let padded = Scene { operator: Operator::KvCacheUpdate(KV_CACHE_UPDATE), ..packed() };
     let far = 1 << 62;
-    // Five dimensions after the sequence that do not merge with each other.
+    // The five dimensions after the sequence cannot be merged with each other.
     let twisted = (vec![1, 2, 2, 2, 2, 2, 2], [64, 1, 32, 2, 16, 4, 8]);
     vec![
         packed().typed(KVS_INT8).prepare(),
@@ -81,7 +81,7 @@ fn shapes() -> Vec<Refused> {
     ]
 }
 
-/// What the core finds in the indices of a call.
+/// Returns the errors that the core reports for the indices of a call.
 fn indices() -> Vec<Refused> {
     let update_lengths =
         |values: &'static [i32]| packed().called(|call| call.update_lengths = narrow(values));
@@ -101,35 +101,35 @@ fn indices() -> Vec<Refused> {
     ]
 }
 
-/// Errors in the memory of a call.
+/// Returns the errors about the memory of a call.
 fn buffers() -> Vec<Refused> {
     let strings = Scene { cache: onnx().cache, ..onnx() }.typed(KVS_STRING);
     vec![
         onnx().run(|[_, update, _]| update.data = ptr::null_mut()),
-        // Where the one ends, the other begins, and a byte more.
+        // The update begins 4 bytes before the end of the cache.
         onnx().run(|[cache, update, present]| {
             update.data = cache.data.wrapping_byte_add(252);
             present.data = update.data;
         }),
         strings.plan(),
-        // The last 16 bytes of the address space.
+        // The buffer begins in the last 16 bytes of the address space.
         onnx().run(|[cache, ..]| cache.data = ptr::without_provenance_mut(usize::MAX - 15)),
         onnx().run(|[_, update, _]| update.data = ptr::without_provenance_mut(usize::MAX - 15)),
         onnx().functional(|[.., present]| present.data = ptr::without_provenance_mut(usize::MAX - 15)),
-        // The second row of each sample would lie before the first row, which begins at address 8.
+        // The second row of each sample would be before the first row, which begins at address 8.
         reversed().run(|[_, update, _]| update.data = ptr::without_provenance_mut(8)),
         onnx().called(|call| call.write_indices.values = ptr::without_provenance(usize::MAX - 7)).plan(),
         onnx().run(|[_, update, _]| update.shape = ptr::without_provenance(usize::MAX - 7)),
     ]
 }
 
-/// A DLPack tensor of two bytes: a device, an offset and nothing else.
+/// Describes a DLPack tensor of two bytes with a device and an offset, and returns the error.
 fn from_dlpack(device: i32, byte_offset: u64) -> Refused {
     #[repr(C)]
     struct DlTensor(*mut c_void, [i32; 2], i32, [u8; 2], u16, [*const i64; 2], u64);
     let tensor = DlTensor(ptr::null_mut(), [device, 0], 0, [2, 32], 1, [ptr::null(); 2], byte_offset);
     let mut out = onnx().cache.anywhere();
-    // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`; both outlive the call.
+    // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`. Both outlive the call.
     result(unsafe { kvs_tensor_from_dlpack((&raw const tensor).cast(), &mut out) }).unwrap_err()
 }
 
@@ -152,7 +152,7 @@ fn stopped() -> Refused {
     result(unsafe { kvs_for_each_block(prepared.handle(), &call, Some(stop), ptr::null_mut()) }).unwrap_err()
 }
 
-/// Read the snapshot: it is what users read.
+/// Review the snapshot, because users read these messages.
 #[test]
 fn in_numbers_and_words() {
     let or_none = |number: Option<i64>| number.map_or("-".to_owned(), |number| number.to_string());
@@ -165,7 +165,7 @@ fn in_numbers_and_words() {
     insta::assert_snapshot!(lines.collect::<String>());
 }
 
-/// All but the two that no call should ever see.
+/// Every status except the two that no call should return.
 #[test]
 fn every_number_is_reached() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/kvscatter.h");

@@ -1,5 +1,6 @@
-//! What programs in C cannot see of the functions, or not as well: every error in numbers and words, allocations, and
-//! the structs as a C compiler lays them out. The programs in `tests-c` have the oracle's cases, executors and threads.
+//! Tests of what programs in C cannot check, or not as well: every error in numbers and words, allocations,
+//! and the structs as a C compiler lays them out. The programs in `tests-c` test the oracle's cases,
+//! executors and threads.
 
 #[cfg(test)]
 mod allocation;

@@ -1,4 +1,4 @@
-//! What is refused beside the table of errors, and that nothing was written (X1).
+//! Checks refusals that are not in the table of errors, and that a refused call writes nothing (X1).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -9,10 +9,10 @@ use kvscatter_capi::*;
 use crate::c::{CALL, KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, narrow, result};
 use crate::scene::{Scene, ascend, onnx, packed};
 
-/// What makes a pair wrong.
+/// A change that makes a pair wrong.
 type Change = fn(&mut kvs_pair);
 
-/// X1 over many: the last of three pairs is wrong, and the error has its index.
+/// X1 for many pairs. The last of three pairs is wrong, and the error has its index.
 #[test]
 fn one_wrong_pair_stops_all() {
     let Scene { operator, cache, update, call } = onnx();
@@ -37,7 +37,7 @@ fn one_wrong_pair_stops_all() {
     assert_eq!(caches, [[1.0; 64]; 3]);
 }
 
-/// Indices are read while bytes move.
+/// Indices are read while bytes move, so no cache may overlap them.
 #[test]
 fn nothing_that_is_read_may_be_written() {
     let cache = OwnedTensor::dense(KVS_INT64, &[2, 8, 4]);
@@ -60,8 +60,8 @@ fn nothing_that_is_read_may_be_written() {
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
 }
 
-/// Structs and arrays of the call itself that would end outside of the address space are refused without
-/// being read.
+/// Structs and arrays of the call itself are refused without being read if they would end outside the address
+/// space.
 #[test]
 fn what_a_call_points_to_lies_in_the_address_space() {
     let Scene { operator, cache, update, call } = onnx();
@@ -70,21 +70,21 @@ fn what_a_call_points_to_lies_in_the_address_space() {
     let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
     let last = usize::MAX - 7;
     let (handle, none) = (prepared.handle(), ptr::null_mut());
-    // SAFETY: the handle and `call` live; the address of the pairs is refused before anything is read there.
+    // SAFETY: the handle and `call` live. The address of the pairs is refused before anything is read there.
     let pairs = unsafe { kvs_write_many(handle, &call, ptr::without_provenance(last), 1, none) };
     assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: the handle, `call` and `update` live; the address of the cache is refused before anything is read
+    // SAFETY: the handle, `call` and `update` live. The address of the cache is refused before anything is read
     // there.
     let tensor = unsafe { kvs_write(handle, &call, ptr::without_provenance(last), &update, none) };
     assert_eq!(result(tensor).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: the handle, `cache` and `update` live; the address of the call is refused before anything is read
+    // SAFETY: the handle, `cache` and `update` live. The address of the call is refused before anything is read
     // there.
     let call = unsafe { kvs_write(handle, ptr::without_provenance(last), &cache, &update, none) };
     assert_eq!(result(call).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
     assert_eq!(slots, [1.0; 64]);
 }
 
-/// Nor the list of pairs.
+/// No cache may overlap the list of pairs.
 #[test]
 fn pairs_may_not_be_written() {
     let scene = onnx();
@@ -104,7 +104,7 @@ fn pairs_may_not_be_written() {
     assert_eq!(refused.message, "the buffer of past_cache shares memory with pairs");
 }
 
-/// Each operator has its own arguments and no others.
+/// Each operator accepts its own arguments and refuses others.
 #[test]
 fn arguments_of_other_operators_are_refused() {
     type Give = fn(&mut kvs_call);
@@ -129,7 +129,7 @@ fn arguments_of_other_operators_are_refused() {
     }
 }
 
-/// Each operator's tensors have the names of its specification in every error.
+/// In every error, the tensors of an operator have the names of its specification.
 #[test]
 fn tensors_have_the_names_of_their_specification() {
     type Wrong = fn(&mut kvs_tensor);
@@ -142,7 +142,7 @@ fn tensors_have_the_names_of_their_specification() {
     ];
     let padded = || Scene { operator: Operator::KvCacheUpdate(KV_CACHE_UPDATE), ..packed() };
     let operators = [
-        // Calls that nothing is wrong with, and shapes that are: an update that is too long.
+        // Each scene is a valid call with an invalid shape, which is an update that is too long.
         (onnx(), ["past_cache", "update", "present_cache"], onnx().shaped(&[2, 8, 4], &[2, 9, 4])),
         (packed(), ["cache", "update", "output"], padded().shaped(&[2, 3, 8, 4], &[2, 3, 9, 4])),
         (ascend(), ["past", "newKv", "present"], ascend().shaped(&[2, 2, 8, 4], &[2, 9, 2, 2])),

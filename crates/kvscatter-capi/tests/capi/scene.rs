@@ -1,4 +1,4 @@
-//! Calls that nothing is wrong with, to be spoilt.
+//! Valid calls, which tests change to make them invalid.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,7 @@ use crate::c::{
     TENSOR_SCATTER, narrow, wide,
 };
 
-/// A call that nothing is wrong with, until something is changed.
+/// A valid call, until a test changes it.
 pub(crate) struct Scene {
     pub(crate) operator: Operator,
     pub(crate) cache: OwnedTensor,
@@ -18,7 +18,7 @@ pub(crate) struct Scene {
     pub(crate) call: kvs_call,
 }
 
-/// `[2, 8, 4]`, two rows.
+/// A cache `[2, 8, 4]` and an update of two rows.
 pub(crate) fn onnx() -> Scene {
     Scene {
         operator: Operator::TensorScatter(TENSOR_SCATTER),
@@ -28,7 +28,7 @@ pub(crate) fn onnx() -> Scene {
     }
 }
 
-/// With an update that is laid out like no dense one.
+/// A scene with an update that has the layout of no dense tensor.
 pub(crate) fn reversed() -> Scene {
     Scene { update: OwnedTensor::strided(KVS_FLOAT32, &[2, 2, 4], &[8, -4, 1]), ..onnx() }
 }
@@ -39,7 +39,7 @@ pub(crate) fn tensor_scatter(change: impl FnOnce(&mut kvs_tensor_scatter_options
     Scene { operator: Operator::TensorScatter(options), ..onnx() }
 }
 
-/// `[2, 3, 8, 4]`, packed, three tokens.
+/// A cache `[2, 3, 8, 4]` and a packed update of three tokens.
 pub(crate) fn packed() -> Scene {
     let update_form = kvs_update_form::KVS_UPDATE_FORM_PACKED_NHD as i32;
     Scene {
@@ -50,7 +50,7 @@ pub(crate) fn packed() -> Scene {
     }
 }
 
-/// `[2, 2, 8, 4]`, three tokens.
+/// A past `[2, 2, 8, 4]` and an update of three tokens.
 pub(crate) fn ascend() -> Scene {
     Scene {
         operator: Operator::KvCacheOperation(KV_CACHE_OPERATION),
@@ -82,7 +82,7 @@ impl Scene {
         Self { cache: of(self.cache), update: of(self.update), ..self }
     }
 
-    /// What is refused when it is prepared.
+    /// Returns the error of the prepare function.
     pub(crate) fn prepare(&self) -> Refused {
         PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap_err()
     }
@@ -99,7 +99,7 @@ impl Scene {
         })
     }
 
-    /// What is refused in the functional form alone.
+    /// Returns the error of a run in the functional form.
     pub(crate) fn functional(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
         self.refused(change, |prepared, [past, update, present]| {
             prepared.functional(&self.call, [&past, &update, &present]).unwrap_err()
@@ -110,7 +110,7 @@ impl Scene {
         self.run(|_| ())
     }
 
-    /// Runs it on past, update and present in memory of which nothing may change.
+    /// Runs `run` on past, update and present, and checks that no byte of their memory changes.
     fn refused(
         &self,
         change: impl Fn(&mut [kvs_tensor; 3]),
@@ -118,7 +118,7 @@ impl Scene {
     ) -> Refused {
         let prepared =
             PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap();
-        // Enough for every cache here, twice, and every update.
+        // The memory has room for two of any cache here and for every update.
         let memory: Vec<u64> = (0..1024).collect();
         let buffers = RefCell::new(memory.clone());
         let first = buffers.borrow_mut().as_mut_ptr();

@@ -1,4 +1,4 @@
-//! Which strides are the same.
+//! Checks which strides mean the same layout.
 
 use std::ptr;
 
@@ -15,7 +15,8 @@ fn prepared(cache: &OwnedTensor, update: &OwnedTensor) -> PreparedHandle {
         .unwrap()
 }
 
-/// Strides of dimensions of size 1 have no effect, and a dense tensor needs none, so each of these may replace another.
+/// Strides of dimensions of size 1 have no effect, and a dense tensor needs no strides. So each of these
+/// tensors may replace another.
 #[test]
 fn that_lead_nowhere_do_not_matter() {
     let of = |shape: &[i64], strides: &[i64]| OwnedTensor::strided(KVS_INT16, shape, strides);
@@ -33,7 +34,7 @@ fn that_lead_nowhere_do_not_matter() {
     }
 }
 
-/// Nor do those of a tensor without elements.
+/// The strides of a tensor without elements have no effect.
 #[test]
 fn of_nothing_do_not_matter() {
     let of = |strides: &[i64]| OwnedTensor::strided(KVS_INT16, &[2, 4, 0], strides);
@@ -51,7 +52,7 @@ fn of_nothing_do_not_matter() {
     }
 }
 
-/// Dense tensors may not overlap in part, with strides or without; those of a larger tensor may interleave.
+/// Dense tensors may not overlap in part, with or without strides. Parts of a larger tensor may interleave.
 #[test]
 fn tell_caches_that_meet_from_those_that_interleave() {
     let update = OwnedTensor::dense(KVS_INT16, &UPDATE);

@@ -1,4 +1,4 @@
-//! Structs, constants and functions as a C compiler reads them from the header.
+//! Compares structs, constants and functions with the header, as a C compiler reads it.
 
 use std::mem::offset_of;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use kvscatter_capi::*;
 
-/// `_Static_assert`s that a struct has the size of Rust's, and its fields their offsets.
+/// Writes `_Static_assert`s that a struct has its size in Rust and its fields have their offsets.
 macro_rules! assertions {
     ($into:ident, $($name:ident { $($field:ident),* })*) => {$(
         $into.push_str(&format!("SIZE({}, {}, {});\n", stringify!($name), size_of::<$name>(), align_of::<$name>()));
@@ -53,8 +53,8 @@ fn lie_as_the_header_says() {
     assert!(output.status.success(), "{source}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The `struct_size` that programs of the first version set. A struct that grows keeps its number as
-/// `Versioned::MIN_SIZE`; a tensor must not grow, since pairs contain two.
+/// The `struct_size` that programs of the first version set. A struct that grows keeps this number as its
+/// `Versioned::MIN_SIZE`. A tensor must not grow, because pairs contain two tensors.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn stay_as_they_were() {

@@ -4,7 +4,7 @@ use crate::certificate::{
     Certificate, Check, ComparedModel, Crossover, Evidence, Fill, LogitsReference, PeakMemory, Phase,
     SecondOpinion, Timings, Verdict,
 };
-use crate::text::size;
+use kvscatter_text::units;
 
 /// One kind of evidence: its claims, and what it can and cannot show.
 #[derive(Clone, Copy, Debug)]
@@ -225,17 +225,22 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
     if let Some(bytes) = bytes_moved {
         figures.push([
             "read plus written in the caches per step".to_owned(),
-            size(bytes.in_place),
-            format!("batch {}; {} if copied at {} slots", bytes.batch, size(bytes.copied), bytes.capacity),
+            units::bytes(bytes.in_place),
+            format!(
+                "batch {}; {} if copied at {} slots",
+                bytes.batch,
+                units::bytes(bytes.copied),
+                bytes.capacity
+            ),
         ]);
     }
     let peak = |of| peak_memory.iter().find(|peak| peak.of == of && peak.bytes.is_some());
     if let Some(PeakMemory { batch, context, bytes: Some(bytes), .. }) = peak(ComparedModel::Model) {
         let original = peak(ComparedModel::Original).and_then(|peak| peak.bytes);
-        let original = original.map(|bytes| format!("{} with the original, ", size(bytes)));
+        let original = original.map(|bytes| format!("{} with the original, ", units::bytes(bytes)));
         figures.push([
             "peak memory of decoding".to_owned(),
-            size(*bytes),
+            units::bytes(*bytes),
             format!("{}batch {batch}, {context} tokens", original.unwrap_or_default()),
         ]);
     }

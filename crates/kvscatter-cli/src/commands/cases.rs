@@ -25,7 +25,7 @@ use crate::refused::Refused;
 /// The most cases that are written without `--many`.
 const MANY: usize = 100_000;
 /// From this number of cases on, their size and time are printed before most of them are written.
-const ANNOUNCED: usize = 2_000;
+const ANNOUNCED: usize = 1_000;
 /// Cases from which the size and the time of all cases are estimated.
 const SAMPLE: usize = 200;
 
@@ -43,7 +43,7 @@ const MARKED: &str =
 /// They have every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
 /// elements. If the inputs must be refused, there is no output, and refused.json gives the reason.
 ///
-/// All cases are written, or none: after an error or an interruption no file remains. For 2000 cases and more, the size of
+/// All cases are written, or none: after an error or an interruption no file remains. For 1000 cases and more, the size of
 /// all files and the time are estimated after the first 200 and printed on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_certify::text::size;
 use kvscatter_onnx::convert::{self, Converted};
 use kvscatter_onnx::{DataFile, Model};
+use kvscatter_text::units;
 use serde::Serialize;
 
 use super::weights::{self, WeightFileDocument, WeightFiles};
@@ -113,9 +113,9 @@ impl Cost {
             writeln!(
                 output,
                 "\nThe caches take {} a sample: {} of {}.",
-                size(sample),
+                units::bytes(sample),
                 count(slots, "slot"),
-                size(slot)
+                units::bytes(slot)
             )?;
         }
         let ratios: Vec<_> = self

@@ -28,7 +28,9 @@ use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
 pub(crate) use os::{positions, split_at};
-pub(crate) use write::{check_page, write_bytes, write_page, write_tensors};
+#[cfg(feature = "certify")]
+pub(crate) use write::check_page;
+pub(crate) use write::{write_bytes, write_page, write_tensors};
 
 /// Reads a whole tensor.
 ///

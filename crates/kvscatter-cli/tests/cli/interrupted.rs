@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::support::{BINARY, Folder, npy_f32};
+use crate::support::{BINARY, Folder, is_built, npy_f32};
 
 /// Every command that writes files. Each entry has the command line, and a part of the path of the file
 /// during whose write the command is stopped.
@@ -126,7 +126,7 @@ fn leaves_nothing_and_ends_the_command() {
     let Some(library) = stalling() else { return };
     let folder = folder();
     let before = listing(&folder.path(""));
-    for (line, at) in COMMANDS {
+    for (line, at) in COMMANDS.into_iter().filter(|(line, _)| is_built(line)) {
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             let stopped = Stopped::new(&folder, line, at, library);
             assert_ne!(listing(&folder.path("")), before, "{line}: it has begun a file");

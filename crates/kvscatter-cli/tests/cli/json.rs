@@ -1,13 +1,13 @@
 //! `--json`: names from files and arguments keep their value, but cannot command a terminal or turn text
 //! around.
 
-use crate::support::{Folder, npy_f32};
+use crate::support::{Folder, is_built, npy_f32};
 
 /// An override of direction and a C1 control, which terminals take for the beginning of a command.
 const HOSTILE: &str = "\u{202e}\u{9b}2J";
 
 fn misleads(c: char) -> bool {
-    c != '\n' && kvscatter_certify::text::misleads(c)
+    c != '\n' && kvscatter_text::names::misleads(c)
 }
 
 /// Replaces a name in a model by one that is as long and hostile.
@@ -55,6 +55,9 @@ fn every_command_escapes_what_misleads() {
         (apply, vec![&array], &array),
         ("cases --count 1 -o", vec![&"cases\u{2028}".to_owned()], &"cases\u{2028}".to_owned()),
     ] {
+        if !is_built(line) {
+            continue;
+        }
         let mut arguments: Vec<&str> = line.split(' ').collect();
         arguments.extend(last.iter().map(|last| last.as_str()));
         arguments.push("--json");
@@ -99,7 +102,7 @@ fn errors_are_objects() {
             let document: serde_json::Value = serde_json::from_str(text).unwrap();
             assert!(document["error"]["kind"].is_string(), "{line}: {document}");
             assert!(document["error"]["message"].is_string(), "{line}: {document}");
-            format!("$ kvscatter {} --json\n{text}\n", kvscatter_certify::text::one_line(line))
+            format!("$ kvscatter {} --json\n{text}\n", kvscatter_text::names::one_line(line))
         })
         .collect();
     insta::assert_snapshot!(answers.concat());

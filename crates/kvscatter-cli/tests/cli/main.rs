@@ -2,13 +2,16 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test they help")]
 
+#[cfg(feature = "full")]
 mod advice;
 mod apply;
 mod bench;
+#[cfg(feature = "full")]
 mod certify;
 mod convert;
 mod external;
 mod formats;
+#[cfg(feature = "full")]
 mod generate;
 mod help;
 mod hostile;
@@ -16,11 +19,14 @@ mod in_place;
 mod inspect;
 mod interrupted;
 mod json;
+#[cfg(not(feature = "full"))]
+mod light;
 mod lower;
 mod narrow;
 mod outputs;
 mod plan;
 mod run;
+#[cfg(feature = "full")]
 mod run_decoder;
 mod support;
 mod verify;

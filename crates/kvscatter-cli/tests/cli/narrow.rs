@@ -23,16 +23,18 @@ fn every_table_fits() {
     let llama = "testdata/optimum-llama/model.onnx";
     let mobius = "testdata/mobius-llama-static/model.onnx";
     let plan = "plan tensor-scatter --cache 4,8,131072,64 --update 4,8,3,64 --mode circular";
-    let lines = [
+    let mut lines = vec![
         format!("inspect {llama}"),
         format!("inspect {mobius} --target tensorrt"),
         "inspect testdata/genai-llama-gqa/model.onnx".to_owned(),
         "run testdata/onnx-node/test_tensorscatter_circular".to_owned(),
-        format!("run {mobius} --dim batch=2 --dim sequence_len=3"),
         format!("{plan} --write-indices 3,0,131071,7"),
         format!("convert {llama} -o testdata/optimum-llama/out.onnx --max-seq 4096"),
-        format!("certify {mobius} --no-timing --steps 2 --engine tract"),
     ];
+    if cfg!(feature = "full") {
+        lines.push(format!("run {mobius} --dim batch=2 --dim sequence_len=3"));
+        lines.push(format!("certify {mobius} --no-timing --steps 2 --engine tract"));
+    }
     for line in lines {
         let (wide, narrow) = (folder.run(&line), folder.run_in_columns(COLUMNS, &line));
         assert_eq!(wide.code, narrow.code, "{line}: {narrow}");

@@ -250,12 +250,11 @@ fn unknown_folders_are_named() {
 #[test]
 fn many_cases_are_announced() {
     let folder = Folder::new();
-    let answer = folder.run("cases -o cases --count 2000");
+    let answer = folder.run("cases -o cases --count 1000");
     assert_eq!(answer.code, Some(0), "{answer}");
-    assert!(answer.stderr.starts_with("2000 cases take about "), "{answer}");
+    assert!(answer.stderr.starts_with("1000 cases take about "), "{answer}");
     assert!(answer.stderr.ends_with(", estimated from the first 200\n"), "{answer}");
-    folder.run("cases -o json --count 2000 --json").passed();
-    folder.run("cases -o few --count 1999").passed();
+    folder.run("cases -o json --count 1000 --json").passed();
 }
 
 #[test]

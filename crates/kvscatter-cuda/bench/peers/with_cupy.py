@@ -1,6 +1,7 @@
-"""A stand-in for ONNX Runtime's CUDA kernel, which its Python package for CPUs does not hold: that scalar design.
+"""A stand-in for the scalar design of ONNX Runtime's CUDA kernel.
 
-One thread an element, 64-bit divisions, one launch a tensor, and a copy of the past first where it is kept.
+ONNX Runtime's Python package for CPUs does not contain that kernel. The stand-in uses one thread
+for each element, 64-bit divisions, and one launch for each tensor. If a past is kept, it is copied first.
 """
 
 from collections.abc import Callable
@@ -29,14 +30,14 @@ extern "C" __global__ void scatter(unsigned short* present, const unsigned short
 
 
 def ways(memory: Memory) -> list[Way]:
-    """One, on PyTorch's current stream."""
+    """Returns one way, on PyTorch's current stream."""
     if memory.device.type != "cuda":
         raise Absent("no GPU")
     return [Way("scalar kernel, ONNX Runtime's stand-in (CuPy)", Role.PEER, writer(memory))]
 
 
 def writer(memory: Memory) -> Callable[[int], None]:
-    """A launch for each tensor."""
+    """Returns a function that makes a launch for each tensor."""
     case = memory.case
     kernel = cupy.RawKernel(SOURCE, "scatter")
     elements = case.batch * HEADS * case.rows * WIDTH

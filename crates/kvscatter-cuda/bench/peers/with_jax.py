@@ -1,8 +1,8 @@
-"""JAX: dynamic_update_slice into donated arrays, on JAX's own stream and in memory of its own."""
+"""JAX: dynamic_update_slice into donated arrays, on JAX's own stream and in JAX's own memory."""
 
 import os
 
-# Before JAX is imported: memory is taken as it is needed, since PyTorch needs some too.
+# This is set before JAX is imported. JAX then takes memory only as needed, because PyTorch needs some too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -14,14 +14,14 @@ from cases import Case
 from memory import Memory, Tensors
 from way import Absent, Role, Way
 
-# Of the device's memory: a second set of caches has to fit beside PyTorch's.
+# The share of the device's memory for JAX's caches, which must fit next to PyTorch's.
 SHARE = 0.3
 
 Arrays = list[jax.Array]
 
 
 def ways(memory: Memory) -> list[Way]:
-    """One: all tensors in one compiled call."""
+    """Returns one way, which writes all tensors in one compiled call."""
     device = memory.device
     if device.type != jax.default_backend().replace("gpu", "cuda"):
         raise Absent(f"this JAX computes on {jax.default_backend()}")
@@ -35,13 +35,13 @@ def ways(memory: Memory) -> list[Way]:
 
 
 class Donated:
-    """Arrays that each write gives away and gets back; without donation where a past is kept."""
+    """Arrays that each write donates and gets back. If a past is kept, there is no donation."""
 
     def __init__(self, memory: Memory) -> None:
         """Copies everything to JAX."""
         self.memory = memory
         self.case: Case = memory.case
-        # Before they are written: addresses are compared.
+        # The caches before a write, whose addresses are compared.
         self.caches: list[Arrays] = []
         self.pasts = [arrays(tensors) for tensors in memory.pasts]
         self.updates = [arrays(tensors) for tensors in memory.updates]
@@ -50,7 +50,7 @@ class Donated:
         self.start_over()
 
     def way(self) -> Way:
-        """Its own stream, which no CUDA graph of ours sees."""
+        """Returns the way, whose own stream no CUDA graph of ours can capture."""
         return Way(
             "JAX dynamic_update_slice",
             Role.PEER,
@@ -62,7 +62,7 @@ class Donated:
         )
 
     def start_over(self) -> None:
-        """Copies the caches as they are now."""
+        """Copies the current caches."""
         self.caches = [arrays(tensors) for tensors in self.memory.caches]
 
     def write(self, number: int) -> None:
@@ -72,11 +72,11 @@ class Donated:
         self.caches[at.caches] = self.step(given, self.updates[at.update], self.starts[number])
 
     def wait(self) -> None:
-        """For all that was enqueued."""
+        """Waits for all work that was enqueued."""
         jax.block_until_ready(self.caches)
 
     def check_in_place(self) -> None:
-        """Whether a donated array is the one that comes back."""
+        """Checks that a donated array is returned at the same address."""
         at = self.memory.writes[0].caches
         before = [array.unsafe_buffer_pointer() for array in self.caches[at]]
         self.write(0)
@@ -84,7 +84,7 @@ class Donated:
             raise Absent("donated arrays are copied")
 
     def as_tensors(self) -> list[Tensors]:
-        """The same memory as PyTorch's tensors."""
+        """Returns the same memory as PyTorch's tensors."""
         self.wait()
         return [[from_dlpack(array) for array in group] for group in self.caches]
 
@@ -101,7 +101,7 @@ class Donated:
 
 
 def arrays(tensors: Tensors) -> Arrays:
-    """Copies, which JAX may give away."""
+    """Returns copies, which JAX may donate."""
     if tensors[0].is_cuda:
         torch.cuda.synchronize()
     copies = [jnp.copy(jnp.from_dlpack(tensor)) for tensor in tensors]

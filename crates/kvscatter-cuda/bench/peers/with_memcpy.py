@@ -1,4 +1,4 @@
-"""The ceiling: as many bytes in one copy by the driver, to no particular place."""
+"""The ceiling: the driver copies as many bytes in one copy, to other memory."""
 
 import ctypes
 import sys
@@ -13,13 +13,13 @@ DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 def ways(memory: Memory) -> list[Way]:
-    """One, on the current stream: what cudaMemcpyAsync calls."""
+    """Returns one way on the current stream, with the driver function that cudaMemcpyAsync calls."""
     if memory.device.type != "cuda":
         raise Absent("no GPU")
     copy = ctypes.CDLL(DRIVER).cuMemcpyDtoDAsync_v2
     copy.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     size = memory.case.copied_bytes
-    # As much memory takes turns as with the others.
+    # As much memory is used in turn as by the other ways.
     sets = max(2, len(memory.written) if memory.case.is_functional else len(memory.new))
     turns = [torch.empty(2, size, dtype=torch.uint8, device=memory.device).random_() for _ in range(sets)]
     places = [(turn[0].data_ptr(), turn[1].data_ptr()) for turn in turns]

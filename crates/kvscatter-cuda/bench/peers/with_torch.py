@@ -1,7 +1,7 @@
 """PyTorch: index_copy_, index_put_, and both compiled.
 
-Index tensors of the first two are made beforehand, as by a model that makes them once for all its layers; the compiled
-one makes them of the starts.
+The index tensors of the first two are made beforehand, as in a model that makes them once for all its layers.
+The compiled way makes them from the starts.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Into = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 
 
 def ways(memory: Memory) -> list[Way]:
-    """Three, all on the current stream."""
+    """Returns three ways, all on the current stream."""
     return [
         Way("torch index_copy_", Role.PEER, index_copy(memory)),
         Way("torch index_put_", Role.PEER, index_put(memory)),
@@ -25,7 +25,7 @@ def ways(memory: Memory) -> list[Way]:
 
 
 def index_copy(memory: Memory) -> Callable[[int], None]:
-    """Along the sequence, or as rows of one long list where each sample has a start of its own."""
+    """Copies along the sequence. If each sample has another start, it copies into the rows of one long list."""
     case, slots = memory.case, all_slots(memory)
     if not case.is_ragged:
         columns = [row[0].contiguous() for row in slots]
@@ -39,7 +39,7 @@ def index_copy(memory: Memory) -> Callable[[int], None]:
 
 
 def index_put(memory: Memory) -> Callable[[int], None]:
-    """With an index for each of batch, head and slot."""
+    """Puts with an index for each of batch, head and slot."""
     case, slots = memory.case, all_slots(memory)
     sample, head = samples_and_heads(case, slots.device)
     where = [(sample, head, row[:, None, :]) for row in slots]
@@ -47,7 +47,7 @@ def index_put(memory: Memory) -> Callable[[int], None]:
 
 
 def compiled(memory: Memory) -> Callable[[int], None]:
-    """A pair of tensors at a time, as a layer is."""
+    """Writes a pair of tensors at a time, as in a layer."""
     case = memory.case
     sample, head = samples_and_heads(case, memory.device)
 
@@ -65,7 +65,7 @@ def compiled(memory: Memory) -> Callable[[int], None]:
                 present.copy_(old[number])
             into(present, new[number], starts)
 
-    # Every case begins without those of others, of which PyTorch keeps only some.
+    # Every case begins without compiled functions of other cases, because PyTorch keeps only a few.
     torch._dynamo.reset()
     backend = "inductor" if memory.device.type == "cuda" else "eager"
     step = torch.compile(pair, dynamic=False, fullgraph=True, backend=backend)
@@ -84,7 +84,7 @@ def compiled(memory: Memory) -> Callable[[int], None]:
 def each(
     memory: Memory, writer: Callable[[int], Callable[[torch.Tensor, torch.Tensor], object]]
 ) -> Callable[[int], None]:
-    """One tensor after the other, with the writer of the numbered write."""
+    """Writes one tensor after the other, with the writer of the numbered write."""
     caches, pasts, updates = memory.caches, memory.pasts, memory.updates
     writers = [writer(number) for number in range(len(memory.writes))]
 
@@ -99,18 +99,18 @@ def each(
 
 
 def all_slots(memory: Memory) -> torch.Tensor:
-    """`[writes, batch, rows]`."""
+    """Returns the slots, as `[writes, batch, rows]`."""
     return torch.stack(memory.starts)[:, :, None] + torch.arange(memory.case.rows, device=memory.device)
 
 
 def row_numbers(case: Case, slots: torch.Tensor) -> torch.Tensor:
-    """The rows of `[batch * heads * capacity, width]` that slots `[batch, rows]` are: `[batch, heads, rows]`."""
+    """Returns the rows `[batch, heads, rows]` of `[batch * heads * capacity, width]` for slots `[batch, rows]`."""
     sample, head = samples_and_heads(case, slots.device)
     return (sample * HEADS + head) * case.capacity + slots[:, None, :]
 
 
 def samples_and_heads(case: Case, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """`[batch, 1, 1]` and `[1, heads, 1]`."""
+    """Returns the indices of samples and heads, as `[batch, 1, 1]` and `[1, heads, 1]`."""
     return (
         torch.arange(case.batch, device=device)[:, None, None],
         torch.arange(HEADS, device=device)[None, :, None],

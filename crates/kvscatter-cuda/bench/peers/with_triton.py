@@ -12,7 +12,7 @@ from cases import HEADS, WIDTH
 from memory import Memory, Tensors
 from way import Absent, Role, Way
 
-# Rows that a program moves.
+# The maximum of rows that a program moves.
 MOST_ROWS = 16
 
 
@@ -21,14 +21,14 @@ MOST_ROWS = 16
 def move(
     cache, update, starts, rows, capacity, HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """A block of rows into one cache."""
+    """Writes a block of rows into one cache."""
     line = tl.program_id(0)
     start = tl.load(starts + line // HEADS)
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
     lane = tl.arange(0, WIDTH)[None, :]
     old = update + (line.to(tl.int64) * rows + row) * WIDTH + lane
     new = cache + (line.to(tl.int64) * capacity + start + row) * WIDTH + lane
-    # Addresses out of a table are not known to be aligned.
+    # Triton does not know that addresses from a table are aligned.
     moved = tl.load(tl.multiple_of(old, [16, 16]), mask=row < rows)
     tl.store(tl.multiple_of(new, [16, 16]), moved, mask=row < rows)
 
@@ -46,7 +46,7 @@ def pair(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Two caches in place."""
+    """Writes two caches in place."""
     if tl.program_id(2) == 0:
         move(key, new_key, starts, rows, capacity, HEADS, WIDTH, BLOCK)
     else:
@@ -57,7 +57,7 @@ def pair(
 def many(
     caches, updates, starts, rows, capacity, HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Any number of caches in place, by tables of addresses."""
+    """Writes any number of caches in place, with tables of addresses."""
     cache = tl.load(caches + tl.program_id(2)).to(tl.pointer_type(tl.float16))
     update = tl.load(updates + tl.program_id(2)).to(tl.pointer_type(tl.float16))
     move(cache, update, starts, rows, capacity, HEADS, WIDTH, BLOCK)
@@ -75,7 +75,7 @@ def merge(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A block of slots of one present."""
+    """Writes a block of slots of one present."""
     line = tl.program_id(0).to(tl.int64)
     start = tl.load(starts + line // HEADS)
     slot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
@@ -102,7 +102,7 @@ def merge_pair(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Two presents in one pass."""
+    """Writes two presents in one pass."""
     if tl.program_id(2) == 0:
         merge(key, past_key, new_key, starts, rows, capacity, HEADS, WIDTH, BLOCK)
     else:
@@ -110,14 +110,14 @@ def merge_pair(
 
 
 def ways(memory: Memory) -> list[Way]:
-    """One, on the current stream."""
+    """Returns one way, on the current stream."""
     if memory.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Absent("no GPU")
     return [Way("Triton kernel", Role.PEER, writer(memory))]
 
 
 def writer(memory: Memory) -> Callable[[int], None]:
-    """The kernel that suits, with everything bound that does not change."""
+    """Returns the suitable kernel, with all fixed arguments bound."""
     case = memory.case
     caches, pasts, updates = memory.caches, memory.pasts, memory.updates
     along = case.capacity if case.is_functional else case.rows
@@ -144,7 +144,7 @@ def writer(memory: Memory) -> Callable[[int], None]:
 
 
 def addresses(sets: list[Tensors]) -> list[Tensors]:
-    """Of each set a table, on the device."""
+    """Returns a table of addresses on the device for each set."""
     return [
         [torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64, device=tensors[0].device)]
         for tensors in sets

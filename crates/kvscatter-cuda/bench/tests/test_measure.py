@@ -1,4 +1,4 @@
-"""The whole run with PyTorch's parts for CUDA played by others: what is left is what a device has to show."""
+"""Tests the whole run with substitutes for PyTorch's CUDA functions. The rest needs a device."""
 
 import time
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class Ours:
 
 
 class Peers:
-    """A module: a right one, one that leaves a write out, and one that fails."""
+    """A module with a right way, a way that leaves a write out, and a way that fails."""
 
     __name__ = "peers.with_them"
 

@@ -1,5 +1,5 @@
-//! A status may be read long after its launch. For any values in it and in the lists, `check` returns an error and does not
-//! panic.
+//! A status may be read long after its launch. For any values in the status and in the lists, `check` returns
+//! an error and does not panic.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
@@ -18,7 +18,7 @@ use crate::rig::{Rig, shapes};
 
 const BATCH: usize = 3;
 
-/// A write of three samples in each of the four forms of lists.
+/// Returns a write of three samples for each of the four forms of lists.
 fn writes() -> Vec<(DeviceWrite, bool)> {
     let half = ElementType::Float16;
     let onnx = TensorScatter::new().axis(1).prepare(half, &[BATCH, 5, 2], &[BATCH, 2, 2]).unwrap();
@@ -64,8 +64,8 @@ fn any_status_over_any_lists_is_an_error() {
         };
         memory.fill(&bytes_of(words));
         let status = DeviceStatus::at(memory.address).unwrap();
-        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the context, and no
-        // launch runs.
+        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the
+        // context, and no launch runs.
         let found = unsafe { write.check(status, &indices) };
         assert!(
             matches!(found, Err(CudaError::Write(_) | CudaError::BadIndices { .. })),
@@ -81,7 +81,7 @@ fn any_status_over_any_lists_is_an_error() {
     assert!(told > 100, "{told}");
 }
 
-/// What was bad in the last launch, from lists that have since been made right.
+/// Checks the error of the last launch after its lists have been corrected.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn the_value_is_that_of_the_launch() {

@@ -1,4 +1,4 @@
-//! How a launch is spread over a device changes no byte of what is written.
+//! Checks that the spread of a launch over a device changes no byte of the result.
 
 use kvscatter_cuda::{DeviceWrite, LaunchConfig};
 

@@ -1,5 +1,7 @@
-//! What a launch must do whose indices are on the device: samples with a bad index stay as they are and are counted; lists
-//! that do not tell the update's rows apart, and a layer that does not exist, leave everything as it was.
+//! Derives from the oracle what a launch with indices on the device must do.
+//!
+//! Samples with a bad index stay as they are and are counted. If a list does not assign each row of the
+//! update to a sample, or the layer does not exist, everything stays as it was.
 
 use kvscatter_oracle::cases::{Call, Case};
 use kvscatter_oracle::tensorrt::UpdateForm;
@@ -7,15 +9,15 @@ use kvscatter_oracle::{OutOfRange, Refusal};
 
 use crate::abi::{LAYER, LENGTH, ROW_COUNT, StatusWords};
 
-/// What the status must say after one launch, and what the caches must hold.
+/// The expected status after one launch, and the expected contents of the caches.
 #[derive(Debug)]
 pub(crate) struct Contract {
     pub(crate) status: StatusWords,
-    /// The case whose answer they hold, which nothing refuses; `None` where nothing is written.
+    /// A case without bad indices whose result the caches must equal, or `None` if nothing is written.
     pub(crate) written: Option<Case>,
 }
 
-/// `None` where the shapes are refused, or the numbers of indices: the host knows those.
+/// Returns `None` if the host refuses the shapes or the numbers of indices.
 pub(crate) fn of(case: &Case) -> Option<Contract> {
     let Case { call, cache_shape, update_shape, elements, .. } = case;
     if call.check_elements(*elements).is_err() {
@@ -43,12 +45,12 @@ pub(crate) fn of(case: &Case) -> Option<Contract> {
     }
 }
 
-/// With correct lists, each sample is checked alone.
+/// Returns the contract for correct lists, with which each sample is checked separately.
 fn of_samples(case: &Case) -> Contract {
     let Case { call, cache_shape, update_shape, .. } = case;
     let row_counts = row_counts_of(call, update_shape);
     let is_bad = |sample: usize, length: i64| !(0..=row_counts[sample]).contains(&length);
-    // A sample whose length is bad brings nothing, so that it may as well begin at a slot that there is.
+    // A sample with a bad length writes nothing. It gets a start that fits, so that it does not count twice.
     let mut told = with_policy(call, OutOfRange::SkipSample);
     let mut with_bad_length = 0;
     let (mut starts, lengths) = lists_mut(&mut told);
@@ -74,7 +76,7 @@ fn of_samples(case: &Case) -> Contract {
     Contract { status, written: Some(Case { call: told, ..case.clone() }) }
 }
 
-/// The first sample of a packed update that brings too few rows or too many, or their wrong sum.
+/// Returns the first sample with too few or too many rows in a packed update, or the wrong sum of the rows.
 fn bad_row_count(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> Option<(u32, i64)> {
     if let Call::KvCacheUpdate { update_lengths: Some(lengths), .. } = call
         && lengths[0] != 0
@@ -94,7 +96,7 @@ fn bad_row_count(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> 
     Some((u32::try_from(found.0).unwrap() | ROW_COUNT, found.1))
 }
 
-/// The rows that each sample brings.
+/// Returns the number of rows that the update brings for each sample.
 pub(crate) fn row_counts_of(call: &Call, update_shape: &[usize]) -> Vec<i64> {
     match call {
         Call::TensorScatter { operator, .. } => {
@@ -109,7 +111,7 @@ pub(crate) fn row_counts_of(call: &Call, update_shape: &[usize]) -> Vec<i64> {
     }
 }
 
-/// Samples of the update.
+/// Returns the number of samples in the update.
 pub(crate) fn batch(call: &Call, update_shape: &[usize]) -> usize {
     match call {
         Call::KvCacheUpdate { operator, update_lengths: Some(cumulative), .. }
@@ -122,7 +124,7 @@ pub(crate) fn batch(call: &Call, update_shape: &[usize]) -> usize {
     }
 }
 
-/// The starts as the call gives them.
+/// Returns the starts as they are in the call.
 pub(crate) fn starts_of(call: &Call) -> Option<Vec<i64>> {
     match call {
         Call::TensorScatter { write_indices, .. } => write_indices.clone(),
@@ -133,7 +135,7 @@ pub(crate) fn starts_of(call: &Call) -> Option<Vec<i64>> {
     }
 }
 
-/// The lengths as the call gives them.
+/// Returns the lengths as they are in the call.
 pub(crate) fn lengths(call: &Call) -> Option<&[i64]> {
     match call {
         Call::TensorScatter { lengths, .. }
@@ -142,7 +144,7 @@ pub(crate) fn lengths(call: &Call) -> Option<&[i64]> {
     }
 }
 
-/// The starts of a call, whatever they count.
+/// The starts of a call, as first slots or as ends.
 enum Positions<'a> {
     None,
     First(&'a mut [i64]),
@@ -150,7 +152,7 @@ enum Positions<'a> {
 }
 
 impl Positions<'_> {
-    /// Gives a sample that brings `rows` rows slot 0.
+    /// Sets the start of a sample with `rows` rows to slot 0.
     fn set(&mut self, sample: usize, rows: i64) {
         match self {
             Self::None => {}

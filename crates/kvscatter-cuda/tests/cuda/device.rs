@@ -1,4 +1,4 @@
-//! The driver's functions that tests need beside the host code: memory, streams, graphs, and launches of their own.
+//! The driver's functions that tests call themselves, for memory, streams, graphs and launches.
 
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// Anything that the driver has made.
+/// A handle of any object of the driver.
 pub(crate) type Handle = *mut c_void;
 
-/// The driver's number for what went wrong.
+/// The driver's error code.
 pub(crate) type Failure = c_int;
 
-/// Declares the functions that every driver has, and a method for each.
+/// Declares the functions that every driver has, with a method for each.
 macro_rules! functions {
     ($struct:ident, $($name:ident($($argument:ident: $type:ty),*);)*) => {
         #[expect(non_snake_case, reason = "the driver's names")]
@@ -34,8 +34,8 @@ macro_rules! functions {
             }
 
             $(pub(crate) fn $name(&self, $($argument: $type),*) -> Result<(), Failure> {
-                // SAFETY: the tests of this folder pass pointers that live during the call, and addresses and handles that
-                // the driver returned or that it must refuse.
+                // SAFETY: the tests of this folder pass pointers that live during the call, and addresses and
+                // handles that the driver returned or that it must refuse.
                 let result = unsafe { (self.$name)($($argument),*) };
                 if result == 0 { Ok(()) } else { Err(result) }
             })*
@@ -74,39 +74,41 @@ functions! {
     );
 }
 
-/// A driver and the one context that tests share.
+/// A driver, and the context that all tests share.
 pub(crate) struct Device {
     pub(crate) functions: Functions,
     context: Handle,
 }
 
-// SAFETY: the driver's functions may be called from any thread, and a context may be current on several threads.
+// SAFETY: the driver's functions may be called from any thread, and a context may be current on several
+// threads.
 unsafe impl Sync for Device {}
 // SAFETY: neither the functions nor the handle of the context belong to a thread.
 unsafe impl Send for Device {}
 
-/// Where the driver lies that the tests use.
+/// Returns the path of the driver that the tests use.
 pub(crate) fn path() -> String {
     env::var("KVSCATTER_CUDA_DRIVER").expect("KVSCATTER_CUDA_DRIVER names a driver: cargo xtask cuda")
 }
 
-/// The driver's library, which stays.
+/// Returns the driver's library, which is never unloaded.
 pub(crate) fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        // SAFETY: the file at `path()` is a CUDA driver or the simulated one. Loading either runs no code with conditions.
+        // SAFETY: the file at `path()` is a CUDA driver or the simulated one. Loading either runs no code
+        // with conditions.
         unsafe { Library::new(path()) }.unwrap()
     })
 }
 
-/// The device, its context being current in this thread.
+/// Returns the device, and makes its context current in this thread.
 pub(crate) fn device() -> &'static Device {
     let device = shared();
     device.make_current();
     device
 }
 
-/// The driver's functions, whatever context is current.
+/// Returns the driver's functions, without changing the current context.
 pub(crate) fn functions() -> &'static Functions {
     &shared().functions
 }
@@ -128,7 +130,7 @@ impl Device {
         self.functions.cuCtxSetCurrent(self.context).unwrap();
     }
 
-    /// The driver's name for an error.
+    /// Returns the driver's name for an error.
     pub(crate) fn name(&self, failure: Failure) -> String {
         let mut name = null();
         self.functions.cuGetErrorName(failure, &raw mut name).unwrap();
@@ -136,14 +138,14 @@ impl Device {
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
-    /// A kernel of an image.
+    /// Returns a kernel of a module.
     pub(crate) fn function(&self, module: Handle, name: &str) -> Result<Handle, Failure> {
         let (mut function, name) = (null_mut(), CString::new(name).unwrap());
         self.functions.cuModuleGetFunction(&raw mut function, module, name.as_ptr())?;
         Ok(function)
     }
 
-    /// `image` ends with a zero where it is text.
+    /// Loads an image, which ends with a zero if it is text.
     pub(crate) fn module(&self, image: &[u8]) -> Result<Handle, Failure> {
         let mut module = null_mut();
         self.functions.cuModuleLoadData(&raw mut module, image.as_ptr().cast())?;
@@ -151,14 +153,15 @@ impl Device {
     }
 }
 
-/// Device memory, freed in the end.
+/// Device memory that is freed when this is dropped.
 pub(crate) struct Memory {
     pub(crate) address: u64,
     pub(crate) bytes: usize,
 }
 
 impl Memory {
-    /// As many bytes, these. Nothing lies at address 0, so that there is at least one.
+    /// Allocates memory with these bytes. It allocates at least one byte, because an allocation of none has
+    /// the address 0.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut memory = Self { address: 0, bytes: bytes.len() };
         device().functions.cuMemAlloc_v2(&raw mut memory.address, bytes.len().max(1)).unwrap();
@@ -178,7 +181,7 @@ impl Memory {
         assert!(bytes.len() <= self.bytes);
         let functions = &device().functions;
         functions.cuMemcpyHtoD_v2(self.address, bytes.as_ptr().cast(), bytes.len()).unwrap();
-        // It may be under way still, and other streams do not wait for it.
+        // The copy may still be in progress, and other streams do not wait for it.
         functions.cuStreamSynchronize(null_mut()).unwrap();
     }
 
@@ -196,7 +199,7 @@ impl Drop for Memory {
     }
 }
 
-/// A stream that waits for no other.
+/// A stream that waits for no other stream.
 pub(crate) struct Stream(pub(crate) Handle);
 
 impl Stream {
@@ -212,7 +215,7 @@ impl Stream {
         assert!(result.is_ok(), "{}", device().name(result.unwrap_err()));
     }
 
-    /// What is launched on it meanwhile, to be repeated.
+    /// Captures the launches of `launch` on this stream, and returns their graph.
     pub(crate) fn captured(&self, launch: impl FnOnce()) -> Result<Graph, Failure> {
         const OF_THIS_THREAD: c_int = 1;
         let functions = &device().functions;
@@ -233,7 +236,7 @@ impl Drop for Stream {
     }
 }
 
-/// Launches that can be repeated.
+/// A graph of launches that can be replayed.
 pub(crate) struct Graph(Handle);
 
 impl Graph {

@@ -1,4 +1,5 @@
-//! What the driver without a device does for tests: it fails when it is asked to, counts, and is of any generation.
+//! Calls the functions of the simulated driver for tests. They make it fail, count its calls, and set the
+//! generation of its device.
 
 use std::ffi::{CString, c_char, c_double, c_int, c_uint};
 
@@ -6,12 +7,12 @@ use libloading::Symbol;
 
 use crate::device::{Failure, library};
 
-/// Whether the tests' own driver is used, and not that of a device.
+/// Returns whether the tests use the simulated driver, not that of a device.
 pub(crate) fn is_fake() -> bool {
     has("fake_fail")
 }
 
-/// Whether the driver has this function.
+/// Returns whether the driver has this function.
 pub(crate) fn has(name: &str) -> bool {
     // SAFETY: the symbol is never called, so its type does not matter.
     let found: Result<Symbol<'_, unsafe extern "C" fn()>, _> = unsafe { library().get(name) };
@@ -23,7 +24,7 @@ fn function<F>(name: &str) -> Symbol<'static, F> {
     unsafe { library().get(name) }.unwrap()
 }
 
-/// The function fails in this thread while this lives.
+/// A guard during whose lifetime a function of the driver fails in this thread.
 pub(crate) struct Failing;
 
 impl Failing {
@@ -46,7 +47,7 @@ fn fail(name: &str, failure: Failure) {
     unsafe { fail(name.as_ptr(), failure) };
 }
 
-/// How often this thread has called it.
+/// Returns how often this thread has called a function.
 pub(crate) fn calls(name: &str) -> u32 {
     let name = CString::new(name).unwrap();
     let calls = function::<unsafe extern "C" fn(*const c_char) -> c_uint>("fake_calls");
@@ -54,17 +55,17 @@ pub(crate) fn calls(name: &str) -> u32 {
     unsafe { calls(name.as_ptr()) }
 }
 
-/// How often this thread has called any function.
+/// Returns how often this thread has called any function.
 pub(crate) fn all_calls() -> u32 {
     counted("fake_all_calls")
 }
 
-/// Words that kernels have exchanged while this thread waited for them.
+/// Returns how many words kernels have exchanged while this thread waited for them.
 pub(crate) fn exchanges() -> u32 {
     counted("fake_exchanges")
 }
 
-/// Threads of a block of what this thread has launched last.
+/// Returns the number of threads in a block of this thread's last launch.
 pub(crate) fn threads() -> u32 {
     counted("fake_threads")
 }
@@ -75,7 +76,7 @@ fn counted(name: &str) -> u32 {
     unsafe { count() }
 }
 
-/// The device is of another generation in this thread, while this lives.
+/// A guard during whose lifetime the device is of another generation in this thread.
 pub(crate) struct OfGeneration;
 
 impl OfGeneration {

@@ -1,5 +1,7 @@
-//! Every call of the driver may fail, and says which one it was. Only with the tests' own driver, which fails when it is
-//! asked to; what would poison a device's context is done in a context of its own.
+//! Checks that every call of the driver may fail and that the error names the call.
+//!
+//! These tests need the simulated driver, which fails on request. Tests that would make a context unusable
+//! have a separate context.
 
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -22,7 +24,7 @@ fn fresh() -> Result<Cuda, CudaError> {
     unsafe { Cuda::load_from(Path::new(&path())) }
 }
 
-/// The driver's answer, however deep it lies.
+/// Checks that the result is the driver's error for this call, at any depth of the error.
 fn failed(call: &str, result: Result<(), CudaError>) {
     let Err(CudaError::Driver { call: found, code, name, .. }) = result else {
         panic!("{result:?} instead of a failure of {call}");
@@ -75,7 +77,8 @@ fn every_failure_names_the_call() {
     rig.stream.synchronize();
 }
 
-/// Machine code where there is some for the device, otherwise PTX, otherwise both answers.
+/// Checks that a device gets machine code if there is some for it, otherwise PTX, otherwise an error with
+/// both results.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn devices_of_every_generation_get_what_they_can_run() {
@@ -87,7 +90,7 @@ fn devices_of_every_generation_get_what_they_can_run() {
         let _generation = OfGeneration::new(capability, newest_ptx);
         fresh().unwrap().prepare(&shapes(), &rig.pairs())
     };
-    // Machine code; of drivers that cannot read it, PTX, which may be as old as they are.
+    // These get machine code. Drivers that cannot read it get PTX, which is old enough for them.
     for (capability, newest_ptx) in
         [(80, 7.0), (86, 7.1), (90, 7.8), (80, 8.6), (89, 8.4), (103, 8.6), (120, 8.7)]
     {
@@ -116,7 +119,8 @@ fn devices_of_every_generation_get_what_they_can_run() {
     assert_eq!(prepared(70, 9.0).unwrap_err().to_string(), expected);
 }
 
-/// PTX is for devices and drivers that the machine code is not for, and for no other trouble: it would load, and hide it.
+/// Checks that PTX is tried only if the device or driver refuses the machine code itself. After any other
+/// error, the PTX might load and hide the error.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn what_no_other_image_helps_is_told_as_it_is() {
@@ -138,7 +142,7 @@ fn what_no_other_image_helps_is_told_as_it_is() {
     }
 }
 
-/// A capture is spoilt by what it forbids, whoever asks for it: it is told, with what would have helped.
+/// Checks that a forbidden call during a capture is an error with advice. The call invalidates the capture.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_first_write_while_a_stream_is_captured_is_refused() {
@@ -155,7 +159,8 @@ fn a_first_write_while_a_stream_is_captured_is_refused() {
     assert!(refused.to_string().contains("prepare one write in this context before"), "{refused}");
     assert!(functions.cuStreamEndCapture(stream, &raw mut graph).is_err());
 
-    // Nothing of it is kept. Once the kernels are there, another write may be prepared while a stream is captured.
+    // Nothing of the failed load is kept. After the kernels are loaded, another write may be prepared while a
+    // stream is captured.
     cuda.prepare(&shapes(), &rig.pairs()).unwrap();
     functions.cuStreamBeginCapture_v2(stream, OF_THIS_THREAD).unwrap();
     cuda.prepare(&shapes(), &rig.pairs()).unwrap();
@@ -185,7 +190,7 @@ fn without_a_context_nothing_is_prepared() {
     assert!(matches!(refused, Err(CudaError::NoContext)), "{refused:?}");
 }
 
-/// Nobody has a context where nobody has initialised the driver.
+/// Checks that there is no context before the driver is initialised.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_driver_that_is_not_initialised_has_no_context() {
@@ -200,7 +205,7 @@ fn a_driver_that_is_not_initialised_has_no_context() {
     assert!(matches!(cuda.device(), Err(CudaError::NoContext)));
 }
 
-/// A context of its own for this thread, which is destroyed in the end.
+/// A separate context for this thread, which is destroyed when this is dropped.
 struct OwnContext(Handle);
 
 impl OwnContext {
@@ -218,7 +223,7 @@ impl Drop for OwnContext {
     }
 }
 
-/// Functions belong to the context in which they were loaded.
+/// Checks that functions belong to the context in which they were loaded.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_write_of_another_context_is_the_drivers_error() {
@@ -236,7 +241,7 @@ fn a_write_of_another_context_is_the_drivers_error() {
     );
 }
 
-/// A context may lie where another one lay, whose functions are gone.
+/// Tests a context at the address of an earlier context, whose functions no longer exist.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_context_where_another_one_lay_loads_the_kernels_again() {
@@ -248,7 +253,8 @@ fn a_context_where_another_one_lay_loads_the_kernels_again() {
         let own = OwnContext::new();
         let (write, mut stream) = (cuda.prepare(&shapes(), &rig.pairs()).unwrap(), null_mut());
         functions().cuStreamCreate(&raw mut stream, 1).unwrap();
-        // SAFETY: the simulated driver shares memory between contexts. `rig` keeps the buffers until the stream was waited for.
+        // SAFETY: the simulated driver shares memory between contexts. `rig` keeps the buffers until the
+        // stream was waited for.
         unsafe { write.launch(OfCaller::new(stream), &DeviceCallIndices::zero(), None) }.unwrap();
         functions().cuStreamSynchronize(stream).unwrap();
         drop(own);
@@ -256,7 +262,7 @@ fn a_context_where_another_one_lay_loads_the_kernels_again() {
     }
 }
 
-/// What is no stream is the driver's to find.
+/// Checks that the driver refuses a handle that is no stream.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_stream_that_is_none_is_the_drivers_error() {
@@ -274,7 +280,8 @@ fn a_stream_that_is_none_is_the_drivers_error() {
     );
 }
 
-/// Memory that is nobody's stops the kernel, not the process; the context's later calls say so.
+/// Checks that an address outside all allocations stops the kernel, not the process. Later calls in the
+/// context return the error.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {

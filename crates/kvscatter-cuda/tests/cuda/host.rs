@@ -1,4 +1,4 @@
-//! The host code against the oracle and the core: the same bytes and the same errors as on the CPU.
+//! Compares the host code with the oracle and the core, for the same bytes and the same errors as on the CPU.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -19,15 +19,16 @@ use crate::device::{Memory, Stream, device, path};
 use crate::scene::{List, Lists, Scene, cache_view, status_of, update_view};
 use crate::{abi, contract};
 
-/// The host code on the tests' driver, with the tests' context current.
+/// Returns the host code on the tests' driver, with the tests' context current.
 pub(crate) fn cuda() -> &'static Cuda {
     static CUDA: OnceLock<Cuda> = OnceLock::new();
     device();
-    // SAFETY: the file at `path()` is a CUDA driver, or the simulated one, whose functions have the same signatures.
+    // SAFETY: the file at `path()` is a CUDA driver, or the simulated one, whose functions have the same
+    // signatures.
     CUDA.get_or_init(|| unsafe { Cuda::load_from(Path::new(&path())) }.unwrap())
 }
 
-/// The shapes as the operator of a call prepares them.
+/// Prepares the shapes with the operator of a call.
 fn prepare(
     call: &Call,
     element: ElementType,
@@ -44,18 +45,18 @@ fn prepare(
     }
 }
 
-/// A tensor in a buffer: the buffer's address for the host, and where in it the tensor begins.
+/// The layout of a tensor in a buffer, and the beginning of the buffer in its memory.
 struct Place<'a> {
     layout: Layout<'a>,
-    /// Bytes from the beginning of the memory.
+    /// The number of bytes from the beginning of the memory to the buffer.
     begin: usize,
 }
 
 impl<'a> Place<'a> {
-    /// By an address or by an offset, which comes to the same.
+    /// Returns a place that skips the guard by an address or by an offset. Both have the same effect.
     fn of(view: &'a View, strides: &'a [isize], bits: usize, random: &mut Random) -> Self {
         let guard = view.buffer().start;
-        // An address counts whole bytes; of 4-bit elements that straddle them, whole words.
+        // An address counts whole bytes. For 4-bit elements that straddle bytes, it must be on a whole word.
         let is_address = (guard * bits).is_multiple_of(32) && random.below(2) == 0;
         let offset = view.offset() + if is_address { 0 } else { guard };
         let begin = if is_address { guard * bits / 8 } else { 0 };
@@ -97,7 +98,7 @@ fn indices(lists: &Lists) -> DeviceCallIndices {
     indices
 }
 
-/// Which ways the cases have gone.
+/// The number of cases of each kind.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     in_place: usize,
@@ -159,22 +160,22 @@ fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
     assert_eq!(new.read(), scene.new, "{case:?}");
 }
 
-/// What is the same for both forms.
+/// The parts of a case that are the same for both forms.
 struct Steps<'a> {
     scene: &'a Scene<'a>,
     call: &'a Call,
     prepared: &'a Prepared,
-    /// Where cache and update lie in their memory.
+    /// The places of the cache and of the update in their memory.
     places: [Place<'a>; 2],
     lists: &'a Lists,
     new: &'a Memory,
-    /// What the CPU says of the same call.
+    /// The CPU's result for the same call.
     on_cpu: Result<(), CoreError>,
     is_refusing_all: bool,
 }
 
 impl Steps<'_> {
-    /// Whether the host takes it.
+    /// Runs the case in place, and returns whether the host accepts it.
     fn in_place(&self, random: &mut Random, seen: &mut Seen) -> bool {
         let (scene, [cache, update]) = (self.scene, &self.places);
         let caches: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&scene.past)).collect();
@@ -206,7 +207,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Presents lie at any byte, between guards.
+    /// Runs the case in functional form, with presents at any byte between guards.
     fn functional(&self, random: &mut Random, seen: &mut Seen) {
         let (scene, [cache, update]) = (self.scene, &self.places);
         let (past, bytes, guard) = (Memory::of(&scene.past), scene.kept.len(), random.pick(&[0, 0, 1, 2, 3]));
@@ -238,18 +239,19 @@ impl Steps<'_> {
         let stream = Stream::new();
         let of_caller = OfCaller::new(stream.0);
         let launches = random.between(1, 2);
-        // SAFETY: the 16 bytes of the status are memory of the context, and live until the stream was waited for.
+        // SAFETY: the 16 bytes of the status are memory of the context, and live until the stream was waited
+        // for.
         unsafe { cuda().clear(status, of_caller) }.unwrap();
         for _ in 0..launches {
-            // SAFETY: the buffers of the write, the lists and the status are memory of the context with the sizes given
-            // here, and live until the stream was waited for.
+            // SAFETY: the buffers of the write, the lists and the status are memory of the context with the
+            // sizes given here, and live until the stream was waited for.
             unsafe { write.launch(of_caller, &indices, Some(status)) }.unwrap();
         }
         stream.synchronize();
 
         assert_eq!(words(&memory), scene.status(launches), "{:?}", scene.case);
-        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the context, and
-        // the launches have run.
+        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the
+        // context, and the launches have run.
         let checked = unsafe { write.check(status, &indices) };
         match (self.expected(), checked) {
             (Ok(()), Ok(())) => {}
@@ -260,7 +262,7 @@ impl Steps<'_> {
         assert_eq!(unsafe { cuda().read(status) }.unwrap(), words_of(scene.status(launches)));
     }
 
-    /// The CPU's error; of a packed update's rows and of no start, where both are bad.
+    /// Returns the CPU's error. It is never about a start if the rows of a packed update are bad too.
     fn expected(&self) -> Result<(), CoreError> {
         let is_rows = self.scene.contract.status.first_sample & ROW_COUNT == ROW_COUNT;
         match self.on_cpu {
@@ -272,7 +274,7 @@ impl Steps<'_> {
     }
 }
 
-/// Shapes and numbers of indices that the CPU refuses are refused before anything is launched.
+/// Checks that shapes and numbers of indices that the CPU refuses are refused before anything is launched.
 fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     let Case { call, elements, cache_shape, update_shape, .. } = case;
     if elements[0] != elements[1] || elements[0].bits.is_none() {
@@ -283,7 +285,7 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     let Ok(prepared) = prepare(call, element, layouts.0, layouts.1) else { return };
     let Err(on_cpu) = with_plan(call, element, layouts.0, layouts.1, |_| Ok(())) else { return };
     if matches!(on_cpu, CoreError::ListLength { argument: Argument::LayerId, .. }) {
-        return; // It is one address here.
+        return; // On the device, the layer is one address.
     }
     let buffer = |bytes: Option<usize>| {
         let bytes = bytes.unwrap().next_multiple_of(4);
@@ -297,8 +299,8 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     };
     let (lists, stream) = (Lists::of(case, random), Stream::new());
     let write = cuda().prepare(&prepared, &[pair]).unwrap();
-    // SAFETY: the cache, the update and the lists are memory of the context with the sizes given here, and live until the
-    // end of this function.
+    // SAFETY: the cache, the update and the lists are memory of the context with the sizes given here, and
+    // live until the end of this function.
     let launched = unsafe { write.launch(OfCaller::new(stream.0), &indices(&lists), None) };
     match launched {
         Err(CudaError::Write(error)) => assert_eq!(error, on_cpu, "{case:?}"),

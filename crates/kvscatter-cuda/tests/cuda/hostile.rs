@@ -1,4 +1,4 @@
-//! Addresses and lists that no launch may be made with: refused by the host, before the driver is asked for anything.
+//! Checks that the host refuses wrong addresses and lists before it calls the driver.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
@@ -17,7 +17,7 @@ use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, shapes};
 const CACHE: usize = SAMPLES * SLOTS * ROW;
 const UPDATE: usize = SAMPLES * ROW;
 
-/// Buffers at these addresses: nothing follows them.
+/// Prepares a write of buffers at these addresses, which nothing dereferences.
 fn prepared(pairs: &[(u64, usize, u64, usize)]) -> Result<(), CudaError> {
     let buffers = |&(cache, cache_bytes, update, update_bytes): &(u64, usize, u64, usize)| BufferPair {
         cache: DeviceBuffer::new(cache, cache_bytes),
@@ -86,7 +86,7 @@ fn buffers_that_overlap_are_refused() {
         let pairs = [(0x1000, CACHE, 0x9000, UPDATE), (at, CACHE, 0xA000, UPDATE)];
         assert!(is_overlap(refused(prepared(&pairs))), "{by}");
     }
-    // Side by side, and one update for two caches.
+    // The caches are adjacent, and two caches have one update.
     prepared(&[(0x1000, CACHE, 0x1000 - update, UPDATE), (0x1000 + cache, CACHE, 0x1000 - update, UPDATE)])
         .unwrap();
 
@@ -100,14 +100,15 @@ fn buffers_that_overlap_are_refused() {
     assert!(is_overlap(refused(present(triple(0x1000, 0x1000 + cache - 1, 0x9000)))));
     assert!(is_overlap(refused(present(triple(0x1000, 0x2000, 0x1000 - 1)))));
     present(triple(0x1000, 0x1000 + cache, 0x9000)).unwrap();
-    // Each present is written whole, so that it lies in nothing that another one is made from, either.
+    // Each present is written completely, so it must not overlap the past or update of another present
+    // either.
     for second in [triple(0x1000, 0x4000, 0x9000), triple(0x5000, 0x1000 + cache - 1, 0x9000)] {
         let both = cuda().prepare_present(&shapes(), &[triple(0x1000, 0x3000, 0x9000), second]);
         assert!(matches!(both, Err(CudaError::Presents { triple, with }) if triple + with == 1), "{both:?}");
     }
 }
 
-/// At the end of what 64 bits can count.
+/// Tests buffers at the end of the 64-bit address space.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn what_leaves_the_address_space_is_refused() {
@@ -161,7 +162,7 @@ fn lists_that_a_device_cannot_read_are_refused() {
             "{refused:?}"
         );
     }
-    // A list that the launch would overwrite while it reads it.
+    // The launch would overwrite this list while it reads the list.
     let cache = rig.caches[1].address;
     for address in [cache, cache + CACHE as u64 - 8] {
         let refused = rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i64(address, SAMPLES)));
@@ -220,7 +221,7 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     assert!(rig.launch_with(&packed, &DeviceCallIndices::zero()).is_err());
 }
 
-/// Slots are all that says where tokens go: an operator with more to it, and any other list, is refused.
+/// Checks that a slot mapping refuses an operator with other lists or rules, and any list besides the slots.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn slot_mappings_take_starts_alone() {
@@ -268,7 +269,7 @@ fn slot_mappings_take_starts_alone() {
     assert_eq!(cache.read(), [0xEE; 32]);
 }
 
-/// Addresses are aligned to nothing that an element would ask for: the kernels then move smaller pieces.
+/// Tests addresses that are not aligned for an element. The kernels then move smaller pieces.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn odd_addresses_are_written_in_smaller_pieces() {
@@ -288,7 +289,7 @@ fn odd_addresses_are_written_in_smaller_pieces() {
     }
 }
 
-/// 4-bit rows that straddle bytes are exchanged by words.
+/// Checks the buffers of 4-bit rows that straddle bytes, which are exchanged by words.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn caches_of_half_bytes_are_whole_words() {

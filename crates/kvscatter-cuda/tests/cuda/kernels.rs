@@ -1,4 +1,5 @@
-//! Every kernel against the oracle: whole buffers with the bytes before and after them, and the exact status.
+//! Compares every kernel with the oracle: whole buffers with the bytes before and after them, and the exact
+//! status.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -36,7 +37,7 @@ fn every_kernel_does_what_the_oracle_does() {
     }
 }
 
-/// Every n-th of all calls of a small domain: lengths, starts and policies meet in every way.
+/// Tests every n-th of all calls of a small domain, which combines lengths, starts and policies in every way.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn small_calls_do_what_the_oracle_does() {
@@ -60,7 +61,7 @@ fn small_calls_do_what_the_oracle_does() {
     }
 }
 
-/// The kernel that was launched; `None` where no kernel can say the case.
+/// Returns the kernel that was launched, or `None` if no kernel can express the case.
 fn check_in_place(case: &Case, random: &mut Random) -> Option<String> {
     let views = [cache_view(case, random), update_view(case, random)];
     let scene = Scene::new(case, views, random)?;
@@ -141,7 +142,7 @@ fn check_functional(case: &Case, random: &mut Random) -> Option<String> {
     Some(kernel)
 }
 
-/// A present somewhere in memory: of 4-bit elements that straddle bytes, at any byte.
+/// A present between guards. If its 4-bit elements straddle bytes, it begins at any byte.
 struct Guarded {
     memory: Memory,
     place: Range<usize>,
@@ -163,7 +164,7 @@ impl Guarded {
         self.memory.address + self.place.start as u64
     }
 
-    /// What it holds; nothing else has changed.
+    /// Returns the present, and checks that nothing else has changed.
     fn read(&self) -> Vec<u8> {
         let mut all = self.memory.read();
         let present = all.drain(self.place.clone()).collect();
@@ -172,7 +173,7 @@ impl Guarded {
     }
 }
 
-/// What may move at once here, and what the kernel is told then.
+/// Returns the units that the kernel may move here, each with the shape for it.
 fn units<S>(scene: &Scene<'_>, shape: impl Fn(Unit) -> Option<S>) -> Vec<(Unit, S)> {
     let is_aligned = |unit: Unit| match unit {
         Unit::Nibble => true,
@@ -183,7 +184,7 @@ fn units<S>(scene: &Scene<'_>, shape: impl Fn(Unit) -> Option<S>) -> Vec<(Unit, 
     units.filter(|unit| is_aligned(*unit)).filter_map(|unit| Some((unit, shape(unit)?))).collect()
 }
 
-/// One of those that can say the call, and whether a bad index refuses all of it.
+/// Returns a random kernel that can express the call, and whether a bad index refuses the whole call.
 fn kernel(scene: &Scene<'_>, unit: Unit, random: &mut Random) -> (String, bool) {
     let Unit::Bytes(width) = unit else {
         return ("kvscatter_write_nibbles".to_owned(), random.below(4) == 0);
@@ -203,7 +204,7 @@ fn kernel(scene: &Scene<'_>, unit: Unit, random: &mut Random) -> (String, bool) 
     (format!("kvscatter_{form}_{width}"), form == "write_lists" && random.below(4) == 0)
 }
 
-/// Launches it on a stream of its own, waits, and reads the status.
+/// Launches the kernel on a new stream, waits, and returns the status.
 fn launched(
     scene: &Scene<'_>,
     is_refusing_all: bool,
@@ -229,7 +230,7 @@ fn launched(
     status_of(&status)
 }
 
-/// The `Call` of a launch with a case's lists.
+/// Returns the `Call` of a launch with a case's lists.
 fn call_of(lists: &Lists, case: &Case) -> Call {
     let [starts, lengths, row_counts] = [&lists.starts, &lists.lengths, &lists.row_counts]
         .map(|list| list.as_ref().map_or((0, false), |list| (list.memory.address, list.is_i64)));

@@ -1,4 +1,4 @@
-//! A launch of one kernel, as the host code makes it, but with any number of threads and blocks.
+//! Launches one kernel as the host code does, but with any number of threads and blocks.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
@@ -13,7 +13,7 @@ use flate2::read::GzDecoder;
 use crate::abi::{Call, FEW_JOBS, JOBS, Job, PRESENT_JOBS, PresentJob, PresentShape, WriteShape};
 use crate::device::{Failure, Handle, Stream, device, library};
 
-/// The PTX that is checked in, with the zero that text ends with.
+/// Returns the checked-in PTX with its final zero.
 pub(crate) fn ptx() -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/images/kvscatter.ptx.gz");
     let compressed = fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -23,12 +23,12 @@ pub(crate) fn ptx() -> Vec<u8> {
     text
 }
 
-/// How many threads and blocks.
+/// The number of threads and blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Threads {
     pub(crate) block: [u32; 2],
     pub(crate) per_thread: u32,
-    /// Blocks that find nothing to do.
+    /// The number of additional blocks, which have no work.
     pub(crate) spare: u32,
 }
 
@@ -38,7 +38,7 @@ impl Threads {
     }
 }
 
-/// In place.
+/// Launches a kernel that writes in place.
 pub(crate) fn write(
     kernel: &str,
     jobs: &[Job],
@@ -60,12 +60,12 @@ pub(crate) fn write(
     assert!(launched.is_ok(), "{kernel}: {}", device().name(launched.unwrap_err()));
 }
 
-/// `kvscatter_write_16` and its like, whose table is short.
+/// Returns whether the kernel has a short table, as `kvscatter_write_16` has.
 fn is_few(kernel: &str) -> bool {
     kernel.rsplit_once('_').is_some_and(|(name, _)| name == "kvscatter_write") && !kernel.ends_with("nibbles")
 }
 
-/// In functional form.
+/// Launches a kernel for the functional form.
 pub(crate) fn present(
     kernel: &str,
     jobs: &[PresentJob],
@@ -89,7 +89,7 @@ fn table<J: Copy + Default, const N: usize>(jobs: &[J]) -> [J; N] {
     table
 }
 
-/// Whatever the driver says to it.
+/// Launches a kernel, and returns the driver's result.
 pub(crate) fn launch<T, S>(
     kernel: &str,
     table: &T,
@@ -120,8 +120,8 @@ fn pointer<T>(value: &T) -> Handle {
     from_ref(value).cast::<c_void>().cast_mut()
 }
 
-/// A kernel of the one module, which stays, with its code on the device: that cannot be brought there while a stream
-/// captures.
+/// Returns a kernel of the one module, which is never unloaded. The kernel's code is loaded onto the device,
+/// because that is forbidden while a stream is captured.
 pub(crate) fn function(name: &str) -> Handle {
     static LOADED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
     let mut loaded = LOADED.lock().unwrap();

@@ -1,4 +1,5 @@
-//! How launches behave: one for all caches, asynchronous, captured and replayed, from several threads.
+//! Tests that one launch serves all caches and is asynchronous, that it can be captured and replayed, and
+//! that several threads can launch.
 
 use std::thread;
 
@@ -31,7 +32,7 @@ fn keys_and_values_are_one_launch_that_asks_the_driver_for_nothing_else() {
     if let Some((launches, all)) = before {
         assert_eq!((calls("cuLaunchKernel"), all_calls()), (launches + 1, all + 1));
         assert_eq!(allocations.count_total, 0, "{allocations:?}");
-        // The launch has not run yet, since nothing has waited for it.
+        // The launch has not run yet, because nothing has waited for it.
         rig.assert_written(&[]);
     }
     rig.stream.synchronize();
@@ -80,7 +81,7 @@ fn any_number_of_presents_is_filled() {
     }
 }
 
-/// Launches count on every replay, with the indices of then.
+/// Checks that launches count at every replay, with the indices at that time.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_graph_reads_its_indices_when_it_runs() {
@@ -116,21 +117,21 @@ fn threads_launch_at_once() {
     let (write, status) = (shared.write(), shared.status());
     let launched = &write;
     thread::scope(|scope| {
-        // The same write of the same rows on separate streams: in any order, the rows are there.
+        // The same write of the same rows runs on separate streams. In any order, the rows are written.
         for _ in 0..3 {
             scope.spawn(move || {
                 device();
                 let (starts, stream) = (Memory::of_i64(&[2, 0]), Stream::new());
                 let indices = DeviceCallIndices::new(DeviceList::i64(starts.address, SAMPLES));
                 for _ in 0..STEPS {
-                    // SAFETY: the caches and updates, the list `starts` and the status are memory of the context with
-                    // the sizes given here, and live until the stream was waited for below.
+                    // SAFETY: the caches and updates, the list `starts` and the status are memory of the
+                    // context with the sizes given here, and live until the stream was waited for below.
                     unsafe { launched.launch(OfCaller::new(stream.0), &indices, Some(status)) }.unwrap();
                 }
                 stream.synchronize();
             });
         }
-        // And writes that are prepared meanwhile.
+        // Other writes are prepared at the same time.
         for caches in [1, 2, 130] {
             scope.spawn(move || {
                 device();
@@ -149,11 +150,13 @@ fn threads_launch_at_once() {
     shared.check(&write).unwrap();
 }
 
-/// What rows of a launch have in common is exchanged: a plain store would undo what another thread has put there.
+/// Checks that words that rows share are exchanged. A plain store would undo what another thread has written
+/// there.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn words_that_rows_share_are_exchanged() {
-    // 3 samples of 5 half bytes: elements 0 to 7 are one word, 8 to 14 another. Rows begin at 0, 5 and 10.
+    // There are 3 samples of 5 half bytes. Elements 0 to 7 are one word, 8 to 14 another. Rows begin at 0, 5
+    // and 10.
     let write = TensorScatter::new().axis(1).prepare(ElementType::UInt4, &[3, 1, 5], &[3, 1, 5]).unwrap();
     let (cache, update) =
         (Memory::of(&[0; 8]), Memory::of(&[0xBA, 0xDC, 0xFE, 0x21, 0x43, 0x65, 0x87, 0x09]));
@@ -165,13 +168,15 @@ fn words_that_rows_share_are_exchanged() {
     rig.stream.synchronize();
     assert_eq!(cache.read(), update.read());
     if let Some(before) = before {
-        // One row in the first word, one in both, one in the second; and again, where one has come in between.
+        // One row is in the first word, one in both and one in the second. An exchange is repeated if another
+        // one came in between.
         assert!((4..=8).contains(&(exchanges() - before)));
     }
 }
 
-/// No samples, no rows, rows of nothing: nothing is written but what a present keeps, nothing is asked of the memory of
-/// what has no elements, and indices are checked as on the CPU.
+/// Tests writes without samples, without rows, and with rows without elements. Only the kept part of a
+/// present is written. The memory of a tensor without elements is not checked, and indices are checked as on
+/// the CPU.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn writes_of_nothing_report_what_is_bad() {

@@ -1,8 +1,10 @@
-//! Kernels and host code against the oracle, on any CUDA driver: `cargo xtask cuda` builds one that has no device and runs
-//! the kernels' source as C++. `cargo xtask cuda-gpu` runs the same tests on the device that is there, but for what
-//! `faults` asks a driver to fail at.
+//! Compares kernels and host code with the oracle, on any CUDA driver.
 //!
-//! Ignored by default, since not every machine has a C++ compiler.
+//! `cargo xtask cuda` builds a simulated driver, which has no device and runs the kernels' source as C++.
+//! `cargo xtask cuda-gpu` runs the same tests on the machine's device, except those that need the simulated
+//! driver.
+//!
+//! The tests are ignored by default, because not every machine has a C++ compiler.
 
 #[cfg(test)]
 #[path = "../../src/abi.rs"]

@@ -1,5 +1,5 @@
-//! From a case to what a kernel is told, written down a second time: no dimensions are merged, units may be smaller than
-//! they could be, and blocks of threads have any size.
+//! Converts a case to the arguments of a kernel, independently of the host code. It merges no dimensions, and
+//! units may be smaller than necessary. Blocks may have any number of threads.
 
 use kvscatter_oracle::cases::{Call, Case};
 
@@ -9,7 +9,7 @@ use crate::abi::{
 use crate::contract;
 use crate::scene::Scene;
 
-/// A dimension that all tensors have, by its steps in elements.
+/// A dimension that all tensors have, with its strides in elements.
 #[derive(Clone, Copy, Debug)]
 struct Dim {
     count: usize,
@@ -18,20 +18,20 @@ struct Dim {
     update: isize,
 }
 
-/// A case's dimensions by what they are for.
+/// The dimensions of a case by their roles.
 #[derive(Debug)]
 pub(crate) struct Dims {
     layers: Dim,
-    /// Of the cache.
+    /// The samples of the cache.
     samples: Dim,
-    /// Of the update.
+    /// The number of samples in the update.
     batch: usize,
     rows: Dim,
     capacity: usize,
     others: Vec<Dim>,
 }
 
-/// What a kernel moves at once: so many bytes, or one 4-bit element.
+/// The amount that a kernel moves at once: so many bytes, or one 4-bit element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes(usize),
@@ -39,7 +39,8 @@ pub(crate) enum Unit {
 }
 
 impl Dims {
-    /// `None` where the tokens of a packed update do not lie at even steps: the kernels know one.
+    /// Returns `None` if the tokens of a packed update are not at one stride, because the kernels take only
+    /// one.
     pub(crate) fn of(scene: &Scene<'_>) -> Option<Self> {
         let Scene { case: Case { call, update_shape, .. }, views: [cache, update], .. } = scene;
         let batch = contract::batch(call, update_shape);
@@ -73,7 +74,7 @@ impl Dims {
                 (of_cache(0), of_cache(1), rows(2, 0), vec![pair(3, 1)])
             }
             (Call::KvCacheOperation { .. }, &[samples, each, heads, head_size]) => {
-                // Tokens one behind the other, and the hidden size in two.
+                // The tokens must be at one stride. The hidden size is split in two.
                 if samples > 1 && each > 1 && new[0] != each.cast_signed() * new[1] {
                     return None;
                 }
@@ -93,12 +94,12 @@ impl Dims {
         Some(Self { layers, samples, batch, rows, capacity, others })
     }
 
-    /// What the kernel that writes in place is told, if this unit fits all steps.
+    /// Returns the shape for a kernel that writes in place, if this unit fits all strides.
     pub(crate) fn in_place(&self, unit: Unit, bits: usize) -> Option<WriteShape> {
         self.shape(unit, bits, |dim| (dim.cache, dim.update) == (1, 1))
     }
 
-    /// The same for the functional form.
+    /// Returns the shape for the functional form, if this unit fits all strides.
     pub(crate) fn functional(&self, unit: Unit, bits: usize) -> Option<PresentShape> {
         let together = |dim: &Dim| (dim.cache, dim.present, dim.update) == (1, 1, 1);
         let update = self.shape(unit, bits, together)?;
@@ -141,13 +142,13 @@ impl Dims {
             *to = looped(unit, bits, from.count, [from.cache, from.update])?;
         }
         if run == 0 {
-            loops[0].count = 0; // Nothing moves: there are no runs either.
+            loops[0].count = 0; // Nothing moves, so there are no runs either.
         }
         let batch = u32::try_from(self.batch).unwrap();
         let samples = looped(unit, bits, self.samples.count, [self.samples.cache, self.samples.update])?;
         let tokens = u32::try_from(self.rows.count).unwrap();
         let rows = Loop {
-            // From slot to slot, of which there may be more than rows.
+            // This stride is from slot to slot, and there may be more slots than rows.
             dst_stride: steps(unit, bits, self.capacity, self.rows.cache)?,
             src_stride: steps(unit, bits, self.rows.count, self.rows.update)?,
             count: tokens,
@@ -175,7 +176,7 @@ impl Dims {
         }
     }
 
-    /// Runs of a write in place, or of the functional form.
+    /// Returns the number of runs in a write in place.
     pub(crate) fn runs(shape: &WriteShape, is_packed: bool) -> u32 {
         let samples = if is_packed { 1 } else { shape.samples.count };
         shape.others.iter().fold(samples * shape.rows.count, |runs, others| runs * others.count)
@@ -186,7 +187,8 @@ impl Dims {
         shape.others.iter().fold(all, |runs, others| runs * others.count)
     }
 
-    /// Lines of words of a present of 4-bit elements, the first and the last word being in pieces.
+    /// Returns the number of lines of words in a present of 4-bit elements, whose first and last word may be
+    /// partial.
     pub(crate) fn present_lines(shape: &PresentShape) -> u32 {
         let elements = Self::present_runs(shape) * shape.update.run;
         (elements / WORD + 2).div_ceil(LINE)
@@ -200,7 +202,8 @@ fn looped(unit: Unit, bits: usize, count: usize, [dst_stride, src_stride]: [isiz
     Some(Loop { dst_stride, src_stride, count, magic: magic(count) })
 }
 
-/// So many elements in units; any step will do where there is nothing to step to.
+/// Converts a stride from elements to units, or returns `None` if it does not fit. The stride of a single
+/// step does not matter.
 fn steps(unit: Unit, bits: usize, count: usize, elements: isize) -> Option<i64> {
     let elements = elements as i64;
     match unit {
@@ -213,7 +216,7 @@ fn steps(unit: Unit, bits: usize, count: usize, elements: isize) -> Option<i64> 
     }
 }
 
-/// Row-major strides.
+/// Returns row-major strides.
 fn dense(shape: &[usize]) -> Vec<isize> {
     let mut strides = vec![1; shape.len()];
     for at in (1..shape.len()).rev() {

@@ -1,4 +1,5 @@
-//! A small decoder's caches: `[2 samples, 4 slots, 8 bytes]`, a row for each sample, and as many of them as a test asks for.
+//! Any number of a small decoder's caches. Each has 2 samples, 4 slots and rows of 8 bytes, and gets one row
+//! for each sample.
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Prepared};
@@ -31,7 +32,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Each cache with an update of its own.
+    /// Returns a rig with so many caches, each with a separate update.
     pub(crate) fn new(caches: usize) -> Self {
         Self {
             caches: (0..caches).map(|_| Memory::of(&[OLD; SAMPLES * SLOTS * ROW])).collect(),
@@ -51,7 +52,7 @@ impl Rig {
         cuda().prepare(&shapes(), &self.pairs()).unwrap()
     }
 
-    /// The functional form, with the caches as the past of every present.
+    /// Prepares the functional form, with the caches as the pasts of the presents.
     pub(crate) fn present(&self, presents: &[Memory]) -> DeviceWrite {
         let triples = presents.iter().zip(self.pairs());
         let triples = triples.map(|(present, BufferPair { cache, update })| PresentBuffers {
@@ -83,12 +84,13 @@ impl Rig {
         write: &DeviceWrite,
         indices: &DeviceCallIndices,
     ) -> Result<(), CudaError> {
-        // SAFETY: caches, updates, positions and status are memory of this rig with the sizes given here, and live until its
-        // stream was waited for. Tests with wrong addresses give only ones that the host code refuses.
+        // SAFETY: caches, updates, positions and status are memory of this rig with the sizes given here, and
+        // live until its stream was waited for. Tests with wrong addresses give only ones that the host code
+        // refuses.
         unsafe { write.launch(self.of_caller(), indices, Some(self.status())) }
     }
 
-    /// Launches with these starts, and waits.
+    /// Launches with these starts, waits, and returns the status.
     pub(crate) fn run(&self, write: &DeviceWrite, starts: [i64; SAMPLES]) -> StatusWords {
         self.starts.fill(&starts.map(i64::to_ne_bytes).concat());
         self.launch(write).unwrap();
@@ -97,11 +99,13 @@ impl Rig {
     }
 
     pub(crate) fn check(&self, write: &DeviceWrite) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status and the `SAMPLES` positions are memory of this rig, whose stream was waited for.
+        // SAFETY: the 16 bytes of the status and the `SAMPLES` positions are memory of this rig, whose stream
+        // was waited for.
         unsafe { write.check(self.status(), &self.indices()) }
     }
 
-    /// Holds every cache against these starts, written one after the other; `None` where a sample stays as it is.
+    /// Checks that every cache equals the result of writes at these starts, one after the other. `None`
+    /// leaves a sample as it is.
     pub(crate) fn assert_written(&self, starts: &[[Option<usize>; SAMPLES]]) {
         for (number, cache) in self.caches.iter().enumerate() {
             assert_eq!(cache.read(), written(number, starts), "cache {number}");
@@ -109,7 +113,7 @@ impl Rig {
     }
 }
 
-/// A cache after such writes.
+/// Returns a cache after such writes.
 pub(crate) fn written(number: usize, starts: &[[Option<usize>; SAMPLES]]) -> Vec<u8> {
     let mut cache = vec![OLD; SAMPLES * SLOTS * ROW];
     for (sample, slot) in starts.iter().flat_map(|starts| starts.iter().enumerate()) {

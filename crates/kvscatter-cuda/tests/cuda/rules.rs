@@ -1,4 +1,4 @@
-//! Behaviour that all drivers share, so that the simulated one is compared with the others.
+//! Tests behaviour that all drivers share, so that the simulated driver is compared with the others.
 
 use std::ptr::null_mut;
 
@@ -14,7 +14,7 @@ const NOT_FOUND: Failure = 500;
 const CAPTURE_UNSUPPORTED: Failure = 900;
 const CAPTURE_INVALIDATED: Failure = 901;
 
-/// `[1, 4]` from `[1, 1]`, of a byte each.
+/// Returns the shape of a write from `[1, 1]` into `[1, 4]`, with elements of one byte.
 fn shape() -> WriteShape {
     let once = Loop { dst_stride: 0, src_stride: 0, count: 1, magic: magic(1) };
     WriteShape {
@@ -31,7 +31,7 @@ fn shape() -> WriteShape {
     }
 }
 
-/// A write of one byte to the slot that a list on the device says.
+/// A write of one byte to the slot that is in a list on the device.
 struct Scene {
     cache: Memory,
     update: Memory,
@@ -53,7 +53,7 @@ impl Scene {
         launch::write("kvscatter_write_1", &[job], &shape(), &call, threads, 1, &self.stream);
     }
 
-    /// As many blocks and threads as this.
+    /// Launches with this many blocks and threads, and returns the error.
     fn refused(&self, grid: [u32; 3], block: [u32; 3]) -> Option<Failure> {
         let table = [Job { cache: self.cache.address, update: self.update.address }; FEW_JOBS];
         let call = Call { positions: self.starts.address, flags: POSITIONS_I64, ..Call::default() };
@@ -70,7 +70,7 @@ fn grids_and_blocks_that_no_device_has_are_refused() {
         assert_eq!(scene.refused([1, 1, 1], none), Some(INVALID_VALUE), "{none:?}");
     }
     assert_eq!(scene.refused([1, 65_536, 1], [1, 1, 1]), Some(INVALID_VALUE));
-    // The kernels promise their compiler that there are no more than 256.
+    // The kernels are compiled for at most 256 threads.
     for block in [[1025, 1, 1], [32, 33, 1], [257, 1, 1]] {
         assert!(scene.refused([1, 1, 1], block).is_some(), "{block:?}");
     }
@@ -90,7 +90,7 @@ fn what_is_no_image_and_no_kernel_is_refused() {
     device.functions.cuModuleUnload(module).unwrap();
 }
 
-/// Indices are read when the graph runs, and again each time.
+/// Checks that indices are read every time that the graph runs.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_captured_launch_runs_when_it_is_replayed() {

@@ -1,4 +1,4 @@
-//! A case somewhere in the memory of a device, and what must be there afterwards.
+//! Places a case in the memory of a device, with the expected memory after the launch.
 
 use kvscatter_oracle::cases::{Call as Operator, Case, Element, Origin, Placed, Random, Values, View};
 
@@ -6,29 +6,29 @@ use crate::abi::StatusWords;
 use crate::contract::{self, Contract};
 use crate::device::Memory;
 
-/// A case somewhere in memory.
+/// A case in memory, with its expected results.
 pub(crate) struct Scene<'a> {
     pub(crate) case: &'a Case,
     pub(crate) contract: Contract,
-    /// Where cache and update lie.
+    /// The views of the cache and of the update.
     pub(crate) views: [View; 2],
     pub(crate) stored: &'static Element,
     pub(crate) bits: usize,
-    /// Elements before the first one, guards included.
+    /// The number of elements before the first element, guards included.
     pub(crate) begins: [usize; 2],
-    /// Caches that are written from one update.
+    /// The number of caches that are written from one update.
     pub(crate) jobs: usize,
     pub(crate) past: Vec<u8>,
     pub(crate) new: Vec<u8>,
     /// The cache's buffer after a launch in place.
     pub(crate) in_place: Vec<u8>,
-    /// The present after a launch, and what it is where nothing is written.
+    /// The present after a launch. `kept` is the present if nothing is written.
     pub(crate) present: Vec<u8>,
     pub(crate) kept: Vec<u8>,
 }
 
 impl<'a> Scene<'a> {
-    /// `None` where the host refuses the case: nothing is launched then.
+    /// Returns `None` if the host refuses the case and launches nothing.
     pub(crate) fn new(case: &'a Case, views: [View; 2], random: &mut Random) -> Option<Self> {
         let contract = contract::of(case)?;
         let begins = views.each_ref().map(|view| view.buffer().start + view.offset());
@@ -46,7 +46,8 @@ impl<'a> Scene<'a> {
         Some(Self { case, contract, views, stored, bits, begins, jobs, past, new, in_place, present, kept })
     }
 
-    /// What the cache's buffer must be, or the present, after launches of which each may refuse all samples for one.
+    /// Returns the expected buffer of the cache and the expected present. Each launch may refuse all samples
+    /// because of one.
     pub(crate) fn expected(&self, is_refusing_all: bool) -> [&[u8]; 2] {
         if is_refusing_all && self.contract.status.bad_samples > 0 {
             [&self.past, &self.kept]
@@ -55,7 +56,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What the status says after so many launches: the first one's first sample.
+    /// Returns the status after so many launches, with the first sample of the first launch.
     pub(crate) fn status(&self, launches: usize) -> StatusWords {
         let of_one = self.contract.status;
         StatusWords { bad_samples: of_one.bad_samples * launches as u32, ..of_one }
@@ -89,7 +90,7 @@ impl Lists {
     }
 }
 
-/// Where a cache lies: in one piece or not, between guards of any number of elements.
+/// Returns a view of the cache, contiguous or not, between guards of any number of elements.
 pub(crate) fn cache_view(case: &Case, random: &mut Random) -> View {
     let guard = random.pick(&[0, 1, 2, 3, 8, 16]);
     match random.below(2) {
@@ -98,7 +99,7 @@ pub(crate) fn cache_view(case: &Case, random: &mut Random) -> View {
     }
 }
 
-/// The same of an update, whose positions may meet.
+/// Returns a view of the update, whose positions may overlap.
 pub(crate) fn update_view(case: &Case, random: &mut Random) -> View {
     let guard = random.pick(&[0, 1, 2, 3, 8, 16]);
     match random.below(3) {
@@ -119,7 +120,7 @@ pub(crate) fn status_of(memory: &Memory) -> StatusWords {
     }
 }
 
-/// The cache as a dense tensor before the call.
+/// Returns the cache before the call as a dense tensor.
 fn kept(placed: &Placed) -> Vec<u8> {
     let origins: Vec<_> = placed.cache.places().into_iter().map(Origin::Cache).collect();
     bytes(&Values::gathered(placed.stored[0], &origins, &placed.past, &placed.new))
@@ -132,21 +133,22 @@ fn bytes(values: &Values) -> Vec<u8> {
     }
 }
 
-/// Ends with a whole word, as a cache of 4-bit elements must.
+/// Returns the bytes up to a whole word, as a cache of 4-bit elements needs.
 fn words(values: &Values) -> Vec<u8> {
     let mut bytes = bytes(values);
     bytes.resize(bytes.len().next_multiple_of(4), 0x5A);
     bytes
 }
 
-/// Whole numbers on the device, and whether they are 64 bits wide.
+/// A list of integers on the device, and whether they are 64 bits wide.
 pub(crate) struct List {
     pub(crate) memory: Memory,
     pub(crate) is_i64: bool,
 }
 
 impl List {
-    /// 32 bits wide where `may_be_short` and all fit.
+    /// Returns a list of 32-bit integers if `may_be_short` is set and all values fit, and of 64-bit integers
+    /// otherwise.
     pub(crate) fn of(values: &[i64], may_be_short: bool) -> Self {
         let short: Result<Vec<i32>, _> = values.iter().map(|&value| i32::try_from(value)).collect();
         match short {

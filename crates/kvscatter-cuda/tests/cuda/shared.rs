@@ -1,5 +1,5 @@
-//! A status is written while a launch reads its lists, its updates and its pasts: it lies in none of them, nor in what
-//! else is written.
+//! Checks that a status overlaps no list, update or past, which a launch reads while it writes the status. It
+//! must not overlap other memory that is written either.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::host::cuda;
 const HALF: ElementType = ElementType::Float16;
 const PAST: u8 = 0xEE;
 
-/// Everything of one write in one piece of memory, with room for a status between any two.
+/// All buffers and lists of one write in one piece of memory, with room for a status between any two.
 struct Arena {
     memory: Memory,
     used: usize,
@@ -28,7 +28,7 @@ struct Arena {
 enum Place {
     /// A list, an update or a past.
     Read,
-    /// A cache or a present, by its place in the call.
+    /// A cache or a present, with its index in the call.
     Written(usize),
 }
 
@@ -37,7 +37,7 @@ impl Arena {
         Self { memory: Memory::of(&[0; 1024]), used: 0, places: Vec::new() }
     }
 
-    /// The address of these bytes, `by` bytes behind a multiple of 8.
+    /// Stores these bytes at an address that is `by` bytes above a multiple of 8, and returns their buffer.
     fn put(&mut self, place: Place, by: usize, bytes: &[u8]) -> DeviceBuffer {
         let begin = self.used.next_multiple_of(8) + 24 + by;
         let mut all = self.memory.read();
@@ -53,7 +53,7 @@ impl Arena {
         DeviceList::i64(self.put(Place::Read, 0, &bytes).address, values.len())
     }
 
-    /// It begins and ends in the middle of a status's word.
+    /// Stores a list that begins and ends in the middle of a word of a status.
     fn i32(&mut self, values: &[i32]) -> DeviceList {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         DeviceList::i32(self.put(Place::Read, 4, &bytes).address, values.len())
@@ -72,11 +72,11 @@ impl Arena {
         PresentBuffers { present, past, update }
     }
 
-    /// Tries a status at every address: refused where it has a byte of any of these, and only there.
+    /// Tries a status at every address. It is refused exactly if it shares a byte with any of the places.
     fn check(&self, write: &DeviceWrite, indices: &DeviceCallIndices) {
         let (before, stream) = (self.memory.read(), Stream::new());
-        // SAFETY: buffers and lists lie in `self.memory` with the sizes given here. A status that overlaps them is refused,
-        // and any other has 16 bytes there.
+        // SAFETY: buffers and lists are in `self.memory` with the sizes given here. A status that overlaps
+        // them is refused, and any other status has 16 bytes there.
         let launch = |status| unsafe { write.launch(OfCaller::new(stream.0), indices, Some(status)) };
         let mut seen = vec![0; self.places.len()];
         let mut free = None;
@@ -102,7 +102,8 @@ impl Arena {
         stream.synchronize();
         assert_eq!(self.memory.read(), before, "a launch that is refused writes nothing");
 
-        // The same launch with a status that lies apart finds nothing bad, and changes what is written alone.
+        // The same launch with a separate status finds nothing bad, and changes only the memory that it
+        // writes.
         let (status, at) = free.unwrap();
         launch(status).unwrap();
         stream.synchronize();
@@ -115,7 +116,8 @@ impl Arena {
     }
 }
 
-/// Lists of starts, rows, and cumulative lengths: 2 samples of one row each.
+/// Prepares a packed update of 2 samples with one row each, which takes starts, lengths and cumulative
+/// lengths.
 fn packed() -> Prepared {
     KvCacheUpdate::new().prepare_packed(HALF, &[2, 1, 4, 2], &[2, 1, 2]).unwrap()
 }

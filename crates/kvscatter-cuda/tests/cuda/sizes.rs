@@ -1,5 +1,5 @@
-//! Shapes of real decoders, which the oracle's cases are too small for: several blocks, several runs for a thread, runs that
-//! are longer than a block, held against the core.
+//! Compares shapes of real decoders with the core. The oracle's cases are too small for several blocks,
+//! several runs for a thread, and runs that are longer than a block.
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode, OutOfRange, Prepared, WritePlan};
@@ -11,12 +11,12 @@ use crate::host::cuda;
 use crate::rig::{Rig, buffer};
 use crate::scene::status_of;
 
-/// `[batch, heads, slots, head size]` and the rows of the update.
+/// The cache's shape, `[batch, heads, slots, head size]`, and the number of rows in the update.
 struct Size {
     cache: [usize; 4],
     rows: usize,
     element: ElementType,
-    /// Bytes that a thread moves at a time, as far as there are whole bytes.
+    /// The number of bytes that a thread moves at a time, or `None` for 4-bit rows that straddle bytes.
     width: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ const SIZES: &[Size] = &[
     size([2, 1, 9, 2301], 4, ElementType::Float4E2M1, None), // 288 words in a run
 ];
 
-/// The bytes before and after a present.
+/// The value of the bytes before and after a present.
 const GUARD: u8 = 0xEE;
 const GUARDS: usize = 5;
 
@@ -52,7 +52,7 @@ struct Call {
 }
 
 impl Call {
-    /// Rings and lines from any slot, some of which do not fit.
+    /// Returns calls in rings and linear caches from any slot. Some of them do not fit.
     fn all(number: usize, Size { cache, rows, element, .. }: &Size) -> Vec<Self> {
         let update = [cache[0], cache[1], *rows, cache[3]];
         let random = &mut Random::new(41, number);
@@ -75,7 +75,7 @@ impl Call {
         self.write.plan_with_lengths(&self.starts, self.lengths.as_deref()).unwrap()
     }
 
-    /// Launches it and waits; the core has skipped as many samples as the device counts.
+    /// Launches the write and waits. Checks that the device counts as many samples as the core has skipped.
     fn run(&self, write: &DeviceWrite, skipped: usize) {
         let (rig, list) = (Rig::new(0), Memory::of_i64(&self.starts));
         let held = self.lengths.as_ref().map(|lengths| Memory::of_i64(lengths));
@@ -88,7 +88,8 @@ impl Call {
         assert_eq!(status_of(&rig.status).bad_samples as usize, skipped);
     }
 
-    /// Runs the functional form at an offset of some bytes from a word. The present is the core's, and no other byte changes.
+    /// Runs the functional form at an offset of some bytes from a word. Checks that the present equals the
+    /// core's, and that no other byte changes.
     fn present(&self, begin: usize) -> DeviceWrite {
         let geometry = self.write.geometry();
         let past = &self.past[..geometry.cache_bytes().unwrap()];
@@ -150,7 +151,8 @@ fn presents_of_any_size_are_those_of_the_core() {
     }
 }
 
-/// Words of a present are shared out by lines of 32, however many there are and wherever the first one begins.
+/// Checks that words of a present are distributed in lines of 32, for any number of words and any position of
+/// the first.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn presents_of_half_bytes_begin_anywhere_and_end_anywhere() {

@@ -1,4 +1,5 @@
-//! Slot mappings, as engines with paged caches make them: a slot for each token, negative for none.
+//! Tests slot mappings as engines with paged caches make them, with one slot for each token. A negative slot
+//! leaves its token out.
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Error as CoreError, Prepared};
@@ -12,13 +13,13 @@ use crate::host::cuda;
 use crate::rig::{Rig, buffer};
 use crate::scene::status_of;
 
-/// vLLM's `slot_mapping`: a token to a slot, -1 for padding.
+/// Tests vLLM's `slot_mapping`, which has one slot for each token, and -1 for padding.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_slot_mapping_leaves_out_what_is_negative() {
     const TOKENS: usize = 6;
     const SLOTS: usize = 40;
-    // Of heads that lie apart in the update, as in a fused QKV.
+    // The heads are not adjacent in the update, as in a fused QKV.
     let shapes = TensorScatter::new().axis(1);
     let shapes = shapes.prepare(ElementType::Float16, &[1, SLOTS, 2, 4], &[1, TOKENS, 2, 4]).unwrap();
     let cache = Memory::of(&[0xEE; SLOTS * 16]);
@@ -52,7 +53,7 @@ fn a_slot_mapping_leaves_out_what_is_negative() {
     }
 }
 
-/// A slot mapping of every width and layout, token by token as it is meant.
+/// Compares slot mappings of every width and layout with a copy token by token.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn slot_mappings_of_every_width_are_right() {
@@ -78,7 +79,8 @@ fn slot_mappings_of_every_width_are_right() {
     }
 }
 
-/// A cache `[1, heads, slots, head]`, and tokens for it. Its elements are numbers from 0 on, those of the update follow.
+/// A cache `[1, heads, slots, head]`, and tokens for it. The elements of the cache are numbers from 0 on, and
+/// those of the update follow.
 #[derive(Debug)]
 struct Paged {
     heads: usize,
@@ -99,7 +101,8 @@ impl Paged {
         write.prepare(element, &shape(self.slots), &shape(self.tokens)).unwrap()
     }
 
-    /// Of a slot that two tokens have, either's row may be left: none has.
+    /// Returns a random mapping. No two tokens have the same slot, because the slot could end with the row of
+    /// either.
     fn mapping(&self, random: &mut Random) -> Vec<i64> {
         let mut free: Vec<i64> = (0..self.slots as i64).collect();
         random.many(self.tokens, |random| match random.below(4) {
@@ -110,7 +113,7 @@ impl Paged {
         })
     }
 
-    /// Elements of so many rows.
+    /// Returns the number of elements in so many rows.
     fn elements(&self, rows: usize) -> usize {
         self.heads * rows * self.head
     }
@@ -120,7 +123,7 @@ impl Paged {
         first..first + self.elements(self.tokens)
     }
 
-    /// The cache afterwards: element by element, which one is there.
+    /// Returns the number in each element of the cache after the write.
     fn written(&self, mapping: &[i64]) -> Vec<usize> {
         let Self { heads, slots, head, tokens } = *self;
         let mut cache: Vec<usize> = (0..self.elements(slots)).collect();
@@ -145,7 +148,7 @@ impl Paged {
     }
 }
 
-/// These numbers as elements: all bytes of one are the same.
+/// Returns these numbers as elements whose bytes are all the same.
 fn stored(element: ElementType, numbers: impl IntoIterator<Item = usize>) -> Vec<u8> {
     let numbers = numbers.into_iter().map(|number| (number % 251) as u8);
     match element.bits().unwrap() {
@@ -164,7 +167,7 @@ fn prepared(shapes: &Prepared, cache: &Memory, update: &Memory) -> DeviceWrite {
     cuda().prepare_slots(shapes, &[pair]).unwrap()
 }
 
-/// Launches it with a status of its own, and waits: what that says, and what it means.
+/// Launches the write with a separate status and waits. Returns the status and the result of `check`.
 fn launched(write: &DeviceWrite, slots: DeviceList) -> (StatusWords, Result<(), CudaError>) {
     let (rig, indices) = (Rig::new(0), DeviceCallIndices::new(slots));
     rig.launch_with(write, &indices).unwrap();

@@ -1,4 +1,5 @@
-//! What the status says, and numbers that no case has: thousands of samples, any 64 bits, slots that are left out.
+//! Tests the status, and values that no case has: thousands of samples, any 64-bit index, slots that are left
+//! out.
 
 use crate::abi::{
     CIRCULAR, Call, FROM_END, Job, LENGTH, Loop, OTHER_LOOPS, POSITIONS_I64, REJECT_NEGATIVE, SKIP_ALL,
@@ -11,7 +12,7 @@ use crate::scene::status_of;
 const UNTOUCHED: u8 = 0xEE;
 const THREADS: Threads = Threads { block: [1, 64], per_thread: 2, spare: 0 };
 
-/// A byte to a row: `[samples, capacity]` from `[samples, rows]`.
+/// Returns the shape of a write from `[samples, rows]` into `[samples, capacity]`, with one byte for a row.
 fn shape(samples: u32, capacity: u32, rows: u32) -> WriteShape {
     let looped = |count: u32, dst: u32, src: u32| Loop {
         dst_stride: dst.into(),
@@ -33,7 +34,7 @@ fn shape(samples: u32, capacity: u32, rows: u32) -> WriteShape {
     }
 }
 
-/// A cache of its own, an update of ones, and a status.
+/// A cache, an update of ones, and a status.
 struct Scene {
     shape: WriteShape,
     cache: Memory,
@@ -94,7 +95,7 @@ fn samples_are_counted_once_per_launch_until_the_caller_resets_the_status() {
     assert_eq!(scene.starts(&[-5, 0, 0], 0), status(1, 0, -5));
 }
 
-/// More than a block has threads, whichever of them finds the first.
+/// Tests more samples than a block has threads, for any thread that finds the first bad sample.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn thousands_of_samples_are_counted_exactly() {
@@ -149,7 +150,7 @@ fn no_end_and_no_linear_start_overflows() {
     }
 }
 
-/// A length that is bad hides a start that is bad too, as on the CPU.
+/// Checks that a bad length hides a bad start of the same sample, as on the CPU.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn lengths_are_looked_at_before_starts() {
@@ -161,7 +162,8 @@ fn lengths_are_looked_at_before_starts() {
     assert_eq!(scene.written(), [6, 7]);
 }
 
-/// One cache, one slot for each token: a negative one leaves its token out, as engines that pad batches write it.
+/// Tests one cache with one slot for each token. A negative slot leaves its token out, as in engines that pad
+/// batches.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_slot_mapping_skips_what_is_negative_and_reports_what_is_beyond() {
@@ -178,7 +180,8 @@ fn a_slot_mapping_skips_what_is_negative_and_reports_what_is_beyond() {
     assert_eq!(tokens(&[3, -1, 1, 5, -2], SKIP_ALL), (status(0, 0, 0), vec![1, 3, 5]));
 }
 
-/// A bad layer, and lists that are no partition, count every sample, and a launch without samples still says so.
+/// Checks that a bad layer, or a list of rows that is not a partition, counts every sample. A launch without
+/// samples counts one.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn what_refuses_a_launch_counts_at_least_one() {
@@ -191,7 +194,7 @@ fn what_refuses_a_launch_counts_at_least_one() {
     }
 }
 
-/// Blocks that have nothing to move report all the same: no rows, and a start that does not exist.
+/// Checks that a launch without rows to move still reports a bad start.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_launch_of_no_rows_reports() {

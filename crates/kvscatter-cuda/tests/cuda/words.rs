@@ -1,4 +1,4 @@
-//! The error of a status: the CPU's own where the lists still say what they said, or are not needed.
+//! Checks that the error of a status is the CPU's if the lists are unchanged or not needed.
 
 use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use kvscatter::spec::onnx::TensorScatter;
@@ -16,7 +16,7 @@ use crate::rig::buffer;
 
 const HALF: ElementType = ElementType::Float16;
 
-/// A write of one cache, and lists that can be changed after a launch.
+/// A write of one cache, whose lists can change after a launch.
 struct Launched {
     write: DeviceWrite,
     status: Memory,
@@ -37,12 +37,12 @@ impl Launched {
         DeviceStatus::at(self.status.address).unwrap()
     }
 
-    /// What a launch has found.
+    /// Launches the write, waits, and returns the status.
     fn run(&self, indices: &DeviceCallIndices) -> StatusWords {
         let stream = Stream::new();
         self.status.fill(&[0; 16]);
-        // SAFETY: the cache and the update of `self`, the lists of `indices` and the status are memory of the context with
-        // the sizes given there, and live until the stream was waited for.
+        // SAFETY: the cache and the update of `self`, the lists of `indices` and the status are memory of the
+        // context with the sizes given there, and live until the stream was waited for.
         unsafe { self.write.launch(OfCaller::new(stream.0), indices, Some(self.at())) }.unwrap();
         stream.synchronize();
         // SAFETY: the 16 bytes of the status are memory of the context, and the launch has run.
@@ -50,8 +50,8 @@ impl Launched {
     }
 
     fn check(&self, indices: &DeviceCallIndices) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the context. Every
-        // launch was waited for.
+        // SAFETY: the 16 bytes of the status, and the `len` values of each list, are memory of the context.
+        // Every launch was waited for.
         unsafe { self.write.check(self.at(), indices) }
     }
 }
@@ -63,7 +63,7 @@ fn assert_core(found: Result<(), CudaError>, expected: &CoreError) {
     }
 }
 
-/// What cannot be told, with all that the status says.
+/// Checks that the error is `BadIndices`, with everything that the status contains.
 fn assert_untold(found: Result<(), CudaError>, words: StatusWords) {
     match found {
         Err(CudaError::BadIndices { bad_samples, first }) => {
@@ -81,7 +81,7 @@ fn set(memory: &Memory, values: &[i64]) {
     memory.fill(&values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>());
 }
 
-/// `[3 samples, 5 slots, 2]`, two rows each.
+/// Prepares a cache of 3 samples, 5 slots and width 2, with two rows for each sample.
 fn padded() -> Prepared {
     TensorScatter::new().axis(1).prepare(HALF, &[3, 5, 2], &[3, 2, 2]).unwrap()
 }
@@ -113,7 +113,7 @@ fn words_alone_tell_a_padded_start_and_length() {
     assert_core(launched.write.check_words(words), &expected);
     assert_core(launched.check(&both), &expected);
 
-    // Of a bad start the words do not say how many rows were to be written: all, as far as they know.
+    // For a bad start, the words do not contain the number of rows to write. `check_words` assumes all rows.
     set(&starts, &[0, 5, 0]);
     set(&lengths, &[2, 1, 2]);
     let words = launched.run(&both);
@@ -160,7 +160,7 @@ fn words_alone_tell_the_layer_and_rows_of_samples() {
         let (found, _, expected) = checked(1, [5, 5], seq_len);
         assert_core(found, &expected);
     }
-    // An end belongs to a number of rows that only the list has.
+    // The error of an end needs the number of rows, which only the list contains.
     let (found, words, expected) = checked(1, [5, 1], [1, 2]);
     assert!(matches!(expected, CoreError::EndOutOfRange { index: 1, value: 1, min: 2, .. }), "{expected:?}");
     assert_untold(found, words);
@@ -201,7 +201,7 @@ fn of_a_packed_update_the_words_alone_tell_the_total() {
     }
 }
 
-/// Lists that have been made right since the launch, or say something else.
+/// Tests lists that have been corrected or changed since the launch.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn lists_that_have_changed_leave_what_the_status_says() {
@@ -230,14 +230,14 @@ fn lists_that_have_changed_leave_what_the_status_says() {
         set(&totals, &changed);
         assert_untold(launched.check(&indices), words);
     }
-    // Another launch would find two, and this one has found one of them all the same.
+    // These lists contain two errors. The status of the earlier launch matches one of them.
     set(&totals, &[0, 3, 2, 6]);
     let previous =
         CoreError::CumulativeOrder { argument: Argument::UpdateLengths, index: 2, value: 2, previous: 3 };
     assert_core(launched.check(&indices), &previous);
 }
 
-/// Tokens without a sample: a launch without samples counts one.
+/// Tests tokens without a sample. A launch without samples counts one.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn calls_without_samples_are_refused_as_on_the_cpu() {
@@ -246,7 +246,7 @@ fn calls_without_samples_are_refused_as_on_the_cpu() {
         let launched = Launched::new(&core);
         for total in [0, 5, -1] {
             let totals = Memory::of_i32(&[total]);
-            // No numbers lie anywhere, also where the status does.
+            // An empty list may have any address, even that of the status.
             let none = DeviceList::i64(launched.status.address, 0);
             let indices = DeviceCallIndices::new(none).row_counts(DeviceList::i32(totals.address, 1));
             let words = launched.run(&indices);

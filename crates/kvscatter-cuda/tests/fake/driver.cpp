@@ -1,6 +1,7 @@
-// A CUDA driver for machines that have none: device memory is memory, a stream is a list of what is yet to be done, and
-// the kernels are the project's own, compiled as C++. It does nothing before a stream is synchronised, and refuses what
-// a driver refuses. What `fake_` begins is for tests, and concerns the calling thread alone.
+// A simulated CUDA driver for machines without a GPU. Device memory is host memory, a stream is a list of
+// pending work, and the kernels are the project's own, compiled as C++. Nothing runs before a stream is
+// synchronised. The driver refuses what a real driver refuses. Functions whose names begin with `fake_` are
+// for tests, and affect only the calling thread.
 
 #include "state.h"
 
@@ -10,13 +11,13 @@ extern "C" {
 
 // ---- For tests. ----
 
-// The named function fails with this error in the calling thread until another is named.
+// Makes the named function fail with this error in the calling thread, until another function is named.
 void fake_fail(const char* function, int error) {
     failing = function;
     failure = error;
 }
 
-// How often the calling thread has called it.
+// Returns how often the calling thread has called a function.
 unsigned fake_calls(const char* function) { return calls[function]; }
 
 unsigned fake_all_calls() {
@@ -25,13 +26,13 @@ unsigned fake_all_calls() {
     return all;
 }
 
-// Words that kernels have exchanged, while the calling thread waited for them.
+// Returns how many words kernels have exchanged while the calling thread waited for them.
 unsigned fake_exchanges() { return exchanges; }
 
-// Those of a block of the last launch.
+// Returns the number of threads in a block of the last launch.
 unsigned fake_threads() { return last_threads; }
 
-// What the device is for the calling thread: sm_90, with PTX up to 9.0, at first.
+// Sets the device and the newest PTX for the calling thread. The defaults are sm_90 and PTX 9.0.
 void fake_device(int new_capability, double new_ptx) {
     capability = new_capability;
     newest_ptx = new_ptx;
@@ -121,7 +122,7 @@ int cuCtxCreate_v2(Context** context, unsigned, int device) {
     return SUCCESS;
 }
 
-// With everything that was made in it. The next context has the same address.
+// Destroys a context with everything that was made in it. The next context has the same address.
 static void destroy(Context* context) {
     auto forget = [&](auto& handles) {
         for (auto each = handles.all.begin(); each != handles.all.end();)
@@ -154,7 +155,7 @@ int cuDevicePrimaryCtxRetain(Context** context, int device) {
     return SUCCESS;
 }
 
-// The last release destroys it.
+// The last release destroys the context.
 int cuDevicePrimaryCtxRelease_v2(int device) {
     ENTER(false);
     if (device) return INVALID_DEVICE;
@@ -239,7 +240,8 @@ int cuMemFree_v2(Address at) {
     return SUCCESS;
 }
 
-// Copies that return when they are done wait for the default stream, which waits for all but those that do not block.
+// Waits as a synchronous copy does. It waits for the default stream, which waits for all streams except
+// non-blocking ones.
 static int finish_blocking(std::unique_lock<std::mutex>& lock) {
     return finish(lock, [](const Stream& stream) { return stream.is_blocking; });
 }
@@ -277,7 +279,7 @@ int cuStreamCreate(Stream** stream, unsigned flags) {
     return SUCCESS;
 }
 
-// What it has to do is done all the same.
+// Runs the stream's pending work before it destroys the stream.
 int cuStreamDestroy_v2(Stream* stream) {
     ENTER();
     if (!driver.streams.find(stream)) return INVALID_HANDLE;

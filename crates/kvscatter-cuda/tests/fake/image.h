@@ -1,4 +1,4 @@
-// What a compiled image says about itself: which kernels it has and which devices it is for.
+// Reads from a compiled image which kernels it has and for which devices it is compiled.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace fake {
 
 struct Image {
-    int error = 0; // as the driver counts them
+    int error = 0; // the driver's error code
     std::set<std::string> kernels;
-    bool is_compressed = false; // and what it has cannot be seen here
+    bool is_compressed = false; // if so, `kernels` is not known
 
     bool has(const char* kernel) const { return is_compressed || kernels.count(kernel); }
 };
@@ -26,7 +26,7 @@ inline Image failed(int error) {
     return image;
 }
 
-// A cubin runs on its own major version, from its own minor one on.
+// A cubin runs on devices of its major version, from its minor version on.
 inline bool runs_on(int architecture, int device) {
     return architecture / 10 == device / 10 && architecture <= device;
 }
@@ -37,7 +37,7 @@ inline Image read_cubin(const char* bytes, int device) {
     memcpy(&header, bytes, sizeof header);
     static constexpr unsigned CUDA_MACHINE = 190;
     if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != CUDA_MACHINE) return failed(INVALID_IMAGE);
-    // Where the flags have the architecture has moved once.
+    // The position of the architecture in the flags has changed once.
     const unsigned flags = header.e_ident[EI_ABIVERSION] >= 8 ? header.e_flags >> 8 : header.e_flags;
     if (!runs_on((int)(flags & 0xFF), device)) return failed(NO_BINARY_FOR_GPU);
     auto section = [&](unsigned index) {
@@ -53,7 +53,8 @@ inline Image read_cubin(const char* bytes, int device) {
     return image;
 }
 
-// Text that is compiled when it is loaded, for its own device or a later one, by a driver that knows its version.
+// Reads PTX, which is compiled when it is loaded. It runs on its device or a later one, with a driver that
+// knows its version.
 inline Image read_ptx(const char* text, int device, double newest_ptx) {
     Image image;
     const char *version = strstr(text, "\n.version "), *target = strstr(text, "\n.target sm_");
@@ -61,7 +62,7 @@ inline Image read_ptx(const char* text, int device, double newest_ptx) {
     if (strtod(version + 10, nullptr) > newest_ptx) return failed(UNSUPPORTED_PTX_VERSION);
     char* end;
     const long architecture = strtol(target + 12, &end, 10);
-    // "sm_90a" is for that architecture and no later one.
+    // "sm_90a" is only for that architecture, not for later ones.
     if (architecture > device || (*end == 'a' && architecture != device)) return failed(NO_BINARY_FOR_GPU);
     static constexpr char ENTRY[] = ".entry ";
     for (const char* at = text; (at = strstr(at, ENTRY));) {
@@ -71,8 +72,8 @@ inline Image read_ptx(const char* text, int device, double newest_ptx) {
     return image;
 }
 
-// Cubins for several devices, compressed or not: the newest one that fits. What compresses them is known from CUDA 12.4
-// on, whose PTX is 8.4.
+// Reads the newest cubin that fits the device, from a file with cubins for several devices. Drivers know the
+// compression from CUDA 12.4 on, whose PTX is 8.4.
 inline Image read_fatbin(const char* bytes, int device, double newest_ptx) {
     struct {
         uint32_t magic;

@@ -1,4 +1,4 @@
-// The kernels by name, and what a launch of one does where there is no device.
+// The kernels by name, and a launch of a kernel without a device.
 #pragma once
 
 #include "../../kernels/kvscatter.cu"
@@ -22,7 +22,7 @@ struct Unpacked<Function> {
 
 struct Kernel {
     const char* name;
-    unsigned width; // bytes that one access of a cache has
+    unsigned width; // bytes in one access to a cache
     bool is_present;
     size_t table, shape;
     void (*run)(const void* table, const void* shape, const Call& call);
@@ -47,12 +47,12 @@ inline const Kernel* kernel_named(const char* name) {
     return nullptr;
 }
 
-// Words that this thread has exchanged.
+// The number of words that this thread has exchanged.
 inline thread_local unsigned exchanges = 0;
-// Threads of a block of what it has launched last.
+// The number of threads in a block of this thread's last launch.
 inline thread_local unsigned last_threads = 0;
 
-// Everything that a launch passes by value, copied when it is asked for, as a driver does.
+// Everything that a launch passes by value. It is copied at the call, as a driver does.
 struct Launch {
     const Kernel* kernel;
     Dim3 grid, block;
@@ -71,8 +71,8 @@ struct Launch {
         memcpy(&call, arguments[2], sizeof call);
     }
 
-    // Blocks in an order of their own each time, since no kernel may depend on it; threads of one in both orders. While
-    // one is about to exchange a word, the next one runs.
+    // Runs the blocks in a random order each time, because no kernel may depend on the order. The threads of
+    // a block run forwards or backwards. Before a thread exchanges a word, the next thread runs.
     void run() const {
         static thread_local std::mt19937 random(1);
         std::vector<unsigned> blocks(grid.x * grid.y);
@@ -99,7 +99,7 @@ struct Launch {
         size_t begun = 0;
         unsigned nested = 0;
 
-        // Runs one of them; false if there is none, or if as many are under way as may be.
+        // Runs one thread. Returns false if there is none, or if the maximum of nested threads is reached.
         bool next() {
             static constexpr unsigned MOST_NESTED = 4;
             const Dim3 &grid = launch.grid, &block = launch.block;
@@ -120,7 +120,7 @@ struct Launch {
         }
     };
 
-    // Every address that the kernel begins at, with the size of what is read there first.
+    // Visits every address at which the kernel begins, with the size of its first access there.
     template <class F>
     void each_address(F&& visit) const {
         for (unsigned job = 0; job < grid.y; ++job) {

@@ -1,4 +1,4 @@
-// What the driver has made and what is under way in it, and the rules that hold for all its functions.
+// The objects and pending work of the driver, and the rules for all its functions.
 #pragma once
 
 #include "image.h"
@@ -59,7 +59,7 @@ typedef std::vector<std::function<int()>> Work;
 
 struct Context {
     unsigned long long number;
-    int fault = SUCCESS; // what a kernel has done wrong; nothing runs afterwards
+    int fault = SUCCESS; // the first fault of a kernel, after which nothing runs
 };
 struct Module {
     Context* context;
@@ -69,7 +69,7 @@ struct Function {
     Context* context;
     Module* module;
     const Kernel* kernel;
-    bool is_loaded; // on the device, which an older driver does with the module
+    bool is_loaded; // on the device; an older driver loads it with the module
 };
 struct Stream {
     Context* context;
@@ -79,9 +79,9 @@ struct Stream {
     std::thread::id begun{};
     std::deque<std::function<int()>> pending{};
     Work captured{};
-    bool is_running = false; // for a thread that waits for it
+    bool is_running = false; // by a thread that waits for the stream
 
-    // Whether it forbids this thread what `refuse_while_capturing` lists.
+    // Returns whether the stream's capture forbids this thread the calls that `refuse_while_capturing` lists.
     bool forbids() const {
         static constexpr int GLOBAL = 0, THREAD_LOCAL = 1;
         if (capture != YES) return false;
@@ -92,7 +92,7 @@ struct Graph {
     Work work;
 };
 
-// What a handle of one kind may be; anything else is refused instead of followed.
+// The valid handles of one kind. Any other handle is refused instead of dereferenced.
 template <class T>
 struct Handles {
     std::map<const void*, std::unique_ptr<T>> all;
@@ -110,7 +110,7 @@ struct Handles {
     bool remove(const void* handle) { return all.erase(handle); }
 };
 
-// Built as a driver of CUDA 11, some functions are missing.
+// If it is built as a driver of CUDA 11, it lacks some functions.
 #ifdef KVSCATTER_OLD_DRIVER
 constexpr bool IS_LAZY = false;
 #else
@@ -123,7 +123,7 @@ struct Driver {
     bool is_initialised = false;
     unsigned long long contexts_made = 0;
     Handles<Context> contexts;
-    std::unique_ptr<Context> destroyed; // where the next context will lie
+    std::unique_ptr<Context> destroyed; // the next context gets its address
     Handles<Module> modules;
     Handles<Function> functions;
     Handles<Stream> streams;
@@ -142,7 +142,7 @@ struct Driver {
     }
 };
 
-// Never destroyed: threads of tests may still run when a program ends.
+// The driver is never destroyed, because threads of tests may still run when a program ends.
 inline Driver& driver = *new Driver;
 
 inline thread_local Context* current = nullptr;
@@ -152,7 +152,7 @@ inline thread_local int failure = SUCCESS;
 inline thread_local int capability = 90;
 inline thread_local double newest_ptx = 9.0;
 
-// What every function begins with.
+// The first step of every function.
 struct Entry {
     std::unique_lock<std::mutex> lock{driver.mutex};
     int error;
@@ -170,7 +170,8 @@ struct Entry {
     Entry entry{__func__, ##__VA_ARGS__};    \
     if (entry.error) return entry.error
 
-// Memory, modules and waiting: refused while this thread captures, or any in the global mode, and that is then spoilt.
+// Refuses calls about memory and modules, and calls that wait, while this thread captures, or any thread
+// captures in the global mode. The refusal invalidates the capture.
 inline int refuse_while_capturing() {
     bool is_capturing = false;
     for (auto& [_, stream] : driver.streams.all)
@@ -183,8 +184,8 @@ inline int refuse_while_capturing() {
 #define REFUSE_WHILE_CAPTURING() \
     if (int error = refuse_while_capturing()) return error
 
-// 0 and 1 are the default stream, which may not be used while a stream that waits for it captures; 2 is the default
-// stream of a thread.
+// Finds a stream by its handle. 0 and 1 are the default stream, which may not be used while a stream that
+// waits for it captures. 2 is the default stream of a thread.
 inline int find_stream(void* handle, Stream*& found) {
     static constexpr size_t PER_THREAD = 2;
     if ((size_t)handle == PER_THREAD) {
@@ -219,8 +220,9 @@ inline int enqueue(void* handle, std::function<int()> work) {
     return SUCCESS;
 }
 
-// Does what a stream has to do, in its order, until that is enough. One thread does it at a time and others wait; since
-// two may do it for two streams at once, nothing is held while kernels run. After a fault nothing runs any more.
+// Runs the pending work of a stream in order, until `is_enough` returns true. Only one thread at a time runs
+// a stream, and other threads wait. Two threads may run two streams at once, so the lock is released while
+// kernels run. After a fault nothing runs.
 template <class F>
 int run(Stream* stream, std::unique_lock<std::mutex>& lock, F&& is_enough) {
     while (!current->fault && driver.streams.find(stream) && !is_enough()) {
@@ -242,7 +244,7 @@ int run(Stream* stream, std::unique_lock<std::mutex>& lock, F&& is_enough) {
     return current->fault;
 }
 
-// Runs what is pending in this context's streams.
+// Runs the pending work in those streams of this context that `is_meant` selects.
 template <class F>
 int finish(std::unique_lock<std::mutex>& lock, F&& is_meant) {
     std::vector<Stream*> meant;
@@ -253,7 +255,8 @@ int finish(std::unique_lock<std::mutex>& lock, F&& is_meant) {
     return current->fault;
 }
 
-// The faults that a device detects: an address outside all allocations, or not aligned.
+// Returns the fault that a device would detect: an address outside all allocations, or one that is not
+// aligned.
 inline int fault_of(const Launch& launch) {
     int fault = SUCCESS;
     launch.each_address([&](const void* at, unsigned bytes) {

@@ -1,6 +1,7 @@
-//! Writes `crates/kvscatter-onnx/src/proto/` from `onnx.proto`.
+//! Generates `crates/kvscatter-onnx/src/proto/` from `onnx.proto`.
 //!
-//! `onnx.proto` is ONNX 1.23.2's `onnx-ml.proto`, unchanged. Neither this program nor its users need `protoc`.
+//! `onnx.proto` is an unchanged copy of `onnx-ml.proto` from ONNX 1.23.2. Neither this program nor its users
+//! need `protoc`.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let generated = buffa_build::Config::new()
         .descriptor_set(&descriptors)
         .files(&["onnx.proto"])
-        // Owned messages only, and nested messages boxed: an attribute has room for a dozen and holds one.
+        // Only owned messages are generated. Nested messages are boxed, because an attribute has fields for a
+        // dozen of them and contains one.
         .generate_views(false)
         .generate_with_setters(false)
         .idiomatic_enum_aliases(false)

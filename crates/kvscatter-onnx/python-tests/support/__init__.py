@@ -1,1 +1,1 @@
-"""What the tests share: the command, decoders in ONNX Runtime, runs of them, and faults to plant."""
+"""Helpers of the tests: the command, decoders in ONNX Runtime, their runs, and faults to plant."""

@@ -1,7 +1,7 @@
-"""ONNX's own node tests of Attention, as folders: `python attention_cases.py FOLDER`.
+"""Writes ONNX's own node tests of Attention as folders: `python attention_cases.py FOLDER`.
 
-onnx ships no files of them since 1.23, but builds them in memory. Those that spell the operator out in others
-(`…_expanded`) test those others, and are left out.
+Since 1.23, onnx ships no files of these tests but builds them in memory. Tests that replace the operator with
+other operators (`…_expanded`) test those operators and are left out.
 """
 
 import pathlib

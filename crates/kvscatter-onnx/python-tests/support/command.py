@@ -1,4 +1,4 @@
-"""The ``kvscatter`` command under test. ``cargo xtask models`` names it in KVSCATTER_COMMAND."""
+"""Runs the ``kvscatter`` command under test. ``cargo xtask models`` names it in KVSCATTER_COMMAND."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ TESTDATA = ROOT / "testdata"
 
 
 def kvscatter(*arguments: object, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs the command, which must end with this exit code and not in a panic."""
+    """Runs the command, which must end with this exit code and without a panic."""
     done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
     assert "panicked" not in done.stderr, done.stderr
     assert done.returncode == exit_code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -18,6 +18,6 @@ def kvscatter(*arguments: object, exit_code: int = 0) -> subprocess.CompletedPro
 
 
 def convert(model: pathlib.Path, out: pathlib.Path, slots: int) -> pathlib.Path:
-    """The model with a cache of that many slots, at ``out``."""
+    """Converts the model to a cache of that many slots, at ``out``."""
     kvscatter("convert", model, "-o", out, "--max-seq", slots)
     return out

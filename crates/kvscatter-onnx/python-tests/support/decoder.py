@@ -1,7 +1,7 @@
-"""A decoder in ONNX Runtime: as it was exported, with caches that grow, and converted, with caches in place.
+"""Decoders in ONNX Runtime: exported ones with growing caches, and converted ones with caches in place.
 
-Nothing here knows kvscatter: inputs and outputs are told apart by the names that the exporters of the checked-in
-models gave them.
+This module does not depend on kvscatter. It tells inputs and outputs apart by the names that the exporters of
+the checked-in models gave them.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 def session(model: pathlib.Path) -> ort.InferenceSession:
-    """One thread, so that a run gives the same bits twice."""
+    """Makes a session with one thread, so that equal runs give the same bits."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -23,12 +23,12 @@ def session(model: pathlib.Path) -> ort.InferenceSession:
 
 
 def present_of(past: str) -> str:
-    """The output that an exporter pairs with an input."""
+    """Returns the output that an exporter pairs with an input."""
     return past.replace("past_key_values.", "present.")
 
 
 class Decoder:
-    """What both kinds of decoder have: a session, its caches and its further inputs."""
+    """The common part of both kinds of decoder: a session, its caches and its other inputs."""
 
     def __init__(self, model: pathlib.Path):
         self.session = session(model)
@@ -39,23 +39,23 @@ class Decoder:
         self.dtype = DTYPES[next(iter(self.pasts.values())).type]
 
     def feeds(self, ids, mask, positions, **more) -> dict[str, np.ndarray]:
-        """Those of the given inputs that the model has."""
+        """Returns those of the given inputs that the model has."""
         given = dict(input_ids=ids, attention_mask=mask, position_ids=positions, **more)
         return {name: value for name, value in given.items() if name in self.others}
 
 
 class Growing(Decoder):
-    """The model as it was exported: every step returns caches that are longer."""
+    """The model as it was exported. Every step returns longer caches."""
 
     def start(self, batch: int) -> None:
-        """Forgets everything."""
+        """Empties the caches."""
         self.caches = {}
         for name, node in self.pasts.items():
             _, heads, _, size = node.shape
             self.caches[name] = np.zeros((batch, heads, 0, size), self.dtype)
 
     def step(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Logits of [batch, tokens, vocabulary]; `mask` covers the past and the new tokens."""
+        """Returns logits of [batch, tokens, vocabulary]. `mask` covers the past and the new tokens."""
         feeds = self.feeds(ids, mask, positions) | self.caches
         outputs = ["logits", *map(present_of, self.caches)]
         logits, *presents = self.session.run(outputs, feeds)
@@ -64,7 +64,7 @@ class Growing(Decoder):
 
 
 class Static(Decoder):
-    """A converted model: present is bound to past's memory, which this object owns."""
+    """A converted model. The present is bound to the past's memory, which this object owns."""
 
     def __init__(self, model: pathlib.Path, batch: int, paint):
         super().__init__(model)
@@ -76,11 +76,11 @@ class Static(Decoder):
         self.slots = node.shape[2]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of whole caches, by their pasts' names."""
+        """Returns copies of the whole caches by the names of their pasts."""
         return {name: value.numpy().copy() for name, value in self.values.items()}
 
     def step(self, ids, mask, positions, write_indices) -> np.ndarray:
-        """Logits of [batch, tokens, vocabulary]; caches change where they lie."""
+        """Returns logits of [batch, tokens, vocabulary]. The caches change in place."""
         lengths_after = write_indices + ids.shape[1]
         feeds = self.feeds(ids, mask, positions, write_indices=write_indices, nonpad_kv_seqlen=lengths_after)
         assert set(feeds) == self.others, f"inputs nobody feeds: {self.others - set(feeds)}"

@@ -1,29 +1,29 @@
-"""Faults, planted into a decoder with a static cache: each looks like one that was seen in an exporter or a runtime."""
+"""Plants faults into a decoder with a static cache. Each is like one seen in an exporter or a runtime."""
 
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 
 def scatters(model: ModelProto) -> list[NodeProto]:
-    """The nodes that write caches, in the graph's order."""
+    """Returns the nodes that write caches, in the graph's order."""
     return [node for node in model.graph.node if node.op_type == "TensorScatter"]
 
 
 def insert_before(model: ModelProto, node: NodeProto, *nodes: NodeProto) -> None:
-    """Puts nodes in front of one that reads what they make."""
+    """Inserts nodes before a node that reads their outputs."""
     place = next(at for at, each in enumerate(model.graph.node) if each is node or each == node)
     for new in reversed(nodes):
         model.graph.node.insert(place, new)
 
 
 def constant(model: ModelProto, name: str, value: np.ndarray) -> str:
-    """An initializer."""
+    """Adds an initializer."""
     model.graph.initializer.append(numpy_helper.from_array(value, name))
     return name
 
 
 def after(model: ModelProto, scatter: NodeProto, *nodes: NodeProto) -> None:
-    """Puts nodes between a scatter and its present: the first reads `scattered`, the last makes the present."""
+    """Inserts nodes after a scatter: the first reads `scattered`, the last makes the present."""
     present = scatter.output[0]
     scatter.output[0] = "scattered"
     nodes[-1].output[0] = present
@@ -33,7 +33,7 @@ def after(model: ModelProto, scatter: NodeProto, *nodes: NodeProto) -> None:
 
 
 def index_off_by_one(model: ModelProto) -> None:
-    """Every row lands one slot behind the one that its index names."""
+    """Writes every row one slot after the slot that its index names."""
     one = constant(model, "one", np.array(1, np.int64))
     first, *_ = found = scatters(model)
     add = helper.make_node("Add", [first.input[2], one], ["next_slot"])
@@ -43,18 +43,18 @@ def index_off_by_one(model: ModelProto) -> None:
 
 
 def copied_by_identity(model: ModelProto) -> None:
-    """A present that is a copy of what was written in place, unless the runtime is clever."""
+    """Makes the present a copy of the written cache, unless the runtime removes the copy."""
     after(model, scatters(model)[0], helper.make_node("Identity", ["scattered"], [""]))
 
 
 def copied_by_multiplying(model: ModelProto) -> None:
-    """The same values in other memory, which no runtime can leave out."""
+    """Makes a copy with the same values, which no runtime can remove."""
     one = constant(model, "one", np.array(1, np.float32))
     after(model, scatters(model)[0], helper.make_node("Mul", ["scattered", one], [""]))
 
 
 def slot_clobbered(model: ModelProto) -> None:
-    """A second write puts the newest row into slot 0 as well."""
+    """Writes the newest row into slot 0 as well."""
     scatter = scatters(model)[0]
     axis = next((a.i for a in scatter.attribute if a.name == "axis"), -2)
     bounds = [
@@ -68,7 +68,7 @@ def slot_clobbered(model: ModelProto) -> None:
 
 
 def negated_twice(model: ModelProto) -> None:
-    """Past's address and the right rows, and yet the whole cache is read and written twice."""
+    """Reads and writes the whole cache twice, although the address and the rows are right."""
     scatter = scatters(model)[0]
     there = helper.make_node("Neg", [scatter.input[0]], ["negative"])
     back = helper.make_node("Neg", ["negative"], ["positive"])
@@ -77,7 +77,7 @@ def negated_twice(model: ModelProto) -> None:
 
 
 def nan_in_padding(model: ModelProto) -> None:
-    """Rows of tokens at position 0, the first one of a step aside, are not a number: those of padding are fed so."""
+    """Makes the rows of padding NaN: tokens at position 0, except the first token of a step."""
     zero, first, one = (
         constant(model, name, np.array(at, np.int64)) for name, at in [("z", 0), ("f", 1), ("o", 1)]
     )

@@ -1,7 +1,7 @@
-"""Runs of three samples in a static cache, compared at every step with each sample alone in the original.
+"""Runs three samples in a static cache, and compares each with the original at every step.
 
-A *stream* is the tokens of one sample. The original reads every stream by itself, in a batch of one, and grows. The
-converted decoder reads all of them at once, in whatever steps a test makes of them.
+A *stream* is the tokens of one sample. The original reads every stream alone, in a batch of one, and its
+caches grow. The converted decoder reads all streams at once, in the steps that a test chooses.
 """
 
 import dataclasses
@@ -13,16 +13,16 @@ from support.decoder import Growing, Static
 
 VOCABULARY = 60  # the smallest of the checked-in decoders has 64 tokens
 SLOTS = 16
-LENGTHS = (2, 5, 9)  # of prompts
+LENGTHS = (2, 5, 9)  # the lengths of the prompts
 
-# What two ways through the same arithmetic may differ by, relative to the largest logit or cache entry of a run:
-# another order of sums in float32; in float16 a few of its steps of 2^-11, through two layers.
+# The largest difference between two ways of the same computation, relative to the largest logit or cache entry
+# of a run. In float32, the order of sums differs. In float16, a few steps of 2^-11 add up over two layers.
 TOLERANCE = {np.float32: 2e-5, np.float16: 1e-2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """What the original says about one stream."""
+    """The results of the original for one stream."""
 
     tokens: np.ndarray  # [tokens]
     logits: np.ndarray  # [tokens, vocabulary]
@@ -30,7 +30,7 @@ class Reference:
 
 
 def reference(original: Growing, tokens: np.ndarray) -> Reference:
-    """A prompt of two tokens, a chunk of three, then one by one."""
+    """Feeds a prompt of two tokens, a chunk of three, then one token at a time."""
     original.start(1)
     logits, end = [], 0
     while end < len(tokens):
@@ -42,14 +42,14 @@ def reference(original: Growing, tokens: np.ndarray) -> Reference:
 
 
 def references(model: pathlib.Path) -> list[Reference]:
-    """Three streams, each as long as the cache."""
+    """Returns three streams, each as long as the cache."""
     original = Growing(model)
     streams = np.random.default_rng(6).integers(1, VOCABULARY, (len(LENGTHS), SLOTS))
     return [reference(original, stream) for stream in streams]
 
 
 def canaries(index: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Finite, |x| ≤ 1, another in every slot of every cache, and nothing that attention may see."""
+    """Returns finite values, |x| ≤ 1, that differ between slots and caches. Attention must not read them."""
     return ((np.arange(np.prod(shape)).reshape(shape) + 31 * index) % 251 - 125) / 125
 
 
@@ -60,7 +60,7 @@ def close(actual: np.ndarray, expected: np.ndarray, what: str) -> None:
 
 
 class Batch:
-    """The converted decoder with some samples in it, and how far each has come."""
+    """The converted decoder with some samples, and the number of tokens that each has read."""
 
     def __init__(self, model: pathlib.Path, samples: list[Reference], paint=canaries):
         self.decoder = Static(model, len(samples), paint)
@@ -69,10 +69,10 @@ class Batch:
         assert self.decoder.slots == SLOTS
 
     def step(self, counts: tuple[int, ...], unread: int) -> None:
-        """Each sample's next tokens, padded at the right to the most that one has.
+        """Feeds each sample's next tokens, padded on the right to the largest number of tokens.
 
-        Slots that no token of a sample lies in yet are 0 in the attention mask, or 1, as `unread` says: what
-        is behind a token is invisible to it in either case.
+        A slot that contains no token of a sample yet has the value `unread` in the attention mask, 0 or 1.
+        Slots after a token are invisible to it in either case.
         """
         width = max(counts)
         ids = np.zeros((len(counts), width), np.int64)
@@ -99,7 +99,7 @@ class Batch:
 def left_padded(
     original: pathlib.Path, converted: pathlib.Path, samples: list[Reference], unread: int
 ) -> None:
-    """Prompts of different lengths that end in one column, so that one write index is everybody's."""
+    """Runs prompts of different lengths that end in one column, so that all share a write index."""
     width = max(LENGTHS)
     pads = width - np.array(LENGTHS)
     growing, static = Growing(original), Static(converted, len(samples), canaries)

@@ -1,4 +1,4 @@
-//! `Attention` with past inputs, and the nodes that replace it.
+//! Rewrites `Attention` nodes that have past inputs.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use crate::edit::NewNode;
 use crate::fold::Fold;
 use crate::{Node, OnnxError};
 
-/// Slots of the operator's inputs.
+/// The indices of the operator's inputs.
 const MASK: usize = 3;
 const NONPAD_KV_SEQLEN: usize = 6;
-/// The output of the products of queries and keys.
+/// The index of the output with the products of queries and keys.
 const PRODUCTS: usize = 3;
 
 /// The `Attention` nodes that append to a cache.
@@ -27,15 +27,15 @@ pub(super) struct Attentions<'m>(Vec<Attention<'m>>);
 struct Attention<'m> {
     node: Node<'m>,
     is_causal: bool,
-    /// Queries, keys and values are `[batch, tokens, heads * head size]`.
+    /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
     is_flat: bool,
 }
 
 impl<'m> Attentions<'m> {
-    /// The nodes, each once. The fold is fed.
+    /// Finds the nodes, each once. The inputs of the fold must have been fed.
     ///
     /// # Errors
-    /// [`ConvertRefusal::AttentionForm`]; those of [`Fold::shape`].
+    /// Returns [`ConvertRefusal::AttentionForm`] and the errors of [`Fold::shape`].
     pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
         let mut attentions: Vec<Attention<'m>> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -73,12 +73,12 @@ impl<'m> Attentions<'m> {
         self.0.len()
     }
 
-    /// Checks that what each node hides from real tokens is what the rule hides.
+    /// Checks that the slots that each node hides from real tokens are those that the rule hides.
     ///
     /// # Errors
-    /// As [`visibility::check_sites`].
+    /// Returns the errors of [`visibility::check_sites`].
     pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
-        // Layers share their masks: each is compared once.
+        // Layers share their masks, so each mask is compared once.
         let mut seen = BTreeSet::new();
         for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.is_causal))) {
             attention.check(probe, fold).map_err(|error| attention.node.error_within(error))?;
@@ -86,7 +86,8 @@ impl<'m> Attentions<'m> {
         Ok(())
     }
 
-    /// Puts a `TensorScatter` for keys and one for values before each node, which then reads the static cache.
+    /// Adds one `TensorScatter` for keys and one for values before each node, which then reads the static
+    /// cache.
     pub(super) fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
         self.0.iter().try_for_each(|attention| attention.rewrite(rewriter))
     }
@@ -129,8 +130,8 @@ impl<'m> Attention<'m> {
         let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
         let inputs = [queries.as_str(), presents[0], presents[1], &visible, "", "", &nonpad];
         let output = node.output(0).unwrap_or_default();
-        // The mask decides which slots each token sees; runtimes disagree on where a causal one begins when the keys are
-        // more than the queries.
+        // The mask decides which slots each token sees, so `is_causal` is dropped. Runtimes disagree on where
+        // a causal mask begins if there are more keys than queries.
         let kept = node.proto().attribute.iter().filter(|attribute| {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
         });
@@ -148,7 +149,7 @@ impl<'m> Attention<'m> {
         Ok(())
     }
 
-    /// `[batch, heads, tokens, head size]`.
+    /// Returns the value as `[batch, heads, tokens, head size]`.
     fn by_head(
         &self,
         rewriter: &mut Rewriter<'_, '_, '_>,

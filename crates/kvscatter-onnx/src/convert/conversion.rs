@@ -11,36 +11,43 @@ use crate::decoder::{CostAt, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, opset};
 
-/// The operator set of a converted model: the first with `TensorScatter`.
+/// The operator set of a converted model, which is the first with `TensorScatter`.
 const OPSET: i64 = 24;
 
-/// A decoder with a static cache, and what was done to get there.
+/// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
 pub struct Converted {
-    /// The decoder. Where the exported one keeps its weights in other files, this one refers to the same files.
+    /// The decoder. If the exported model keeps its weights in other files, this model refers to the same
+    /// files.
     pub model: Model,
-    /// How many caches became static.
+    /// The number of caches that became static.
     pub caches: usize,
-    /// Bytes that one slot of one sample takes in all caches; `None` if a size is open.
+    /// The bytes that one slot of one sample takes in all caches, or `None` if a size is open.
     pub bytes_per_slot: Option<u64>,
-    /// How many attentions read them.
+    /// The number of attentions that read the caches.
     pub attentions: usize,
     /// The input with the first slot written for each sample: int64 `[batch]`.
     pub write_indices: String,
-    /// The input with the number of slots in use after the write: int64 `[batch]`. Only beside `Attention`.
+    /// The input with the number of slots in use after the write: int64 `[batch]`. Only decoders with
+    /// `Attention` have it.
     pub nonpad_kv_seqlen: Option<String>,
-    /// The input that marks the slots of real tokens, now `[batch, max_seq]`; `None` if the decoder has none.
+    /// The input that marks the slots of real tokens, now `[batch, max_seq]`, or `None` if the decoder has
+    /// none.
     pub attention_mask: Option<String>,
 }
 
-/// Gives a decoder a static cache of `max_seq` slots for each sample.
+/// Converts a decoder to a static cache of `max_seq` slots for each sample.
 ///
 /// # Errors
-/// Those of [`Model::graph`]; [`OnnxError::OpsetTooOld`], [`OnnxError::OpsetTooNew`] and, within [`OnnxError::InNode`],
-/// [`OnnxError::OperatorUnknown`] and [`OnnxError::OperatorChanged`] if the operator set cannot be raised; [`OnnxError::Capacity`]
-/// and [`OnnxError::Convert`], often within [`OnnxError::InNode`], if this decoder cannot be converted.
+/// * Returns the errors of [`Model::graph`].
+/// * Returns [`OnnxError::OpsetTooOld`] or [`OnnxError::OpsetTooNew`] if the operator set cannot be raised.
+/// * Returns [`OnnxError::OperatorUnknown`] or [`OnnxError::OperatorChanged`], wrapped in
+///   [`OnnxError::InNode`], if a node cannot be upgraded.
+/// * Returns [`OnnxError::Capacity`] or [`OnnxError::Convert`], often wrapped in [`OnnxError::InNode`], if
+///   this decoder cannot be converted.
 pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, OnnxError> {
-    // Before the operator set is raised, which many a decoder that is refused anyway would not survive.
+    // The caches are checked before the operator set is raised, because raising it fails for many decoders
+    // whose caches would be refused anyway.
     let graph = model.graph()?;
     caches::check(&graph, &Decoder::of(&graph)?, max_seq)?;
     let mut raised = model.clone();
@@ -70,8 +77,8 @@ fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Co
     })
 }
 
-/// The converted model, compared with the exported one. What depends on the length of the past is replaced only
-/// where something does.
+/// Rewrites the model and compares it with the exported one. Values that depend on the length of the past are
+/// replaced only if the first comparison fails.
 fn rewrite_and_compare(exported: &Exported<'_, '_>) -> Result<(Model, AddedInputs), OnnxError> {
     let plain = rewrite_with(exported, &[])?;
     let Err(difference) = compare(exported, &plain.0) else { return Ok(plain) };
@@ -108,8 +115,8 @@ fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), OnnxErr
     Ok(())
 }
 
-/// Returns an error about a node of `changed` as one about the node of `original` that makes the same value. The user
-/// has only the original.
+/// Returns an error about a node of `changed` as an error about the node of `original` that makes the same
+/// value, because the user has only the original.
 fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
     match error {
         OnnxError::InNode { node, cause } => {

@@ -1,5 +1,6 @@
-//! Whether a converted decoder computes what the exported one does, except its masks: both are evaluated on the
-//! same situations, and everything that leads into its arithmetic is compared.
+//! Checks that a converted decoder computes the same as the exported one, except for its masks.
+//!
+//! Both are evaluated in the same situations, and all values that their arithmetic uses are compared.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::{Graph, Node, OnnxError};
 pub(super) struct Comparison<'c, 'a, 'b> {
     pub(super) exported: Fold<'c, 'a>,
     pub(super) converted: Fold<'c, 'b>,
-    /// The values of the exported graph.
+    /// The names of the values of the exported graph.
     pub(super) names: &'c BTreeSet<&'c str>,
     pub(super) sites: &'c Sites<'a>,
 }
@@ -20,13 +21,16 @@ pub(super) struct Comparison<'c, 'a, 'b> {
 impl<'b> Comparison<'_, '_, 'b> {
     /// Compares all values that both graphs have and the converted one still uses.
     ///
-    /// A value whose elements are known must have the same elements in both graphs wherever it leads into
-    /// arithmetic. The shapes of all other values must agree, unless they have one entry for each slot, since
-    /// there are more slots now. A value whose shape is open, such as an expert's input, must be open in both
-    /// graphs. The same nodes make it, from values that are compared, so it is the same.
+    /// * A value whose elements are known must have the same elements in both graphs wherever arithmetic uses
+    ///   it.
+    /// * The shapes of all other values must agree. Values with one entry for each slot are an exception,
+    ///   because the converted graph has more slots.
+    /// * A value whose shape is open, such as an expert's input, must be open in both graphs. It is then the
+    ///   same, because the same nodes make it from values that are compared.
     ///
     /// # Errors
-    /// [`ConvertRefusal::LengthDependence`] within the first node that reads a value that differs; those of [`Fold::value`].
+    /// Returns [`ConvertRefusal::LengthDependence`], wrapped with the first node that reads a value that
+    /// differs, and the errors of [`Fold::value`].
     pub(super) fn check(&mut self, converted: &Graph<'b>) -> Result<(), OnnxError> {
         for node in converted.nodes() {
             let outputs = node.proto().output.iter().filter(|name| !name.is_empty());
@@ -35,7 +39,7 @@ impl<'b> Comparison<'_, '_, 'b> {
             for name in outputs {
                 has_slots |= self.sites.has_slots(name);
                 if self.is_new(name) {
-                    // A cache, a score or a mask: its shape must be known.
+                    // New values are caches, scores and masks. Their shapes must be known.
                     is_arithmetic |= known(self.converted.value(name)?).is_none();
                     continue;
                 }
@@ -76,8 +80,8 @@ impl<'b> Comparison<'_, '_, 'b> {
         Ok(())
     }
 
-    /// Whether a value passes a comparison of the two graphs. One that is open in both passes, since the values that
-    /// lead into it are compared.
+    /// Returns whether a value passes a comparison of the two graphs. A value that is open in both passes,
+    /// because the values that it is computed from are compared.
     fn is_same(&mut self, name: &str, same: impl FnOnce(&Value, &Value) -> bool) -> Result<bool, OnnxError> {
         Ok(match (self.exported.known(name)?, self.converted.known(name)?) {
             (Some(before), Some(after)) => same(before, after),
@@ -86,7 +90,7 @@ impl<'b> Comparison<'_, '_, 'b> {
         })
     }
 
-    /// Whether the exported graph has no such value, or one with fewer slots.
+    /// Returns whether the exported graph does not have the value, or has it with fewer slots.
     fn is_new(&self, name: &str) -> bool {
         self.sites.has_slots(name) || !self.names.contains(name)
     }
@@ -96,12 +100,14 @@ fn dependence(name: &str) -> ConvertRefusal {
     ConvertRefusal::LengthDependence { value: name.to_owned() }
 }
 
-/// The elements, where there are any and they are known. A value without elements has only its shape compared.
+/// Returns the elements if they are known and there is at least one. Of a value without elements, only the
+/// shape is compared.
 fn known(value: &Value) -> Option<&Values> {
     value.data.as_ref().filter(|_| !value.shape.contains(&0))
 }
 
-/// Whether both are the same elements, the first perhaps once for all samples, or neither's are known.
+/// Returns whether both have the same elements, or the elements of neither are known. The first may contain
+/// them once for all samples.
 fn agree(before: &Value, after: &Value) -> bool {
     let (first, second) = match (known(before), known(after)) {
         (None, None) => return true,
@@ -119,7 +125,7 @@ fn agree(before: &Value, after: &Value) -> bool {
         }
 }
 
-/// Whether the first shape is the second, or the second for one sample.
+/// Returns whether the first shape equals the second, or equals it for one sample.
 fn reaches(before: &[usize], after: &[usize]) -> bool {
     before == after || matches!((before, after), ([1, before @ ..], [_, after @ ..]) if before == after)
 }

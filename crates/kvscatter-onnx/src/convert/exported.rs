@@ -1,4 +1,4 @@
-//! A decoder as it was exported, with what converting has to know of it.
+//! An exported decoder with the facts that its conversion needs.
 
 use super::attention::Attentions;
 use super::probe::{Inputs, Probe};
@@ -8,7 +8,7 @@ use crate::decoder::Decoder;
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
 
-/// A decoder as it was exported: its inputs, its attentions, and the situations that it is evaluated in.
+/// An exported decoder with its inputs, its attentions, and the situations in which it is evaluated.
 pub(super) struct Exported<'a, 'm> {
     pub(super) model: &'a Model,
     pub(super) graph: &'a Graph<'m>,
@@ -18,13 +18,16 @@ pub(super) struct Exported<'a, 'm> {
     pub(super) sites: Sites<'m>,
     pub(super) attentions: Attentions<'m>,
     pub(super) probes: Vec<Probe>,
-    /// Where small tables may lie.
+    /// The folder of external data, which may contain small tables.
     pub(super) external: Option<ExternalData>,
 }
 
 impl<'a, 'm> Exported<'a, 'm> {
+    /// Collects the facts about a decoder.
+    ///
     /// # Errors
-    /// Those of [`Inputs::of`], [`Inputs::check_size`], [`Sites::find`] and [`Attentions::find`].
+    /// Returns the errors of [`Inputs::of`], [`Inputs::check_size`], [`Sites::find`] and
+    /// [`Attentions::find`].
     pub(super) fn new(
         model: &'a Model,
         graph: &'a Graph<'m>,
@@ -41,7 +44,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, external })
     }
 
-    /// Proves, as far as computing shows it, that the masks keep the rule.
+    /// Checks on every probe that the masks follow the rule. Evaluation cannot prove more than this.
     pub(super) fn check_masks(&self) -> Result<(), OnnxError> {
         for probe in &self.probes {
             let checked = self.fold(probe).and_then(|mut fold| {

@@ -1,6 +1,8 @@
-//! What a decoder computes from the length of its past besides masks: positions of the new tokens, and shapes.
+//! Replaces the values other than masks that a decoder computes from the length of its past: the positions of
+//! the new tokens, and shapes.
 //!
-//! Exported, that length is one number, the past's dimension. In a static cache it is one number for each sample.
+//! In an exported decoder the length is one number, the past's dimension. In a static cache each sample has
+//! its own length.
 
 use kvscatter::ElementType;
 
@@ -8,21 +10,22 @@ use super::probe::Probe;
 use crate::fold::{Fold, Value, Values};
 use crate::{Graph, OnnxError};
 
-/// A value of the exported graph that is computed in another way in the converted one.
+/// A value of the exported graph that the converted graph computes in another way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Replacement<'m> {
-    /// How many tokens there are in all: how many slots there are.
+    /// The number of all tokens, which becomes the number of slots.
     Total { value: &'m str, element: ElementType, rank: usize },
-    /// The position of each new token, `past + i`, `[1 or batch, new]`: `write_indices[b] + i`.
+    /// The position of each new token, `past + i`, `[1 or batch, new]`, which becomes `write_indices[b] + i`.
     Positions { value: &'m str, element: ElementType },
-    /// The columns of the new tokens of something `[batch, past + new]` that is computed from the attention mask.
+    /// The columns of the new tokens in a value `[batch, past + new]` that is computed from the attention
+    /// mask.
     Columns { value: &'m str, of: &'m str },
 }
 
-/// All such values: those that are one of these in every situation.
+/// Returns every value that is one of these in all situations.
 ///
 /// # Errors
-/// Those of making a fold.
+/// Returns the errors of making a fold.
 pub(super) fn replacements<'f, 'm: 'f>(
     graph: &Graph<'m>,
     probes: &[Probe],
@@ -37,12 +40,12 @@ pub(super) fn replacements<'f, 'm: 'f>(
     Ok(replacements)
 }
 
-/// Everything that each value may be, in one situation.
+/// Returns every replacement that fits a value in one situation.
 fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Replacement<'m>> {
     let mut replacements = Vec::new();
     for node in graph.nodes() {
         for value in node.proto().output.iter().map(String::as_str).filter(|name| !name.is_empty()) {
-            // What cannot be evaluated is nothing of this kind.
+            // A value that cannot be evaluated needs no replacement.
             let Ok(Value { element, shape, data: Some(Values::Ints(_)) }) = fold.value(value) else {
                 continue;
             };
@@ -50,7 +53,7 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Rep
             let total = Replacement::Total { value, element, rank };
             let positions = Replacement::Positions { value, element };
             let columns = node.input(0).map(|of| Replacement::Columns { value, of });
-            // The first that holds in all situations is taken.
+            // Of the replacements that fit in all situations, the first is used.
             replacements.extend(
                 [Some(total), Some(positions), columns]
                     .into_iter()
@@ -73,7 +76,7 @@ impl Replacement<'_> {
             }
             Self::Positions { value, .. } => fold.value(value).is_ok_and(|value| is_positions(value, probe)),
             Self::Columns { value, of } => {
-                // A value of another shape may be large, and many values may be made of it.
+                // A value of another shape may be large, and many values may be computed from it.
                 let is_mask = fold.shape(of).is_ok_and(|shape| *shape == [probe.batch, probe.total()]);
                 let Some(of) = is_mask.then(|| fold.value(of).cloned().ok()).flatten() else { return false };
                 fold.value(value).is_ok_and(|value| is_columns(value, &of, probe))
@@ -93,7 +96,7 @@ fn is_positions(value: &Value, probe: &Probe) -> bool {
     expected.map(|place| i64::try_from(place).ok()).eq(ints.iter().copied().map(Some))
 }
 
-/// Whether these are the last columns, those of the new tokens.
+/// Returns whether `value` contains the last columns of `of`, which are those of the new tokens.
 fn is_columns(value: &Value, of: &Value, probe: &Probe) -> bool {
     let (Some(ints), Some(all)) = (value.as_ints(), of.as_ints()) else { return false };
     let total = probe.total();

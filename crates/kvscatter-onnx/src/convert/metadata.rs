@@ -1,10 +1,10 @@
-//! The metadata that a converted model has.
+//! Writes the metadata of a converted model.
 
 use super::rewriter::AddedInputs;
 use crate::decoder::{Decoder, InputRole};
 use crate::edit::Editor;
 
-/// Writes the contract of the new inputs into `metadata_props`, under keys that begin with `kvscatter.`.
+/// Describes the new inputs in `metadata_props`, under keys that begin with `kvscatter.`.
 pub(super) fn write(max_seq: usize, decoder: &Decoder<'_>, added: &AddedInputs, editor: &mut Editor<'_>) {
     let write_indices = &added.write_indices;
     let mut set = |key: &str, value: &str| editor.metadata(&format!("kvscatter.{key}"), value);

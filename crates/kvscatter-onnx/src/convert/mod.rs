@@ -1,14 +1,18 @@
-//! Decoders whose cache grows, made into decoders whose cache has a fixed size and is written in place.
+//! Converts decoders whose caches grow into decoders whose caches have a fixed size and are written in place.
 //!
-//! Each past that a node copies on every step (`Concat`, or `Attention` with past inputs) becomes a static cache
-//! `[batch, heads, max_seq, head size]` that `TensorScatter` writes at `write_indices`. What the exported masks hide is
-//! computed for a handful of situations and compared with the rule
+//! Each past that a node copies on every step (`Concat`, or `Attention` with past inputs) becomes a static
+//! cache `[batch, heads, max_seq, head size]`, which `TensorScatter` writes at `write_indices`. The exported
+//! masks are evaluated in a few situations and compared with this rule:
 //!
-//! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and `attention_mask[b, j]`
+//! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and
+//! > `attention_mask[b, j]`
 //!
-//! and only a decoder that keeps it is converted: its masks are exchanged for this one, computed once a step. Then both
-//! graphs are evaluated on the same situations, and all other values that lead into the arithmetic must be the same.
-//! Structure decides, never a name. Weights are not touched, and those in other files not even read.
+//! A decoder is converted only if its masks follow the rule. One mask, computed once per step, replaces them.
+//! Then both graphs are evaluated in the same situations, and all other values that the arithmetic uses must
+//! be the same.
+//!
+//! The graph's structure decides, never a name. Weights are not changed, and weights in other files are not
+//! even read.
 
 mod attention;
 mod caches;

@@ -1,22 +1,22 @@
-//! Finds out whether a decoder can be converted, by trying it.
+//! Tests whether a decoder can be converted by trying it.
 
 use super::conversion::convert;
 use super::refusal::ConvertRefusal;
 use crate::{Model, OnnxError};
 
-/// The result of converting a decoder whose caches grow.
+/// The result of trying to convert a decoder whose caches grow.
 #[derive(Debug)]
 pub enum ConvertOutcome {
     /// Converting to `max_seq` slots succeeds.
     Convert {
-        /// Slots of each sample.
+        /// The number of slots of each sample.
         max_seq: usize,
     },
     /// Converting fails.
     Refused {
-        /// Slots of each sample.
+        /// The number of slots of each sample.
         max_seq: usize,
-        /// Why.
+        /// The reason.
         cause: OnnxError,
     },
 }
@@ -31,8 +31,8 @@ impl ConvertOutcome {
         }
     }
 
-    /// Tries to convert a decoder to this many slots. If its tables of positions refuse that, tries their number
-    /// of rows.
+    /// Tries to convert a decoder to this many slots. If its tables of positions are too short, tries the
+    /// number of their rows.
     #[must_use]
     pub fn near(model: &Model, max_seq: usize) -> Self {
         let advice = Self::at(model, max_seq);

@@ -1,4 +1,4 @@
-//! Situations a decoder can be in, small enough to be computed beforehand.
+//! Probes, which are situations of a decoder that are small enough to evaluate.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,23 +10,24 @@ use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
 
-/// Samples in a situation where the decoder leaves their number open.
+/// The number of samples in a probe if the decoder leaves it open.
 pub(super) const SAMPLES: usize = 2;
 
 /// A number of slots that no other axis is likely to have.
 pub(super) const MANY: usize = 1009;
 
-/// `past` tokens of every sample are cached, `new` ones come, and `mask` marks which of both are real.
+/// A situation in which every sample has `past` cached tokens and `new` new ones, and `mask` marks the real
+/// tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub(super) batch: usize,
     pub(super) past: usize,
     pub(super) new: usize,
-    /// `[batch, past + new]`.
+    /// The mask, `[batch, past + new]`.
     mask: Vec<bool>,
 }
 
-/// What a dimension of an input is the size of.
+/// The quantity that a dimension of an input counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
     Batch,
@@ -36,7 +37,7 @@ enum Length {
     Known(usize),
 }
 
-/// The inputs of a decoder whose cache grows, each dimension understood.
+/// The inputs of a decoder whose cache grows. The meaning of each dimension is known.
 #[derive(Debug)]
 pub(super) struct Inputs<'m> {
     inputs: Vec<Growing<'m>>,
@@ -44,22 +45,22 @@ pub(super) struct Inputs<'m> {
     places: BTreeMap<&'m str, usize>,
 }
 
-/// One of them.
+/// One of the inputs.
 #[derive(Debug)]
 struct Growing<'m> {
     value: ValueInfo<'m>,
     role: InputRole,
-    /// Of each dimension.
+    /// The quantity that each dimension counts.
     lengths: Vec<Length>,
 }
 
 impl Probe {
-    /// All tokens are real.
+    /// Makes a probe in which all tokens are real.
     pub(super) fn new(batch: usize, past: usize, new: usize) -> Self {
         Self { batch, past, new, mask: vec![true; batch.saturating_mul(past.saturating_add(new))] }
     }
 
-    /// The slots `padding[b]` of sample `b` hold nothing.
+    /// Marks the slots `padding[b]` of each sample `b` as padding.
     pub(super) fn padded(mut self, padding: &[Range<usize>]) -> Self {
         let total = self.total();
         for (row, padding) in self.mask.chunks_mut(total.max(1)).zip(padding) {
@@ -68,23 +69,24 @@ impl Probe {
         self
     }
 
-    /// Slots in use after this step.
+    /// Returns the number of slots in use after this step.
     pub(super) fn total(&self) -> usize {
         self.past.saturating_add(self.new)
     }
 
-    /// Whether slot `slot` of this sample holds a real token.
+    /// Returns whether a slot of this sample contains a real token.
     pub(super) fn is_real(&self, sample: usize, slot: usize) -> bool {
         let at = sample.saturating_mul(self.total()).saturating_add(slot);
         slot < self.total() && self.mask.get(at).copied().unwrap_or_default()
     }
 
-    /// The rule: slot `j` is visible to new token `i` iff `j <= past + i` and the slot is real.
+    /// Returns whether the rule makes slot `j` visible to new token `i`: `j <= past + i` and the slot
+    /// contains a real token.
     pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize) -> bool {
         slot <= self.past.saturating_add(token) && self.is_real(sample, slot)
     }
 
-    /// Gives a fold of the decoder as it was exported its inputs.
+    /// Feeds the inputs of the exported decoder to a fold.
     pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
@@ -98,7 +100,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Gives a fold of the converted decoder its inputs: caches of `capacity` slots, `past` of them in use.
+    /// Feeds the inputs of the converted decoder to a fold. The caches have `capacity` slots, and `past` of
+    /// them are in use.
     pub(super) fn feed_static<'m>(
         &self,
         decoder: &Decoder<'m>,
@@ -134,7 +137,8 @@ impl Probe {
         Ok(())
     }
 
-    /// What went wrong in this situation, as a limit of the decoder if its tables of masks and positions end.
+    /// Returns the error of this situation. If it shows that a table of masks or positions is too short, it
+    /// is wrapped as a limit of the decoder.
     pub(super) fn capacity(&self, cause: OnnxError) -> OnnxError {
         match cause.root() {
             OnnxError::Broadcast { .. } | OnnxError::Fold(FoldError::Index { .. }) => {
@@ -165,8 +169,10 @@ impl Probe {
         }
     }
 
-    /// As exporters' own pipelines count: the real tokens before this one, and 1 where there is no token. Inputs of
-    /// another shape than `[batch, new]` keep their values open.
+    /// Returns the positions as exporters' own pipelines count them.
+    ///
+    /// A real token's position is the number of real tokens before it. Padding has position 1. If the input's
+    /// shape is not `[batch, new]`, its values stay open.
     fn positions(&self, shape: &[usize]) -> Option<Values> {
         if *shape != [self.batch, self.new] {
             return None;
@@ -181,8 +187,11 @@ impl Probe {
 }
 
 impl<'m> Inputs<'m> {
+    /// Determines the meaning of every dimension of every input.
+    ///
     /// # Errors
-    /// [`ConvertRefusal::InputShape`] for a dimension that is none of batch, past, new and their sum.
+    /// Returns [`ConvertRefusal::InputShape`] for a dimension that is not the batch, the past, the new tokens
+    /// or all tokens.
     pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, OnnxError> {
         let mut symbols = BTreeMap::new();
         for input in &decoder.inputs {
@@ -222,11 +231,12 @@ impl<'m> Inputs<'m> {
         self.inputs.get(*self.places.get(name)?)
     }
 
-    /// That situations of this many slots are small enough to be computed, before anything of a size that a file
-    /// claims is made.
+    /// Checks that situations with this many slots are small enough to evaluate.
+    ///
+    /// The check runs before anything is allocated with a size that the file defines.
     ///
     /// # Errors
-    /// [`ConvertRefusal::NewTokens`] and [`ConvertRefusal::MaskSize`].
+    /// Returns [`ConvertRefusal::NewTokens`] or [`ConvertRefusal::MaskSize`].
     pub(super) fn check_size(&self, max_seq: usize) -> Result<(), OnnxError> {
         let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(1));
         if new > max_seq {
@@ -240,17 +250,17 @@ impl<'m> Inputs<'m> {
         }
     }
 
-    /// The batch, where it is a number.
+    /// Returns the batch if it is a number.
     pub(super) fn batch(&self) -> Option<usize> {
         self.known(|role| matches!(role, InputRole::Past(_)), 0)
     }
 
-    /// The number of new tokens, where it is a number.
+    /// Returns the number of new tokens if it is fixed.
     pub(super) fn new_tokens(&self) -> Option<usize> {
         self.known(|role| matches!(role, InputRole::TokenIds | InputRole::PositionIds), 1)
     }
 
-    /// The input and the axis whose size is the number of new tokens.
+    /// Returns an input and the axis whose size is the number of new tokens.
     pub(super) fn counts_new_tokens(&self) -> Option<(&'m str, usize)> {
         let axis = |input: &Growing<'_>| input.lengths.iter().position(|&length| length == Length::New);
         self.inputs.iter().find_map(|input| Some((input.value.name, axis(input)?)))
@@ -265,7 +275,7 @@ impl<'m> Inputs<'m> {
     }
 }
 
-/// What the dimensions of an input are, as far as its role determines them.
+/// Returns what the dimensions of an input count, as far as its role determines it.
 fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Vec<Option<Length>> {
     let by_token = |length| match value.shape.as_ref().map(Vec::len) {
         None | Some(2) => vec![Some(Length::Batch), Some(length)],

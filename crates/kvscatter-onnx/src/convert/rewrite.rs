@@ -1,4 +1,4 @@
-//! The converted graph.
+//! Builds the converted graph.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::edit::{Editor, NewNode};
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
-/// Rewrites the graph of a model that is a copy of the exported one.
+/// Rewrites the graph of a model, which must be a copy of the exported one.
 ///
 /// # Errors
-/// [`ConvertRefusal::ScoresType`]; those of the editor.
+/// Returns [`ConvertRefusal::ScoresType`] and the errors of the editor.
 pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
@@ -44,7 +44,7 @@ pub(super) fn rewrite<'m>(
     Ok(added)
 }
 
-/// Declares the cache's size, and exchanges the `Concat` that appended to it.
+/// Declares the cache's size and replaces the `Concat` that appended to it.
 fn rewrite_cache(
     rewriter: &mut Rewriter<'_, '_, '_>,
     cache: &Cache<'_>,
@@ -61,7 +61,8 @@ fn rewrite_cache(
     };
     let written = writer.output(0).unwrap_or_default();
     if written != cache.present {
-        // What hands the cache on would be a copy of it: the write makes the output itself.
+        // The nodes between the writer and the present would copy the cache, so the write makes the output
+        // directly.
         rewriter.editor.replace_uses(written, cache.present);
         while let Some(step) = rewriter.editor.producer(cache.present) {
             rewriter.editor.remove_node(step);
@@ -72,9 +73,9 @@ fn rewrite_cache(
     Ok(())
 }
 
-/// Exchanges the masks of every attention that is spelt out.
+/// Replaces the masks of every attention that the graph computes with separate nodes.
 fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Result<(), OnnxError> {
-    // What a node that is taken out handed on.
+    // The input scores of each neutral node that has been removed, by the node's output.
     let mut passed: BTreeMap<&str, &str> = BTreeMap::new();
     for &Neutral { node, scores, operand: _ } in &sites.neutral {
         let scores = passed.get(scores).copied().unwrap_or(scores);
@@ -82,7 +83,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         rewriter.editor.remove_node(node.index());
     }
     for (at, mask) in sites.sites.iter().flat_map(|site| site.masks.iter().enumerate()) {
-        // A node may mask for several attentions.
+        // Several attentions may share a masking node, which then has already been replaced.
         if rewriter.editor.producer(mask.output) != Some(mask.node.index()) {
             continue;
         }
@@ -111,7 +112,7 @@ fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -
         }
         Replacement::Columns { value, .. } => (value, ElementType::Int64),
     };
-    // What is made for it may read what the value was made of, but not the value.
+    // The new value may be computed from what the old value was computed from, but not from the old value.
     let new = rewriter.editor.fresh("by_slot");
     rewriter.editor.replace_uses(value, &new);
     let last = match *replacement {

@@ -1,4 +1,4 @@
-//! What the parts of a converted graph share: its editor, the inputs it adds, and the values made from them.
+//! The state that all parts of a rewrite share: the editor, the added inputs, and the values made from them.
 
 use kvscatter::ElementType;
 
@@ -15,18 +15,18 @@ pub(super) struct AddedInputs {
     pub(super) nonpad_kv_seqlen: Option<String>,
 }
 
-/// An editor, and the values that all caches and attentions share, each made when it is first asked for.
+/// An editor and the values that all caches and attentions share. Each value is made when it is first needed.
 pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) editor: &'e mut Editor<'p>,
     decoder: &'e Decoder<'m>,
     inputs: &'e Inputs<'m>,
-    /// The batch, as the first cache declares it.
+    /// The batch as the first cache declares it.
     pub(super) batch: Dimension<'m>,
     write_indices: String,
     nonpad_kv_seqlen: Option<String>,
     capacity: Option<String>,
     positions: Option<String>,
-    /// `[batch, new tokens, slots]`.
+    /// The visibility of slots, `[batch, new tokens, slots]`.
     visible: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         AddedInputs { write_indices: self.write_indices, nonpad_kv_seqlen: self.nonpad_kv_seqlen }
     }
 
-    /// Writes an update into a past.
+    /// Adds a `TensorScatter` that writes an update into a past.
     pub(super) fn scatter(&mut self, past: &str, update: &str, present: &str) {
         let inputs = [past, update, &self.write_indices];
         #[expect(clippy::as_conversions, clippy::cast_possible_wrap, reason = "a constant")]
@@ -67,7 +67,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         );
     }
 
-    /// How many slots a cache has, as a scalar that is read from the cache.
+    /// Returns the number of a cache's slots as a scalar that is read from the cache.
     pub(super) fn capacity(&mut self) -> Result<String, OnnxError> {
         if let Some(capacity) = &self.capacity {
             return Ok(capacity.clone());
@@ -77,7 +77,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.capacity.insert(capacity).clone())
     }
 
-    /// The slot that each new token is written to: `write_indices[b] + i`, int64 `[batch, new tokens]`.
+    /// Returns the slot of each new token: `write_indices[b] + i`, int64 `[batch, new tokens]`.
     pub(super) fn positions(&mut self) -> Result<String, OnnxError> {
         if let Some(positions) = &self.positions {
             return Ok(positions.clone());
@@ -92,7 +92,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.positions.insert(positions).clone())
     }
 
-    /// Which slots each new token sees, for scores of this rank: bool `[batch, 1.., new tokens, slots]`.
+    /// Returns which slots each new token sees, for scores of this rank: bool `[batch, 1.., new tokens,
+    /// slots]`.
     pub(super) fn visible(&mut self, rank: usize) -> Result<String, OnnxError> {
         let visible = match &self.visible {
             Some(visible) => visible.clone(),
@@ -126,7 +127,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.editor.node("And", &[&causal, &real]))
     }
 
-    /// The input with the number of slots in use after this step.
+    /// Returns the input with the number of slots in use after this step.
     pub(super) fn nonpad_kv_seqlen(&mut self) -> String {
         if let Some(name) = &self.nonpad_kv_seqlen {
             return name.clone();
@@ -135,7 +136,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         self.nonpad_kv_seqlen.insert(name).clone()
     }
 
-    /// A dimension of a value, as a scalar.
+    /// Returns a dimension of a value as a scalar.
     fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
         let axis = i64::try_from(axis).unwrap_or_default();
         let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
@@ -144,7 +145,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.editor.node("Squeeze", &[&shape, &zero]))
     }
 
-    /// `0..limit`.
+    /// Returns `0..limit`.
     fn range(&mut self, limit: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
         Ok(self.editor.node("Range", &[&zero, limit, &one]))

@@ -1,4 +1,4 @@
-//! Where a decoder attends to its cache: the way of each present through its attention, node by node.
+//! Finds where a decoder attends to its cache, by following each present through its attention node by node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,15 @@ use crate::decoder::Decoder;
 use crate::fold::{Fold, Value};
 use crate::{Dimension, Graph, Node, OnnxError};
 
-/// What masked scores may be multiplied by at least: what hides a slot is then still far below every score.
+/// The smallest factor by which masked scores may be multiplied. With it, a hidden score is still far below
+/// every visible one.
 const MIN_MASK_FACTOR: f64 = 1.0 / 32.0;
 
-/// The most masks, applied one after another, that are followed. Exporters use three: a causal mask, one for
+/// The largest number of masks in a row that are followed. Exporters use three: a causal mask, one for
 /// padding and one for a window.
 const MAX_MASKS: usize = 16;
 
-/// What masks the scores of one attention, in order; never empty.
+/// The masks of one attention's scores, in order. There is at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Site<'m> {
     pub(super) masks: Vec<Mask<'m>>,
@@ -28,7 +29,7 @@ pub(super) struct Site<'m> {
 pub(super) struct Mask<'m> {
     pub(super) node: Node<'m>,
     pub(super) kind: MaskKind<'m>,
-    /// What it masks: `[batch, .., new tokens, slots]`.
+    /// The scores that it masks, `[batch, .., new tokens, slots]`.
     pub(super) scores: &'m str,
     /// The masked scores.
     pub(super) output: &'m str,
@@ -41,15 +42,16 @@ pub(super) struct Mask<'m> {
 /// How a node masks scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MaskKind<'m> {
-    /// `scores + operand`: 0 where a slot is visible, very negative elsewhere.
+    /// `scores + operand`, where the operand is 0 for a visible slot and very negative for a hidden one.
     Add { operand: &'m str },
-    /// `condition ? scores : filler`; the other way round unless `visible_where`.
+    /// `condition ? scores : filler` if `visible_where`, and `condition ? filler : scores` otherwise.
     Where { condition: &'m str, filler: &'m str, visible_where: bool },
-    /// `max(scores, floor)`: keeps masked scores finite.
+    /// `max(scores, floor)`, which keeps masked scores finite.
     Floor { floor: &'m str },
 }
 
-/// A node that adds zeros to scores, one for each slot. Exported from operators that multiply, add and scale at once.
+/// A node that adds zeros to scores, one for each slot. Exporters produce it from operators that multiply,
+/// add and scale at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neutral<'m> {
     pub(super) node: Node<'m>,
@@ -58,7 +60,7 @@ pub(super) struct Neutral<'m> {
     pub(super) operand: &'m str,
 }
 
-/// The sites, and every value that holds one entry for each slot.
+/// The sites, and every value that contains one entry for each slot.
 #[derive(Debug, Default)]
 pub(super) struct Sites<'m> {
     pub(super) sites: Vec<Site<'m>>,
@@ -66,26 +68,26 @@ pub(super) struct Sites<'m> {
     states: BTreeMap<&'m str, State<'m>>,
 }
 
-/// What a value that holds one entry for each slot of the cache is.
+/// The meaning of a value that contains one entry for each slot of the cache.
 #[derive(Clone, Debug)]
 enum State<'m> {
-    /// Keys or values; the slots lie along this axis.
+    /// Keys or values with their slots along this axis.
     Cache { axis: usize },
-    /// Scores; the slots lie along the last axis.
+    /// Scores with their slots along the last axis.
     Scores { masks: Vec<Mask<'m>> },
-    /// What softmax made of scores; the slots lie along the last axis.
+    /// The softmax of scores, with the slots along the last axis.
     Weights,
-    /// Flags about weights.
+    /// Flags that are computed from weights.
     Flags,
 }
 
-/// What a node makes of values that hold one entry for each slot.
+/// The result of a node that reads values with one entry for each slot.
 enum Next<'m> {
-    /// Another one.
+    /// Another such value.
     State(State<'m>),
-    /// A value in which the slots are summed up.
+    /// A value that is summed over the slots.
     End,
-    /// This is no part of an attention that is known.
+    /// The result of a node that is not part of a known form of attention.
     Unknown,
 }
 
@@ -97,11 +99,13 @@ struct Walk<'w, 'g, 'm> {
 }
 
 impl<'m> Sites<'m> {
-    /// Follows every cache of the Concat style to the end of its attention.
+    /// Follows every cache of the `Concat` style to the end of its attention.
     ///
     /// # Errors
-    /// [`ConvertRefusal::Reader`] for a node that reads a value with one entry for each slot in a way that is not
-    /// understood, [`ConvertRefusal::Unmasked`], [`ConvertRefusal::ScoresShape`], [`ConvertRefusal::Output`].
+    /// * Returns [`ConvertRefusal::Reader`] for a node that reads a value with one entry for each slot in an
+    ///   unknown way.
+    /// * Returns [`ConvertRefusal::Unmasked`], [`ConvertRefusal::ScoresShape`] or [`ConvertRefusal::Output`]
+    ///   for an attention that cannot be converted.
     pub(super) fn find(
         graph: &Graph<'m>,
         decoder: &Decoder<'m>,
@@ -109,8 +113,8 @@ impl<'m> Sites<'m> {
         max_seq: usize,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<Self, OnnxError> {
-        // Where positions and masks come from tables, these may end soon. With fewer slots, two axes are likelier to
-        // have one size.
+        // Tables of positions and masks may be shorter than `MANY`. Fewer slots are tried then, although two
+        // axes are more likely to have the same size.
         match Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, MANY), fold) {
             Err(OnnxError::Capacity { .. }) => {
                 Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, max_seq.min(MANY)), fold)
@@ -143,15 +147,16 @@ impl<'m> Sites<'m> {
         }
     }
 
-    /// Whether a value has one entry for each slot.
+    /// Returns whether a value has one entry for each slot.
     pub(super) fn has_slots(&self, value: &str) -> bool {
         self.states.contains_key(value)
     }
 }
 
-/// As many tokens as a size that the caches do not have, so that it tells the axis of the slots, and at most `most`.
+/// Returns a probe whose number of tokens identifies the axis of the slots. It has at most `most` tokens, and
+/// no dimension of a cache has that size.
 fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
-    // Neither is a usual number of heads, so each marks its axis.
+    // Neither number is a usual number of heads, so each identifies its axis.
     let (batch, new) =
         (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
     let known = |dim: &Dimension<'_>| match *dim {
@@ -161,7 +166,7 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
     let dims = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
     let sizes: BTreeSet<_> = dims.filter_map(known).chain([batch, new]).collect();
     let is_size = |total: &usize| sizes.contains(total);
-    // Sizes are rarely odd.
+    // Odd numbers are tried, because sizes are rarely odd.
     let total = (new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));
     Probe::new(batch, total.unwrap_or(most).saturating_sub(new), new)
 }
@@ -188,7 +193,7 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    /// What the node makes of its first inputs, which are in these states.
+    /// Returns the result of a node whose first inputs are in these states.
     fn next(
         &mut self,
         node: &Node<'m>,
@@ -196,7 +201,7 @@ impl<'m> Walk<'_, '_, 'm> {
         states: &[Option<State<'m>>],
     ) -> Result<Next<'m>, OnnxError> {
         use State::{Cache, Flags, Scores, Weights};
-        // `is` holds for operators of the default domain only.
+        // `is` returns true only for operators of the default domain.
         if node.output(0).is_none() || !node.is(node.op_type()) {
             return Ok(Next::Unknown);
         }
@@ -246,7 +251,7 @@ impl<'m> Walk<'_, '_, 'm> {
         })
     }
 
-    /// The same elements, elsewhere.
+    /// Returns the state of a value whose elements are moved to other places.
     fn moved(&mut self, node: &Node<'m>, state: &State<'m>) -> Result<Next<'m>, OnnxError> {
         let total = self.probe.total();
         let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
@@ -260,8 +265,9 @@ impl<'m> Walk<'_, '_, 'm> {
         })
     }
 
-    /// Whether slots that lie along an axis before a reshape do not keep their order after it: something else than
-    /// the elements of one slot follows them then.
+    /// Returns whether a reshape changes what follows the axis of the slots.
+    ///
+    /// If the number of elements after that axis changes, the slots do not keep their order.
     fn is_regrouped(&mut self, node: &Node<'m>, axis: usize) -> Result<bool, OnnxError> {
         let total = self.probe.total();
         let elements_after =
@@ -272,7 +278,7 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(moved.is_none_or(|axis| elements_after(shape, axis) != before))
     }
 
-    /// Whether what hides a score in the type of the masked ones is finite in the type that they are cast to.
+    /// Returns whether the number that hides a score is still finite after a cast.
     fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, OnnxError> {
         let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
         let hidden = filler_of(to);
@@ -287,8 +293,10 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis == last))
     }
 
-    /// The same elements, multiplied or divided. What hides a score stays finite only if that makes it no larger, and
-    /// hides it only if that does not make it small.
+    /// Returns the state of scores that are multiplied or divided.
+    ///
+    /// The number that hides a score must stay finite, so the factor must be at most 1. The score must stay
+    /// hidden, so the factor must not be too small.
     fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, OnnxError> {
         let is_masked = matches!(state, State::Scores { masks } if !masks.is_empty());
         if is_masked {
@@ -301,7 +309,7 @@ impl<'m> Walk<'_, '_, 'm> {
         if matches!(state, State::Flags) { Ok(Next::Unknown) } else { self.moved(node, state) }
     }
 
-    /// Scores to which something is added.
+    /// Returns the state of scores to which an operand is added.
     fn added(
         &mut self,
         node: &Node<'m>,
@@ -325,7 +333,7 @@ impl<'m> Walk<'_, '_, 'm> {
         self.masked(node, masks, scores, MaskKind::Add { operand })
     }
 
-    /// Scores that become weights: their masks are those of one attention.
+    /// Returns the state of scores that become weights. Their masks are those of one attention.
     fn attended(&mut self, softmax: &Node<'m>, masks: &[Mask<'m>]) -> Result<Next<'m>, OnnxError> {
         if masks.is_empty() {
             return Err(ConvertRefusal::Unmasked.into());
@@ -336,7 +344,7 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(if is_over_slots { Next::State(State::Weights) } else { Next::Unknown })
     }
 
-    /// Scores after one more mask.
+    /// Returns the state of scores after one more mask.
     fn masked(
         &mut self,
         node: &Node<'m>,
@@ -354,7 +362,7 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(Next::State(State::Scores { masks: masks.iter().copied().chain([mask]).collect() }))
     }
 
-    /// Scores are `[batch, .., new tokens, slots]`.
+    /// Checks that scores are `[batch, .., new tokens, slots]`.
     fn check_scores(&mut self, scores: &str) -> Result<(), OnnxError> {
         let shape = self.fold.shape(scores)?;
         let expected = (self.probe.batch, self.probe.new, self.probe.total());
@@ -364,8 +372,8 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    /// Whether [`check_scores`](Self::check_scores) passes. A value that cannot be evaluated is still an
-    /// error.
+    /// Returns whether [`check_scores`](Self::check_scores) passes. A value that cannot be evaluated is still
+    /// an error.
     fn are_scores(&mut self, value: &str) -> Result<bool, OnnxError> {
         match self.check_scores(value) {
             Ok(()) => Ok(true),
@@ -376,7 +384,7 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    /// Whether a value that the caches do not lead to has a dimension of the slots.
+    /// Returns whether a value that does not come from a cache has a dimension of the slots' size.
     fn spans_slots(&mut self, value: &str) -> Result<bool, OnnxError> {
         Ok(self.fold.shape(value)?.contains(&self.probe.total()))
     }
@@ -386,8 +394,10 @@ impl<'m> Walk<'_, '_, 'm> {
     }
 }
 
-/// What hides a score of this type: its most negative finite number. Where no slot at all is visible, as to padding
-/// on the left, minus infinity would make NaN of the whole row, which the next layer would write into its cache.
+/// Returns the number that hides a score of this type, which is the type's most negative finite number.
+///
+/// If no slot is visible, as with padding on the left, minus infinity would make the whole row NaN. The next
+/// layer would write NaN into its cache.
 pub(super) fn filler_of(element: ElementType) -> Option<f64> {
     match element {
         ElementType::Float32 => Some(f64::from(f32::MIN)),

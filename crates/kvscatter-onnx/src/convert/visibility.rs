@@ -1,4 +1,4 @@
-//! Whether what masks scores is what a decoder with one causal, padded context must have: computed, not guessed.
+//! Checks by evaluation that the masks of a decoder are those of one causal context with padding.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,18 @@ use super::sites::{MaskKind, Site, Sites};
 use crate::OnnxError;
 use crate::fold::{Fold, Value, Values};
 
-/// A mask that adds at most this hides a slot: its weight is below what float32 holds, for any scores.
+/// The largest number that hides a slot when it is added to the slot's score. The slot's weight is then too
+/// small for float32, for any scores.
 const HIDDEN: f64 = -1e4;
 
-/// The longest prefill that is computed: as many masks as its square.
+/// The length of the longest prefill that is evaluated. Its masks have the square of this many elements.
 const LONG: usize = 256;
 
-/// Situations that tell the rule from others: prefill, chunks, padding on either side and in between, and, for
-/// windows, thresholds and tables that end, a long prefill, the middle of the capacity, and its end in chunks and by
-/// one token.
+/// Returns situations that distinguish the rule from other rules.
+///
+/// * Prefill, chunks, and padding on the left, on the right and in between.
+/// * A long prefill, the middle of the capacity, and the end of the capacity in chunks and by one token.
+///   These find windows, thresholds and tables that end.
 pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
     let batch = inputs.batch();
     let samples = batch.unwrap_or(SAMPLES);
@@ -34,17 +37,18 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
         probe(max_seq / 2, 2),
         probe(max_seq.saturating_sub(3), 3),
     ];
-    // A probe of more tokens than the cache has slots shows nothing about the cache.
+    // A probe with more tokens than the cache has slots shows nothing about the cache.
     probes.retain(|probe| probe.total() <= max_seq);
     probes.push(Probe::new(batch.unwrap_or(1), max_seq.saturating_sub(last), last));
     probes
 }
 
-/// Checks that the masks of every site hide what the rule hides, and nothing else, from every real token.
+/// Checks that the masks of every site hide exactly the slots that the rule hides from every real token.
 ///
 /// # Errors
-/// [`ConvertRefusal::Visibility`] with the first token and slot that differ; [`ConvertRefusal::Bias`] for a mask that adds anything
-/// else than 0 and very negative numbers; those of [`Fold::value`].
+/// * Returns [`ConvertRefusal::Visibility`] with the first token and slot that differ.
+/// * Returns [`ConvertRefusal::Bias`] for a mask that adds numbers other than 0 and very negative ones.
+/// * Returns the errors of [`Fold::value`].
 pub(super) fn check_sites<'m>(
     sites: &Sites<'m>,
     probe: &Probe,
@@ -56,7 +60,7 @@ pub(super) fn check_sites<'m>(
             return Err(neutral.node.error(ConvertRefusal::Bias { added }));
         }
     }
-    // Layers share their masks: each combination is compared once.
+    // Layers share their masks, so each combination is compared once.
     let mut seen = BTreeSet::new();
     for site in &sites.sites {
         let Some(last) = site.masks.last() else { continue };
@@ -91,7 +95,7 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
             return Err(ConvertRefusal::MaskUnknown.into());
         }
     }
-    // For any rank: a mask that differs by head has an axis between batch and tokens.
+    // The comparison supports any rank. A mask that differs by head has an axis between batch and tokens.
     let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
     let heads = heads(masks.iter().map(|(mask, _)| mask), rank);
     let count = masks.len().max(1);
@@ -109,17 +113,17 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
     )
 }
 
-/// What one element of a mask does to a score.
+/// The effect of one element of a mask on a score.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effect {
-    /// It is added.
+    /// The element is added.
     Added,
-    /// The score stays where it is this.
+    /// The score is kept if the element equals `visible_where`.
     Chosen { visible_where: bool },
 }
 
 impl Effect {
-    /// Whether the element that belongs to a score lets it through.
+    /// Returns whether the element for a score makes the score visible.
     pub(super) fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, OnnxError> {
         let at = element_of(&mask.shape, score);
         match (self, &mask.data, at) {
@@ -137,7 +141,7 @@ impl Effect {
     }
 }
 
-/// The sizes of the axes between the batch and the new tokens, as far as a mask differs along them.
+/// Returns the sizes of the axes between the batch and the new tokens, as far as a mask differs along them.
 pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> Vec<usize> {
     let mut heads = vec![1; rank.saturating_sub(3)];
     for mask in masks {
@@ -149,8 +153,9 @@ pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> 
     heads
 }
 
-/// Compares the visibility of every slot to every real token, under every head, with the rule. The number of
-/// comparisons is charged before the first one.
+/// Compares the visibility of every slot to every real token, under every head, with the rule.
+///
+/// The number of comparisons is charged before the first one.
 pub(super) fn compare(
     probe: &Probe,
     heads: &[usize],
@@ -177,7 +182,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// The index of a score.
+/// Sets the index of a score.
 fn place(at: &mut [usize], heads: &[usize], (sample, head, token, slot): (usize, usize, usize, usize)) {
     let [first, inner @ .., second_last, last] = at else { return };
     (*first, *second_last, *last) = (sample, token, slot);
@@ -188,7 +193,7 @@ fn place(at: &mut [usize], heads: &[usize], (sample, head, token, slot): (usize,
     }
 }
 
-/// The index of the element that belongs to a score; `None` if the shapes do not broadcast.
+/// Returns the index of the element for a score, or `None` if the shapes do not broadcast.
 fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
     let axes = shape.iter().rev().zip(score.iter().rev());
     let mut step = 1_usize;
@@ -205,7 +210,7 @@ fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
     (shape.len() <= score.len()).then_some(place)
 }
 
-/// A single very negative number.
+/// Checks that a value is a single very negative number.
 fn hidden(value: &Value) -> Result<(), OnnxError> {
     match &value.data {
         Some(Values::Floats(numbers)) => match numbers.as_slice() {

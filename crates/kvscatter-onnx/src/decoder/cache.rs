@@ -1,4 +1,4 @@
-//! A cache of a decoder, and how it is written.
+//! A cache of a decoder and how it is written.
 
 use std::fmt;
 
@@ -15,98 +15,104 @@ pub struct Cache<'m> {
     pub past: &'m str,
     /// The output that is the next step's past.
     pub present: &'m str,
-    /// How it is written.
+    /// The way in which the cache is written.
     pub style: WriterStyle,
-    /// The node that writes it; the last, if there are several.
+    /// The node that writes the cache. If several nodes write it, this is the last.
     pub writer: Option<Node<'m>>,
-    /// What the writer's output is called: the present, or what is handed on to it.
+    /// The name of the writer's output. It is the present, or a value that other nodes pass on to the
+    /// present.
     pub written: &'m str,
-    /// The new rows, where they are a value of their own.
+    /// The new rows, if the graph has them as a separate value.
     pub update: Option<&'m str>,
-    /// The element type of past.
+    /// The element type of the past.
     pub element: ElementType,
-    /// The shape of past. If only present declares one, that, with the sequence unknown.
+    /// The declared shape of the past. If only the present declares a shape, this is that shape with the
+    /// sequence dimension unknown.
     pub past_shape: Vec<Dimension<'m>>,
-    /// That shape, with what present declares and what the writer's attributes and weights say in its gaps.
+    /// The shape of the past, with gaps filled from the declaration of the present and from the writer's
+    /// attributes and weights.
     pub known_shape: Vec<Dimension<'m>>,
-    /// Present as declared.
+    /// The declaration of the present.
     pub present_info: ValueInfo<'m>,
-    /// Which dimension of past is the sequence.
+    /// The sequence dimension of the past.
     pub axis: usize,
-    /// What it holds.
+    /// Whether the cache contains keys or values.
     pub part: CachePart,
-    /// The nodes between past and the writer, and between the writer and present: each makes another tensor of the
-    /// cache's size, unless a runtime removes it. `Identity` and a `Cast` to the type that is there already are not
-    /// among them.
+    /// The nodes between the past and the writer, and between the writer and the present.
+    ///
+    /// Each of them makes another tensor of the cache's size, unless a runtime removes it. `Identity`, and a
+    /// `Cast` to the type that the cache already has, are left out.
     pub between: Vec<Node<'m>>,
-    /// Writers before the last one, each fed by the one before.
+    /// The writers before the last one. Each reads the output of the previous one.
     pub earlier: Vec<Node<'m>>,
-    /// More outputs that hand on the same present.
+    /// The other outputs that return the same present.
     pub copies: Vec<&'m str>,
 }
 
-/// How a cache is written.
+/// The way in which a cache is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterStyle {
-    /// `Concat(past, new)`: the cache grows, and is copied, with every step.
+    /// `Concat(past, new)`. The cache grows and is copied in every step.
     Concat,
-    /// `Attention` with `past_key` and `past_value`, which joins them to the new rows: it grows as well.
+    /// `Attention` with `past_key` and `past_value`, which appends the new rows to them. The cache grows as
+    /// well.
     AttentionPast,
-    /// `TensorScatter`: rows of a cache of fixed capacity are overwritten.
+    /// `TensorScatter`, which overwrites rows of a cache of fixed capacity.
     TensorScatter(Mode),
-    /// ONNX Runtime's `GroupQueryAttention`, which grows the cache, or fills it where past and present share memory.
+    /// ONNX Runtime's `GroupQueryAttention`. It grows the cache, or fills it if past and present share
+    /// memory.
     GroupQueryAttention,
-    /// None of these.
+    /// Another way.
     Unknown(UnknownStyle),
 }
 
-/// Why a style is unknown.
+/// The reason why a style is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownStyle {
     /// Another operator writes the cache.
     Operator {
-        /// Its domain; `ai.onnx` for the default one.
+        /// The operator's domain, which is `ai.onnx` for the default one.
         domain: String,
-        /// Its name.
+        /// The operator's name.
         op_type: String,
     },
-    /// `Concat(new, past)`: the new rows come before the old.
+    /// `Concat(new, past)`, which puts the new rows before the old ones.
     NewFirst,
-    /// A `Concat` of more than a past and its new rows, or of fewer.
+    /// A `Concat` that does not have exactly two inputs.
     Pieces {
-        /// Of how many.
+        /// The number of inputs.
         count: usize,
     },
-    /// The rows are joined along axis 0, which is the batch elsewhere.
+    /// The rows are concatenated along axis 0, which is normally the batch.
     AxisZero,
-    /// A node between past and the writer, or after it, changes the shape.
+    /// A node before or after the writer changes the shape.
     Reshaped {
-        /// Its operator.
+        /// The node's operator.
         op_type: String,
     },
 }
 
-/// What a cache holds, as the nodes that read it show.
+/// The contents of a cache, as its readers show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CachePart {
-    /// Keys: they meet the queries.
+    /// Keys, which are multiplied by the queries.
     Key,
-    /// Values: they meet the attention's weights.
+    /// Values, which are multiplied by the attention weights.
     Value,
-    /// Both, in one tensor.
+    /// Keys and values in one tensor.
     Both,
-    /// Nothing that is known reads it.
+    /// No known operator reads the cache.
     Unknown,
 }
 
 impl<'m> Cache<'m> {
-    /// The size of the sequence dimension of past, as declared.
+    /// Returns the declared size of the past's sequence dimension.
     #[must_use]
     pub fn capacity(&self) -> Dimension<'m> {
         self.past_shape.get(self.axis).copied().unwrap_or(Dimension::Unknown)
     }
 
-    /// How many tokens there is room for, if past and present are declared with one size.
+    /// Returns the capacity in tokens if past and present are declared with the same size.
     #[must_use]
     pub fn fixed_capacity(&self) -> Option<usize> {
         let present = self.present_info.shape.as_ref().and_then(|shape| shape.get(self.axis));
@@ -118,7 +124,7 @@ impl<'m> Cache<'m> {
         }
     }
 
-    /// Whether past and present have one capacity, and rows are overwritten.
+    /// Returns whether past and present have one capacity and rows are overwritten.
     #[must_use]
     pub fn is_static(&self) -> bool {
         matches!(self.style, WriterStyle::TensorScatter(_))
@@ -126,13 +132,13 @@ impl<'m> Cache<'m> {
 }
 
 impl WriterStyle {
-    /// Whether the present of every step is one write longer than its past.
+    /// Returns whether each step's present is longer than its past by the rows written.
     #[must_use]
     pub fn grows(&self) -> bool {
         self.growth() == Some(Growth::Joined)
     }
 
-    /// How the cache becomes longer where past and present are two buffers; `None` for one that does not.
+    /// Returns how the cache grows if past and present are separate buffers, or `None` if it does not grow.
     #[must_use]
     pub fn growth(&self) -> Option<Growth> {
         match self {

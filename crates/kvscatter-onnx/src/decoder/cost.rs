@@ -1,4 +1,4 @@
-//! What a cache costs: memory, and bytes copied by one step.
+//! The cost of a cache in memory and in bytes copied by one step.
 
 use std::collections::BTreeMap;
 
@@ -7,40 +7,47 @@ use kvscatter::ElementType;
 use super::cache::{Cache, WriterStyle};
 use crate::Dimension;
 
-/// The sizes that costs are computed at.
+/// The sizes for which costs are computed.
 #[derive(Clone, Debug)]
 pub struct CostAt<'a> {
-    /// Samples.
+    /// The number of samples.
     pub batch: usize,
-    /// Tokens of each in the cache, before the step.
+    /// The number of tokens of each sample in the cache before the step.
     pub length: usize,
-    /// Tokens for which a static cache has room, where the model does not say.
+    /// The capacity of a static cache in tokens, if the model does not define it.
     pub capacity: usize,
-    /// Sizes of dimensions by their symbols.
+    /// The sizes of dimensions by their symbols.
     pub dims: &'a BTreeMap<String, usize>,
 }
 
-/// The cost of one cache, in bytes.
+/// The cost of one cache in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// One token of one sample.
+    /// The size of one token of one sample.
     pub per_token: u64,
-    /// The cache as it is: `length` tokens of every sample where it grows, its whole capacity where that is fixed.
+    /// The current size of the cache. This is `length` tokens of every sample if it grows, and its whole
+    /// capacity if that is fixed.
     pub size: u64,
-    /// The cache at the capacity it would have after conversion, or has.
+    /// The size of the cache at its static capacity, either the present one or the one after conversion.
     pub static_size: u64,
-    /// What a step of one token copies today; every copied byte is read once and written once. A cache that grows is
-    /// copied whole. So is one of [`WriterStyle::GroupQueryAttention`] unless past and present share memory, and every
-    /// node between past and present copies it again. A [`WriterStyle::TensorScatter`] copies the new rows alone, where
-    /// past and present share memory. `None` for a style that is not known.
+    /// The bytes that a step of one token copies today, or `None` if the style is not known. Every copied
+    /// byte is read once and written once.
+    ///
+    /// * A cache that grows is copied whole.
+    /// * A cache of [`WriterStyle::GroupQueryAttention`] is copied whole unless past and present share
+    ///   memory.
+    /// * A [`WriterStyle::TensorScatter`] copies only the new rows if past and present share memory.
+    /// * Every node between past and present copies the cache once more.
     pub copied: Option<u64>,
-    /// What a step of one token copies at the least: the new rows, written into memory that past and present share.
+    /// The minimum that a step of one token must copy, which is the new rows written into memory shared by
+    /// past and present.
     pub copied_static: Option<u64>,
 }
 
 impl<'m> Cache<'m> {
-    /// Computes the costs. `None` if a size that is needed is open, a product does not fit, or the elements have no
-    /// size.
+    /// Computes the costs.
+    ///
+    /// Returns `None` if a required size is open, a product does not fit, or the elements have no fixed size.
     #[must_use]
     pub fn cost(&self, at: &CostAt<'_>) -> Option<Cost> {
         let fixed = self.fixed_capacity();
@@ -69,8 +76,8 @@ impl<'m> Cache<'m> {
         })
     }
 
-    /// The dimensions whose sizes the costs need and neither the model nor `dims` gives, by their symbols;
-    /// `past[axis]` for those that have none.
+    /// Returns the dimensions that the costs need but neither the model nor `dims` defines, by their symbols.
+    /// A dimension without a symbol is named `past[axis]`.
     #[must_use]
     pub fn open_dims(&self, dims: &BTreeMap<String, usize>) -> Vec<String> {
         let open = self.row_dims().filter(|&(axis, dim)| self.size(axis, dim, dims).is_none());
@@ -96,9 +103,10 @@ impl<'m> Cache<'m> {
         u64::try_from(self.element.storage_len(&shape)?).ok()
     }
 
-    /// The dimensions of one token of one sample.
+    /// Returns the dimensions of one token of one sample.
     fn row_dims(&self) -> impl Iterator<Item = (usize, Dimension<'m>)> {
-        // A cache of keys and values in one tensor has the batch second: [2, batch, heads, length, head size].
+        // If one tensor contains keys and values, the batch is its second dimension: [2, batch, heads,
+        // length, head size].
         let batch = if self.part == super::CachePart::Both { 1 } else { 0 };
         let dims = self.known_shape.iter().copied().enumerate();
         dims.filter(move |(axis, _)| *axis != batch && *axis != self.axis)

@@ -1,23 +1,23 @@
-//! Who makes each value of a graph, and who reads it.
+//! The producer and the readers of each value of a graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::edit::names::{captures, subgraphs};
 use crate::{Graph, Node, ValueInfo};
 
-/// A graph to be walked in both directions.
+/// A graph that can be walked in both directions.
 #[derive(Clone, Debug)]
 pub(super) struct Flow<'m> {
     nodes: Vec<Node<'m>>,
-    /// The node that makes a value, and as which output.
+    /// The node that produces each value, and the index of the output.
     makers: BTreeMap<&'m str, (usize, usize)>,
     readers: BTreeMap<&'m str, Vec<Reader>>,
     outputs: BTreeSet<&'m str>,
-    /// Inputs that have no value in the model, and their indices among the graph's inputs.
+    /// The inputs that have no value in the model, and their indices among the graph's inputs.
     inputs: BTreeMap<&'m str, usize>,
-    /// Initializers and the outputs of `Constant` nodes, with their dimensions where they are tensors.
+    /// The initializers and the outputs of `Constant` nodes. Tensors have their dimensions.
     constants: BTreeMap<&'m str, &'m [i64]>,
-    /// What the graph declares of the values that `TensorScatter` nodes read.
+    /// The declarations of the values that `TensorScatter` nodes read.
     scatter_inputs: BTreeMap<&'m str, ValueInfo<'m>>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Flow<'m> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reader {
     node: usize,
-    /// As which input; `None` where a subgraph of the node reads it.
+    /// The index of the node's input, or `None` if a subgraph of the node reads the value.
     slot: Option<usize>,
 }
 
@@ -75,24 +75,26 @@ impl<'m> Flow<'m> {
         &self.nodes
     }
 
-    /// What the graph declares of a value that a `TensorScatter` reads.
+    /// Returns the declaration of a value that a `TensorScatter` reads.
     pub(super) fn scatter_input(&self, value: &str) -> Option<&ValueInfo<'m>> {
         self.scatter_inputs.get(value)
     }
 
-    /// The node that makes a value, and as which output; `None` for inputs and initializers.
+    /// Returns the node that produces a value and the index of the output, or `None` for inputs and
+    /// initializers.
     pub(super) fn maker(&self, value: &str) -> Option<(Node<'m>, usize)> {
         let &(node, slot) = self.makers.get(value)?;
         Some((*self.nodes.get(node)?, slot))
     }
 
-    /// The nodes that read a value, and as which input; `None` where it is a subgraph of the node that reads it.
+    /// Returns the nodes that read a value and the index of the input. The index is `None` if a subgraph of
+    /// the node reads the value.
     pub(super) fn readers(&self, value: &str) -> impl Iterator<Item = (Node<'m>, Option<usize>)> {
         let readers = self.readers.get(value).map(Vec::as_slice).unwrap_or_default();
         readers.iter().filter_map(|reader| Some((*self.nodes.get(reader.node)?, reader.slot)))
     }
 
-    /// A value's name as the graph holds it; `None` if no node makes it.
+    /// Returns a value's name with the graph's lifetime, or `None` if no node produces it.
     pub(super) fn name(&self, value: &str) -> Option<&'m str> {
         self.makers.get_key_value(value).map(|(&name, _)| name)
     }
@@ -105,7 +107,7 @@ impl<'m> Flow<'m> {
         self.outputs.contains(value)
     }
 
-    /// Whether it is a graph input that has to be fed.
+    /// Returns whether the value is a graph input that has to be fed.
     pub(super) fn is_input(&self, value: &str) -> bool {
         self.inputs.contains_key(value)
     }
@@ -114,17 +116,17 @@ impl<'m> Flow<'m> {
         self.inputs.keys().copied()
     }
 
-    /// Its index among the graph's inputs.
+    /// Returns the index of the value among the graph's inputs.
     pub(super) fn input_place(&self, value: &str) -> Option<usize> {
         self.inputs.get(value).copied()
     }
 
-    /// Whether it is an initializer or the output of a `Constant`.
+    /// Returns whether the value is an initializer or the output of a `Constant`.
     pub(super) fn is_constant(&self, value: &str) -> bool {
         self.constants.contains_key(value)
     }
 
-    /// The dimensions of a constant; empty for numbers.
+    /// Returns the dimensions of a constant, which are empty for numbers.
     pub(super) fn constant_dims(&self, value: &str) -> Option<&'m [i64]> {
         self.constants.get(value).copied()
     }

@@ -1,14 +1,14 @@
-//! How a cache that is not static becomes longer.
+//! How a cache that is not static grows.
 
 use std::fmt;
 
-/// How a cache that is not static becomes longer. This decides what can be done about it. `Display` writes
-/// that advice.
+/// How a cache that is not static grows, which determines what a user can do about it. `Display` writes this
+/// advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Growth {
-    /// The graph joins past and new rows.
+    /// The graph concatenates the past and the new rows.
     Joined,
-    /// `GroupQueryAttention` writes past and new rows to its present.
+    /// `GroupQueryAttention` writes the past and the new rows to its present.
     ByOperator,
 }
 

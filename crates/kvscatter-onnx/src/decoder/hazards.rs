@@ -1,4 +1,4 @@
-//! What is wrong, or will go wrong, with a decoder's caches.
+//! Finds errors and hazards in how a decoder uses its caches.
 
 mod conventions;
 mod hazard;
@@ -12,8 +12,10 @@ use super::growth::Growth;
 pub use hazard::{Hazard, PrefixMask, RuntimeBug};
 
 impl Decoder<'_> {
-    /// Everything that is wrong with the caches, those of one cache together and in its order, then what concerns
-    /// several, then runtimes.
+    /// Returns all hazards of the decoder.
+    ///
+    /// The hazards of each cache come first, in the order of the caches. The hazards that concern several
+    /// caches follow, and those of runtimes come last.
     #[must_use]
     pub fn hazards(&self) -> Vec<Hazard> {
         let mut hazards = Vec::new();

@@ -1,4 +1,4 @@
-//! Which output is which input with rows written.
+//! Finds the output that returns each input with rows written into it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use crate::{Dimension, Node, OnnxError, ValueInfo};
 /// The path from a graph input to the input of a writer that is the past.
 struct PathFromPast<'m> {
     past: &'m str,
-    /// From past to the writer, in parts where writers before it lie between.
+    /// The parts of the path from the past to the writer. Earlier writers separate the parts.
     paths: Vec<Path<'m>>,
     earlier: Vec<Node<'m>>,
 }
 
-/// The caches, in the order of their outputs.
+/// Finds the caches, in the order of their outputs.
 pub(super) fn find<'m>(
     flow: &Flow<'m>,
     inputs: &[ValueInfo<'m>],
@@ -71,7 +71,8 @@ pub(super) fn find<'m>(
 }
 
 impl<'m> PathFromPast<'m> {
-    /// From the past of a writer to a graph input, through writers before it. `None` if it leads elsewhere.
+    /// Follows the past of a writer back to a graph input, through earlier writers. Returns `None` if the
+    /// path leads elsewhere.
     fn back(flow: &Flow<'m>, past: &'m str) -> Option<Self> {
         let mut from_past = Self { past, paths: vec![Path::back(flow, past)], earlier: Vec::new() };
         loop {
@@ -87,7 +88,7 @@ impl<'m> PathFromPast<'m> {
         }
     }
 
-    /// The axis of past that an axis of the writer's input is.
+    /// Returns the axis of the past that corresponds to an axis of the writer's input.
     fn axis_at_past(&self, axis: usize) -> Option<usize> {
         self.paths.iter().try_fold(axis, |axis, path| path.axis_at_source(axis))
     }
@@ -97,8 +98,10 @@ impl<'m> PathFromPast<'m> {
     }
 }
 
-/// Adds a cache, unless its past is there already: then one writer's present that is given twice counts once, and
-/// another writer's is left to the hazards.
+/// Adds a cache unless its past is already in the list.
+///
+/// If the same write is returned by a second output, that output is recorded as a copy. A second writer of
+/// the same past is left to the hazards.
 fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>, mut cache: Cache<'m>) {
     let Some(known) = places.get(cache.past).and_then(|&place| caches.get_mut(place)) else {
         places.insert(cache.past, caches.len());
@@ -106,7 +109,7 @@ fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>
         return;
     };
     if known.written == cache.written {
-        // The output with the fewest nodes before it is the cache.
+        // The output with the fewest nodes before it counts as the cache.
         if cache.between.len() < known.between.len() {
             std::mem::swap(known, &mut cache);
         }
@@ -115,7 +118,7 @@ fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>
     }
 }
 
-/// `None` for what has a cache's form and cannot be one.
+/// Returns the cache, or `None` if the value looks like a cache but cannot be one.
 fn cache<'m>(
     past: &ValueInfo<'m>,
     present: &ValueInfo<'m>,
@@ -135,7 +138,8 @@ fn cache<'m>(
     let Some(mut shape) = declared.or_else(|| implied(&write.axis, &style)) else {
         return Err(OnnxError::CacheShapeMissing { name: past.name.to_owned() });
     };
-    // Pixels and embeddings are joined in this way too, but not rows of hidden features without a batch.
+    // Pixels and embeddings are concatenated in this way too. A cache has a batch dimension, which rows of
+    // hidden features lack.
     if matches!(write.axis, Axis::At(_)) && node.is("Concat") && shape.len() < 3 {
         return Ok(None);
     }
@@ -173,21 +177,23 @@ fn cache<'m>(
     }))
 }
 
-/// Returns the nodes that make another tensor: all but `Identity` and casts to the cache's own type.
+/// Returns the nodes that make another tensor, which are all but `Identity` and casts to the cache's own
+/// type.
 fn copying(steps: Vec<Node<'_>>, element: ElementType) -> Vec<Node<'_>> {
     let is_no_op = |node: &Node<'_>| {
         let to = node.attribute("to").and_then(|to| to.i);
         node.op_type() == "Identity"
             || (node.op_type() == "Cast" && to == Some(i64::from(element.onnx_code())))
     };
-    // Casts there and back are no no-ops, not even the second.
+    // If the cache is cast to another type and back, both casts make another tensor.
     let no_op_casts = steps.iter().filter(|node| node.op_type() == "Cast").all(is_no_op);
     let copies = |node: &Node<'_>| !is_no_op(node) || (node.op_type() == "Cast" && !no_op_casts);
     steps.into_iter().filter(copies).collect()
 }
 
-/// The outputs of a node that nothing here knows, paired with the inputs it reads: those of one type and rank, in
-/// order, where there are as many of the one as of the other.
+/// Pairs the outputs of a node of an unknown operator with the inputs that it reads.
+///
+/// Values of one type and rank are paired in order if there are as many inputs as outputs.
 fn of_unknown_operator<'m>(
     flow: &Flow<'m>,
     node: &Node<'m>,
@@ -214,7 +220,7 @@ fn of_unknown_operator<'m>(
         let Some(pasts) = pasts.get_mut(&traits).filter(|pasts| pasts.len() == presents.len()) else {
             continue;
         };
-        // Subgraphs use values in no order that means anything: the graph's own order does.
+        // The order in which subgraphs use values has no meaning, so the graph's own order is used.
         pasts.sort_by_key(|(past, _)| flow.input_place(past.name));
         for ((past, path), (present, tail)) in pasts.iter().zip(presents) {
             let write = CacheWrite {
@@ -230,7 +236,7 @@ fn of_unknown_operator<'m>(
     caches
 }
 
-/// What a past and its present have in common, for any writer.
+/// The properties that a past and its present share for any writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PairTraits {
     element: ElementType,
@@ -238,14 +244,14 @@ struct PairTraits {
 }
 
 impl PairTraits {
-    /// `None` for what is no cache: indices, masks, hidden states.
+    /// Returns `None` for a value that cannot be a cache, such as indices, masks and hidden states.
     fn of(value: &ValueInfo<'_>) -> Option<Self> {
         let rank = value.shape.as_ref()?.len();
         (rank >= 4).then_some(Self { element: value.element, rank })
     }
 }
 
-/// An input that a node takes for a cache while no output is what it makes of it.
+/// Returns an error for an input that a node treats as a cache if no output returns the node's result.
 fn not_fed_back<'m>(
     flow: &Flow<'m>,
     inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
@@ -253,7 +259,7 @@ fn not_fed_back<'m>(
     places: &BTreeMap<&'m str, usize>,
 ) -> Result<(), OnnxError> {
     let kinds: BTreeSet<_> = caches.iter().map(|cache| (cache.element, cache.past_shape.len())).collect();
-    // Models join other values than caches too, so the joined value must look like a cache.
+    // Models also concatenate values that are not caches, so the value must look like a cache.
     let like_a_cache = |value: &ValueInfo<'_>| match value.shape.as_ref().map(Vec::len) {
         rank if kinds.is_empty() => rank.is_some_and(|rank| rank >= 4),
         Some(rank) => kinds.contains(&(value.element, rank)),
@@ -283,7 +289,7 @@ fn not_fed_back<'m>(
     Ok(())
 }
 
-/// Whether the operator can write a cache of this rank along its axis.
+/// Checks that the operator can write a cache of this rank along its axis.
 fn check_rank(
     name: &str,
     node: &Node<'_>,
@@ -308,7 +314,7 @@ fn check_rank(
     }
 }
 
-/// The shape that an operator asks for, where the graph declares none.
+/// Returns the shape that an operator requires if the graph declares none.
 fn implied(axis: &Axis, style: &WriterStyle) -> Option<Vec<Dimension<'static>>> {
     let has_rank_4 = matches!(style, WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention);
     (has_rank_4 && matches!(axis, Axis::At(_))).then(|| vec![Dimension::Unknown; 4])
@@ -319,8 +325,9 @@ fn from_front(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(axis).ok().filter(|&axis| axis < rank)
 }
 
-/// The dimension in which past and present differ, and `rank - 2`, which is the sequence of every layout that is in
-/// use but one, where they do not.
+/// Returns the dimension in which past and present differ.
+///
+/// If they do not differ, returns `rank - 2`, which is the sequence dimension of all layouts in use but one.
 fn open_axis(past: &[Dimension<'_>], present: &ValueInfo<'_>) -> usize {
     let present = present.shape.as_deref().unwrap_or_default();
     let differs = past.iter().zip(present).skip(1).position(|(past, present)| past != present);

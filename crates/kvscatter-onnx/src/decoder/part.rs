@@ -1,4 +1,4 @@
-//! Whether a cache holds keys or values, by what reads it.
+//! Finds out from its readers whether a cache contains keys or values.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,13 @@ use super::flow::Flow;
 use crate::Node;
 use crate::graph::DEFAULT_DOMAIN;
 
-/// More readers than this are not looked at: a cache reaches its attention in a dozen nodes.
+/// The largest number of readers that are examined. A cache reaches its attention within a dozen nodes.
 const MAX_VALUES: usize = 64;
 
-/// Follows a cache from where it was written to the product it takes part in: with the weights that a `Softmax`
-/// makes it is the values, with anything else the keys.
+/// Follows a cache from its writer to the product that uses it.
+///
+/// A cache that is multiplied by the output of a `Softmax` contains values. With any other factor it contains
+/// keys.
 pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
     if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(flow, cache, writer)) {
         return part;
@@ -35,7 +37,7 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
     CachePart::Unknown
 }
 
-/// Attention operators show it by the index of the output.
+/// Returns the part that the index of the output shows for attention operators.
 fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
     let (_, slot) = flow.maker(cache.written)?;
     let of_attention = match (&cache.style, writer.domain(), writer.op_type()) {
@@ -72,8 +74,8 @@ pub(super) fn is_product(node: &Node<'_>) -> bool {
     matches!(node.op_type(), "MatMul" | "FusedMatMul" | "Einsum" | "MatMulInteger")
 }
 
-/// Through the nodes that exporters put after a softmax: casts, dropout, and a `Where` that clears what is not a
-/// number.
+/// Returns whether a value comes from a softmax, through the nodes that exporters put after it: casts,
+/// dropout, and a `Where` that clears NaN.
 fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
     let mut value = value;
     for _ in 0..16 {
@@ -91,7 +93,8 @@ fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
     false
 }
 
-/// Nodes between a cache and its product: heads are repeated, turned, scaled.
+/// Returns whether a node may be between a cache and its product. Such nodes repeat, transpose or scale
+/// heads.
 pub(super) fn hands_on(node: &Node<'_>) -> bool {
     node.domain() == DEFAULT_DOMAIN
         && matches!(

@@ -1,4 +1,4 @@
-//! What the inputs of a decoder are for.
+//! The roles of a decoder's inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,53 +10,57 @@ use super::trace::{MAX_STEPS, Path};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Node, ValueInfo};
 
-/// A graph input and what it is for.
+/// A graph input and its role.
 #[derive(Clone, Debug)]
 pub struct Input<'m> {
-    /// As declared.
+    /// The declaration.
     pub value: ValueInfo<'m>,
-    /// What it is for.
+    /// The role.
     pub role: InputRole,
 }
 
-/// What an input is for. The operators it reaches decide, and only among inputs that reach the same ones the
-/// names that exporters give (`input_ids`, `position_ids`, `attention_mask`).
+/// The role of an input.
+///
+/// The operators that the input reaches determine its role. Only among inputs that reach the same operators
+/// do the names that exporters use decide (`input_ids`, `position_ids`, `attention_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InputRole {
-    /// A cache: its index among [`Decoder::caches`](super::Decoder::caches).
+    /// A cache, by its index among [`Decoder::caches`](super::Decoder::caches).
     Past(usize),
-    /// Which tokens count, `[batch, past + new]` or `[batch, capacity]`; or the mask itself, added to the scores.
+    /// The mask that marks the real tokens, `[batch, past + new]` or `[batch, capacity]`, or the mask that is
+    /// added to the scores.
     AttentionMask,
-    /// Where in its text each token stands.
+    /// The position of each token in its text.
     PositionIds,
     /// The tokens.
     TokenIds,
     /// `TensorScatter`'s `write_indices`.
     WriteIndices,
-    /// `Attention`'s `nonpad_kv_seqlen`: the length after the write.
+    /// `Attention`'s `nonpad_kv_seqlen`, which is the length after the write.
     NonpadKvSeqlen,
-    /// `GroupQueryAttention`'s `seqlens_k`: the length after the write, less 1.
+    /// `GroupQueryAttention`'s `seqlens_k`, which is the length after the write, less 1.
     SeqlensK,
     /// `GroupQueryAttention`'s `total_sequence_length`.
     TotalSequenceLength,
-    /// Anything else.
+    /// Another role.
     Other,
 }
 
-/// What an input is used for, as far as the graph shows it.
+/// The uses of an input that the graph shows.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
-    /// An operator's input that has a role.
+    /// The role of the operator's input that it reaches.
     role: Option<InputRole>,
-    /// Rows of the tables that it picks rows of.
+    /// The numbers of rows of the tables from which it picks rows.
     tables: Vec<usize>,
-    /// It picks elements of a table.
+    /// Whether it picks elements of a table.
     picks_elements: bool,
-    /// It becomes an angle.
+    /// Whether a sine or cosine is computed from it.
     is_angle: bool,
 }
 
-/// Gives every input its role, and each role but [`InputRole::Past`] and [`InputRole::Other`] to one input.
+/// Assigns a role to every input. Each role except [`InputRole::Past`] and [`InputRole::Other`] is given to
+/// at most one input.
 pub(super) fn assign<'m>(
     flow: &Flow<'m>,
     inputs: Vec<ValueInfo<'m>>,
@@ -111,8 +115,10 @@ pub(super) fn assign<'m>(
     inputs.into_iter().map(|(input, _)| input).collect()
 }
 
-/// Gives a role that no input has to the only candidate; among several to the one with the name that exporters use,
-/// or else to the one that `rank` puts before all others.
+/// Assigns a role that no input has yet.
+///
+/// The role goes to the only candidate. Among several candidates, it goes to the one with the name that
+/// exporters use, or else to the one that `rank` puts before all others.
 fn give(
     inputs: &mut [(Input<'_>, &Evidence)],
     role: InputRole,
@@ -142,7 +148,7 @@ fn give(
     }
 }
 
-/// What the nodes of a graph do with its inputs.
+/// Returns how the nodes of a graph use its inputs.
 fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
     let mut evidence: BTreeMap<&'m str, Evidence> = BTreeMap::new();
     for (input, role, _) in uses(flow) {
@@ -162,7 +168,7 @@ fn evidence<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, Evidence> {
     evidence
 }
 
-/// The graph inputs that an operator gives a role, node by node.
+/// Returns the graph inputs to which an operator gives a role, node by node.
 pub(super) fn uses<'f, 'm>(
     flow: &'f Flow<'m>,
 ) -> impl Iterator<Item = (&'m str, InputRole, Node<'m>)> + use<'f, 'm> {
@@ -173,7 +179,7 @@ pub(super) fn uses<'f, 'm>(
     })
 }
 
-/// The inputs of an operator that have a role.
+/// Returns the inputs of an operator that have a role.
 fn slots(node: &Node<'_>) -> &'static [(usize, InputRole)] {
     match (node.domain(), node.op_type()) {
         (DEFAULT_DOMAIN, "TensorScatter") => &[(2, InputRole::WriteIndices)],
@@ -193,7 +199,7 @@ fn slots(node: &Node<'_>) -> &'static [(usize, InputRole)] {
     }
 }
 
-/// The graph input that a value is, in another type or shape at most.
+/// Returns the graph input that a value is equal to, except perhaps for its type or shape.
 pub(super) fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
     through(flow, value, |node| {
         matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")
@@ -205,7 +211,7 @@ fn through<'m>(flow: &Flow<'m>, value: &'m str, allowed: fn(&Node<'_>) -> bool) 
     (flow.is_input(path.source) && path.steps.iter().all(allowed)).then_some(path.source)
 }
 
-/// Rows of the table, and the graph input that picks among them.
+/// Returns the number of rows of a table and the graph input that picks rows from it.
 fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     let picks_rows = (node.is("Gather") && node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0) == 0)
         || (node.domain(), node.op_type()) == ("com.microsoft", "GatherBlockQuantized");
@@ -221,7 +227,7 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     Some((usize::try_from(*dims.get(axis)?).ok()?, picked))
 }
 
-/// The graph input that picks elements, as positions do in GPT-J's table of sines.
+/// Returns the graph input that picks elements of a table, as positions do in GPT-J's table of sines.
 fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     if !node.is("GatherElements") {
         return None;
@@ -241,8 +247,9 @@ fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     None
 }
 
-/// Returns the graph inputs from which a sine or cosine is computed, as computed rotary embeddings do. Visits
-/// every node once, after the nodes that read from it.
+/// Returns the graph inputs from which a sine or cosine is computed, as in computed rotary embeddings.
+///
+/// Visits every node once, after the nodes that read its outputs.
 fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
     let mut angles: BTreeSet<&str> = BTreeSet::new();
     for node in flow.nodes().iter().rev() {
@@ -260,7 +267,7 @@ fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
     flow.inputs().filter(|input| angles.contains(input)).collect()
 }
 
-/// A size that two values have in common by declaration.
+/// A declared size that two values have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Length<'m> {
     Known(usize),
@@ -276,7 +283,7 @@ impl<'m> Length<'m> {
         }
     }
 
-    /// How many keys attention sees.
+    /// Returns the number of keys that attention sees.
     fn of_keys(cache: &Cache<'m>) -> Option<Self> {
         Self::of(cache.present_info.shape.as_ref()?.get(cache.axis))
     }

@@ -1,4 +1,4 @@
-//! Sizes: those that contradict each other, and those that are known without being declared.
+//! Finds sizes that contradict each other, and sizes that are known although they are not declared.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,18 @@ use super::flow::Flow;
 use super::trace::Path;
 use crate::{Dimension, Node, OnnxError, ValueInfo};
 
-/// Checks that no two declarations of one size differ: of past and present where they are one shape, of all batches,
-/// and of everything that has a symbol.
+/// Checks that no two declarations of the same size differ.
+///
+/// The check covers the shapes of past and present where they must be equal, all batch sizes, and all
+/// dimensions with the same symbol.
 pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Result<(), OnnxError> {
     let mut sizes = Sizes::default();
     let mut batch = None;
     let inputs: BTreeMap<_, _> = inputs.iter().map(|input| (input.name, input)).collect();
     for cache in caches {
         let Some(&past) = inputs.get(cache.past) else { continue };
-        // Nodes between may turn the cache or cut it, and what an unknown writer does is not known.
+        // Nodes between past and present may transpose or cut the cache, and the effect of an unknown writer
+        // is not known.
         let turned = cache.between.iter().any(|node| matches!(node.op_type(), "Transpose" | "Slice" | "Pad"));
         if turned || matches!(cache.style, WriterStyle::Unknown(_)) {
             continue;
@@ -39,10 +42,11 @@ pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Resul
 /// A dimension of a declared value.
 type DeclaredDim<'v, 'm> = (&'v ValueInfo<'m>, usize);
 
-/// What is known of symbols: the size of each, with the dimension that declares it, and which are equal.
+/// What is known about symbols: their sizes with the dimensions that declare them, and which symbols are
+/// equal.
 #[derive(Default)]
 struct Sizes<'m> {
-    /// A symbol that has the same size, towards the one that stands for all of them.
+    /// A link from each symbol towards the representative of all symbols with the same size.
     same: BTreeMap<&'m str, &'m str>,
     known: BTreeMap<&'m str, (usize, &'m str, usize)>,
 }
@@ -73,7 +77,7 @@ impl<'m> Sizes<'m> {
         }
     }
 
-    /// A size and where it is declared, or the symbol that stands for it.
+    /// Returns a size and where it is declared, or the symbol that represents it.
     fn resolve(
         &mut self,
         dim: Dimension<'m>,
@@ -86,8 +90,8 @@ impl<'m> Sizes<'m> {
         };
         let mut symbol = first;
         while let Some(&next) = self.same.get(symbol) {
-            // Every symbol on the way ends up half as far from the end of the chain, so no chain is walked
-            // twice.
+            // Every symbol on the way is moved half as far from the end of the chain. No chain is therefore
+            // walked at its full length twice.
             match self.same.get(next).copied() {
                 Some(after) => {
                     self.same.insert(symbol, after);
@@ -109,7 +113,7 @@ fn agree(left: (usize, &str, usize), right: (usize, &str, usize)) -> Result<(), 
     Err(OnnxError::DimsDiffer { first, first_axis, first_size, second, second_axis, second_size })
 }
 
-/// A dimension that has a size or a symbol.
+/// Returns a dimension that has a size or a symbol.
 fn dim<'m>((value, axis): DeclaredDim<'_, 'm>) -> Option<Dimension<'m>> {
     value.shape.as_ref()?.get(axis).copied().filter(|dim| *dim != Dimension::Unknown)
 }
@@ -122,7 +126,8 @@ fn text(dim: &Dimension<'_>) -> String {
     }
 }
 
-/// The shape of past with what present declares and what the writer's attributes and weights say in its gaps.
+/// Returns the shape of the past with its gaps filled from the present's declaration and from the writer's
+/// attributes and weights.
 pub(super) fn known<'m>(flow: &Flow<'m>, cache: &Cache<'m>) -> Vec<Dimension<'m>> {
     let present = cache.present_info.shape.as_deref().unwrap_or_default();
     let mut shape = cache.past_shape.clone();
@@ -148,8 +153,9 @@ fn of_heads(writer: &Node<'_>) -> Option<usize> {
     usize::try_from(writer.attribute("kv_num_heads")?.i?).ok()
 }
 
-/// The size of a head of `GroupQueryAttention`, from the width of the projection that makes its keys, alone or
-/// packed with queries and values.
+/// Returns the head size of a `GroupQueryAttention`.
+///
+/// It follows from the width of the projection that makes the keys, alone or packed with queries and values.
 fn of_head(flow: &Flow<'_>, writer: &Node<'_>) -> Option<usize> {
     let kv_heads = of_heads(writer)?;
     let (value, heads) = match writer.input(1) {
@@ -163,7 +169,7 @@ fn of_head(flow: &Flow<'_>, writer: &Node<'_>) -> Option<usize> {
     width.checked_div(heads).filter(|head| head.checked_mul(heads) == Some(width))
 }
 
-/// The last dimension of what a product with weights makes.
+/// Returns the last dimension of the result of a product with weights.
 fn width(flow: &Flow<'_>, value: &str) -> Option<usize> {
     let name = flow.name(value)?;
     let (node, _) = flow.maker(Path::back(flow, name).source)?;

@@ -1,8 +1,8 @@
-//! What TensorRT's parser and builder refuse of a decoder's `TensorScatter` nodes, each of which becomes a
-//! `KVCacheUpdate` layer.
+//! Finds what TensorRT's parser and builder refuse in a decoder's `TensorScatter` nodes.
 //!
-//! The builder's rules are the core's [`Network`]; this module describes the graph to it, and adds the rules of the
-//! parser. Other operators break no rule here: `Concat` and `Attention` do not become `KVCacheUpdate` layers.
+//! Each of these nodes becomes a `KVCacheUpdate` layer. The core's [`Network`] implements the rules of the
+//! builder. This module describes the graph to it and adds the rules of the parser. `Concat` and `Attention`
+//! do not become `KVCacheUpdate` layers, so they break no rule here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,21 +28,21 @@ pub struct TensorRtRefusal {
     pub reason: TensorRtRule,
 }
 
-/// Which rule.
+/// A rule of TensorRT's parser or builder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TensorRtRule {
-    /// The parser takes axis -2 of 4 dimensions only.
+    /// The parser accepts only axis -2 of 4 dimensions.
     Axis {
         /// The attribute.
         axis: i64,
     },
-    /// The parser takes `linear` only: `kLINEAR` is the only mode of the layer.
+    /// The parser accepts only `linear`, because `kLINEAR` is the only mode of the layer.
     Mode {
         /// The attribute.
         mode: Mode,
     },
-    /// A rule of the builder. Layers are numbered as the `TensorScatter` nodes are, from 0.
+    /// A rule of the builder. Layers are numbered from 0, in the order of the `TensorScatter` nodes.
     Network(NetworkError),
 }
 
@@ -55,7 +55,7 @@ impl Decoder<'_> {
         let inputs = self.inputs.iter().map(|input| (input.value.name, &input.value)).collect();
         let graph = Layers { flow: &self.flow, numbers, inputs };
         let ops: Vec<_> = nodes.iter().map(|node| Op::parse(node).ok()).collect();
-        // An invalid node becomes a layer too, so that the others keep their numbers.
+        // An invalid node becomes a layer too, so that the other nodes keep their numbers.
         let layers = nodes.iter().zip(&ops).map(|(node, op)| graph.describe(node, op.as_ref()));
         let network = Network { layers: layers.collect() };
 
@@ -65,7 +65,7 @@ impl Decoder<'_> {
             let mut reasons: Vec<_> =
                 broken.into_iter().filter(is_of_tensorrt).map(TensorRtRule::Network).collect();
             if let Some(axis) = graph.wrong_axis(node, past_cache) {
-                // After the cache's type, where the rules about its shape are.
+                // The axis is listed after the cache's type, with the other rules about the shape.
                 let place = reasons.iter().take_while(|reason| is_of_type(reason)).count();
                 reasons.insert(place, TensorRtRule::Axis { axis });
             }
@@ -78,22 +78,22 @@ impl Decoder<'_> {
     }
 }
 
-/// The `KVCacheUpdate` layers that a graph's `TensorScatter` nodes become.
+/// The `KVCacheUpdate` layers for a graph's `TensorScatter` nodes.
 struct Layers<'g, 'm> {
     flow: &'g Flow<'m>,
-    /// The layer that each node becomes.
+    /// The layer number of each node.
     numbers: BTreeMap<usize, usize>,
     inputs: BTreeMap<&'m str, &'g ValueInfo<'m>>,
 }
 
 impl<'g, 'm> Layers<'g, 'm> {
-    /// Describes the layer that a node becomes. Its inputs have the types and shapes that the graph declares, which for
-    /// values that nodes compute it often does not.
+    /// Describes the layer for a node. The inputs have the types and shapes that the graph declares. The
+    /// graph often does not declare them for computed values.
     fn describe(&self, node: &Node<'m>, op: Option<&Op<'m>>) -> KvCacheUpdateLayer<'g> {
         let Some(&Op::TensorScatter { past_cache, update, write_indices, present_cache, .. }) = op else {
             return KvCacheUpdateLayer::default();
         };
-        // Along another axis, the capacity is another dimension than the one that TensorRT has a rule for.
+        // With another axis, the capacity is not the dimension that TensorRT's rules are about.
         let has_axis = self.wrong_axis(node, past_cache).is_none();
         let tensor = |name, declared: Option<&'g ValueInfo<'m>>, has_shape: bool| {
             let inferred = declared.map_or_else(PartialTensor::default, |info| PartialTensor {
@@ -104,7 +104,7 @@ impl<'g, 'm> Layers<'g, 'm> {
         };
         let indices = |name| tensor(name, self.flow.scatter_input(name), true);
         KvCacheUpdateLayer {
-            // The rules about a cache's shape are about an input of the network.
+            // TensorRT's rules about a cache's shape apply to an input of the network.
             cache: tensor(past_cache, self.inputs.get(past_cache).copied(), has_axis),
             update: tensor(update, self.flow.scatter_input(update), has_axis),
             write_indices: write_indices.map(indices).unwrap_or_default(),
@@ -113,7 +113,7 @@ impl<'g, 'm> Layers<'g, 'm> {
         }
     }
 
-    /// Returns where a value comes from, through nodes that hand it on.
+    /// Returns the source of a value, through nodes that pass it on.
     fn source(&self, value: &'m str) -> TensorSource {
         if self.inputs.contains_key(value) {
             return TensorSource::NetworkInput;
@@ -123,7 +123,7 @@ impl<'g, 'm> Layers<'g, 'm> {
         layer.map_or(TensorSource::Computed, |&layer| TensorSource::KvCacheUpdateLayer(layer))
     }
 
-    /// Returns the node's axis if the parser refuses it, which it does for 4 dimensions alone.
+    /// Returns the node's axis if the parser refuses it. The parser checks only caches of 4 dimensions.
     fn wrong_axis(&self, node: &Node<'_>, cache: &str) -> Option<i64> {
         let is_4d = self.inputs.get(cache)?.shape.as_ref()?.len() == 4;
         let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
@@ -131,7 +131,7 @@ impl<'g, 'm> Layers<'g, 'm> {
     }
 }
 
-/// Whether TensorRT is known to have the rule.
+/// Returns whether TensorRT is known to have the rule.
 fn is_of_tensorrt(rule: &NetworkError) -> bool {
     !matches!(rule, NetworkError::CacheReadByLayer { .. })
 }

@@ -1,23 +1,24 @@
-//! From a value back to what it is a copy of, through nodes that hand one tensor on.
+//! Follows a value back to the value that it is a copy of, through nodes that pass on one tensor.
 
 use super::flow::Flow;
 use crate::Node;
 
-/// More nodes in a row than this are not followed, which bounds the time a hostile graph can take.
+/// The largest number of nodes that are followed in a row. The limit bounds the time that a hostile graph can
+/// take.
 pub(super) const MAX_STEPS: usize = 64;
 
-/// A way back from a value to where it comes from.
+/// The path from a value back to its source.
 #[derive(Clone, Debug)]
 pub(super) struct Path<'m> {
-    /// A graph input, an initializer, or what a node makes that is no step.
+    /// A graph input, an initializer, or the output of a node that computes something else.
     pub(super) source: &'m str,
-    /// The nodes on the way, from the source on.
+    /// The nodes on the path, beginning at the source.
     pub(super) steps: Vec<Node<'m>>,
 }
 
 impl<'m> Path<'m> {
-    /// Walks back from a value for as long as one tensor is handed on, perhaps changed element by element, turned,
-    /// reshaped or cut.
+    /// Walks back from a value as long as nodes pass on one tensor. They may change it element by element,
+    /// transpose, reshape or cut it.
     pub(super) fn back(flow: &Flow<'m>, value: &'m str) -> Self {
         let mut path = Self { source: value, steps: Vec::new() };
         while path.steps.len() < MAX_STEPS {
@@ -30,8 +31,9 @@ impl<'m> Path<'m> {
         path
     }
 
-    /// The axis of the source that an axis of the value is. `None` if a node on the way changes the rank, or what
-    /// an axis means.
+    /// Returns the axis of the source that corresponds to an axis of the value.
+    ///
+    /// Returns `None` if a node on the path changes the rank or the meaning of the axes.
     pub(super) fn axis_at_source(&self, axis: usize) -> Option<usize> {
         let mut axis = axis;
         for node in self.steps.iter().rev() {
@@ -45,7 +47,7 @@ impl<'m> Path<'m> {
     }
 }
 
-/// The input whose tensor a node hands on; `None` for nodes that compute something else.
+/// Returns the input whose tensor a node passes on, or `None` for nodes that compute something else.
 pub(super) fn handed_on<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     if node.is_function() {
         return None;

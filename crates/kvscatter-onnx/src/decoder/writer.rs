@@ -1,4 +1,4 @@
-//! The operators that write a cache: which input is the past of which output.
+//! The operators that write a cache, with the past that belongs to each output.
 
 use super::cache::{UnknownStyle, WriterStyle};
 use super::flow::Flow;
@@ -12,34 +12,36 @@ use kvscatter::spec::onnx::TensorScatter;
 #[derive(Clone, Debug)]
 pub(super) struct CacheWrite<'m> {
     pub(super) style: WriterStyle,
-    /// The past; `None` if the input is absent.
+    /// The past, or `None` if the input is absent.
     pub(super) past: Option<&'m str>,
     pub(super) update: Option<&'m str>,
     pub(super) axis: Axis,
 }
 
-/// Which axis of what the node writes is the sequence.
+/// The sequence axis of the cache that the node writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Axis {
-    /// Counted from the back where it is negative.
+    /// This axis. A negative axis counts from the last dimension.
     At(i64),
-    /// Not said: the one in which past and present differ.
+    /// An unspecified axis, which is the one in which past and present differ.
     Open,
 }
 
-/// What a node is to caches.
+/// The relation of a node's output to caches.
 #[derive(Clone, Debug)]
 pub(super) enum Writer<'m> {
-    /// This output is a cache with rows written.
+    /// The output is a cache with rows written into it.
     Known(CacheWrite<'m>),
-    /// Its outputs may be caches: nothing here knows the operator.
+    /// The operator is not known, so the output may be a cache.
     UnknownOperator,
-    /// This output is no cache.
+    /// The output is not a cache.
     NoCache,
 }
 
-/// ONNX Runtime's own operators with a past, and those of ONNX that do not say which rows they write, as (domain, operator,
-/// input of the past, output of the present, sequence axis): read from the operators' schemas in ONNX Runtime 1.31.
+/// ONNX Runtime's own operators with a past, and ONNX operators that do not define which rows they write.
+///
+/// Each entry is (domain, operator, input of the past, output of the present, sequence axis). The entries
+/// were read from the operators' schemas in ONNX Runtime 1.31.
 const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
     ("com.microsoft", "MultiHeadAttention", 6, 1, Some(2)),
     ("com.microsoft", "MultiHeadAttention", 7, 2, Some(2)),
@@ -68,7 +70,7 @@ const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
 ];
 
 impl<'m> Writer<'m> {
-    /// Reads output `slot` of a node as a cache.
+    /// Determines how a node's output `slot` is written as a cache.
     pub(super) fn of(flow: &Flow<'m>, node: &Node<'m>, slot: usize) -> Result<Self, OnnxError> {
         if node.is_function() {
             return Ok(Self::UnknownOperator);
@@ -77,7 +79,7 @@ impl<'m> Writer<'m> {
         Ok(match (node.domain(), node.op_type()) {
             (DEFAULT_DOMAIN, "Concat") => known(CacheWrite::concat(flow, node)),
             (DEFAULT_DOMAIN, "TensorScatter") if slot == 0 => Self::Known(CacheWrite::tensor_scatter(node)?),
-            // Keys and values may come packed, as input 0.
+            // Keys and values may be packed into input 0.
             ("com.microsoft", "GroupQueryAttention") => {
                 known(CacheWrite::attention(node, WriterStyle::GroupQueryAttention, slot, 3))
             }
@@ -101,8 +103,8 @@ impl<'m> Writer<'m> {
 }
 
 impl<'m> CacheWrite<'m> {
-    /// An operator whose outputs 1 and 2 are the caches of keys and values, and whose inputs 1 and 2 are their new
-    /// rows. `first` is the keys' past, and the values' follows it.
+    /// Describes an operator whose outputs 1 and 2 are the caches of keys and values, and whose inputs 1 and
+    /// 2 are their new rows. `first` is the input for the keys' past, and the values' past follows it.
     fn attention(node: &Node<'m>, style: WriterStyle, slot: usize, first: usize) -> Option<Self> {
         let past = match slot {
             1 => first,
@@ -116,7 +118,7 @@ impl<'m> CacheWrite<'m> {
         let inputs = (0..node.proto().input.len()).filter_map(|slot| node.input(slot));
         let from_outside =
             |value: &&'m str| flow.is_input(Path::back(flow, value).source) || is_written(flow, value);
-        // A value is looked at once, however often the node lists it.
+        // At most `MAX_PIECES` inputs are examined, so that a long list costs no more.
         let listed: Vec<_> = inputs.take(MAX_PIECES).collect();
         let at = listed.iter().position(from_outside)?;
         let axis = node.attribute("axis").and_then(|axis| axis.i)?;
@@ -147,22 +149,23 @@ impl<'m> CacheWrite<'m> {
     }
 }
 
-/// A Concat of more tensors than this is not looked at to its end.
+/// The largest number of inputs of a `Concat` that are examined.
 const MAX_PIECES: usize = 8;
 
-/// The value of the cache before a node that is a writer itself: the past of its first output, where that is sure.
+/// Returns a writer and the cache before its write. The cache is the past of the writer's first output, if
+/// that is certain.
 pub(super) fn earlier<'m>(flow: &Flow<'m>, value: &'m str) -> Option<(Node<'m>, &'m str)> {
     let (node, slot) = flow.maker(value)?;
     let is_writer = slot == 0 && (node.is("TensorScatter") || node.is("Concat"));
     Some((node, node.input(0).filter(|_| is_writer)?))
 }
 
-/// Whether a value is a cache that something has written already.
+/// Returns whether a value is a cache that another node has already written.
 fn is_written<'m>(flow: &Flow<'m>, value: &'m str) -> bool {
     earlier(flow, Path::back(flow, value).source).is_some_and(|(node, _)| node.is("TensorScatter"))
 }
 
-/// Operators outside this list and of ONNX's own are known not to write caches.
+/// Returns whether a node may write a cache. ONNX's own operators outside this list are known not to.
 fn may_write(node: &Node<'_>) -> bool {
     node.domain() != DEFAULT_DOMAIN || matches!(node.op_type(), "Where" | "If" | "Loop" | "Scan")
 }

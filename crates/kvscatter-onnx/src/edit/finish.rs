@@ -1,4 +1,4 @@
-//! What makes a graph whole again after it was edited: only what is needed, in order, and no stale shapes.
+//! Puts an edited graph in order: keeps only the nodes that are needed, sorts them, and drops stale shapes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,13 @@ use crate::proto::{GraphProto, NodeProto};
 
 use super::names::{reads, subgraphs_mut};
 
-/// Keeps the nodes that an output depends on, each after those it reads from and otherwise where it was; drops
-/// initializers that nothing uses and the declared shapes of values that depend on `changed` ones.
+/// Keeps the nodes that an output depends on, and sorts them.
+///
+/// Each node is placed after the nodes that it reads from and otherwise keeps its place. Unused initializers
+/// are dropped, as are the declared shapes of values that depend on `changed` ones.
 ///
 /// # Errors
-/// [`OnnxError::Cycle`] in a node that depends on itself.
+/// Returns [`OnnxError::Cycle`] for a node that depends on itself.
 pub(super) fn finish(
     graph: &mut GraphProto,
     removed: &BTreeSet<usize>,
@@ -35,10 +37,10 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// Who reads from whom.
+/// The dependencies between nodes.
 struct Links<'g> {
     producers: BTreeMap<&'g str, usize>,
-    /// By node; empty for one that was removed.
+    /// The values that each node reads. The set is empty for a removed node.
     reads: Vec<BTreeSet<&'g str>>,
 }
 
@@ -57,12 +59,12 @@ impl<'g> Links<'g> {
         links
     }
 
-    /// The nodes that a node reads from.
+    /// Returns the nodes that a node reads from.
     fn sources(&self, index: usize) -> impl Iterator<Item = usize> {
         self.reads.get(index).into_iter().flatten().filter_map(|name| self.producers.get(name).copied())
     }
 
-    /// The nodes that an output of the graph depends on.
+    /// Returns the nodes that an output of the graph depends on.
     fn live(&self, graph: &GraphProto) -> BTreeSet<usize> {
         let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
         let mut open: Vec<usize> = outputs.filter_map(|name| self.producers.get(name).copied()).collect();
@@ -75,7 +77,8 @@ impl<'g> Links<'g> {
         live
     }
 
-    /// In the order they have, except that what a node reads from comes before it.
+    /// Returns the nodes in their current order, except that every node comes after the nodes that it reads
+    /// from.
     fn order(&self, nodes: &[NodeProto], live: &BTreeSet<usize>) -> Result<Vec<usize>, OnnxError> {
         let (mut order, mut entered, mut done) =
             (Vec::with_capacity(live.len()), BTreeSet::new(), BTreeSet::new());
@@ -90,7 +93,7 @@ impl<'g> Links<'g> {
                     if let Some(&source) = sources.iter().find(|source| entered.contains(source)) {
                         return Err(cycle(nodes, source));
                     }
-                    // The last is the next.
+                    // The stack's last entry is visited next.
                     sources.sort_unstable_by(|a, b| b.cmp(a));
                     open.extend(sources);
                 } else {
@@ -113,7 +116,7 @@ fn cycle(nodes: &[NodeProto], index: usize) -> OnnxError {
 
 fn prune_values(graph: &mut GraphProto, changed: &BTreeSet<String>) {
     let mut used: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
-    // An initializer of an input's name is its default, used or not.
+    // An initializer with an input's name is the input's default and is kept even if it is not used.
     used.extend(graph.input.iter().chain(&graph.output).filter_map(|value| value.name.as_deref()));
     let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
     let present: BTreeSet<&str> = used.iter().copied().chain(made).collect();

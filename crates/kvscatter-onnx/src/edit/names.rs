@@ -1,16 +1,17 @@
-//! Names of values and nodes: which are taken, which a subgraph reads from outside, and new ones.
+//! Names of values and nodes: used names, names that subgraphs read from outside, and new names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::proto::{FunctionProto, GraphProto, NodeProto};
 
-/// The names that a graph uses anywhere, subgraphs included, so that new ones clash with none.
+/// The names that a graph and its subgraphs use, so that new names do not clash.
 ///
-/// Values and nodes have namespaces of their own in ONNX; here they share one, which is stricter.
+/// In ONNX, values and nodes have separate namespaces. Here they share one, which is stricter.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     taken: BTreeSet<String>,
-    /// The number to try next, by hint: otherwise the thousandth `add` would try the first 999 again.
+    /// The number to try next for each hint. Without it, the thousandth `add` would try the first 999 numbers
+    /// again.
     next: BTreeMap<String, u64>,
 }
 
@@ -29,7 +30,7 @@ impl Names {
         names
     }
 
-    /// A name that nothing has: the hint itself, or the hint and a number.
+    /// Returns an unused name, which is the hint, or the hint and a number.
     pub(crate) fn fresh(&mut self, hint: &str) -> String {
         if self.taken.insert(hint.to_owned()) {
             return hint.to_owned();
@@ -64,20 +65,20 @@ impl Names {
     }
 }
 
-/// The bodies that a node holds: those of `If`, `Loop`, `Scan` and the like. How deep they nest is limited by
-/// [`proto::decode`](crate::proto::decode).
+/// Returns the bodies in a node, such as those of `If`, `Loop` and `Scan`.
+/// [`proto::decode`](crate::proto::decode) limits the depth of their nesting.
 pub(crate) fn subgraphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.as_option().into_iter().chain(&attribute.graphs))
 }
 
-/// As [`subgraphs`], to be changed.
+/// Returns the same bodies as [`subgraphs`] for changes.
 pub(crate) fn subgraphs_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     node.attribute
         .iter_mut()
         .flat_map(|attribute| attribute.g.as_option_mut().into_iter().chain(&mut attribute.graphs))
 }
 
-/// Every value that a node reads: its inputs, and what its subgraphs read from outside.
+/// Returns every value that a node reads, which are its inputs and the outer values that its subgraphs read.
 pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = node.input.iter().map(String::as_str).collect();
     names.extend(subgraphs(node).flat_map(captures));
@@ -85,8 +86,8 @@ pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
     names
 }
 
-/// Makes the subgraphs of a node read `new` wherever they read `old` from an outer graph. Returns whether any
-/// of them read `old`.
+/// Replaces `old` with `new` wherever the subgraphs of a node read it from an outer graph. Returns whether
+/// any of them read `old`.
 pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bool {
     let mut replaced = false;
     for graph in subgraphs_mut(node) {
@@ -95,7 +96,7 @@ pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bo
     replaced
 }
 
-/// Does the same for the inputs of the node itself.
+/// Does the same, and also replaces the inputs of the node itself.
 fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
     let mut replaced = false;
     for input in node.input.iter_mut().filter(|input| *input == old) {
@@ -105,7 +106,7 @@ fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
     replace_captures(node, old, new) || replaced
 }
 
-/// The values that a subgraph reads from outside.
+/// Returns the values that a subgraph reads from outside.
 pub(crate) fn captures(graph: &GraphProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
     names.extend(graph.output.iter().filter_map(|output| output.name.as_deref()));

@@ -1,4 +1,4 @@
-//! A node to be added to a graph, built attribute by attribute.
+//! Builds a node for a graph, attribute by attribute.
 
 use crate::OnnxError;
 use crate::proto::attribute_proto::AttributeType;
@@ -14,7 +14,7 @@ pub(crate) struct NewNode {
 }
 
 impl NewNode {
-    /// An operator and its inputs; an absent optional input is the empty string.
+    /// Makes a node from an operator and its inputs. An absent optional input is the empty string.
     pub(crate) fn new(op_type: &str, inputs: &[&str]) -> Self {
         let proto = NodeProto {
             op_type: Some(op_type.to_owned()),
@@ -24,13 +24,14 @@ impl NewNode {
         Self::from(proto)
     }
 
-    /// What its output is called, a number added where the name is taken; otherwise after the operator.
+    /// Sets the name of its output. A number is added if the name is already used. Without this call, the
+    /// output is named after the operator.
     pub(crate) fn called(mut self, hint: &str) -> Self {
         hint.clone_into(&mut self.hint);
         self
     }
 
-    /// The exact names of its outputs, which nothing else may produce.
+    /// Sets the exact names of its outputs. No other node may produce them.
     pub(crate) fn outputs(mut self, names: &[&str]) -> Self {
         self.proto.output = names.iter().map(|&name| name.to_owned()).collect();
         self
@@ -48,7 +49,7 @@ impl NewNode {
         self.set(AttributeType::STRING, name, |attribute| attribute.s = Some(value.as_bytes().to_vec()))
     }
 
-    /// An attribute, instead of one of the same name.
+    /// Sets an attribute, and replaces one of the same name.
     pub(crate) fn attribute(mut self, attribute: AttributeProto) -> Self {
         self.proto.attribute.retain(|other| other.name != attribute.name);
         self.proto.attribute.push(attribute);
@@ -61,21 +62,22 @@ impl NewNode {
         self
     }
 
-    /// Returns a key that is equal for two nodes if they compute the same and have the same name. It is in
-    /// bytes, which are far fewer than the text of all fields.
+    /// Returns a key that is equal for two nodes if they compute the same and have the same name.
+    ///
+    /// The key is the encoded message, which is far shorter than the text of all fields.
     ///
     /// # Errors
-    /// [`OnnxError::Encode`].
+    /// Returns [`OnnxError::Encode`].
     pub(crate) fn key(&self) -> Result<(String, Vec<u8>), OnnxError> {
         Ok((self.hint.clone(), proto::encode(&self.proto)?))
     }
 
-    /// Whether its outputs have names already.
+    /// Returns whether the outputs already have names.
     pub(super) fn has_outputs(&self) -> bool {
         !self.proto.output.is_empty()
     }
 
-    /// The message, with new names where none are given.
+    /// Returns the message, with new names for outputs without names.
     pub(crate) fn into_proto(self, names: &mut Names) -> NodeProto {
         let Self { mut proto, hint } = self;
         if proto.output.is_empty() {
@@ -89,7 +91,7 @@ impl NewNode {
         proto
     }
 
-    /// The message, with the names, outputs and notes of a node that it replaces.
+    /// Returns the message with the names, outputs and other fields of the node that it replaces.
     pub(super) fn in_place_of(self, old: NodeProto) -> NodeProto {
         let NodeProto { op_type, domain, input, attribute, .. } = self.proto;
         NodeProto { op_type, domain, input, attribute, ..old }
@@ -103,7 +105,7 @@ impl NewNode {
     }
 }
 
-/// A node that is there, to be given other attributes. It keeps its names.
+/// Converts an existing node so that its attributes can be changed. The node keeps its names.
 impl From<NodeProto> for NewNode {
     fn from(proto: NodeProto) -> Self {
         let hint = proto.op_type.as_deref().unwrap_or_default().to_lowercase();

@@ -3,9 +3,9 @@
 use super::OnnxError;
 
 impl OnnxError {
-    /// Returns the stable name of what went wrong, such as `input_missing`, without where: that of [`root`](Self::root).
+    /// Returns the stable name of the [`root`](Self::root) cause, such as `input_missing`.
     ///
-    /// It keeps its meaning from version to version, also where a variant gets another name.
+    /// The name keeps its meaning in later versions, even if the variant is renamed.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -1,10 +1,12 @@
-//! `Add` on integers, with NumPy's broadcasting. A sum that leaves the type wraps, as it does in NumPy and
-//! ONNX Runtime, and so signed and unsigned integers of one width are added alike.
+//! Evaluates `Add` on integers, with NumPy's broadcasting.
+//!
+//! A sum that does not fit the type wraps, as in NumPy and ONNX Runtime. Signed and unsigned integers of one
+//! width are therefore added in the same way.
 
 use super::types::TensorType;
 use crate::{Data, Tensor};
 
-/// The bytes of `left + right`, which have the type `sum`.
+/// Returns the bytes of `left + right`, which have the type `sum`.
 pub(super) fn add(left: &Tensor, right: &Tensor, sum: &TensorType) -> Vec<u8> {
     let width = sum.element.bits().map_or(1, |bits| bits.div_ceil(8));
     if sum.shape.contains(&0) {
@@ -32,14 +34,15 @@ fn each<const N: usize>(left: &[u8], right: &[u8], add: impl Fn([u8; N], [u8; N]
     left.iter().zip(right).flat_map(|(&l, &r)| add(l, r)).collect()
 }
 
-/// The operand's bytes, repeated to fill a shape without empty dimensions that it broadcasts to.
+/// Returns the operand's bytes repeated to fill a shape that it broadcasts to. The shape has no empty
+/// dimensions.
 fn broadcast(operand: &Tensor, shape: &[usize], width: usize) -> Vec<u8> {
     let mut bytes = match operand.data() {
         Data::Bytes(bytes) => bytes.clone(),
         Data::Strings(_) => Vec::new(),
     };
     let from = operand.shape().iter().rev().copied().chain(std::iter::repeat(1));
-    // Bytes of one index of the axis: all later axes have their full size by then.
+    // The bytes of one index of the axis. All later axes already have their full size.
     let mut chunk = width;
     for (&to, from) in shape.iter().rev().zip(from) {
         if from != to {

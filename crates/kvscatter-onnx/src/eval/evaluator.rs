@@ -1,4 +1,4 @@
-//! A model that can be evaluated.
+//! Models that can be evaluated.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use super::op::Op;
 use super::types::{Bindings, TensorType, Types};
 use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, OnnxError, Tensor, ValueInfo, tensor_proto};
 
-/// A model whose every node can be evaluated, with its constants read.
+/// A model whose nodes can all be evaluated, with its constants read.
 #[derive(Clone, Debug)]
 pub struct Evaluator<'m> {
     pub(super) graph: Graph<'m>,
     pub(super) inputs: Vec<ValueInfo<'m>>,
     pub(super) outputs: Vec<ValueInfo<'m>>,
     pub(super) ops: Vec<Op<'m>>,
-    /// Initializers and the outputs of `Constant` nodes.
+    /// The initializers and the outputs of `Constant` nodes.
     pub(super) constants: BTreeMap<&'m str, Tensor>,
     pub(super) memory_limit: u64,
 }
@@ -22,10 +22,14 @@ impl<'m> Evaluator<'m> {
     /// Checks that every node can be evaluated, and reads the constants.
     ///
     /// # Errors
-    /// Those of [`Graph::new`], [`Graph::inputs`] and [`tensor_proto::decode`]. Within [`OnnxError::InNode`], which
-    /// names the node, its operator, domain and version: [`OnnxError::UnsupportedOperator`], [`OnnxError::Function`],
-    /// [`OnnxError::OpsetTooOld`] (`TensorScatter` needs 24, `Add` 7), and the other variants of [`OnnxError`] on inputs,
-    /// outputs and attributes.
+    /// * Returns the errors of [`Graph::new`], [`Graph::inputs`] and [`tensor_proto::decode`].
+    /// * Returns [`OnnxError::UnsupportedOperator`] or [`OnnxError::Function`] for a node that cannot be
+    ///   evaluated.
+    /// * Returns [`OnnxError::OpsetTooOld`] for an operator set below 24 (`TensorScatter`) or 7 (`Add`).
+    /// * Returns other variants of [`OnnxError`] for invalid inputs, outputs and attributes.
+    ///
+    /// Errors about a node are wrapped in [`OnnxError::InNode`], which names the node, its operator, domain
+    /// and version.
     pub fn new(model: &'m Model) -> Result<Self, OnnxError> {
         let graph = model.graph()?;
         let ops = graph.nodes().iter().map(Op::parse).collect::<Result<Vec<_>, _>>()?;
@@ -51,39 +55,42 @@ impl<'m> Evaluator<'m> {
         })
     }
 
-    /// Sets how many bytes of values an evaluation may allocate (results of `Add`, caches that are not written in
-    /// place, and outputs that are copied), and how many bytes of inputs may be generated for it:
-    /// [`DEFAULT_MEMORY_LIMIT`] otherwise. What is needed is known and compared before anything is computed.
+    /// Sets the limit on the bytes of values that an evaluation may allocate. The default is
+    /// [`DEFAULT_MEMORY_LIMIT`].
+    ///
+    /// The results of `Add`, caches that are not written in place, and copied outputs count. The limit also
+    /// applies to inputs that are generated for the evaluator. The required memory is compared with the limit
+    /// before anything is computed.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = bytes;
         self
     }
 
-    /// The graph.
+    /// Returns the graph.
     #[must_use]
     pub fn graph(&self) -> &Graph<'m> {
         &self.graph
     }
 
-    /// The graph's inputs that have no initializer, as declared: those that must be fed.
+    /// Returns the declarations of the graph's inputs that have no initializer and therefore must be fed.
     pub fn required_inputs(&self) -> impl Iterator<Item = &ValueInfo<'m>> {
         self.inputs.iter().filter(|input| !self.constants.contains_key(input.name))
     }
 
-    /// The graph's inputs, as declared.
+    /// Returns the graph's inputs as declared.
     #[must_use]
     pub fn inputs(&self) -> &[ValueInfo<'m>] {
         &self.inputs
     }
 
-    /// The graph's outputs, as declared.
+    /// Returns the graph's outputs as declared.
     #[must_use]
     pub fn outputs(&self) -> &[ValueInfo<'m>] {
         &self.outputs
     }
 
-    /// The types of all values, given those of the inputs that are fed.
+    /// Infers the types of all values from those of the fed inputs.
     pub(crate) fn infer(&self, fed: &BTreeMap<&'m str, TensorType>) -> Result<Types<'m>, OnnxError> {
         let mut bindings = Bindings::default();
         let mut types = Types::default();

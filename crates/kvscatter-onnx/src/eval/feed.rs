@@ -5,10 +5,10 @@ use crate::Tensor;
 /// A value for a graph input.
 #[derive(Clone, Debug)]
 pub enum Feed<'a> {
-    /// The caller keeps it, unchanged.
+    /// A tensor that the caller keeps. It is not changed.
     Borrowed(&'a Tensor),
-    /// The caller gives it up: a cache in it may be written in place, and comes back as an output at the same
-    /// address. An error drops it.
+    /// A tensor that the caller gives up. The evaluation may write a cache in it in place and return it as an
+    /// output at the same address. If an error occurs, the tensor is dropped.
     Donated(Tensor),
 }
 

@@ -1,4 +1,4 @@
-//! What an evaluation will allocate, added up before anything is computed.
+//! Computes how much memory an evaluation will allocate, before anything is computed.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::placement::PlacementPlan;
 use super::types::Types;
 use crate::{Data, OnnxError, Tensor, storage_len};
 
-/// Refuses an evaluation that would allocate more than it may.
+/// Refuses an evaluation that would allocate more than the limit.
 ///
 /// # Errors
-/// [`OnnxError::MemoryLimit`].
+/// Returns [`OnnxError::MemoryLimit`].
 pub(super) fn check(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
@@ -24,9 +24,11 @@ pub(super) fn check(
     if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
 }
 
-/// Bytes for values that the evaluation makes itself: results of `Add`, caches that are not written in place, and
-/// outputs that are copied. Exact but for strings, whose lengths are known only afterwards: for them it is the most
-/// that is possible.
+/// Returns the bytes of the values that the evaluation makes: results of `Add`, caches that are not written
+/// in place, and copied outputs.
+///
+/// The number is exact except for strings, whose lengths are known only afterwards. For them it is the
+/// largest possible number.
 fn needed(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
@@ -47,13 +49,13 @@ fn needed(
             Op::Add { output, .. } => {
                 let ty = types.get(output).ok_or_else(|| missing(output))?;
                 let sum = bytes(storage_len(ty.element, &ty.shape)?);
-                // The sum, and both operands at its size.
+                // The sum, and both operands expanded to its size.
                 needed = needed.saturating_add(sum.saturating_mul(3));
                 sum
             }
             Op::TensorScatter { past_cache, update, .. } => {
                 let is_strings = types.get(update).is_some_and(|ty| ty.element.bits().is_none());
-                // Strings are cloned, and may be longer than those they replace.
+                // Strings are cloned, and may be longer than those that they replace.
                 let cloned = if is_strings { size(update)? } else { 0 };
                 let present = size(past_cache)?.saturating_add(cloned);
                 needed = needed.saturating_add(if reason.is_some() { present } else { cloned });
@@ -69,7 +71,7 @@ fn needed(
     Ok(needed)
 }
 
-/// Bytes of the values; strings count their own bytes.
+/// Returns the number of bytes of the values. For strings, only their own bytes count.
 pub(super) fn size(tensor: &Tensor) -> usize {
     match tensor.data() {
         Data::Bytes(bytes) => bytes.len(),
@@ -77,7 +79,7 @@ pub(super) fn size(tensor: &Tensor) -> usize {
     }
 }
 
-/// Bytes of the values in memory.
+/// Returns the number of bytes that the values take in memory.
 fn footprint(tensor: &Tensor) -> u64 {
     let strings = match tensor.data() {
         Data::Bytes(_) => 0,
@@ -86,7 +88,7 @@ fn footprint(tensor: &Tensor) -> u64 {
     bytes(size(tensor).saturating_add(strings))
 }
 
-/// A size in memory as the limits count it.
+/// Converts a size in memory to the type of the limits.
 pub(crate) fn bytes(size: usize) -> u64 {
     u64::try_from(size).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! A node as one of the operators that can be evaluated, its attributes read.
+//! Parses a node into an operator that can be evaluated, with its attributes.
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
@@ -8,7 +8,7 @@ use crate::graph::DEFAULT_DOMAIN;
 use crate::proto::{AttributeProto, TensorProto};
 use crate::{Data, ExternalData, Node, OnnxError, Tensor, tensor_proto};
 
-/// An operator with the names of the values it reads and makes.
+/// An operator with the names of the values that it reads and makes.
 #[derive(Clone, Debug)]
 pub(crate) enum Op<'m> {
     TensorScatter {
@@ -51,7 +51,7 @@ impl<'m> Op<'m> {
         parse(node).map_err(|error| node.error(error))
     }
 
-    /// The values it reads.
+    /// Returns the values that the operator reads.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &'m str> {
         let inputs = match *self {
             Self::TensorScatter { past_cache, update, write_indices, .. } => {
@@ -64,7 +64,7 @@ impl<'m> Op<'m> {
         inputs.into_iter().flatten()
     }
 
-    /// The value it makes.
+    /// Returns the value that the operator makes.
     pub(crate) fn output(&self) -> &'m str {
         match self {
             Self::TensorScatter { present_cache: output, .. }
@@ -76,7 +76,7 @@ impl<'m> Op<'m> {
 }
 
 impl<'m> ConstantValue<'m> {
-    /// The value that a `Constant`'s attribute of this name has.
+    /// Parses the value in a `Constant`'s attribute of this name.
     pub(crate) fn parse(name: &str, attribute: &'m AttributeProto) -> Result<Self, OnnxError> {
         Ok(match name {
             "value" => Self::Tensor(attribute::tensor(attribute)?),
@@ -91,7 +91,7 @@ impl<'m> ConstantValue<'m> {
         })
     }
 
-    /// The tensor, of type int64, float or string where the attribute is no tensor itself.
+    /// Returns the tensor. If the attribute is not a tensor, the type is int64, float or string.
     pub(crate) fn read(&self, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
         let bytes = |element, shape, bytes| Tensor::new(element, shape, Data::Bytes(bytes));
         let strings = |shape, strings| Tensor::new(ElementType::String, shape, Data::Strings(strings));
@@ -125,7 +125,7 @@ fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     match node.op_type() {
         "TensorScatter" => at_least(24, node).and_then(tensor_scatter),
         "Identity" => identity(node),
-        // Before version 7, operands broadcast by an attribute.
+        // Before version 7, an attribute controlled broadcasting.
         "Add" => at_least(7, node).and_then(add),
         "Constant" => constant(node),
         _ => Err(OnnxError::UnsupportedOperator),
@@ -184,7 +184,7 @@ fn inputs<'m>(node: &Node<'m>, min: usize, max: usize) -> Result<Vec<&'m str>, O
     if (min..=max).contains(&got) { Ok(inputs) } else { Err(OnnxError::InputCount { min, max, got }) }
 }
 
-/// An empty name stands for an absent input.
+/// Returns the name of a required input. An empty name stands for an absent input.
 fn present<'m>(inputs: &[&'m str], index: usize) -> Result<&'m str, OnnxError> {
     let name = inputs.get(index).copied().unwrap_or_default();
     if name.is_empty() { Err(OnnxError::InputAbsent { index }) } else { Ok(name) }

@@ -1,4 +1,4 @@
-//! Which caches may be written in place: a walk over the graph that moves no bytes.
+//! Decides which caches may be written in place, by a walk over the graph that moves no bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,52 +8,53 @@ use super::op::Op;
 use super::report::{NotInPlace, Use};
 use crate::{NodeLabel, OnnxError, ValueInfo};
 
-/// Where `present_cache` may lie.
+/// The buffer to write `present_cache` into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// In the buffer of `past_cache` wherever that is possible.
+    /// The buffer of `past_cache` wherever that is possible, and a new buffer otherwise.
     #[default]
     Auto,
-    /// In the buffer of `past_cache`; an error if a node cannot.
+    /// The buffer of `past_cache`. It is an error if a node cannot write there.
     InPlace,
-    /// Always in a new buffer.
+    /// Always a new buffer.
     Functional,
 }
 
-/// A buffer during evaluation, under all the names that values in it have.
+/// A buffer during evaluation, shared by all names whose values are in it.
 struct PlannedBuffer {
     owner: Owner,
-    /// The last node that reads a value in it, and the name of that value.
+    /// The last node that reads a value in the buffer, and the name of that value.
     last_use: Option<(Reader, Arc<str>)>,
 }
 
-/// Who may change a buffer.
+/// The owner of a buffer, who may change it.
 enum Owner {
     Evaluation,
     Caller(Arc<str>),
     Model(Arc<str>),
 }
 
-/// Nodes come before the outputs of the graph.
+/// A reader of a value. Nodes are ordered before the outputs of the graph.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reader {
     Node(usize),
     Output,
 }
 
-/// Which nodes write in place, and which outputs are copied.
+/// The nodes that write in place and the outputs that are copied.
 pub(super) struct PlacementPlan {
-    /// For every node, why it does not write in place; `None` if it does, or is no `TensorScatter`.
+    /// The reason why each node does not write in place, or `None` if it does or is not a `TensorScatter`.
     pub(super) reasons: Vec<Option<NotInPlace>>,
-    /// For every output of the graph, whether it must be copied: its buffer belongs to the caller or the model, or
-    /// an earlier output has it.
+    /// Whether each output of the graph must be copied. It must be if its buffer belongs to the caller or the
+    /// model, or is already an earlier output.
     pub(super) output_copies: Vec<bool>,
 }
 
-/// Decides for a graph whose values are all there.
+/// Decides the placement for a graph whose inputs all have values.
 ///
 /// # Errors
-/// [`OnnxError::NotInPlace`] within [`OnnxError::InNode`] if [`Placement::InPlace`] is asked for and impossible.
+/// Returns [`OnnxError::NotInPlace`] wrapped in [`OnnxError::InNode`] if [`Placement::InPlace`] is requested
+/// but not possible.
 pub(super) fn place(
     evaluator: &Evaluator<'_>,
     is_donated: impl Fn(&str) -> Option<bool>,
@@ -128,7 +129,7 @@ fn given<'m>(
     constants.chain(inputs)
 }
 
-/// Returns for every output whether it must be copied. A buffer of the evaluation is given away once.
+/// Returns for every output whether it must be copied. A buffer of the evaluation can become only one output.
 fn output_copies<'b>(
     evaluator: &Evaluator<'_>,
     buffer: impl Fn(&str) -> Option<(usize, &'b PlannedBuffer)>,
@@ -141,7 +142,7 @@ fn output_copies<'b>(
     evaluator.outputs.iter().map(is_copy).collect()
 }
 
-/// Why the node at `index` may not change a buffer that it reads.
+/// Returns why the node at `index` may not change a buffer that it reads.
 fn obstacle(
     evaluator: &Evaluator<'_>,
     buffer: &PlannedBuffer,

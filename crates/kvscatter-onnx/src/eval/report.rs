@@ -1,49 +1,51 @@
-//! What an evaluation did, node by node.
+//! Reports of evaluations, node by node.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::NodeLabel;
 
-/// What an evaluation did.
+/// A report of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Every node, in the graph's order.
+    /// The nodes in the graph's order.
     pub nodes: Vec<NodeReport>,
-    /// Outputs that had to be copied: the buffer belongs to the caller or the model, or another output has it.
+    /// The outputs that had to be copied because the buffer belongs to the caller or the model, or is another
+    /// output.
     pub output_copies: Vec<OutputCopy>,
 }
 
-/// What one node did.
+/// The report of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
     /// The node.
     pub node: NodeLabel,
     /// The name of its output.
     pub output: String,
-    /// How the output came to be.
+    /// How the output was made.
     pub outcome: Outcome,
-    /// Bytes of the update: what a write in place must move, and no more; 0 for a node that is no
-    /// `TensorScatter`. Strings count their own bytes.
+    /// The bytes of the update, or 0 for a node that is not a `TensorScatter`.
+    ///
+    /// A write in place must move exactly these bytes. For strings, only their own bytes count.
     pub planned_bytes: usize,
-    /// Bytes written: those of the blocks that a write in place went through, or the whole output.
+    /// The bytes written. These are the blocks that a write in place moved, or the whole output.
     pub moved_bytes: usize,
 }
 
-/// How a node's output came to be.
+/// How a node's output was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// `present_cache` was written into the buffer of `past_cache`.
     InPlace {
-        /// Where the buffer lay when it came to be: as the caller donated it, or as an earlier node made it.
+        /// The original address of the buffer, when the caller donated it or an earlier node made it.
         past_address: usize,
-        /// Where `present_cache` lies: in the output of the graph that has its buffer, or, if none has, after the
-        /// write.
+        /// The address of `present_cache` in the graph output that has its buffer. If no output has it, this
+        /// is the address after the write.
         present_address: usize,
     },
     /// `present_cache` is a new buffer.
     Copied {
-        /// Why.
+        /// The reason.
         reason: NotInPlace,
     },
     /// The output is its input under another name.
@@ -57,51 +59,51 @@ pub enum Outcome {
 /// An output that had to be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputCopy {
-    /// Its name.
+    /// The name.
     pub output: String,
-    /// Its size; strings count their own bytes.
+    /// The size in bytes. For strings, only their own bytes count.
     pub bytes: usize,
 }
 
-/// Why a cache was not, or cannot be, written in place.
+/// The reason why a cache was not, or cannot be, written in place.
 ///
-/// Names are shared: one long name may be the reason of many nodes.
+/// Names are shared, because one long name may be the reason of many nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotInPlace {
-    /// [`Placement::Functional`](super::Placement::Functional) was asked for.
+    /// [`Placement::Functional`](super::Placement::Functional) was requested.
     Asked,
     /// The cache is a graph input that the caller did not donate.
     NotDonated {
         /// The input.
         input: Arc<str>,
     },
-    /// The cache is an initializer or a `Constant`: the model keeps it.
+    /// The cache is an initializer or a `Constant`, which the model keeps.
     Constant {
-        /// Its name.
+        /// The name.
         name: Arc<str>,
     },
-    /// The node's update lies in the same buffer.
+    /// The node's update is in the same buffer.
     IsUpdate,
-    /// The old values are needed later.
+    /// A later node or an output needs the old values.
     UsedLater {
-        /// The name they are needed under.
+        /// The name under which they are needed.
         value: Arc<str>,
-        /// What needs them.
+        /// The user of the values.
         by: Use,
     },
 }
 
-/// What uses a value.
+/// The user of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
     /// A node.
     Node(Arc<NodeLabel>),
-    /// It is an output of the graph.
+    /// An output of the graph.
     GraphOutput,
 }
 
 impl Report {
-    /// Whether every `TensorScatter` wrote in place and no output was copied.
+    /// Returns whether every `TensorScatter` wrote in place and no output was copied.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         let is_write =
@@ -111,8 +113,8 @@ impl Report {
 }
 
 impl NodeReport {
-    /// Whether the node wrote in place, as measured: present lies where past came to be, and exactly the planned
-    /// bytes moved.
+    /// Returns whether measurements show that the node wrote in place: present has the original address of
+    /// past, and exactly the planned bytes moved.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         match self.outcome {

@@ -1,4 +1,4 @@
-//! The evaluation itself: types, placement, then node by node.
+//! Runs an evaluation: types, placement, then node by node.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,29 @@ use super::types::{TensorType, Types};
 use super::{add, memory};
 use crate::{Data, Node, OnnxError, Tensor};
 
-/// What an evaluation gives.
+/// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evaluation {
     /// The graph's outputs by name, in the graph's order.
     pub outputs: Vec<(String, Tensor)>,
-    /// What each node did.
+    /// The report of each node.
     pub report: Report,
 }
 
 impl<'m> Evaluator<'m> {
-    /// Evaluates the graph. Every type, shape and placement, and the memory needed, is checked before the first
-    /// byte moves.
+    /// Evaluates the graph.
+    ///
+    /// All types, shapes and placements and the required memory are checked before the first byte moves.
     ///
     /// # Errors
-    /// About feeds: [`OnnxError::InputMissing`], [`OnnxError::InputUnknown`], [`OnnxError::ValueType`], [`OnnxError::ValueRank`],
-    /// [`OnnxError::ValueDim`], [`OnnxError::SymbolConflict`], [`OnnxError::RankTooLarge`]; the same for outputs that are not
-    /// what the graph declares. Within [`OnnxError::InNode`]: [`OnnxError::Operator`], [`OnnxError::AddType`],
-    /// [`OnnxError::AddTypes`], [`OnnxError::Broadcast`], [`OnnxError::NotInPlace`]. And [`OnnxError::MemoryLimit`].
+    /// * Returns [`OnnxError::InputMissing`], [`OnnxError::InputUnknown`], [`OnnxError::ValueType`],
+    ///   [`OnnxError::ValueRank`], [`OnnxError::ValueDim`], [`OnnxError::SymbolConflict`] or
+    ///   [`OnnxError::RankTooLarge`] if the feeds do not match the declarations of the graph. The same errors
+    ///   apply to outputs.
+    /// * Returns [`OnnxError::Operator`], [`OnnxError::AddType`], [`OnnxError::AddTypes`],
+    ///   [`OnnxError::Broadcast`] or [`OnnxError::NotInPlace`], wrapped in [`OnnxError::InNode`], if a node
+    ///   cannot be evaluated.
+    /// * Returns [`OnnxError::MemoryLimit`] if the evaluation needs too much memory.
     pub fn run(
         &self,
         feeds: BTreeMap<&str, Feed<'_>>,
@@ -40,10 +45,11 @@ impl<'m> Evaluator<'m> {
         self.run_observed(feeds, placement, &mut |_, _| {})
     }
 
-    /// [`run`](Self::run) that shows every `TensorScatter` node's plan to `observe`, just before it is executed.
+    /// Evaluates the graph like [`run`](Self::run), and calls `observe` with the plan of every
+    /// `TensorScatter` node just before the write.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub fn run_observed(
         &self,
         feeds: BTreeMap<&str, Feed<'_>>,
@@ -54,7 +60,7 @@ impl<'m> Evaluator<'m> {
     }
 }
 
-/// Values during evaluation. Several names may stand for one buffer.
+/// The values during evaluation. Several names may refer to one buffer.
 #[derive(Default)]
 struct Values<'a> {
     buffers: Vec<ValueBuffer<'a>>,
@@ -62,11 +68,11 @@ struct Values<'a> {
 }
 
 enum ValueBuffer<'a> {
-    /// The caller's or the model's.
+    /// A buffer of the caller or the model.
     Borrowed(&'a Tensor),
-    /// The evaluation's own, and where it lay when it came to be.
+    /// A buffer of the evaluation with its original address.
     Owned { tensor: Tensor, entered: usize },
-    /// Being written, or an output by now.
+    /// A buffer that is being written or has become an output.
     Taken,
 }
 
@@ -134,7 +140,7 @@ struct Scatter<'p, 'a> {
     present_cache: &'a str,
 }
 
-/// The outcome of a node, with the bytes of its report.
+/// The outcome of a node, with the numbers of bytes for its report.
 struct NodeOutcome {
     outcome: Outcome,
     planned: usize,
@@ -159,7 +165,7 @@ impl<'a> Values<'a> {
         self.buffers.push(buffer);
     }
 
-    /// The buffer that a name stands for.
+    /// Returns the index of the buffer that a name refers to.
     fn index(&self, name: &str) -> Result<usize, OnnxError> {
         self.buffer_of.get(name).copied().ok_or_else(|| missing(name))
     }
@@ -172,7 +178,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Takes a value that the evaluation owns out of its buffer. Returns it with the address that it had at first.
+    /// Takes a value that the evaluation owns out of its buffer. Returns it with its original address.
     fn take(&mut self, name: &str) -> Result<(Tensor, usize), OnnxError> {
         let index = self.index(name)?;
         let slot = self.buffers.get_mut(index).ok_or_else(|| missing(name))?;
@@ -227,11 +233,11 @@ impl<'a> Values<'a> {
         self.get(name)?.int64s().map(Iterator::collect).ok_or_else(|| missing(name))
     }
 
-    /// How it came out, and the bytes that moved.
+    /// Writes in place. Returns the outcome and the bytes that moved.
     fn write_in_place(&mut self, scatter: &Scatter<'_, 'a>) -> Result<(Outcome, usize), OnnxError> {
         let &Scatter { ref plan, past_cache, update, present_cache } = scatter;
         let buffer = self.index(past_cache)?;
-        // Taken out while it is written, so that the update can be read from its neighbours.
+        // The cache is taken out while it is written, so that the update can be read from another buffer.
         let (mut cache, entered) = self.take(past_cache)?;
         let new = self.get(update)?;
         let _ = cache.write(plan, new)?;
@@ -243,7 +249,7 @@ impl<'a> Values<'a> {
         Ok((self.in_place(present_cache)?, moved))
     }
 
-    /// Where a value that was written in place came to be, and where it lies.
+    /// Returns the original and the present address of a value that was written in place.
     fn in_place(&self, present_cache: &str) -> Result<Outcome, OnnxError> {
         match self.buffers.get(self.index(present_cache)?) {
             Some(&ValueBuffer::Owned { ref tensor, entered }) => {
@@ -253,7 +259,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The bytes that moved.
+    /// Writes into a copy. Returns the bytes that moved.
     fn write_copy(&mut self, scatter: &Scatter<'_, 'a>) -> Result<usize, OnnxError> {
         let &Scatter { ref plan, past_cache, update, present_cache } = scatter;
         let past = self.get(past_cache)?;
@@ -276,7 +282,7 @@ impl<'a> Values<'a> {
         Ok(moved)
     }
 
-    /// Moves the buffers out, after copies are made of what must be copied.
+    /// Moves the buffers out as outputs, after copying those that must be copied.
     fn into_outputs(
         mut self,
         evaluator: &Evaluator<'_>,
@@ -317,7 +323,7 @@ fn missing(name: &str) -> OnnxError {
     OnnxError::ValueMissing { name: name.to_owned() }
 }
 
-/// Bytes of the update in the blocks that a plan is executed by.
+/// Returns the bytes of the update in the blocks of a plan.
 fn moved(plan: &WritePlan<'_>, update: &Tensor) -> usize {
     let mut moved = 0_usize;
     match update.data() {
@@ -349,7 +355,7 @@ mod tests {
         Tensor::new(ElementType::UInt8, shape.to_vec(), Data::Bytes(bytes.to_vec())).unwrap()
     }
 
-    /// What the report of a write in place says when its buffer is treated like this before the write.
+    /// Returns the report of a write in place whose buffer is treated like this before the write.
     fn written_after(treat: impl Fn(Tensor) -> Tensor) -> (Outcome, usize) {
         let prepared =
             TensorScatter::new().axis(1).prepare(ElementType::UInt8, &[1, 4][..], &[1, 2][..]).unwrap();
@@ -374,7 +380,7 @@ mod tests {
         let (outcome, moved) = written_after(|tensor| tensor);
         let (past, present) = address_pair(outcome);
         assert_eq!((past, moved), (present, 2));
-        // The old buffer lives on, so the new one cannot take its address.
+        // The old buffer is kept, so the new one cannot get its address.
         let kept = std::cell::RefCell::new(Vec::new());
         let (outcome, _) = written_after(|tensor| {
             let copy = tensor.clone();

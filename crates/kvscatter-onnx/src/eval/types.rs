@@ -1,4 +1,4 @@
-//! Types and shapes of all values, known before anything is computed.
+//! The types and shapes of all values, which are known before anything is computed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use kvscatter::{ElementType, Prepared};
 use super::op::Op;
 use crate::{Dimension, OnnxError, Tensor, ValueInfo, storage_len};
 
-/// The most dimensions a value may have here: NumPy's limit.
+/// The largest rank of a value, which is NumPy's limit.
 pub const MAX_RANK: usize = 64;
 
 /// A type and a shape whose size fits a buffer.
@@ -19,14 +19,14 @@ pub(crate) struct TensorType {
     pub(crate) shape: Rc<[usize]>,
 }
 
-/// What every value is, and the shape-dependent half of every `TensorScatter`, by the name of its output.
+/// The type of every value, and the shape-dependent part of every `TensorScatter` by the name of its output.
 #[derive(Debug, Default)]
 pub(crate) struct Types<'m> {
     values: BTreeMap<&'m str, TensorType>,
     prepared: BTreeMap<&'m str, Prepared>,
 }
 
-/// The sizes that symbolic dimensions turned out to have.
+/// The sizes of symbolic dimensions.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings<'m>(BTreeMap<&'m str, usize>);
 
@@ -86,14 +86,15 @@ impl<'m> Types<'m> {
         self.add_value(op.output(), ty)
     }
 
-    /// A graph's nodes are in order, so the values a node reads are there.
+    /// Returns the type of a value that a node reads. It is known because the nodes of a graph are in order.
     fn value(&self, name: &str) -> Result<&TensorType, OnnxError> {
         self.values.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 }
 
 impl<'m> Bindings<'m> {
-    /// Whether a value is what the graph declares, and what its symbolic dimensions were elsewhere.
+    /// Checks that a value matches its declaration, and that its symbolic dimensions have the same sizes as
+    /// elsewhere.
     pub(crate) fn check(&mut self, declared: &ValueInfo<'m>, ty: &TensorType) -> Result<(), OnnxError> {
         let name = || declared.name.to_owned();
         if declared.element != ty.element {
@@ -129,7 +130,7 @@ impl<'m> Bindings<'m> {
     }
 }
 
-/// The type of a sum: integers of one type, shapes broadcast as NumPy does.
+/// Returns the type of a sum. Both operands must be integers of one type, and shapes broadcast as in NumPy.
 fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, OnnxError> {
     if left.element != right.element {
         return Err(OnnxError::AddTypes { left: left.element, right: right.element });

@@ -1,4 +1,4 @@
-//! The folder of a model. All access to files that a model names goes through it.
+//! The folder of a model, through which all files that a model names are read.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,9 +9,9 @@ use crate::{OnnxError, file};
 
 /// A folder in which only regular files can be read.
 ///
-/// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they stay
-/// inside. Every step of a path is resolved against an open handle of the folder. So another process cannot
-/// lead a path out of it by replacing a folder with a link meanwhile.
+/// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they
+/// stay inside. Every step of a path is resolved against an open handle of the folder. Another process
+/// therefore cannot lead a path out of the folder by replacing a folder with a link.
 #[derive(Debug)]
 pub(crate) struct Folder(Dir);
 
@@ -24,7 +24,7 @@ impl Folder {
             .map_err(|cause| OnnxError::Io(cause).in_file(path))
     }
 
-    /// Opens a regular file, and returns its size.
+    /// Opens a regular file and returns it with its size.
     pub(crate) fn file(&self, location: &Path) -> Result<(File, u64), OnnxError> {
         let file = self
             .0
@@ -34,8 +34,9 @@ impl Folder {
         Ok((file, size))
     }
 
-    /// Returns the size of a regular file, or `None` if nothing exists there. Does not open it, because some
-    /// devices act when they are opened.
+    /// Returns the size of a regular file, or `None` if the file does not exist.
+    ///
+    /// The file is not opened, because some devices act when they are opened.
     pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, OnnxError> {
         match self.0.metadata(relative(location)?) {
             Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
@@ -51,7 +52,7 @@ impl Folder {
     }
 }
 
-/// Returns the location if it is relative and no part of it leads up.
+/// Returns the location if it is relative and has no `..`.
 pub(super) fn relative(location: &Path) -> Result<&Path, OnnxError> {
     let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     if location.components().all(stays) { Ok(location) } else { Err(escape(location, false)) }
@@ -62,7 +63,8 @@ fn escape(location: &Path, is_link: bool) -> OnnxError {
 }
 
 fn cause(error: std::io::Error, location: &Path) -> OnnxError {
-    // cap-std's refusal to leave the folder differs from the system's refusals by having no system error code.
+    // If cap-std refuses to leave the folder, its error has no system error code. The system's own errors
+    // have one.
     let is_escape = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
     if is_escape { escape(location, true) } else { OnnxError::Io(error) }
 }

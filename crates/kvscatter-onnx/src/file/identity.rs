@@ -1,23 +1,25 @@
-//! Whether two paths lead to one file, however they are spelled.
+//! Compares paths by the file that they lead to, regardless of their spelling.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a path leads to. Nothing is opened: opening a pipe would wait for its other end.
+/// The file that a path leads to. It is determined without opening the file, because opening a pipe would
+/// wait for its other end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Device and inode of something that exists, hard links included.
+    /// The device and inode of an existing file. Hard links to one file are equal.
     #[cfg(unix)]
     Inode(u64, u64),
-    /// The path in full.
+    /// The full path of a file that does not exist.
     Path(PathBuf),
 }
 
 impl Identity {
-    /// What this path leads to, symbolic links followed.
+    /// Returns the identity of the file that this path leads to, following symbolic links.
     ///
     /// # Errors
-    /// Those of the file system; a file that does not exist is none if its folder does.
+    /// Returns the errors of the file system. It is not an error if the file does not exist but its folder
+    /// does.
     pub fn of(path: &Path) -> io::Result<Self> {
         match existing(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -29,7 +31,7 @@ impl Identity {
     }
 }
 
-/// The folder a file is in: `.` for a bare name.
+/// Returns the folder that contains a file, which is `.` for a bare name.
 #[must_use]
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {

@@ -8,7 +8,7 @@ use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
 
 use crate::OnnxError;
 
-/// The kind of an output whose file name does not decide it.
+/// The kind of an output, for outputs whose file names do not determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFileKind {
     /// An ONNX model.
@@ -19,15 +19,16 @@ pub enum OutputFileKind {
     Svg,
 }
 
-/// How many bytes of a file are examined.
+/// The number of bytes of a file that are examined.
 const BEGINNING: u64 = 64 << 10;
 
 impl OutputFileKind {
-    /// Checks that a file of this kind may be written to a path. If a regular file exists there and is not
-    /// empty, it must begin as files of this kind do.
+    /// Checks that a file of this kind may be written to a path.
+    ///
+    /// If a regular file already exists there and is not empty, it must begin like a file of this kind.
     ///
     /// # Errors
-    /// [`OnnxError::OtherKind`] and [`OnnxError::Io`].
+    /// Returns [`OnnxError::OtherKind`] or [`OnnxError::Io`].
     pub fn check(self, path: &Path) -> Result<(), OnnxError> {
         match std::fs::metadata(path) {
             Ok(meta) if meta.is_file() && meta.len() > 0 => {}
@@ -66,7 +67,7 @@ impl OutputFileKind {
     }
 }
 
-/// Whether these are fields of a `ModelProto`, up to its graph or as far as the bytes go.
+/// Returns whether the bytes are fields of a `ModelProto`, up to its graph or as far as the bytes go.
 fn begins_model(mut bytes: &[u8], has_more: bool) -> bool {
     const GRAPH: u32 = 7;
     while !bytes.is_empty() {
@@ -118,7 +119,7 @@ mod tests {
                 assert_eq!(asked.begins(bytes, false), kind == Some(asked), "{asked:?}: {text}");
             }
         }
-        // Metadata that is longer than the examined bytes.
+        // The metadata is longer than the examined bytes.
         assert!(OutputFileKind::Model.begins(b"\x08\x0a\x72\xff\xff\xff\x7fkey", true));
     }
 

@@ -1,8 +1,8 @@
-//! Unfinished files and folders. An error removes them, and a program that a signal is about to end can
-//! remove them too.
+//! Unfinished files and folders. An error removes them, and a program that is about to end because of a
+//! signal can remove them too.
 //!
-//! The library installs no signal handler. It keeps a list of what the process has begun and not completed. A program that
-//! handles signals calls [`remove_unfinished`] and then ends.
+//! The library installs no signal handler. It keeps a list of the files and folders that the process has
+//! begun and not completed. A program that handles signals calls [`remove_unfinished`] and then exits.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 /// The files and folders that the process has begun, in order.
 static LIST: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-/// Locked while files are made inside a listed folder. It is taken before `LIST`.
+/// A lock for making files inside a listed folder. It is acquired before `LIST`.
 static FILLING: Mutex<()> = Mutex::new(());
-/// Nothing new is begun.
+/// Whether the process is ending, so that no new file may be begun.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug)]
@@ -28,31 +28,33 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
     File,
-    /// It is removed when it is empty.
+    /// A folder that is removed if it is empty.
     Folder,
-    /// It is removed with its contents.
+    /// A folder that is removed with its contents.
     Tree,
 }
 
-/// Files and folders that belong together. They are removed when this is dropped, unless they are
+/// A group of files and folders. They are removed when this value is dropped, unless they are
 /// [completed](Self::complete).
 #[derive(Debug)]
 pub struct UnfinishedFiles {
     owner: u64,
 }
 
-/// Nothing new is begun while this lives.
+/// A guard that keeps new files from being begun until it is dropped.
 #[derive(Debug)]
 pub struct ShutdownGuard {
     _list: MutexGuard<'static, Vec<Entry>>,
     _filling: MutexGuard<'static, ()>,
 }
 
-/// Removes everything that the process has begun and not completed. Afterwards a thread that begins something
-/// new waits until the result is dropped, so keep the result until the process has ended.
+/// Removes all files and folders that the process has begun and not completed.
 ///
-/// This waits for steps that are under way, such as a rename. Call it from a thread, never from a signal
-/// handler.
+/// Afterwards, a thread that begins a new file waits until the returned guard is dropped. Keep the guard
+/// until the process has ended.
+///
+/// This function waits for steps that are in progress, such as a rename. Call it from a thread, never from a
+/// signal handler.
 #[must_use]
 pub fn remove_unfinished() -> ShutdownGuard {
     ENDING.store(true, Ordering::SeqCst);
@@ -69,7 +71,7 @@ impl Drop for ShutdownGuard {
 }
 
 impl UnfinishedFiles {
-    /// Nothing so far.
+    /// Makes an empty group.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default would look like a value that owns nothing")]
     pub fn new() -> Self {
@@ -77,11 +79,12 @@ impl UnfinishedFiles {
         Self { owner: OWNERS.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Makes a folder with a new name, which is removed with its contents. Its name begins with `prefix`. Other users have
-    /// no access to it, since it may lie in a folder that all can write to.
+    /// Makes a folder with a new name that begins with `prefix`. The folder is removed with its contents.
+    ///
+    /// Other users have no access to the folder, because its parent may be writable for everyone.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns the errors of the file system.
     pub fn folder_in(&mut self, folder: &Path, prefix: &str) -> io::Result<PathBuf> {
         let mut list = locked(&LIST);
         let path = builder(prefix, 0o700).tempdir_in(folder)?.keep();
@@ -89,10 +92,10 @@ impl UnfinishedFiles {
         Ok(path)
     }
 
-    /// Makes a folder, and missing ones above it. An error removes those of them that are empty.
+    /// Makes a folder and its missing parents. If an error occurs, those that are empty are removed.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns the errors of the file system.
     pub fn folders(&mut self, path: &Path) -> io::Result<()> {
         let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
         let mut missing: Vec<_> = path.ancestors().take_while(is_new).collect();
@@ -105,11 +108,12 @@ impl UnfinishedFiles {
         Ok(())
     }
 
-    /// Runs a function that makes files inside one of these folders. [`remove_unfinished`] waits for it, so
-    /// no file appears in a folder that is being removed.
+    /// Runs a function that makes files inside one of these folders.
+    ///
+    /// [`remove_unfinished`] waits for the function, so no file appears in a folder that is being removed.
     pub fn fill<T>(&self, make: impl FnOnce() -> T) -> T {
-        // A thread that takes the lock again and again could keep it from the thread that waits to remove
-        // files.
+        // Without this loop, a thread that takes the lock repeatedly could keep the removing thread from
+        // getting it.
         while ENDING.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -125,12 +129,12 @@ impl UnfinishedFiles {
         Ok((file, path))
     }
 
-    /// Makes a file of this name.
+    /// Makes a file with this name.
     pub(crate) fn file<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.made(path, Removal::File, make)
     }
 
-    /// Makes a folder of this name. An error removes it if it is empty.
+    /// Makes a folder with this name. If an error occurs, it is removed if it is empty.
     pub(crate) fn folder<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.made(path, Removal::Folder, make)
     }
@@ -147,12 +151,12 @@ impl UnfinishedFiles {
         Ok(made)
     }
 
-    /// Renames one of these files. No other file may have the new name.
+    /// Renames one of these files. The new name must not exist yet.
     pub(crate) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let mut list = locked(&LIST);
         let temporary = tempfile::TempPath::try_from_path(from)?;
         temporary.persist_noclobber(to).map_err(|error| {
-            // The file stays listed, and is removed with the rest.
+            // The file stays in the list and is removed with the others.
             error.path.keep().map_or_else(|error| error.error, |_| error.error)
         })?;
         let owner = self.owner;
@@ -162,17 +166,17 @@ impl UnfinishedFiles {
         Ok(())
     }
 
-    /// Takes the last step. If it succeeds, everything stays; if it fails, everything is removed.
+    /// Runs the last step. If it succeeds, all files stay. If it fails, all are removed.
     ///
     /// # Errors
-    /// Those of the step.
+    /// Returns the errors of the step.
     pub fn complete<T>(self, step: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let mut list = locked(&LIST);
         let done = step();
         if done.is_ok() {
             list.retain(|entry| entry.owner != self.owner);
         }
-        // Dropping `self` takes the lock again.
+        // The lock is released because dropping `self` takes it again.
         drop(list);
         done
     }
@@ -188,7 +192,7 @@ impl Drop for UnfinishedFiles {
 
 fn remove_last_first(entries: impl DoubleEndedIterator<Item = Entry>) {
     for Entry { path, removal, .. } in entries.rev() {
-        // The error that led here is the one to report.
+        // Errors are ignored here, because the error that caused the removal is the one to report.
         let _ = match removal {
             Removal::File => fs::remove_file(&path),
             Removal::Folder => fs::remove_dir(&path),
@@ -197,12 +201,12 @@ fn remove_last_first(entries: impl DoubleEndedIterator<Item = Entry>) {
     }
 }
 
-/// Locks a list even after a panic. It is still consistent, because each change of it is one call.
+/// Locks a mutex even after a panic. The list is still consistent, because each change is a single call.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives what is made these permissions, less the umask.
+/// Returns a builder whose files get these permissions, less the umask.
 fn builder(prefix: &str, mode: u32) -> tempfile::Builder<'_, '_> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix);
@@ -229,7 +233,7 @@ mod tests {
         names
     }
 
-    /// One entry of each kind, each inside the one before.
+    /// Begins one entry of each kind, each inside the previous one.
     fn begun(folder: &Path) -> UnfinishedFiles {
         let mut unfinished = UnfinishedFiles::new();
         unfinished.folders(&folder.join("a/b")).unwrap();

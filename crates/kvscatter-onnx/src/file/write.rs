@@ -1,4 +1,4 @@
-//! Writing files whole or not at all.
+//! Writes files whole or not at all.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -7,19 +7,22 @@ use std::path::{Path, PathBuf};
 use super::UnfinishedFiles;
 use super::identity::folder_of;
 
-/// Writes a file in one step: no reader sees half of it, and no failure leaves half of it. A symbolic link stays
-/// one, and its target is replaced; what is no regular file is written through.
+/// Writes a file in one step.
+///
+/// No reader sees a partial file, and no failure leaves one. If the path is a symbolic link, the link stays
+/// and its target is replaced. If the path is not a regular file, the bytes are written through it.
 ///
 /// # Errors
-/// Those of the file system.
+/// Returns the errors of the file system.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_with(UnfinishedFiles::new(), path, bytes)
 }
 
-/// Does the same as the last step of a larger operation. Afterwards either all of its files exist, or no new
-/// ones do.
+/// Writes the file as the last step of a larger operation. Afterwards either all of the operation's files
+/// exist, or no new file does.
 pub(crate) fn write_with(mut unfinished: UnfinishedFiles, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Opening asks for the right to write: a rename alone would replace a write-protected file.
+    // The file is opened to check the permission to write. A rename alone would replace a write-protected
+    // file.
     let (target, permissions) = match OpenOptions::new().write(true).open(path) {
         Ok(mut existing) => match existing.metadata()? {
             meta if meta.is_file() => (path.canonicalize()?, Some(meta.permissions())),
@@ -40,9 +43,10 @@ pub(crate) fn write_with(mut unfinished: UnfinishedFiles, path: &Path, bytes: &[
     unfinished.complete(|| std::fs::rename(new, target))
 }
 
-/// Where a file that does not exist would be made: at the end of a chain of symbolic links, if it is one.
+/// Returns the path at which a file that does not exist would be made. It is at the end of the chain of
+/// symbolic links, if there is one.
 fn link_target(path: &Path) -> io::Result<PathBuf> {
-    // As many as Linux follows.
+    // The number of links that Linux follows.
     const MAX_LINKS: usize = 40;
     let mut target = path.to_owned();
     for _ in 0..MAX_LINKS {

@@ -1,5 +1,5 @@
-//! The values of a graph or of a function's body, with the node that makes each, the nodes that read it, and what is
-//! known of it so far.
+//! The values of a graph or a function body, with the producer and the readers of each and what is known
+//! about it so far.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ pub(super) struct Body<'g, 'm> {
     value_ids: Vec<NodeValueIds>,
     states: Vec<ValueState<'m>>,
     names: BTreeMap<&'m str, usize>,
-    /// The values that were computed, and those that could not be. Setting another value forgets both.
+    /// The values that were computed, and those that could not be. Setting another value clears both.
     computed: Vec<usize>,
 }
 
-/// The values that one node reads and makes, as indices into `Body::states`; `None` for an absent one.
+/// The values that one node reads and makes, as indices into `Body::states`. An absent value is `None`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeValueIds {
     pub(super) inputs: Vec<Option<usize>>,
@@ -35,13 +35,13 @@ pub(super) struct ValueState<'m> {
     pub(super) name: &'m str,
     pub(super) source: Source<'m>,
     pub(super) known: Option<KnownValue>,
-    /// How much `known` contains of what can be known of the value.
+    /// How much is computed of what can be known about the value.
     pub(super) level: Level,
     /// The lowest level that could not be reached.
     pub(super) failed: Option<Level>,
 }
 
-/// What is known of a value.
+/// What is known about a value.
 #[derive(Clone, Debug)]
 pub(super) enum KnownValue {
     Value(Value),
@@ -49,13 +49,15 @@ pub(super) enum KnownValue {
     Open(OpenShape),
 }
 
-/// Why a value's shape is open. Names the first node on the way to it whose output shape depends on the
-/// values of its inputs, and which of these values are unknown.
+/// The reason why a value's shape is open.
+///
+/// It names the first node on the way to the value whose output shape depends on the values of its inputs,
+/// and which of these values are unknown.
 #[derive(Clone, Debug)]
 pub(super) struct OpenShape(Rc<(Vec<NodeLabel>, FoldError)>);
 
 impl OpenShape {
-    /// Returns the reason that an error gives, if the error is about an open shape.
+    /// Returns the reason if the error is about an open shape.
     pub(super) fn of(error: &OnnxError) -> Option<Self> {
         let mut nodes = Vec::new();
         let mut error = error;
@@ -71,7 +73,7 @@ impl OpenShape {
         }
     }
 
-    /// The error again, which names the node.
+    /// Returns the error again, wrapped with the nodes that it names.
     pub(super) fn error(&self) -> OnnxError {
         let (nodes, cause) = self.0.as_ref();
         let within = |cause, node: &NodeLabel| OnnxError::InNode {
@@ -96,29 +98,29 @@ pub(super) enum Source<'m> {
     Input,
     Initializer(&'m TensorProto),
     Node(usize),
-    /// A value that was given.
+    /// A value that was set.
     Set,
     /// An optional input of a function that the call leaves out.
     Absent,
 }
 
-/// What is demanded of a value, and what is there.
+/// A level to which a value is demanded or computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Nothing,
     Shape,
-    /// The values, or the certainty that they cannot be known.
+    /// The elements, or the certainty that they cannot be known.
     Values,
 }
 
-/// What a value is made of, which decides whether its values can be known.
+/// The origin of a value, which determines whether its elements can be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// Something unknown.
+    /// It depends on something unknown.
     Unknown,
-    /// What is given, and shapes.
+    /// It depends only on set values and on shapes.
     Given,
-    /// Constants alone.
+    /// It depends only on constants.
     Constant,
 }
 
@@ -133,10 +135,10 @@ pub(super) struct Functions<'m> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function<'m> {
     pub(super) proto: &'m FunctionProto,
-    /// How many names, attributes and imports a call goes through.
+    /// The number of names, attributes and imports that a call processes.
     pub(super) size: usize,
-    /// Whether it makes values out of the shapes or types of its inputs. This is assumed if its body has such
-    /// a node, or calls functions.
+    /// Whether the function makes values from the shapes or types of its inputs. This is assumed if its body
+    /// has such a node or calls functions.
     asks_for_shapes: bool,
 }
 
@@ -171,12 +173,12 @@ impl<'m> Functions<'m> {
         }
     }
 
-    /// The function that a node calls.
+    /// Returns the function that a node calls.
     pub(super) fn called(&self, node: &NodeProto) -> Option<Function<'m>> {
         self.by_name.get(&called_name(node)).copied()
     }
 
-    /// Whether a node makes values out of the shapes or types of its inputs.
+    /// Returns whether a node makes values from the shapes or types of its inputs.
     fn asks_for_shapes(&self, node: &Node<'m>) -> bool {
         if !node.is_function() {
             return asks_for_shapes(node.proto());
@@ -203,7 +205,8 @@ fn size(function: &FunctionProto) -> usize {
 }
 
 impl<'g, 'm> Body<'g, 'm> {
-    /// Makes the body of a graph, whose structure is checked. An input with an initializer has it as its default.
+    /// Makes the body of a graph whose structure is checked. An initializer with an input's name is the
+    /// input's default.
     pub(super) fn of_graph(graph: &'g Graph<'m>) -> Self {
         let mut body = Self::empty(Cow::Borrowed(graph.nodes()));
         for (&name, &tensor) in graph.initializers() {
@@ -221,8 +224,9 @@ impl<'g, 'm> Body<'g, 'm> {
     /// Makes the body of a function with the inputs of a call, and checks its structure.
     ///
     /// # Errors
-    /// Those of [`graph::nodes`]; [`OnnxError::ValueMissing`] for a value that no earlier node makes, and
-    /// [`OnnxError::DuplicateName`] for one that is made twice.
+    /// * Returns the errors of [`graph::nodes`].
+    /// * Returns [`OnnxError::ValueMissing`] for a value that no earlier node makes.
+    /// * Returns [`OnnxError::DuplicateName`] for a value that is made twice.
     pub(super) fn of_function(
         function: &'m FunctionProto,
         functions: &Functions<'m>,
@@ -250,10 +254,10 @@ impl<'g, 'm> Body<'g, 'm> {
         Ok(body)
     }
 
-    /// The index of a value.
+    /// Returns the index of a value.
     ///
     /// # Errors
-    /// [`OnnxError::ValueMissing`].
+    /// Returns [`OnnxError::ValueMissing`] if the value does not exist.
     pub(super) fn id(&self, name: &str) -> Result<usize, OnnxError> {
         self.names.get(name).copied().ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
@@ -274,7 +278,7 @@ impl<'g, 'm> Body<'g, 'm> {
         Some((*self.nodes.get(node)?, self.value_ids.get(node)?))
     }
 
-    /// The values that a node reads.
+    /// Returns the values that a node reads.
     pub(super) fn read_by(&self, node: usize) -> impl Iterator<Item = (usize, &ValueState<'m>)> {
         let ids =
             self.value_ids.get(node).into_iter().flat_map(|value_ids| value_ids.inputs.iter().flatten());
@@ -288,7 +292,7 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// Remembers that a level cannot be reached, so that everything that depends on the value fails at once.
+    /// Records that a level cannot be reached, so that everything that depends on the value fails at once.
     pub(super) fn fail(&mut self, id: usize, level: Level) {
         if let Some(state) = self.states.get_mut(id) {
             state.failed = Some(state.failed.map_or(level, |failed| failed.min(level)));
@@ -296,8 +300,10 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// Sets a value, and forgets all computed ones. Each of them is forgotten only once, so setting many
-    /// values in a row takes time that grows with their number alone.
+    /// Sets a value and clears all computed ones.
+    ///
+    /// Each computed value is cleared only once. Setting many values in a row therefore takes time
+    /// proportional to their number only.
     pub(super) fn set(&mut self, id: usize, value: Value) {
         for at in std::mem::take(&mut self.computed) {
             if let Some(state) = self.states.get_mut(at).filter(|state| !matches!(state.source, Source::Set))
@@ -311,8 +317,8 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// What each value is made of, so far as its inputs determine it. A shape is known even
-    /// where the elements are not.
+    /// Returns the origin of each value as far as its inputs determine it. A shape can be known even if the
+    /// elements are not.
     pub(super) fn origins(&self, functions: &Functions<'m>) -> Vec<Origin> {
         let source = |state: &ValueState<'m>| match state.source {
             Source::Set if state.value().is_some_and(|value| value.data.is_some()) => Origin::Given,
@@ -354,7 +360,7 @@ impl<'g, 'm> Body<'g, 'm> {
         self.value_ids.push(NodeValueIds { inputs, outputs });
     }
 
-    /// Adds a value, and returns its index. A name that is there already keeps its index.
+    /// Adds a value and returns its index. An existing name keeps its index.
     fn add(&mut self, name: &'m str, source: Source<'m>) -> usize {
         *self.names.entry(name).or_insert_with(|| {
             self.states.push(ValueState { name, source, known: None, level: Level::Nothing, failed: None });

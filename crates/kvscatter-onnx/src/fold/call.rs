@@ -1,4 +1,4 @@
-//! One evaluation of an operator: its inputs and attributes, and the ways its outputs are made.
+//! One evaluation of an operator: its inputs, its attributes, and helpers that make its outputs.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,28 @@ use super::{FoldError, Value, Values, shapes};
 use crate::proto::{AttributeProto, NodeProto};
 use crate::{ExternalData, OnnxError, attribute, tensor_proto};
 
-/// A node's operator with what it is applied to.
+/// A node's operator with its inputs and attributes.
 pub(super) struct Call<'a> {
     pub(super) op_type: &'a str,
     /// The version of the operator set.
     pub(super) version: i64,
     pub(super) inputs: Vec<Option<&'a Value>>,
-    /// How many outputs the node names.
+    /// The number of outputs of the node.
     pub(super) outputs: usize,
     pub(super) attributes: Attributes<'a>,
-    /// Whether values are asked for, or shapes only.
+    /// Whether values are needed, and not only shapes.
     pub(super) values: bool,
     pub(super) external: Option<&'a ExternalData>,
     pub(super) work: &'a Work,
 }
 
-/// A node's attributes by name, references to attributes of the enclosing function replaced by what they refer to.
+/// A node's attributes by name. References to attributes of the enclosing function are resolved.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attributes<'m>(BTreeMap<&'m str, &'m AttributeProto>);
 
 impl<'m> Attributes<'m> {
-    /// A reference to an attribute that the call leaves out and that has no default is as good as absent.
+    /// Resolves the attributes of a node. A reference counts as absent if the call leaves out the attribute
+    /// and it has no default.
     pub(super) fn resolve(node: &'m NodeProto, outer: &Self) -> Result<Self, OnnxError> {
         let mut all = BTreeMap::new();
         for attribute in &node.attribute {
@@ -45,7 +46,7 @@ impl<'m> Attributes<'m> {
         Ok(Self(all))
     }
 
-    /// What a function's attributes are where a call does not say.
+    /// Adds the defaults of a function's attributes that the call leaves out.
     pub(super) fn add_defaults(&mut self, defaults: &'m [AttributeProto]) {
         for default in defaults {
             self.0.entry(default.name.as_deref().unwrap_or_default()).or_insert(default);
@@ -57,26 +58,26 @@ impl<'m> Attributes<'m> {
     }
 }
 
-/// The one output that nearly every operator has.
+/// The outputs of an operator. Nearly every operator has one.
 pub(super) type Outputs = Result<Vec<Value>, OnnxError>;
 
 impl<'a> Call<'a> {
-    /// An input.
+    /// Returns an input.
     pub(super) fn input(&self, index: usize) -> Result<&'a Value, OnnxError> {
         self.optional(index).ok_or(OnnxError::InputAbsent { index })
     }
 
-    /// An input that may be absent.
+    /// Returns an input that may be absent.
     pub(super) fn optional(&self, index: usize) -> Option<&'a Value> {
         self.inputs.get(index).copied().flatten()
     }
 
-    /// All inputs; none may be absent.
+    /// Returns all inputs. None may be absent.
     pub(super) fn all_inputs(&self) -> Result<Vec<&'a Value>, OnnxError> {
         (0..self.inputs.len()).map(|index| self.input(index)).collect()
     }
 
-    /// The integers of an input on which the output's shape depends.
+    /// Returns the integers of an input on which the output's shape depends.
     pub(super) fn ints(&self, index: usize) -> Result<&'a [i64], OnnxError> {
         let input = self.input(index)?;
         input.as_ints().ok_or_else(|| match &input.data {
@@ -87,12 +88,12 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// As [`ints`](Self::ints), where the input may be absent.
+    /// Returns the same as [`ints`](Self::ints) for an input that may be absent.
     pub(super) fn optional_ints(&self, index: usize) -> Result<Option<&'a [i64]>, OnnxError> {
         self.optional(index).map(|_| self.ints(index)).transpose()
     }
 
-    /// The one integer of an input on which the output's shape depends.
+    /// Returns the single integer of an input on which the output's shape depends.
     pub(super) fn scalar(&self, index: usize) -> Result<i64, OnnxError> {
         match self.ints(index)? {
             &[value] => Ok(value),
@@ -100,7 +101,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Integers that older versions of the operator have as an attribute and newer ones as an input.
+    /// Returns integers that are an attribute in older versions of the operator and an input in newer ones.
     pub(super) fn ints_of(&self, index: usize, name: &'static str) -> Result<Option<Vec<i64>>, OnnxError> {
         match self.optional_ints(index)? {
             Some(values) => Ok(Some(values.to_vec())),
@@ -124,7 +125,7 @@ impl<'a> Call<'a> {
         self.attribute(name).map_or(Ok(default), attribute::float).map(f64::from)
     }
 
-    /// A string that is text; `default` if it is absent.
+    /// Returns a string attribute that must be UTF-8, or `default` if it is absent.
     pub(super) fn string(&self, name: &'static str, default: &'a str) -> Result<&'a str, OnnxError> {
         let Some(attribute) = self.attribute(name) else { return Ok(default) };
         let bytes = attribute::string(attribute)?;
@@ -134,14 +135,14 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// The type that an attribute such as `to` gives by its number.
+    /// Returns the type whose number is in an attribute such as `to`.
     pub(super) fn element(&self, name: &str) -> Result<Option<ElementType>, OnnxError> {
         let code = |attribute| attribute::int(attribute).map(|code| i32::try_from(code).unwrap_or(i32::MAX));
         let code = self.attribute(name).map(code).transpose()?.filter(|&code| code != 0);
         code.map(|code| tensor_proto::element_type(Some(code))).transpose()
     }
 
-    /// An axis given as an attribute, of an input.
+    /// Returns an axis of an input, which an attribute gives.
     pub(super) fn axis(&self, name: &str, default: i64, of: &Value) -> Result<usize, OnnxError> {
         shapes::axis(self.int(name, default)?, of.rank())
     }
@@ -151,7 +152,8 @@ impl<'a> Call<'a> {
         FoldError::InputShape { input, shape, expected }.into()
     }
 
-    /// An output: its values, if they are asked for, few enough, and `compute` knows them.
+    /// Makes an output. Its values are computed only if they are needed, there are few enough, and `compute`
+    /// knows them.
     pub(super) fn make(
         &self,
         element: ElementType,
@@ -159,7 +161,7 @@ impl<'a> Call<'a> {
         compute: impl FnOnce(&[usize]) -> Result<Option<Values>, OnnxError>,
     ) -> Result<Value, OnnxError> {
         let value = Value::shaped(element, shape)?;
-        // Beside an empty dimension, others may be huge: there is nothing to compute.
+        // If one dimension is empty, others may be huge. There is nothing to compute then.
         if !self.values || value.len() > MAX_VALUES || value.len() == 0 {
             return Ok(value);
         }
@@ -167,7 +169,7 @@ impl<'a> Call<'a> {
         Value::new(element, value.shape, data)
     }
 
-    /// An output that has values of an input, those at the positions.
+    /// Makes an output from the values of an input at the given positions.
     pub(super) fn moved(
         &self,
         from: &Value,
@@ -181,19 +183,19 @@ impl<'a> Call<'a> {
         Ok(vec![made?])
     }
 
-    /// An output that has an input's values in another shape of as many elements.
+    /// Makes an output with an input's values and another shape of as many elements.
     pub(super) fn reshaped(&self, from: &Value, shape: Vec<usize>) -> Outputs {
         Ok(vec![Value::new(from.element, shape, from.data.clone())?])
     }
 
-    /// Outputs of which only the shapes are known here.
+    /// Makes outputs of which only the shapes are known.
     pub(super) fn shaped(&self, outputs: impl IntoIterator<Item = (ElementType, Vec<usize>)>) -> Outputs {
         let outputs = outputs.into_iter().take(self.outputs.max(1));
         outputs.map(|(element, shape)| Value::shaped(element, shape)).collect()
     }
 }
 
-/// A dimension that was computed.
+/// Converts a computed dimension.
 pub(super) fn dim(dim: i64) -> Result<usize, OnnxError> {
     usize::try_from(dim).map_err(|_| FoldError::Dim { dim }.into())
 }

@@ -1,18 +1,26 @@
 //! Evaluates a graph on small inputs that are made up to probe it. Computes shapes unless they depend on
-//! data, and values where they follow from the given ones.
+//! data, and values if they follow from the given ones.
 //!
-//! Only what is asked for is computed, each value once, without recursion. A value is computed from values where all
-//! that it is made of is known and its size is at most [`MAX_VALUES`]; otherwise only its shape is, for which the
-//! values of small vectors are needed (the shapes, axes and bounds that operators take as inputs) and no others. So
-//! no weight is read to compute a shape, and values made of weights alone are not computed unless something needs
-//! them.
+//! # What is computed
 //!
-//! Nothing is guessed: an operator without a rule here is an error that names the node. If a shape depends on
-//! unknown values, as `NonZero`'s does, the value is *open*: nothing is known of it. Every value that is made
-//! of it is open too, except the output of an operator such as `ScatterND`, whose shape does not depend on
-//! it. An open value is an error only if its shape or its elements are asked for. The error names the node
-//! that opened it. Transcendental functions come from 64-bit arithmetic, so they may differ from a runtime's
-//! in the last place; everything else is exact, as [`number`] describes.
+//! Only what is requested is computed, each value once, without recursion. The elements of a value are
+//! computed if everything that it depends on is known and its size is at most [`MAX_VALUES`]. Otherwise only
+//! its shape is computed. Shapes need the elements of small vectors only, which are the shapes, axes and
+//! bounds that operators take as inputs. No weight is therefore read to compute a shape, and values that
+//! depend on weights alone are not computed unless something needs them.
+//!
+//! # Open values
+//!
+//! Nothing is guessed. An operator without a rule is an error that names the node. If a shape depends on
+//! unknown values, as `NonZero`'s does, the value is *open*: nothing is known about it. Every value that
+//! depends on it is open too. The exception is the output of an operator such as `ScatterND`, whose shape
+//! does not depend on the open value. An open value is an error only if its shape or its elements are
+//! requested. The error names the node that opened it.
+//!
+//! # Precision
+//!
+//! Transcendental functions use 64-bit arithmetic, so they may differ from a runtime's in the last place.
+//! Everything else is exact, as [`number`] describes.
 
 mod body;
 mod call;
@@ -41,47 +49,49 @@ use body::{Body, Function, Functions, KnownValue, Level, NodeValueIds, OpenShape
 use call::{Attributes, Call};
 use work::Work;
 
-/// The most elements of something made of constants alone whose values are computed for their own sake.
+/// The largest number of elements of a constant value whose elements are computed on request. Larger ones are
+/// computed only if another value needs them.
 const MAX_CONSTANTS: usize = 64 << 10;
 
 /// The largest vector whose values are computed because a shape may depend on them.
 const MAX_PARAMETERS: usize = 1 << 10;
 
-/// What every node costs besides its values.
+/// The cost of every node besides its values.
 const NODE_WORK: usize = 1 << 10;
 
 /// The cost of a call for each name, attribute and import of the function.
 const FUNCTION_WORK: usize = 1 << 8;
 
-/// How deep functions may call each other.
+/// The largest depth of functions that call each other.
 const MAX_DEPTH: usize = 16;
 
-/// The evaluation of a graph, or of a function's body, on demand.
+/// The on-demand evaluation of a graph or of a function body.
 #[derive(Debug)]
 pub(crate) struct Fold<'g, 'm> {
     body: Body<'g, 'm>,
     functions: Rc<Functions<'m>>,
-    /// What the attributes of a function's body refer to; empty for a graph.
+    /// The attributes that a function body's references resolve to. They are empty for a graph.
     attributes: Attributes<'m>,
     external: Option<&'g ExternalData>,
     work: Rc<Work>,
     depth: usize,
-    /// What each value is made of; `None` after a change.
+    /// The origin of each value, or `None` after a change.
     origins: Option<Vec<Origin>>,
 }
 
-/// A value that is to reach a level.
+/// A value and the level that it must reach.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
     id: usize,
     level: Level,
-    /// Whether it waits for other values, which it is made of.
+    /// Whether it waits for other values that it depends on.
     is_waiting: bool,
 }
 
 impl<'g, 'm> Fold<'g, 'm> {
-    /// Nothing is computed yet. Without `external`, values that lie in other files are errors where they are
-    /// needed.
+    /// Makes an evaluation in which nothing is computed yet.
+    ///
+    /// Without `external`, a value in another file is an error if it is needed.
     pub(crate) fn new(graph: &'g Graph<'m>, external: Option<&'g ExternalData>) -> Self {
         Self {
             body: Body::of_graph(graph),
@@ -94,10 +104,12 @@ impl<'g, 'm> Fold<'g, 'm> {
         }
     }
 
-    /// Gives a value: an input's, or any other, which cuts the graph there. What was computed before is forgotten.
+    /// Sets a value, and clears all computed ones. The value may be an input or any other value, which then
+    /// is not computed from its inputs.
     ///
     /// # Errors
-    /// [`OnnxError::ValueMissing`] if the graph has no value of this name; those of [`Value::new`].
+    /// Returns [`OnnxError::ValueMissing`] if the graph has no value of this name, and the errors of
+    /// [`Value::new`].
     pub(crate) fn set(&mut self, name: &str, value: Value) -> Result<(), OnnxError> {
         let value = Value::new(value.element, value.shape, value.data);
         let value = value.map_err(|error| error.in_tensor(name))?;
@@ -107,48 +119,52 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(())
     }
 
-    /// What is known of a value: its values, too, if they follow from what is set. Of more than 65536 elements made
-    /// of constants alone they are known only if something else has needed them.
+    /// Returns what is known about a value: its shape, and its elements if they follow from the values that
+    /// are set.
+    ///
+    /// If more than 65536 elements depend on constants alone, they are known only if another value has needed
+    /// them.
     ///
     /// # Errors
-    /// As [`known`](Self::known), and [`FoldError::ValuesUnknown`] if the value is open.
+    /// Returns the errors of [`known`](Self::known), and [`FoldError::ValuesUnknown`] if the value is open.
     pub(crate) fn value(&mut self, name: &str) -> Result<&Value, OnnxError> {
         let id = self.body.id(name)?;
         let level = self.most(id)?;
         self.demand(id, level)
     }
 
-    /// As [`value`](Self::value), but `None` if the value is open: not even its shape is known, because the
-    /// shape depends on unknown values.
+    /// Returns the same as [`value`](Self::value), but `None` if the value is open. Not even the shape of an
+    /// open value is known, because it depends on unknown values.
     ///
     /// # Errors
-    /// [`OnnxError::ValueMissing`] if the graph has no value of this name; [`OnnxError::InputMissing`] if it depends on an
-    /// input that is not set; within [`OnnxError::InNode`], which names the node, [`FoldError`] and the errors about
-    /// attributes, inputs and tensors.
+    /// * Returns [`OnnxError::ValueMissing`] if the graph has no value of this name.
+    /// * Returns [`OnnxError::InputMissing`] if the value depends on an input that is not set.
+    /// * Returns a [`FoldError`] or an error about attributes, inputs and tensors, wrapped in
+    ///   [`OnnxError::InNode`].
     pub(crate) fn known(&mut self, name: &str) -> Result<Option<&Value>, OnnxError> {
         let id = self.body.id(name)?;
         let level = self.most(id)?;
         self.known_at(id, level).map(KnownValue::value)
     }
 
-    /// A value's shape, without the work of computing its values.
+    /// Returns a value's shape without computing its elements.
     ///
     /// # Errors
-    /// As [`value`](Self::value).
+    /// Returns the errors of [`value`](Self::value).
     pub(crate) fn shape(&mut self, name: &str) -> Result<&[usize], OnnxError> {
         let id = self.body.id(name)?;
         self.demand(id, Level::Shape).map(|value| value.shape.as_slice())
     }
 
-    /// Charges work on values outside of this evaluation, in elements.
+    /// Charges work that is done outside this evaluation, in elements.
     ///
     /// # Errors
-    /// [`FoldError::TooMuch`].
+    /// Returns [`FoldError::TooMuch`] if the limit is exceeded.
     pub(crate) fn charge(&self, elements: usize) -> Result<(), OnnxError> {
         self.work.charge(elements)
     }
 
-    /// Returns the highest level that is computed of a value: of large constants only the shape.
+    /// Returns the highest level that is computed for a value. It is the shape for large constants.
     fn most(&mut self, id: usize) -> Result<Level, OnnxError> {
         let is_weight = self.origin(id) == Origin::Constant
             && self.known_at(id, Level::Shape)?.value().is_some_and(|value| value.len() > MAX_CONSTANTS);
@@ -175,7 +191,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         let mut stack = vec![Demand { id, level, is_waiting: false }];
         let result = self.evaluate_all(&mut stack);
         if let Err(error) = &result {
-            // If an operator lacks one output, its others can still be computed.
+            // If an operator lacks one output, its other outputs can still be computed.
             let is_output = matches!(error.root(), OnnxError::Fold(FoldError::NoOutput { .. }));
             let failed = stack.len().saturating_sub(usize::from(is_output));
             for &Demand { id, level, .. } in stack.iter().take(failed).filter(|demand| demand.is_waiting) {
@@ -190,8 +206,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         result
     }
 
-    /// The stack has each value that waits for another. Inputs come from earlier nodes, so no value waits for
-    /// itself.
+    /// Computes the demands on the stack, which contains each value that waits for another. No value waits
+    /// for itself, because inputs come from earlier nodes.
     fn evaluate_all(&mut self, stack: &mut Vec<Demand>) -> Result<(), OnnxError> {
         while let Some(demand) = stack.last_mut() {
             let &mut Demand { id, level, .. } = demand;
@@ -230,10 +246,12 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(())
     }
 
-    /// Pushes the demands of a node that are not met yet. These are the values of all inputs, or the shapes
-    /// of all and the values of those that may be parameters. Parameters may have any size if the operator's
-    /// shapes depend on them. Initializers come last, because their values are of no use if another input has
-    /// none.
+    /// Pushes the demands of a node that are not met yet.
+    ///
+    /// These are the elements of all inputs, or the shapes of all inputs and the elements of those that may
+    /// be parameters. Parameters may have any size if the shape of the operator's output depends on their
+    /// elements. Initializers come last, because their elements are not needed if those of another input are
+    /// unknown.
     fn push_missing(&self, node: usize, values: bool, stack: &mut Vec<Demand>) {
         let is_hopeless = self.body.read_by(node).any(|(_, state)| {
             let is_unknown = |value: &Value| value.data.is_none();
@@ -264,8 +282,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         }
     }
 
-    /// Evaluates a node whose inputs are there, for one of its outputs. Others that nothing is known of matter only
-    /// if they are asked for.
+    /// Evaluates a node with known inputs for one of its outputs. Other outputs that are not known are an
+    /// error only if they are requested.
     fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), OnnxError> {
         let Some((node, value_ids)) = self.body.node(node) else { return Ok(()) };
         let value_ids = value_ids.clone();
@@ -286,7 +304,7 @@ impl<'g, 'm> Fold<'g, 'm> {
             }
         }
         if self.body.level(wanted) < level {
-            // The other missing outputs fail too, so the node is not run again when they are asked for.
+            // The other missing outputs fail too, so that the node is not run again for them.
             value_ids.outputs.iter().skip(made).flatten().for_each(|&id| self.body.fail(id, level));
             let output = value_ids.outputs.iter().position(|&id| id == Some(wanted)).unwrap_or_default();
             return Err(node.error(FoldError::NoOutput { output }));
@@ -324,7 +342,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(outputs.into_iter().map(|value| Some(KnownValue::Value(value))).collect())
     }
 
-    /// Returns the outputs of a node with open inputs; `None` if no input is open.
+    /// Returns the outputs of a node with open inputs, or `None` if no input is open.
     fn outputs_of_open(
         &self,
         node: &Node<'m>,
@@ -400,7 +418,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.origin_of(id)
     }
 
-    /// What a value is made of, after [`origin`](Self::origin).
+    /// Returns the origin of a value. [`origin`](Self::origin) must have been called before.
     fn origin_of(&self, id: usize) -> Origin {
         self.origins.as_ref().and_then(|origins| origins.get(id)).copied().unwrap_or(Origin::Unknown)
     }

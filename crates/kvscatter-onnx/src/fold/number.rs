@@ -1,8 +1,9 @@
 //! Numbers of the element types: how they are read, rounded and cast.
 //!
-//! Floats are computed in 64 bits and rounded to their type after every operator, to the nearest, ties to even;
-//! what lies beyond the type's range becomes infinite. For +, -, *, / and the square root that is what a runtime
-//! gives that computes in 32 bits. 16-bit floats are rounded by way of 32 bits, as runtimes do.
+//! Floats are computed in 64 bits. After every operator they are rounded to their type, to nearest with ties
+//! to even. Numbers beyond the type's range become infinite. For +, -, *, / and the square root, a runtime
+//! that computes in 32 bits gives the same results. 16-bit floats are rounded to 32 bits first, as in
+//! runtimes.
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
@@ -12,7 +13,7 @@ use super::shapes::signed;
 use super::values::{NumberKind, Values, int_range};
 use crate::OnnxError;
 
-/// A float in the precision and range of its type.
+/// Rounds a float to the precision and range of its type.
 #[expect(clippy::as_conversions, reason = "rounding is what is asked for")]
 pub(crate) fn round(element: ElementType, value: f64) -> f64 {
     match element {
@@ -23,21 +24,26 @@ pub(crate) fn round(element: ElementType, value: f64) -> f64 {
     }
 }
 
-/// An integer, if its type has it.
+/// Checks that an integer fits its type.
 ///
 /// # Errors
-/// [`FoldError::Overflow`] for the result of arithmetic that left 64 bits (`None`) or leaves the type.
+/// Returns [`FoldError::Overflow`] if the integer does not fit the type, or is `None` because the arithmetic
+/// overflowed 64 bits.
 pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxError> {
     let (min, max) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
     value.filter(|value| (min..=max).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
 }
 
-/// Values as another type has them: floats truncate to integers, integers wrap to narrower ones, and every
-/// value other than zero is true, NaN too. `None` if the type has no [`NumberKind`].
+/// Casts values to another type. Returns `None` if the type has no [`NumberKind`].
+///
+/// Floats truncate to integers. Integers wrap to narrower ones. Every value other than zero is true,
+/// including NaN.
 ///
 /// # Errors
-/// [`FoldError::Cast`] for a float that truncates to no value of the integer type, which ONNX leaves undefined, and
-/// for a negative integer as uint64, of which only the lower half is kept.
+/// * Returns [`FoldError::Cast`] for a float that does not truncate to a value of the integer type. ONNX does
+///   not define the result.
+/// * Returns [`FoldError::Cast`] for a negative integer as uint64, because only the lower half of uint64 is
+///   supported.
 pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, OnnxError> {
     let Some(kind) = NumberKind::of(to) else { return Ok(None) };
     Ok(Some(match (values, kind) {
@@ -69,7 +75,8 @@ pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, O
     }))
 }
 
-/// The values that a tensor's bytes hold; `None` if its type has no [`NumberKind`], or a value is beyond int64's range.
+/// Reads the values from a tensor's bytes. Returns `None` if its type has no [`NumberKind`] or a value is
+/// beyond int64's range.
 pub(crate) fn decode(element: ElementType, bytes: &[u8], count: usize) -> Option<Values> {
     fn ints<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> i64) -> Option<Values> {
         Some(Values::Ints(bytes.as_chunks().0.iter().map(|&chunk| read(chunk)).collect()))
@@ -108,10 +115,11 @@ pub(crate) fn decode(element: ElementType, bytes: &[u8], count: usize) -> Option
     }
 }
 
-/// The low bits of an integer, read as the type.
+/// Returns the low bits of an integer, interpreted as the type.
 ///
 /// # Errors
-/// [`FoldError::Cast`] for a negative number as uint64, of which only the lower half is kept.
+/// Returns [`FoldError::Cast`] for a negative number as uint64, because only the lower half of uint64 is
+/// supported.
 fn wrap(element: ElementType, value: i64) -> Result<i64, OnnxError> {
     let (min, max) = int_range(element).unwrap_or((i64::MIN, i64::MAX));
     if (min..=max).contains(&value) {
@@ -137,7 +145,7 @@ pub(crate) fn int_to_float(element: ElementType, value: i64) -> f64 {
 pub(crate) fn float_to_int(element: ElementType, value: f64) -> Result<i64, OnnxError> {
     let refused = || FoldError::Cast { value: value.to_string(), element };
     let whole = value.trunc();
-    // 2^63 is a float, the largest int64 is not.
+    // 2^63 is exactly representable as a float, but the largest int64 is not.
     let limit = 9_223_372_036_854_775_808.0;
     if !(-limit..limit).contains(&whole) {
         return Err(refused().into());
@@ -145,7 +153,7 @@ pub(crate) fn float_to_int(element: ElementType, value: f64) -> Result<i64, Onnx
     fit(element, Some(whole as i64)).map_err(|_| refused().into())
 }
 
-/// A count as a float.
+/// Converts a count to a float.
 pub(crate) fn to_float(count: usize) -> f64 {
     int_to_float(ElementType::Float64, signed(count))
 }

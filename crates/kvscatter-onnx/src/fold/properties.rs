@@ -1,4 +1,4 @@
-//! For every graph, evaluation ends in a value whose parts agree or in an error.
+//! Tests that the evaluation of any graph returns a value whose parts agree, or an error.
 
 use std::path::PathBuf;
 
@@ -71,7 +71,8 @@ proptest! {
             if let Ok(value) = fold.value(&name) {
                 agrees(value);
                 let shape = value.shape.clone();
-                // The shape alone is the same, unless it hangs on values that are not computed for a shape's sake.
+                // Evaluating only the shape gives the same shape, unless it depends on values that are not
+                // computed for a shape.
                 let mut shapes = Fold::new(&graph, None);
                 for (name, input) in names.iter().zip(&inputs) {
                     if let Some(input) = input {
@@ -119,11 +120,11 @@ proptest! {
 #[derive(Clone, Debug)]
 enum Mutation {
     Operator(&'static str),
-    /// Another node's output, which may come later.
+    /// Reads another node's output, which may come later.
     Input(Index, Index),
     NoInputs,
     Attribute(Box<AttributeProto>),
-    /// The node's tensor gets other values.
+    /// Changes the values of the node's tensor.
     Constant(Vec<u8>, Vec<i64>),
 }
 
@@ -135,7 +136,7 @@ impl Mutation {
             Self::Operator(op_type) => node.op_type = Some(op_type.to_owned()),
             Self::Input(slot, from) if !node.input.is_empty() => {
                 let slot = slot.index(node.input.len());
-                // From before the node, so that there is no cycle.
+                // The value comes from before the node, so that there is no cycle.
                 node.input[slot] = names[from.index(index.max(1).min(names.len()))].clone();
             }
             Self::NoInputs => node.input.clear(),
@@ -168,7 +169,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Small numbers, and those beside which arithmetic overflows.
+/// Returns small numbers, and numbers near which arithmetic overflows.
 fn number() -> impl Strategy<Value = i64> {
     prop_oneof![8 => -4..5_i64, 1 => select(vec![i64::MIN, i64::MIN + 1, i64::MAX, 1 << 40, i32::MAX.into()])]
 }
@@ -233,7 +234,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
     )
 }
 
-/// What [`Value::new`] checks, and that every number is one of its type.
+/// Checks what [`Value::new`] checks, and that every number fits its type.
 fn agrees(value: &Value) {
     let again = Value::new(value.element, value.shape.clone(), value.data.clone()).unwrap();
     assert_eq!(format!("{again:?}"), format!("{value:?}"));

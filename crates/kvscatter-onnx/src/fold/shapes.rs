@@ -1,17 +1,17 @@
 //! Shapes, strides, and the positions in a dense buffer that a view of it reads.
 //!
-//! Every shape here belongs to a [`Value`](super::Value), so the product of its dimensions fits `isize`: nothing
-//! that is computed below saturates.
+//! Every shape here belongs to a [`Value`](super::Value). The product of its dimensions fits `isize`, so no
+//! computation below saturates.
 
 use super::FoldError;
 use crate::OnnxError;
 
-/// How many elements a shape has.
+/// Returns the number of elements of a shape.
 pub(crate) fn elements(shape: &[usize]) -> usize {
     shape.iter().fold(1, |elements: usize, &dim| elements.saturating_mul(dim))
 }
 
-/// The steps in a dense buffer, in elements.
+/// Returns the strides of a dense buffer in elements.
 pub(crate) fn strides(shape: &[usize]) -> Vec<i64> {
     let mut step: i64 = 1;
     let mut strides: Vec<i64> = shape
@@ -27,7 +27,7 @@ pub(crate) fn strides(shape: &[usize]) -> Vec<i64> {
     strides
 }
 
-/// The positions that a strided view reads, in row-major order of the view.
+/// Returns the positions that a strided view reads, in the row-major order of the view.
 pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> {
     if shape.contains(&0) {
         return Vec::new();
@@ -40,14 +40,14 @@ pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> 
             .flat_map(|&at| steps.clone().map(move |step| at.saturating_add(step.saturating_mul(stride))))
             .collect();
     }
-    // A negative position is none of any buffer, as is `usize::MAX`.
+    // A negative position is not in any buffer, and neither is `usize::MAX`.
     positions.into_iter().map(|at| usize::try_from(at).unwrap_or(usize::MAX)).collect()
 }
 
-/// The shape that two shapes broadcast to, as NumPy does it.
+/// Returns the shape that two shapes broadcast to, as in NumPy.
 ///
 /// # Errors
-/// [`OnnxError::Broadcast`] if two dimensions differ and neither is 1.
+/// Returns [`OnnxError::Broadcast`] if two dimensions differ and neither is 1.
 pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, OnnxError> {
     let rank = left.len().max(right.len());
     let dim = |(left_dim, right_dim)| match (left_dim, right_dim) {
@@ -58,7 +58,7 @@ pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, O
     aligned(left, rank).zip(aligned(right, rank)).map(dim).collect()
 }
 
-/// The positions of `from`'s values in the order of the shape `to`, to which it broadcasts.
+/// Returns the positions of the values of `from`, in the order of the shape `to` that it broadcasts to.
 pub(crate) fn spread(from: &[usize], to: &[usize]) -> Vec<usize> {
     let missing = to.len().saturating_sub(from.len());
     let own = strides(from).into_iter().zip(from).map(|(stride, &dim)| if dim == 1 { 0 } else { stride });
@@ -66,10 +66,10 @@ pub(crate) fn spread(from: &[usize], to: &[usize]) -> Vec<usize> {
     walk(to, 0, &strides)
 }
 
-/// A dimension counted from the end if it is negative.
+/// Returns an axis counted from the start. A negative axis counts from the end.
 ///
 /// # Errors
-/// [`FoldError::Axis`] outside `-rank..rank`.
+/// Returns [`FoldError::Axis`] outside `-rank..rank`.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, OnnxError> {
     let from_start = if axis < 0 { axis.saturating_add(signed(rank)) } else { axis };
     usize::try_from(from_start)
@@ -78,7 +78,8 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, OnnxError> {
         .ok_or_else(|| FoldError::Axis { axis, rank }.into())
 }
 
-/// A shape split at one axis: the elements before it, its size, and the elements after it.
+/// A shape split at one axis: the number of elements before it, its size, and the number of elements after
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AxisSplit {
     pub(crate) outer: usize,
@@ -87,20 +88,20 @@ pub(crate) struct AxisSplit {
 }
 
 impl AxisSplit {
-    /// Splits a shape at an axis; `axis == rank` is an axis of size 1 after all others.
+    /// Splits a shape at an axis. If `axis == rank`, the axis has size 1 and comes after all others.
     pub(crate) fn new(shape: &[usize], axis: usize) -> Self {
         let (outer, rest) = shape.split_at_checked(axis).unwrap_or((shape, &[]));
         let (dim, inner) = rest.split_first().map_or((1, &[][..]), |(&dim, inner)| (dim, inner));
         Self { outer: elements(outer), dim, inner: elements(inner) }
     }
 
-    /// Elements of one outer index.
+    /// Returns the number of elements of one outer index.
     pub(crate) fn block(&self) -> usize {
         self.dim.saturating_mul(self.inner)
     }
 }
 
-/// Like `shape`, with another size on one axis.
+/// Returns `shape` with another size on one axis.
 pub(crate) fn with_dim(shape: &[usize], axis: usize, dim: usize) -> Vec<usize> {
     let mut shape = shape.to_vec();
     if let Some(at) = shape.get_mut(axis) {
@@ -109,7 +110,7 @@ pub(crate) fn with_dim(shape: &[usize], axis: usize, dim: usize) -> Vec<usize> {
     shape
 }
 
-/// A size as the signed number that ONNX writes it as.
+/// Converts a size to the signed number that ONNX uses.
 pub(crate) fn signed(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Real exports, probed as the conversion probes them.
+//! Tests on real exports, which are probed as the conversion probes them.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,8 @@ fn load(name: &str) -> Model {
     Model::load(&folder.join("model.onnx")).unwrap()
 }
 
-/// Two samples with seven positions in the past and three new ones; the second sample is padded by two on the left.
+/// Makes a probe of two samples with seven positions in the past and three new ones. The second sample has
+/// two positions of padding on the left.
 fn probe<'g, 'm>(graph: &'g Graph<'m>, external: Option<&'g crate::ExternalData>) -> Fold<'g, 'm> {
     let mut fold = Fold::new(graph, external);
     let ints =
@@ -37,7 +38,7 @@ fn probe<'g, 'm>(graph: &'g Graph<'m>, external: Option<&'g crate::ExternalData>
     fold
 }
 
-/// The values that nodes of this operator read as this input, which an operator of that kind may have made.
+/// Returns the values that nodes of this operator read at this input.
 fn inputs_of<'m>(graph: &Graph<'m>, op_type: &str, slot: usize) -> Vec<&'m str> {
     graph.nodes().iter().filter(|node| node.is(op_type)).filter_map(|node| node.input(slot)).collect()
 }
@@ -148,7 +149,8 @@ fn what_experts_are_given_is_open_and_what_they_make_is_not() {
     assert_eq!(fold.shape("logits").unwrap(), [2, 3, 64]);
 }
 
-/// A known mask picks elements of an unknown value: the shape of the result is known, its elements are not.
+/// A known mask picks elements of an unknown value. The shape of the result is known, but its elements are
+/// not.
 #[test]
 fn what_is_counted_is_counted_for_a_shape_alone() {
     use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
@@ -178,7 +180,7 @@ fn what_is_counted_is_counted_for_a_shape_alone() {
 
 #[test]
 fn weights_are_not_read_for_shapes() {
-    // Every weight of this model lies in another file, and none is given.
+    // All weights of this model are in another file, which is not given.
     let model = load("mobius-llama-dynamic");
     let graph = model.graph().unwrap();
     let mut fold = probe(&graph, None);
@@ -214,7 +216,7 @@ fn what_is_set_cuts_the_graph() {
     assert!(matches!(error.root(), OnnxError::Fold(FoldError::Values { got: 1, .. })), "{error}");
 }
 
-/// A graph that calls functions, each of one node by default.
+/// Tests graphs that call functions. Each function has one node by default.
 mod functions {
     use super::{Fold, FoldError, Value, Values};
     use crate::proto::attribute_proto::AttributeType;
@@ -297,7 +299,7 @@ mod functions {
         let mut flat = function("Flat", &["a"], &["b"], vec![flatten]);
         let x = || Value::shaped(ElementType::Float32, vec![2, 3, 4]).unwrap();
         let call = || node("own", "Flat", &["x"], &["y"]);
-        // Neither gives it, so the operator's default of 1 holds.
+        // Neither the call nor the function gives the attribute, so the operator's default of 1 applies.
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [2, 12]);
         flat.attribute_proto = vec![int("where", 2)];
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [6, 4]);

@@ -1,4 +1,4 @@
-//! What is known of a value: its type and shape always, its values where they are.
+//! What is known about a value: its type and shape, and sometimes its elements.
 
 use kvscatter::ElementType;
 
@@ -8,25 +8,29 @@ use crate::eval::MAX_RANK;
 use crate::proto::TensorProto;
 use crate::{Data, ExternalData, OnnxError, Tensor, storage_len, tensor_proto};
 
-/// The most elements of which values are computed or read: larger ones have only their shape. The causal masks that
-/// older models store are triangles of 1024 or 2048 positions.
+/// The largest number of elements for which values are computed or read. For larger values, only the shape is
+/// known.
+///
+/// The causal masks that older models store are triangles of 1024 or 2048 positions.
 pub(crate) const MAX_VALUES: usize = 4 << 20;
 
-/// A value of a graph. Its fields belong together as [`Value::new`] checks.
+/// A value of a graph. [`Value::new`] checks that its fields agree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Value {
     pub(crate) element: ElementType,
     pub(crate) shape: Vec<usize>,
-    /// `None`: only the shape is known.
+    /// The elements, or `None` if only the shape is known.
     pub(crate) data: Option<Values>,
 }
 
 impl Value {
-    /// A value whose parts agree.
+    /// Makes a value and checks that its parts agree.
     ///
     /// # Errors
-    /// [`FoldError::RankTooLarge`]; [`OnnxError::Tensor`] if the shape is larger than any buffer;
-    /// [`FoldError::Values`] if the values are of another number or kind than the shape and the type ask for.
+    /// * Returns [`FoldError::RankTooLarge`] if the rank is too large.
+    /// * Returns [`OnnxError::Tensor`] if the shape is larger than any buffer.
+    /// * Returns [`FoldError::Values`] if the number or kind of the elements does not match the shape and the
+    ///   type.
     pub(crate) fn new(
         element: ElementType,
         shape: Vec<usize>,
@@ -36,7 +40,7 @@ impl Value {
             return Err(FoldError::RankTooLarge { rank: shape.len(), limit: MAX_RANK }.into());
         }
         storage_len(element, &shape)?;
-        // A value without elements is known, even if its inputs are not.
+        // A value without elements is known even if its inputs are not.
         let data = data.or_else(|| if shape.contains(&0) { Values::empty(element) } else { None });
         let value = Self { element, shape, data };
         if let Some(data) = &value.data
@@ -48,27 +52,28 @@ impl Value {
         Ok(value)
     }
 
-    /// A value of which only the shape is known; and thereby all, if it has no elements.
+    /// Makes a value of which only the shape is known. If it has no elements, it is therefore completely
+    /// known.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub(crate) fn shaped(element: ElementType, shape: Vec<usize>) -> Result<Self, OnnxError> {
         Self::new(element, shape, None)
     }
 
-    /// int64 values along one axis.
+    /// Makes int64 values along one axis.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub(crate) fn ints(values: Vec<i64>) -> Result<Self, OnnxError> {
         Self::new(ElementType::Int64, vec![values.len()], Some(Values::Ints(values)))
     }
 
-    /// The values of a tensor; only its shape, if it has a type without [`NumberKind`], or an unsigned integer beyond
-    /// int64's range.
+    /// Makes a value from a tensor. Only the shape is known if the type has no [`NumberKind`] or an unsigned
+    /// integer is beyond int64's range.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub(crate) fn of(tensor: &Tensor) -> Result<Self, OnnxError> {
         let data = match tensor.data() {
             Data::Bytes(bytes) => number::decode(tensor.element(), bytes, tensor.elements()),
@@ -77,11 +82,11 @@ impl Value {
         Self::new(tensor.element(), tensor.shape().to_vec(), data)
     }
 
-    /// The type and shape that a file declares of a tensor, without its values.
+    /// Makes a value with the type and shape that a file declares for a tensor, without its elements.
     ///
     /// # Errors
-    /// Within [`OnnxError::InTensor`]: [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`], and
-    /// those of [`new`](Self::new).
+    /// Returns [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`] or
+    /// the errors of [`new`](Self::new), wrapped in [`OnnxError::InTensor`].
     pub(crate) fn header(name: &str, message: &TensorProto) -> Result<Self, OnnxError> {
         let dims = message.dims.iter().enumerate();
         let shape = dims.map(|(axis, &dim)| tensor_proto::size(axis, dim)).collect::<Result<_, _>>();
@@ -90,10 +95,10 @@ impl Value {
         header.map_err(|error| error.in_tensor(name))
     }
 
-    /// The tensor of a file, its values only if they are at most [`MAX_VALUES`].
+    /// Makes a value from a tensor in a file. Its elements are read only if there are at most [`MAX_VALUES`].
     ///
     /// # Errors
-    /// Those of [`header`](Self::header) and of [`tensor_proto::decode`].
+    /// Returns the errors of [`header`](Self::header) and of [`tensor_proto::decode`].
     pub(crate) fn read(
         name: &str,
         message: &TensorProto,
@@ -106,17 +111,17 @@ impl Value {
         Self::of(&tensor_proto::decode(message.clone(), external)?)
     }
 
-    /// How many dimensions.
+    /// Returns the number of dimensions.
     pub(crate) fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         shapes::elements(&self.shape)
     }
 
-    /// The values, where they are known integers.
+    /// Returns the elements if they are known integers.
     pub(crate) fn as_ints(&self) -> Option<&[i64]> {
         match &self.data {
             Some(Values::Ints(values)) => Some(values),
@@ -124,7 +129,7 @@ impl Value {
         }
     }
 
-    /// The values, where they are known floats.
+    /// Returns the elements if they are known floats.
     pub(crate) fn as_floats(&self) -> Option<&[f64]> {
         match &self.data {
             Some(Values::Floats(values)) => Some(values),
@@ -132,7 +137,7 @@ impl Value {
         }
     }
 
-    /// The values, where they are known booleans.
+    /// Returns the elements if they are known booleans.
     pub(crate) fn as_bools(&self) -> Option<&[bool]> {
         match &self.data {
             Some(Values::Bools(values)) => Some(values),

@@ -1,12 +1,12 @@
-//! Values in memory, and how each element type's are kept.
+//! Values in memory, and the representation of each element type.
 
 use kvscatter::ElementType;
 
 use super::FoldError;
 use crate::OnnxError;
 
-/// Values in row-major order. Integers of every width are kept in 64 bits and floats in 64 bits, both in the range
-/// and precision of their element type.
+/// Values in row-major order. Integers and floats of every width take 64 bits each, in the range and
+/// precision of their element type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Values {
     Ints(Vec<i64>),
@@ -14,8 +14,9 @@ pub(crate) enum Values {
     Bools(Vec<bool>),
 }
 
-/// How a type's values are kept. Strings, complex numbers and floats of fewer than 16 bits have no kind: only their
-/// shapes are known.
+/// The representation of a type's values.
+///
+/// Strings, complex numbers and floats of fewer than 16 bits have no kind. Only their shapes are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NumberKind {
     Int,
@@ -36,7 +37,7 @@ impl NumberKind {
 }
 
 impl Values {
-    /// No values; `None` if the type has no [`NumberKind`].
+    /// Returns an empty list, or `None` if the type has no [`NumberKind`].
     pub(crate) fn empty(element: ElementType) -> Option<Self> {
         NumberKind::of(element).map(|kind| match kind {
             NumberKind::Int => Self::Ints(Vec::new()),
@@ -61,10 +62,10 @@ impl Values {
         }
     }
 
-    /// The values at these positions: every operator that only moves values is this.
+    /// Returns the values at these positions. Every operator that only moves values uses this function.
     ///
     /// # Errors
-    /// [`FoldError::Position`] for a position where there is no value.
+    /// Returns [`FoldError::Position`] for a position without a value.
     pub(crate) fn pick(&self, positions: &[usize]) -> Result<Self, OnnxError> {
         fn each<T: Copy>(values: &[T], positions: &[usize]) -> Result<Vec<T>, OnnxError> {
             let at = |&position: &usize| {
@@ -80,7 +81,7 @@ impl Values {
         })
     }
 
-    /// All values of several, one after the other; `None` unless all are known and of one kind.
+    /// Concatenates several lists. Returns `None` unless all are known and of one kind.
     pub(crate) fn chain<'a>(parts: impl IntoIterator<Item = Option<&'a Self>>) -> Option<Self> {
         let mut parts = parts.into_iter();
         let mut all = parts.next()??.clone();
@@ -96,7 +97,8 @@ impl Values {
     }
 }
 
-/// The integers of a type that are kept: all, but of uint64 only those that int64 has as well.
+/// Returns the range of a type's integers that are supported. It is the whole range, except that of uint64
+/// only the part that int64 also has.
 pub(super) fn int_range(element: ElementType) -> Option<(i64, i64)> {
     Some(match element {
         ElementType::Int64 => (i64::MIN, i64::MAX),

@@ -1,14 +1,15 @@
-//! The limit on what one fold computes.
+//! The limit on the work of one fold.
 
 use std::cell::Cell;
 
 use super::{FoldError, Value, Values};
 use crate::OnnxError;
 
-/// How many bytes of values, and multiplications of matrix products, one [`Fold`](super::Fold) computes between two changes.
+/// The bytes of values, and the multiplications of matrix products, that one [`Fold`](super::Fold) may
+/// compute between two changes.
 const MAX_WORK: u64 = 512 << 20;
 
-/// What may still be computed.
+/// The work that may still be done.
 #[derive(Debug)]
 pub(super) struct Work(Cell<u64>);
 
@@ -18,22 +19,22 @@ impl Work {
         Self(Cell::new(MAX_WORK))
     }
 
-    /// Allows everything again, after a change.
+    /// Restores the whole allowance after a change.
     pub(super) fn reset(&self) {
         self.0.set(MAX_WORK);
     }
 
-    /// Takes note of something that is computed.
+    /// Charges work that is about to be done.
     ///
     /// # Errors
-    /// [`FoldError::TooMuch`] beyond [`MAX_WORK`].
+    /// Returns [`FoldError::TooMuch`] if more than [`MAX_WORK`] is charged.
     pub(super) fn charge(&self, amount: usize) -> Result<(), OnnxError> {
         let left = u64::try_from(amount).ok().and_then(|amount| self.0.get().checked_sub(amount));
         self.0.set(left.ok_or(FoldError::TooMuch { limit: MAX_WORK })?);
         Ok(())
     }
 
-    /// As [`charge`](Self::charge), for the bytes of a value.
+    /// Charges the bytes of a value like [`charge`](Self::charge).
     pub(super) fn charge_values(&self, value: &Value) -> Result<(), OnnxError> {
         self.charge(match &value.data {
             None => 0,

@@ -1,4 +1,4 @@
-//! The indices that `ScatterElements` and `ScatterND` want, computed from shapes and `write_indices`.
+//! Computes the indices for `ScatterElements` and `ScatterND` from shapes and `write_indices`.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::{Dimension, OnnxError};
 
 use super::scatter::Scatter;
 
-/// Makes nodes, each once: what is computed alike from the same values is the same value.
+/// Makes nodes without duplicates. The same computation on the same values yields the same value.
 pub(super) struct Indices<'p> {
     editor: Editor<'p>,
     /// The outputs of the nodes made so far, by [`NewNode::key`].
     made: BTreeMap<(String, Vec<u8>), String>,
-    /// By symbol: the first dimension that was declared to have it.
+    /// The first dimension that was declared with each symbol.
     symbols: BTreeMap<String, String>,
 }
 
@@ -27,13 +27,14 @@ impl<'p> Indices<'p> {
         &mut self.editor
     }
 
-    /// Puts the graph in order and returns how many nodes were made.
+    /// Puts the graph in order and returns the number of nodes made.
     pub(super) fn finish(self) -> Result<usize, OnnxError> {
         let made = self.made.len();
         self.editor.finish().map(|()| made)
     }
 
-    /// For `ScatterElements`: the position on the axis of every element, int64 of the shape that the update has to have.
+    /// Returns the indices for `ScatterElements`: the position of every element on the axis. They are int64
+    /// and have the shape that the update must have.
     pub(super) fn of_elements(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let rank = scatter.cache.len();
         let shape = self.update_shape(scatter, rank)?;
@@ -41,8 +42,8 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Expand", &[&positions, &shape]).called("indices"))
     }
 
-    /// For `ScatterND`: the index of every row, int64 `[batch, outer…, length, axis + 1]`: its coordinates before the
-    /// axis, and its position.
+    /// Returns the indices for `ScatterND`, int64 `[batch, outer…, length, axis + 1]`. The index of each row
+    /// consists of its coordinates before the axis and its position.
     pub(super) fn of_rows(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let rank = scatter.axis.saturating_add(1);
         let shape = self.update_shape(scatter, rank)?;
@@ -63,8 +64,8 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Concat", &coordinates).int("axis", -1).called("indices"))
     }
 
-    /// The first `rank` dimensions that the update has to have: the cache's, with its own length. An update of others is
-    /// refused at run time.
+    /// Returns the first `rank` dimensions that the update must have: the cache's dimensions with the
+    /// update's length. An update with other dimensions is refused at run time.
     fn update_shape(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, OnnxError> {
         let mut dims = Vec::with_capacity(rank);
         for axis in 0..rank {
@@ -78,8 +79,10 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Concat", &dims).int("axis", 0).called("update_shape"))
     }
 
-    /// The positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`. Those that would be errors lie
-    /// beyond the cache's end, where the engine refuses them. It would count negative ones from the end.
+    /// Returns the positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`.
+    ///
+    /// Invalid positions are moved beyond the cache's end, because the engine refuses them there. A negative
+    /// position would count from the end.
     fn positions(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, OnnxError> {
         let length = self.length(scatter)?;
         let capacity = self.dim(scatter.past_cache, &scatter.cache, scatter.axis)?;
@@ -89,15 +92,15 @@ impl<'p> Indices<'p> {
             Mode::Linear => {
                 let zero = self.editor.scalar_i64(0)?;
                 let unchecked = self.node(NewNode::new("Add", &[&starts, &steps]))?;
-                // A sum that passes the largest integer is negative too.
+                // A sum that overflows is negative too.
                 let is_wrong = self.node(NewNode::new("Less", &[&unchecked, &zero]))?;
                 self.node(NewNode::new("Where", &[&is_wrong, &capacity, &unchecked]).called("positions"))?
             }
             Mode::Circular => {
                 let one = self.editor.ints(&[1])?;
-                // Nothing is taken modulo 0: where the capacity is that, the update has no rows or is refused.
+                // The modulus is never 0. If the capacity is 0, the update has no rows or is refused.
                 let modulus = self.node(NewNode::new("Max", &[&capacity, &one]))?;
-                // Before the sum, which then passes no largest integer.
+                // The start is reduced before the sum, so the sum cannot overflow.
                 let starts = self.node(NewNode::new("Mod", &[&starts, &modulus]))?;
                 let sum = self.node(NewNode::new("Add", &[&starts, &steps]))?;
                 let wrapped = self.node(NewNode::new("Mod", &[&sum, &modulus]))?;
@@ -109,8 +112,8 @@ impl<'p> Indices<'p> {
         self.unsqueeze(&positions, (1..rank).filter(|&axis| axis != scatter.axis))
     }
 
-    /// `write_indices` as int64 `[batch, 1]`, refused at run time if they are not one for each sample; `[1, 1]` zeros
-    /// where they are absent.
+    /// Returns `write_indices` as int64 `[batch, 1]`, or `[1, 1]` zeros if they are absent. They are refused
+    /// at run time unless there is one for each sample.
     fn starts(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let one = self.editor.ints(&[1])?;
         let Some(write_indices) = scatter.write_indices else {
@@ -119,21 +122,22 @@ impl<'p> Indices<'p> {
         };
         let batch = self.dim(scatter.past_cache, &scatter.cache, 0)?;
         let column = self.node(NewNode::new("Concat", &[&batch, &one]).int("axis", 0))?;
-        // A batch of 0 is meant as it stands.
+        // With `allowzero`, a batch of 0 keeps its meaning.
         self.node(NewNode::new("Reshape", &[write_indices, &column]).int("allowzero", 1).called("starts"))
     }
 
-    /// The update's length, int64 `[1]`.
+    /// Returns the update's length, int64 `[1]`.
     fn length(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         self.size(scatter.update, scatter.length, scatter.axis)
     }
 
-    /// A dimension of the cache, int64 `[1]`.
+    /// Returns a dimension of the cache, int64 `[1]`.
     fn dim(&mut self, value: &str, dims: &[Dimension<'_>], axis: usize) -> Result<String, OnnxError> {
         self.size(value, dims.get(axis).copied().unwrap_or(Dimension::Unknown), axis)
     }
 
-    /// A dimension as a value, int64 `[1]`: a constant, what has the same symbol, or asked of the tensor.
+    /// Returns a dimension as a value, int64 `[1]`. It is a constant, a value for the same symbol, or read
+    /// from the tensor's shape.
     fn size(&mut self, value: &str, declared: Dimension<'_>, axis: usize) -> Result<String, OnnxError> {
         if let Dimension::Known(size) = declared {
             return self.editor.ints(&[i64::try_from(size).unwrap_or(i64::MAX)]);
@@ -152,7 +156,7 @@ impl<'p> Indices<'p> {
         Ok(size)
     }
 
-    /// 0, 1, 2… up to a size, int64 of rank 1.
+    /// Returns 0, 1, 2… below a size, int64 of rank 1.
     fn range(&mut self, size: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
         let first = self.editor.ints(&[0])?;
@@ -160,7 +164,7 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Range", &[&zero, &size, &one]).called("steps"))
     }
 
-    /// With dimensions of 1 at these axes of the result.
+    /// Inserts dimensions of 1 at these axes of the result.
     fn unsqueeze(&mut self, value: &str, axes: impl IntoIterator<Item = usize>) -> Result<String, OnnxError> {
         let axes: Vec<_> = axes.into_iter().map(axis_of).collect();
         if axes.is_empty() {
@@ -181,7 +185,7 @@ impl<'p> Indices<'p> {
     }
 }
 
-/// An axis as ONNX writes it: the rank of a shape in memory fits.
+/// Returns an axis as ONNX writes it. It fits, because it is less than the rank of a shape in memory.
 pub(super) fn axis_of(axis: usize) -> i64 {
     i64::try_from(axis).unwrap_or(i64::MAX)
 }

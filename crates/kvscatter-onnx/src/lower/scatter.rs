@@ -1,4 +1,4 @@
-//! The `TensorScatter` nodes of a graph, with what is declared about their inputs.
+//! The `TensorScatter` nodes of a graph, with the declarations of their inputs.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::narrow_types::is_narrow;
 use crate::proto::NodeProto;
 use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
 
-/// A `TensorScatter` of the graph, with what is declared about it.
+/// A `TensorScatter` of the graph, with the declarations of its inputs.
 #[derive(Debug)]
 pub(super) struct Scatter<'m> {
     pub(super) node: Node<'m>,
@@ -19,7 +19,7 @@ pub(super) struct Scatter<'m> {
     pub(super) past_cache: &'m str,
     pub(super) update: &'m str,
     pub(super) write_indices: Option<&'m str>,
-    /// The cache's dimensions; their number is the rank.
+    /// The cache's dimensions, whose number is the rank.
     pub(super) cache: Vec<Dimension<'m>>,
     /// The update's length.
     pub(super) length: Dimension<'m>,
@@ -28,7 +28,7 @@ pub(super) struct Scatter<'m> {
 /// Returns every `TensorScatter` of the graph.
 ///
 /// # Errors
-/// As [`lower`](super::lower()).
+/// Returns the errors of [`lower`](super::lower()).
 pub(super) fn scatters<'m>(graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
     let declared = graph.declared(|_| true);
     let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());
@@ -46,7 +46,7 @@ fn scatter<'m>(
     let info = |name: &str| declared.get(name);
     let caches = || [info(past_cache), info(present_cache)].into_iter().flatten();
     let element = caches().chain(info(update)).map(|info| info.element).next();
-    // `ScatterElements` and `ScatterND` have none of these types, in any version.
+    // No version of `ScatterElements` and `ScatterND` supports these types.
     if let Some(element) = element.filter(|&element| is_narrow(element)) {
         return Err(OnnxError::LowerType { element });
     }
@@ -62,7 +62,7 @@ fn scatter<'m>(
     Ok(Scatter { node: *node, axis, mode, past_cache, update, write_indices, cache, length })
 }
 
-/// Whether a node is a `TensorScatter`, or a function of that name.
+/// Returns whether a node is a `TensorScatter` or a function of that name.
 pub(super) fn is_scatter(node: &NodeProto) -> bool {
     node.op_type.as_deref() == Some("TensorScatter") && full_domain(node.domain.as_deref()) == DEFAULT_DOMAIN
 }

@@ -1,4 +1,5 @@
-//! One operator at a time: the nodes that mean at a newer version what a node meant at an older one.
+//! Adapts one operator at a time: makes the nodes of a newer version that are equivalent to a node of an
+//! older one.
 
 use crate::OnnxError;
 use crate::attribute;
@@ -6,7 +7,7 @@ use crate::edit::NewNode;
 use crate::edit::names::Names;
 use crate::proto::{AttributeProto, NodeProto};
 
-/// From one operator set to a newer one, in a graph or a function.
+/// An upgrade from one operator set to a newer one, in a graph or a function.
 pub(super) struct Adapter {
     from: i64,
     to: i64,
@@ -19,12 +20,12 @@ impl Adapter {
         Self { from, to, names, done: Vec::new() }
     }
 
-    /// The operator set that the nodes were written for.
+    /// Returns the operator set that the nodes were written for.
     pub(super) fn from(&self) -> i64 {
         self.from
     }
 
-    /// The nodes that stand for this one, in order. Those that are added need version 18.
+    /// Returns the nodes that replace this one, in order. Added nodes need version 18.
     pub(super) fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, OnnxError> {
         match node.op_type.as_deref().unwrap_or_default() {
             "Squeeze" | "Unsqueeze" | "ReduceSum" if self.crosses(13) => self.axes_as_input(node)?,
@@ -49,7 +50,7 @@ impl Adapter {
         Ok(std::mem::take(&mut self.done))
     }
 
-    /// Whether the change that came with this version lies on the way.
+    /// Returns whether the upgrade crosses the change of this version.
     fn crosses(&self, version: i64) -> bool {
         self.from < version && version <= self.to
     }
@@ -58,7 +59,8 @@ impl Adapter {
         OnnxError::OperatorChanged { from: self.from, to: self.to, what }
     }
 
-    /// 13 and 18: `axes` is the second input, no attribute. No axes still mean all of them.
+    /// Changes of versions 13 and 18: `axes` is the second input instead of an attribute. Absent axes still
+    /// mean all axes.
     fn axes_as_input(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if let Some(axes) = take(&mut node, "axes") {
             let axes = self.ints(attribute::ints(&axes)?);
@@ -68,8 +70,11 @@ impl Adapter {
         Ok(())
     }
 
-    /// 13: `split` is the second input, no attribute. 18: without it the number of parts is said, where it followed
-    /// from the number of outputs.
+    /// Changes of versions 13 and 18.
+    ///
+    /// * 13: `split` is the second input instead of an attribute.
+    /// * 18: Without `split`, the number of parts is an attribute. It used to follow from the number of
+    ///   outputs.
     fn split(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if let Some(lengths) = take(&mut node, "split") {
             let lengths = self.ints(attribute::ints(&lengths)?);
@@ -83,8 +88,10 @@ impl Adapter {
         Ok(())
     }
 
-    /// 13: over one axis, where it was over all axes from this one on, and the default was 1. They are the same for
-    /// -1; otherwise those axes are made one.
+    /// Change of version 13: the operator works on one axis, and the default is no longer 1.
+    ///
+    /// Older versions worked on all axes from this one on. The meaning is the same for -1. Otherwise these
+    /// axes are flattened into one.
     fn softmax(&mut self, mut node: NodeProto) {
         let axis = take(&mut node, "axis");
         if axis.as_ref().is_some_and(|axis| attribute::int(axis).is_ok_and(|axis| axis == -1)) {
@@ -103,12 +110,13 @@ impl Adapter {
         let outputs = std::mem::take(&mut node.output);
         let flat = self.add(NewNode::from(node).int("axis", -1));
         let output = outputs.first().map(String::as_str).unwrap_or_default();
-        // Without `allowzero`, a dimension of 0 would mean the flattened one at its index.
+        // Without `allowzero`, a dimension of 0 would mean the flattened dimension at its index.
         self.add(NewNode::new("Reshape", &[&flat, &shape]).int("allowzero", 1).outputs(&[output]));
     }
 
-    /// 12: the ratio is an input, and without the input `training_mode` it has no effect. What the mask is where
-    /// nothing is dropped was left open, and is said since.
+    /// Change of version 12: the ratio is an input, and has no effect without the input `training_mode`.
+    ///
+    /// Older versions do not define the mask if nothing is dropped. Newer versions do.
     fn dropout(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
             return Err(self.changed("its mask is another one"));
@@ -118,7 +126,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// 14: training is an attribute, where it followed from the number of outputs.
+    /// Change of version 14: training is an attribute. It used to follow from the number of outputs.
     fn batch_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
             return Err(self.changed("with outputs for training it had others"));
@@ -127,7 +135,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// 13: what is not given is absent, where it was an empty tensor.
+    /// Change of version 13: inputs that are not given are absent. They used to be empty tensors.
     fn resize(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let mode = find(&node, "coordinate_transformation_mode").map(attribute::string).transpose()?;
         let uses_roi = match mode {
@@ -144,13 +152,13 @@ impl Adapter {
         Ok(())
     }
 
-    /// 16: the default coordinates are others.
+    /// Change of version 16: the default coordinates are different.
     fn roi_align(&mut self, node: NodeProto) {
         let node = NewNode::from(node).string("coordinate_transformation_mode", "output_half_pixel");
         self.add(node);
     }
 
-    /// 20: `axis` is the third input, no attribute, and its default another one.
+    /// Change of version 20: `axis` is the third input instead of an attribute, and has another default.
     fn dft(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let axis = take(&mut node, "axis").map_or(Ok(1), |axis| attribute::int(&axis))?;
         let axis = self.add(NewNode::new("Constant", &[]).int("value_int", axis).called("axis"));
@@ -159,7 +167,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// 20: two modes have other names.
+    /// Change of version 20: two modes are renamed.
     fn grid_sample(&mut self, node: NodeProto) -> Result<(), OnnxError> {
         let renamed = match find(&node, "mode").map(attribute::string).transpose()? {
             Some(b"bilinear") => Some("linear"),
@@ -174,7 +182,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// 21: scale and bias have an element for each channel, where they had one for each group.
+    /// Change of version 21: scale and bias have an element for each channel. They used to have one for each
+    /// group.
     fn group_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let groups = find(&node, "num_groups").map_or(Ok(1), attribute::int)?;
         let values = node.input.first().cloned().unwrap_or_default();
@@ -194,7 +203,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// 22: rounding up, a window that begins in the padding is left out.
+    /// Change of version 22: with `ceil_mode`, a window that begins in the padding is left out.
     fn pool(&mut self, node: NodeProto) -> Result<(), OnnxError> {
         match find(&node, "ceil_mode").map_or(Ok(0), attribute::int)? {
             0 => self.done.push(node),
@@ -224,7 +233,7 @@ fn take(node: &mut NodeProto, name: &str) -> Option<AttributeProto> {
     Some(node.attribute.remove(place))
 }
 
-/// Whether anything but its first output has a name. If not, there are no others afterwards.
+/// Returns whether an output other than the first has a name. If not, removes the other outputs.
 fn has_more_outputs(node: &mut NodeProto) -> bool {
     let more = node.output.iter().skip(1).any(|output| !output.is_empty());
     if !more {
@@ -233,7 +242,7 @@ fn has_more_outputs(node: &mut NodeProto) -> bool {
     more
 }
 
-/// Sets an input, those before it being absent where the node had fewer.
+/// Sets an input. Missing inputs before it become absent.
 fn set_input(node: &mut NodeProto, position: usize, value: String) {
     while node.input.len() <= position {
         node.input.push(String::new());

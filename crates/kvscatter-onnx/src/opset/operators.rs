@@ -1,14 +1,15 @@
-//! Which operators the default domain has, and since when.
+//! The operators of the default domain, with the versions that introduced them.
 
-/// Whether the default domain's operator set of this version, 11 to 24, has an operator. `Scatter` and `Upsample`
-/// are deprecated throughout: it does not.
+/// Returns whether the default domain's operator set of this version (11 to 24) has an operator.
+///
+/// `Scatter` and `Upsample` are deprecated in all of these versions, so the result is false for them.
 pub(super) fn exists(op_type: &str, version: i64) -> bool {
     SINCE.iter().any(|(since, operators)| {
         *since <= version && operators.split_ascii_whitespace().any(|name| name == op_type)
     })
 }
 
-/// The operators by the version that brought them; 11 stands for that and every earlier one.
+/// The operators by the version that introduced them. 11 stands for that version and every earlier one.
 const SINCE: [(i64, &str); 11] = [
     (
         11,

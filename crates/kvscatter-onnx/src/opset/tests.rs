@@ -1,4 +1,4 @@
-//! Every change, on nodes with literal attributes.
+//! Tests every change on nodes with literal attributes.
 
 use super::upgrade;
 use crate::OnnxError;
@@ -7,7 +7,7 @@ use crate::edit::names::Names;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
-/// A node that reads `x`, `x1`… and makes `y`, `y1`….
+/// Makes a node that reads the given inputs and makes `y`.
 fn node(op_type: &str, inputs: &[&str]) -> NewNode {
     NewNode::new(op_type, inputs).outputs(&["y"])
 }
@@ -22,7 +22,7 @@ fn opset(version: i64) -> OperatorSetIdProto {
     OperatorSetIdProto { version: Some(version), ..OperatorSetIdProto::default() }
 }
 
-/// `Op(inputs){attributes} -> outputs`.
+/// Returns `Op(inputs){attributes} -> outputs`.
 fn line(node: &NodeProto) -> String {
     let attributes: Vec<_> = node.attribute.iter().map(attribute).collect();
     let op_type = node.op_type.as_deref().unwrap();

@@ -1,4 +1,5 @@
-//! Which values of the inputs make every `write_indices` valid: a walk from the writes back to the inputs.
+//! Finds the input values that make every `write_indices` valid, by walking from the writes back to the
+//! inputs.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,7 +9,7 @@ use kvscatter::Mode;
 use super::{Evaluator, Op, Types};
 use crate::{OnnxError, Tensor};
 
-/// The range that every element of a value must stay in, for the inputs that are constrained at all.
+/// Returns the range for every element of each value that is constrained.
 pub(super) fn ranges<'m>(
     evaluator: &Evaluator<'m>,
     types: &Types<'m>,
@@ -16,7 +17,7 @@ pub(super) fn ranges<'m>(
 ) -> Result<BTreeMap<&'m str, RangeInclusive<i64>>, OnnxError> {
     let known = known(evaluator, given);
     let mut ranges = BTreeMap::new();
-    // Later nodes first: when a node is reached, all that is asked of its output is known.
+    // Later nodes come first. When a node is reached, all constraints on its output are known.
     for op in evaluator.ops().iter().rev() {
         match *op {
             Op::TensorScatter { write_indices: Some(indices), present_cache, .. } => {
@@ -38,7 +39,7 @@ pub(super) fn ranges<'m>(
                     match (known.get(left), known.get(right)) {
                         (Some(known), None) => narrow(&mut ranges, right, minus(&range, known)),
                         (None, Some(known)) => narrow(&mut ranges, left, minus(&range, known)),
-                        // Two inputs share one range: the second adds nothing.
+                        // If both inputs are unknown, the first gets the whole range and the second is 0.
                         _ => {
                             narrow(&mut ranges, left, range);
                             narrow(&mut ranges, right, 0..=0);
@@ -58,14 +59,14 @@ pub(super) fn ranges<'m>(
     Ok(ranges)
 }
 
-/// Values that are there before anything is computed, under all their names.
+/// Returns the values that are known before anything is computed, under all their names.
 fn known<'a>(
     evaluator: &'a Evaluator<'_>,
     given: &BTreeMap<&'a str, &'a Tensor>,
 ) -> BTreeMap<&'a str, &'a Tensor> {
     let mut known: BTreeMap<_, _> =
         evaluator.constants().iter().map(|(&name, tensor)| (name, tensor)).collect();
-    // What is fed to an input hides the initializer that is its default.
+    // A fed value hides the initializer that is the input's default.
     known.extend(given);
     for op in evaluator.ops() {
         if let Op::Identity { input, output } = *op
@@ -89,7 +90,7 @@ fn narrow<'m>(
     ranges.insert(name, range);
 }
 
-/// Where `x` may lie when `x` plus any element of a known addend must lie in the range.
+/// Returns the range of `x` for which `x` plus any element of a known addend is in the given range.
 fn minus(range: &RangeInclusive<i64>, addend: &Tensor) -> RangeInclusive<i64> {
     let least = addend.int64s().and_then(Iterator::min).unwrap_or_default();
     let most = addend.int64s().and_then(Iterator::max).unwrap_or_default();

@@ -7,13 +7,13 @@ use rand_core::Rng;
 
 use crate::Data;
 
-/// What a generated string takes in memory, roundly.
+/// The approximate size of a generated string in memory, in bytes.
 pub(super) const STRING_FOOTPRINT: u64 = 64;
 
-/// Words for strings.
+/// The words for strings.
 const WORDS: [&str; 8] = ["amber", "birch", "cedar", "dune", "ember", "fjord", "gorse", "heath"];
 
-/// `len` bytes of int64 values in a range that is not empty unless `len` is 0.
+/// Returns `len` bytes of int64 values in a range. The range must not be empty unless `len` is 0.
 pub(super) fn int64s_within(range: &RangeInclusive<i64>, len: usize, random: &mut impl Rng) -> Vec<u8> {
     let (start, end) = (i128::from(*range.start()), i128::from(*range.end()));
     let count = end.saturating_sub(start).saturating_add(1).max(1);
@@ -25,7 +25,7 @@ pub(super) fn int64s_within(range: &RangeInclusive<i64>, len: usize, random: &mu
     (0..len.div_euclid(8)).flat_map(one).collect()
 }
 
-/// `len` bytes, or strings, of any type.
+/// Returns `len` bytes, or strings, of any type.
 pub(super) fn any(element: ElementType, len: usize, random: &mut impl Rng) -> Data {
     if element == ElementType::String {
         let word = |_| {
@@ -39,7 +39,7 @@ pub(super) fn any(element: ElementType, len: usize, random: &mut impl Rng) -> Da
     random.fill_bytes(&mut bytes);
     match element {
         ElementType::Bool => bytes.iter_mut().for_each(|byte| *byte &= 1),
-        // Exponents only: 0.25 or 1.
+        // This type has only an exponent. The values are 0.25 and 1.
         ElementType::Float8E8M0 => bytes.iter_mut().for_each(|byte| *byte = 125 | (*byte & 2)),
         _ => {
             if let Some(float) = Float::of(element) {
@@ -50,7 +50,7 @@ pub(super) fn any(element: ElementType, len: usize, random: &mut impl Rng) -> Da
     Data::Bytes(bytes)
 }
 
-/// A binary float's layout.
+/// The layout of a binary float.
 #[derive(Clone, Copy)]
 struct Float {
     bits: u32,
@@ -59,7 +59,7 @@ struct Float {
 }
 
 impl Float {
-    /// `None` for types that are no floats, and for `float4e2m1`, every pattern of which is finite.
+    /// Returns `None` for types that are not floats, and for `float4e2m1`, whose patterns are all finite.
     fn of(element: ElementType) -> Option<Self> {
         let (bits, mantissa, bias) = match element {
             ElementType::Float64 | ElementType::Complex128 => (64, 52, 1023),
@@ -75,8 +75,8 @@ impl Float {
         Some(Self { bits, mantissa, bias })
     }
 
-    /// Makes finite, readable numbers of random bits: the sign and the highest three bits of the mantissa stay, the
-    /// exponent becomes -2 to 1.
+    /// Makes finite, readable numbers from random bits. The sign and the highest three bits of the mantissa
+    /// stay, and the exponent becomes -2 to 1.
     fn tame(self, bytes: &mut [u8]) {
         match self.bits {
             64 => each(bytes, |bits| self.tamed(u64::from_le_bytes(bits)).to_le_bytes()),

@@ -1,9 +1,9 @@
-//! Counts what a piece of code does: how often each part of it runs, and what it allocates.
+//! Counts the steps of a piece of code: how often each part of it runs, and what it allocates.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that cost as much as one step.
+/// The number of allocated bytes that count as one step.
 const BYTES_A_STEP: u64 = 64;
 
 /// Counts the steps of `work`. No other work may run in the process at the same time.
@@ -17,7 +17,7 @@ fn total() -> u64 {
     regions() + ALLOCATED.load(Ordering::Relaxed)
 }
 
-/// How often the regions of all instrumented functions have run.
+/// Returns how often the regions of all instrumented functions have run.
 fn regions() -> u64 {
     unsafe extern "C" {
         safe fn __llvm_profile_begin_counters() -> *mut u64;
@@ -25,15 +25,17 @@ fn regions() -> u64 {
     }
     let (begin, end) = (__llvm_profile_begin_counters(), __llvm_profile_end_counters());
     let count = (end.addr() - begin.addr()) / size_of::<u64>();
-    // SAFETY: the compiler's runtime gives the two ends of the array that it keeps its counters in, for as long as the
-    // process lives. Only the thread of the one test changes them, and it is here.
+    // SAFETY: the compiler's runtime provides the two ends of the array of its counters. The array is valid
+    // as long as the process lives. Only the thread of the one test changes the counters, and that thread is
+    // executing this function.
     let counters = unsafe { std::slice::from_raw_parts(begin, count) };
     counters.iter().sum()
 }
 
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator. An allocation is a step, and so is every [`BYTES_A_STEP`] bytes of it.
+/// The system's allocator with a counter. An allocation is a step, and so are every [`BYTES_A_STEP`] bytes of
+/// it.
 struct Counting;
 
 impl Counting {
@@ -43,11 +45,12 @@ impl Counting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it comes; counting neither allocates nor unwinds.
+// SAFETY: every call is passed to the system's allocator unchanged. Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note(layout);
-        // SAFETY: the caller promises what the system's allocator asks for, a layout of at least one byte.
+        // SAFETY: the caller of `alloc` guarantees a layout of at least one byte, which is what the system's
+        // allocator requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,5 +1,5 @@
-//! Models with many of one thing. Those that begin with a decoder begin with one that every pass accepts, so
-//! that no pass ends at its first check.
+//! Models with many of one thing. Those that start from a decoder use one that every pass accepts, so that no
+//! pass ends at its first check.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
@@ -61,7 +61,7 @@ fn graph(model: &mut Model) -> &mut GraphProto {
     model.proto_mut().graph.get_or_insert_default()
 }
 
-/// A decoder that can be converted.
+/// Makes a decoder that can be converted.
 fn decoder() -> Model {
     attention_layers(1)
 }
@@ -87,7 +87,7 @@ fn int64s(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
     }
 }
 
-/// Token ids, and their embeddings `x`.
+/// Returns the token ids, their table and the node that makes their embeddings `x`.
 fn embedded() -> (ValueInfoProto, TensorProto, NodeProto) {
     let tokens = value("input_ids", INT, &["batch", "tokens"]);
     (tokens, floats("table", &[100, 8]), node("Gather", &["table", "input_ids"], "x"))
@@ -117,7 +117,7 @@ fn attention_layers(count: usize) -> Model {
     model
 }
 
-/// Attention that is spelt out, all of it under one causal mask.
+/// Makes layers of attention from separate nodes, all with one causal mask.
 fn concat_layers(count: usize) -> Model {
     let (tokens, table, gather) = embedded();
     let (mut all, mut outputs) = (vec![tokens], vec![]);
@@ -199,7 +199,7 @@ fn inputs(count: usize) -> Model {
     model
 }
 
-/// Every input leads to the same few hundred nodes.
+/// Makes a model in which every input leads to the same few hundred nodes.
 fn hub(count: usize) -> Model {
     let mut model = inputs(count);
     let names = each(count, "extra", str::to_owned);
@@ -284,7 +284,7 @@ fn metadata(count: usize) -> Model {
     model
 }
 
-/// An operator that nothing knows, with this many caches.
+/// Makes a node of an unknown operator with this many caches.
 fn unknown_operator(count: usize, op_type: &str) -> Model {
     let (pasts, presents) = (each(count, "past", str::to_owned), each(count, "present", str::to_owned));
     let mut all = node(op_type, &pasts.iter().map(String::as_str).collect::<Vec<_>>(), "x");
@@ -318,7 +318,8 @@ fn read_by_one(count: usize) -> Model {
 fn shapes_of_pasts(count: usize) -> Model {
     let mut model = concat_layers(count);
     let graph = graph(&mut model);
-    // What hands a cache on makes its output: reads of the one are exchanged for reads of the other.
+    // A node after `Concat` makes the output, so the conversion replaces reads of one value with reads of the
+    // other.
     for at in 0..count {
         let (made, present) = (format!("made{at}"), format!("k{at}"));
         let concat = graph.node.iter_mut().find(|node| node.output.first() == Some(&present)).unwrap();
@@ -332,7 +333,7 @@ fn shapes_of_pasts(count: usize) -> Model {
     model
 }
 
-/// Scores that are masked again and again.
+/// Makes scores with a chain of masks.
 fn masks(count: usize) -> Model {
     let mut model = concat_layers(1);
     let graph = graph(&mut model);
@@ -378,7 +379,7 @@ fn chained(count: usize, cache: &[&str], update: &[&str]) -> Model {
     model(inputs, nodes, vec![value(&link(count), FLOAT, cache)])
 }
 
-/// Inputs that Concat appends to and that do not look like a cache.
+/// Makes inputs that `Concat` appends to and that do not look like a cache.
 fn joined(count: usize) -> Model {
     let mut model = concat_layers(count);
     let graph = graph(&mut model);
@@ -393,7 +394,7 @@ fn joined(count: usize) -> Model {
     model
 }
 
-/// Every cache equates one symbol with another, and more caches look each symbol up.
+/// Makes caches that each equate one symbol with another, and more caches that look up each symbol.
 fn symbols(count: usize) -> Model {
     let mut model = scatter_layers(2 * count);
     let graph = graph(&mut model);
@@ -430,7 +431,7 @@ fn call(name: &str, input: &str, output: &str) -> NodeProto {
     call
 }
 
-/// A decoder that calls functions, one after another.
+/// Makes a decoder that calls functions one after another.
 fn calling(functions: Vec<FunctionProto>, calls: usize, name: impl Fn(usize) -> String) -> Model {
     let mut model = decoder();
     let link = |at: usize| if at == 0 { "y0".to_owned() } else { format!("link{at}") };
@@ -459,7 +460,7 @@ fn long_function(count: usize) -> Model {
     calling(vec![long], 4, |_| "f".to_owned())
 }
 
-/// As many calls as two to the power of the number of functions.
+/// Makes functions whose number of calls is two to the power of the number of functions.
 fn doubling(count: usize) -> Model {
     let mut all: Vec<_> = (0..count)
         .map(|at| {
@@ -501,7 +502,7 @@ fn captures(count: usize) -> Model {
     model
 }
 
-/// Twenty bodies, one in the other, and the innermost is long.
+/// Makes twenty nested bodies, of which the innermost is long.
 fn nested(count: usize) -> Model {
     let link = |at: usize| if at == 0 { "y0".to_owned() } else { format!("link{at}") };
     let mut nodes: Vec<_> = (0..count).map(|at| node("Neg", &[&link(at)], &link(at + 1))).collect();
@@ -520,7 +521,7 @@ fn nested(count: usize) -> Model {
     model
 }
 
-/// Positions that depend on the past, which are replaced, and a chain that no rule is known for.
+/// Makes positions that depend on the past, which are replaced, and a chain of nodes without a rule.
 fn failing(count: usize) -> Model {
     let mut model = concat_layers(1);
     let graph = graph(&mut model);
@@ -529,7 +530,7 @@ fn failing(count: usize) -> Model {
     odd.domain = Some("strange".to_owned());
     graph.node.push(odd);
     graph.node.extend((0..count).map(|at| node("Neg", &[&link(at)], &link(at + 1))));
-    // Another value that depends on the length of the past.
+    // This is another value that depends on the length of the past.
     graph.node.push(node("Unsqueeze", &["places", "last"], "rows_of_places"));
     graph.output.push(value("rows_of_places", INT, &["tokens", "1"]));
     model.proto_mut().opset_import.push(opset("strange", 1));
@@ -551,7 +552,7 @@ fn unknown(count: usize) -> Model {
 fn large_constant(count: usize) -> Model {
     let mut model = scatter_layers(count);
     let graph = graph(&mut model);
-    // More bytes than a path may contain, at any count.
+    // This is more than a path may contain, for any count.
     let size = i64::try_from(1000 * count).unwrap();
     graph.initializer.push(floats("large", &[size]));
     let value = AttributeProto {

@@ -1,4 +1,4 @@
-//! Every pass of the crate over a model. A pass may also end in an error.
+//! Every pass of the crate over a model. A pass may also return an error.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn graph(model: &Model) {
     }
 }
 
-/// The decoder of a model with what its caches cost.
+/// Finds the decoder of a model and the costs of its caches.
 fn decoder(model: &Model) {
     let Ok(graph) = model.graph() else { return };
     let Ok(decoder) = Decoder::of(&graph) else { return };

@@ -1,4 +1,4 @@
-//! The nodes between past and present, taken out of real exports.
+//! Tests the extraction of the nodes between past and present from real exports.
 
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{CachePath, CachePathError, Model};
@@ -55,7 +55,8 @@ fn attention_that_joins_past_and_new_rows_itself_has_no_path() {
     }
 }
 
-/// The cache is read through two nodes that undo each other, and scaled after the write: it is copied.
+/// The cache is read through two nodes that undo each other, and scaled after the write. It is therefore
+/// copied.
 #[test]
 fn what_lies_between_past_and_present_is_in_the_path() {
     let mut model = load("mobius-llama-static");

@@ -1,5 +1,6 @@
-//! Static caches for decoders that grow theirs: what a converted model is, and what is refused. That it computes the
-//! same is shown in ONNX Runtime, by `python-tests/test_convert.py`.
+//! Tests the conversion to static caches: the contents of converted models, and refusals.
+//!
+//! `python-tests/test_convert.py` shows in ONNX Runtime that a converted model computes the same.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertRefusal, Converted, convert};
@@ -9,7 +10,7 @@ use kvscatter_onnx::{Dimension, Model, OnnxError};
 
 use crate::support::{int, node, testdata, value};
 
-/// Decoders whose caches `Concat` appends to, and those that leave it to `Attention`.
+/// Decoders whose caches `Concat` appends to, and those with `Attention` that appends to them.
 const CONCAT: [&str; 6] = [
     "optimum-llama",
     "decoders/optimum-1.18-gpt2",
@@ -43,7 +44,7 @@ fn refused(model: &Model, max_seq: usize) -> ConvertRefusal {
     }
 }
 
-/// A decoder with one node, found by its operator, changed.
+/// Loads a decoder and changes its first node of this operator.
 fn changed(decoder: &str, op_type: &str, change: impl FnOnce(&mut NodeProto)) -> Model {
     let mut model = load(decoder);
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
@@ -131,7 +132,7 @@ fn weights_are_not_touched() {
 fn names_that_are_taken_are_avoided_and_names_mean_nothing() {
     let mut model = load("optimum-llama");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    // Every name becomes another; one value gets the name that the new input would have.
+    // Every name changes, and one value gets the name that the new input would have.
     let rename = |name: &mut String| {
         if !name.is_empty() {
             *name = format!("x{name}").replace("xinput_ids", "write_indices").replace("past_key_values", "p");
@@ -153,18 +154,18 @@ fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
     // A token does not see itself.
     let model = changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("Less".to_owned()));
     assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 0, hidden: true });
-    // Later tokens are seen.
+    // Later tokens are visible.
     let model =
         changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("GreaterOrEqual".to_owned()));
     assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false });
-    // Padding is seen.
+    // Padding is visible.
     let model = changed("mobius-llama-dynamic", "Cast", |node| node.op_type = Some("IsNaN".to_owned()));
     assert!(convert(&model, MAX_SEQ).is_err());
     let model = changed("mobius-llama-dynamic", "Attention", |node| {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some("is_causal"));
     });
     assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false });
-    // Nothing is masked at all: the mask is there and not used.
+    // Nothing is masked, because the mask exists but is not used.
     let model = changed("mobius-llama-dynamic", "Attention", |node| node.input[3].clear());
     assert!(matches!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { hidden: false, .. }));
 }
@@ -173,12 +174,12 @@ fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
 fn windows_and_biases() {
     let window = load("decoders/optimum-0.1-mistral-window");
     assert!(matches!(refused(&window, MAX_SEQ), ConvertRefusal::Visibility { hidden: true, .. }));
-    // A window of 4 tokens never shows in a cache of 4.
+    // A window of 4 tokens makes no difference in a cache of 4.
     assert_eq!(convert(&window, 4).unwrap().caches, 4);
     assert!(matches!(refused(&load("decoders/optimum-1.18-falcon"), MAX_SEQ), ConvertRefusal::Bias { .. }));
 }
 
-/// Raising the operator set puts nodes in front of others.
+/// Raising the operator set inserts nodes before others.
 #[test]
 fn a_refusal_names_the_node_as_the_file_has_it() {
     let model = load("decoders/optimum-1.18-falcon");
@@ -200,7 +201,7 @@ fn caches_that_have_no_static_form() {
     }
     let table = refused(&load("mobius-llama-dynamic"), 4096);
     assert!(matches!(table, ConvertRefusal::Table { rows: 128, max_seq: 4096, .. }), "{table}");
-    // The triangle of its causal mask ends: its rows are positions as well.
+    // The triangle of its causal mask is too small, because its rows are positions as well.
     let mut model = load("decoders/optimum-1.18-gpt2");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
     let table = graph.initializer.iter_mut().find(|it| it.name.as_deref() == Some("transformer.wpe.weight"));
@@ -239,10 +240,10 @@ fn what_else_reads_the_cache_is_refused() {
 fn positions_that_are_counted_inside_are_counted_for_each_sample() {
     let ops =
         |model: &ModelProto| graph(model).node.iter().filter_map(|it| it.op_type.clone()).collect::<Vec<_>>();
-    // OPT slices the running sum of its mask where the past ends, which is an index for each sample.
+    // OPT slices the running sum of its mask at the end of the past. The index is different for each sample.
     let converted = converted("decoders/optimum-1.18-opt");
     assert!(ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
-    // Llama has them as an input.
+    // Llama has the positions as an input.
     let converted = self::converted("optimum-llama");
     assert!(!ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
 }
@@ -265,7 +266,7 @@ fn a_length_that_leads_into_arithmetic_is_refused() {
     assert_eq!(refusal, ConvertRefusal::LengthDependence { value: "factor".to_owned() });
 }
 
-/// A decoder in which a node makes something of the masked scores before the first softmax reads them.
+/// Makes a decoder in which a node processes the masked scores before the first softmax reads them.
 fn before_softmax(mut first: NodeProto) -> Model {
     let mut model = load("optimum-llama");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
@@ -283,22 +284,23 @@ fn before_softmax(mut first: NodeProto) -> Model {
 
 #[test]
 fn what_hides_a_slot_hides_it_where_softmax_reads_it() {
-    // In a type in which the most negative float is minus infinity.
+    // The most negative float is minus infinity in this type.
     let mut cast = node("Cast", &[""], "narrow");
     cast.attribute = vec![int("to", 10)];
     assert!(matches!(refused(&before_softmax(cast), MAX_SEQ), ConvertRefusal::Reader { .. }));
-    // Multiplied with so little that a mask of -10000 hides nothing.
+    // The factor is so small that a mask of -10000 hides nothing.
     let mul = node("Mul", &["", "factor"], "small");
     assert!(matches!(refused(&before_softmax(mul), MAX_SEQ), ConvertRefusal::Reader { .. }));
-    // Over the tokens, not the slots.
+    // The softmax is over the tokens instead of the slots.
     let over = |axis| changed("optimum-llama", "Softmax", |node| node.attribute = vec![int("axis", axis)]);
     assert!(matches!(refused(&over(2), MAX_SEQ), ConvertRefusal::Reader { .. }));
     assert_eq!(convert(&over(3), MAX_SEQ).unwrap().attentions, 2);
 }
 
-/// Inserts `nodes` into a mixture of experts, before the node that makes `before`. That node then reads their
-/// output as its input `slot`. The input `routed` of the new nodes lists the indices of the first expert's
-/// tokens, as many as the router chooses.
+/// Inserts `nodes` into a mixture of experts, before the node that makes `before`.
+///
+/// That node then reads their output as its input `slot`. The input `routed` of the new nodes lists the
+/// indices of the first expert's tokens, as many as the router chooses.
 fn routed(before: &str, slot: usize, mut nodes: Vec<NodeProto>) -> Model {
     let mut model = load("decoders/optimum-0.1-qwen3-moe");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
@@ -336,17 +338,17 @@ fn what_the_router_chooses_may_reach_tokens_and_not_masks_or_caches() {
         sum.attribute = vec![int("keepdims", keepdims)];
         sum
     };
-    // A mask that is larger or smaller with the tokens of an expert.
+    // The mask depends on the tokens of an expert.
     let mask = vec![cast(), sum(0), node("Mul", &["read", "sum"], "mask")];
     assert_eq!(refused(routed(SCORES, 1, mask)), by_router);
-    // New rows, as many as an expert has tokens.
+    // There are as many new rows as an expert has tokens.
     let rows = |axis| {
         let mut rows = node("Gather", &["read", "places"], "rows");
         rows.attribute = vec![int("axis", axis)];
         vec![node("Flatten", &["routed"], "flat"), node("Squeeze", &["flat"], "places"), rows]
     };
     assert_eq!(refused(routed(CACHE, 1, rows(2))), by_router);
-    // The length of the past beside what is open.
+    // The length of the past is used together with an open value.
     let mut length = node("Shape", &["past_key_values.0.key"], "length");
     length.attribute = vec![int("start", 2), int("end", 3)];
     let mut factor = node("Cast", &["length"], "factor");

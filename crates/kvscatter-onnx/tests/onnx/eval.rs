@@ -1,4 +1,4 @@
-//! Evaluation: the right values, and an error for everything that cannot be evaluated.
+//! Tests evaluation: the right values, and an error for everything that cannot be evaluated.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::support::{
     assert_refused, bytes, int, int64, model, node, opset, scatter, string, testdata, value,
 };
 
-/// Runs a model on tensors that the caller gives up.
+/// Runs a model on donated tensors.
 fn run(model: &Model, inputs: &[(&str, Tensor)], placement: Placement) -> Result<Evaluation, OnnxError> {
     let feeds: BTreeMap<_, _> =
         inputs.iter().map(|(name, tensor)| (*name, Feed::Donated(tensor.clone()))).collect();
     Evaluator::new(model)?.run(feeds, placement)
 }
 
-/// `y = TensorScatter(x, u, i)` on axis 1, with every dimension symbolic.
+/// Makes `y = TensorScatter(x, u, i)` on axis 1, with every dimension symbolic.
 fn one_scatter(element: ElementType) -> Model {
     model(
         vec![value("x", element, &["b", "s"]), value("u", element, &["b", "t"]), value("i", Int64, &["b"])],
@@ -77,7 +77,7 @@ fn the_three_cases_of_onnx() {
 #[test]
 fn four_bits_and_strings() {
     for placement in [Placement::InPlace, Placement::Functional] {
-        // Rows of three 4-bit elements: the second begins in the middle of a byte.
+        // The rows have three 4-bit elements, so the second begins in the middle of a byte.
         let inputs = [
             ("x", bytes(UInt4, &[2, 3], &[0x21, 0x43, 0x65])),
             ("u", bytes(UInt4, &[2, 1], &[0xBA])),
@@ -120,7 +120,7 @@ fn tensor_attribute(name: &str, ty: AttributeType) -> AttributeProto {
     AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() }
 }
 
-/// A `Constant` with one attribute.
+/// Makes a `Constant` with one attribute.
 fn constant(attribute: AttributeProto, output: &str) -> NodeProto {
     let mut constant = node("Constant", &[], output);
     constant.attribute = vec![attribute];
@@ -238,7 +238,7 @@ fn initializers_and_feeds() {
     assert_eq!(evaluator.required_inputs().map(|input| input.name).collect::<Vec<_>>(), ["x", "u"]);
 }
 
-/// The error about a model of one node, beside which it has a function `Mine`.
+/// Returns the error about a model of one node. The model also has a function `Mine`.
 fn refused(node: NodeProto) -> OnnxError {
     let mut model =
         model(vec![value("x", Int8, &["1", "3"]), value("u", Int8, &["1", "1"])], vec![node], vec![]);
@@ -365,7 +365,7 @@ fn feeds_that_do_not_fit() {
         matches!(&error, OnnxError::SymbolConflict { name, axis: 0, symbol, expected: 2, got: 3 } if name == "u" && symbol == "b"),
         "{error}"
     );
-    // What the graph leaves open, the operator's own rules decide, before anything is written.
+    // The operator's rules check what the graph leaves open, before anything is written.
     let error = refused(&[x.clone(), ("u", zeros(&[2, 5])), i.clone()]);
     let argument = Argument::Update;
     let too_long = kvscatter::Error::UpdateLongerThanCache { argument, rows: 5, capacity: 4 };
@@ -432,7 +432,7 @@ fn models_whose_types_do_not_fit() {
     );
 }
 
-/// Two small operands whose sum is enormous.
+/// The two operands are small, but their sum is enormous.
 #[test]
 fn memory_is_limited() {
     let model = model(
@@ -443,14 +443,14 @@ fn memory_is_limited() {
     let evaluator = Evaluator::new(&model).unwrap().memory_limit(1 << 20);
     let (x, v) = (int64(&[1000, 1], &[1; 1000]), int64(&[1000], &[1; 1000]));
     let feeds = [("x", Feed::Borrowed(&x)), ("v", Feed::Borrowed(&v))].into();
-    // The sum, and both operands at its size.
+    // The sum, and both operands expanded to its size.
     assert_refused!(
         evaluator.run(feeds, Placement::Auto),
         OnnxError::MemoryLimit { needed: 24_000_000, limit } if *limit == 1 << 20
     );
 }
 
-/// Many small nodes, a large copy each: refused before the first is made.
+/// Many small nodes each make a large copy. The model is refused before the first copy is made.
 #[test]
 fn memory_is_added_up_before_anything_is_computed() {
     let name = |index: usize| format!("y{index}");

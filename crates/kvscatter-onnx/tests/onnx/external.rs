@@ -1,4 +1,4 @@
-//! External data: inside the model's folder it is read, anything else is refused.
+//! Tests external data: data inside the model's folder is read, and anything else is refused.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{assert_refused, testdata};
 
-/// A folder with `data.bin` (bytes 0 to 9), a sub-folder, and a neighbour that must stay out of reach.
+/// A folder with `data.bin` (bytes 0 to 9), a sub-folder, and a neighbouring folder that must not be read.
 struct Scene {
     outer: TempDir,
 }
@@ -31,7 +31,7 @@ impl Scene {
         self.outer.path().join("model")
     }
 
-    /// Reads a tensor of four bytes described by these entries.
+    /// Reads a tensor of four bytes that these entries describe.
     fn read(&self, entries: &[(&str, &str)]) -> Result<Vec<u8>, OnnxError> {
         read(&ExternalData::open(&self.folder())?, message(entries))
     }
@@ -80,7 +80,7 @@ fn files_that_are_in_use_are_named() {
     let mut model = Model::load(&path).unwrap();
     assert_eq!(model.external_files(), [file]);
     assert!(Model::from_proto(model.proto().clone()).external_files().is_empty());
-    // A tensor in a subgraph of a node counts as well, and a file twice counts once.
+    // A tensor in a subgraph of a node counts as well, and a file that is named twice counts once.
     let graph = model.proto_mut().graph.get_or_insert_default();
     let mut inner = graph.clone();
     inner.initializer.push(message(&[("location", "sub/inner.bin")]));
@@ -99,8 +99,8 @@ fn files_that_are_in_use_are_named() {
     assert_eq!(tensor_proto::external_file(&pb).unwrap(), None);
 }
 
-/// Returns a model with a tensor in every field of a message that can contain one, each with a different
-/// location, and the number of these tensors.
+/// Returns a model with a tensor in every field of a message that can contain one, and the number of these
+/// tensors. Each tensor has a different location.
 fn everywhere() -> (ModelProto, usize) {
     let mut count = 0;
     let mut tensor = || {
@@ -156,11 +156,11 @@ fn everywhere() -> (ModelProto, usize) {
         training_info: vec![training],
         ..ModelProto::default()
     };
-    // A function has no initializers, neither plain nor sparse.
+    // A function has no initializers, neither dense nor sparse.
     (model, copies * in_graph - 2 * 3)
 }
 
-/// Adds to the number of every location.
+/// Adds a number to the number of every location.
 fn rename(graph: &mut GraphProto, by: usize) {
     let rename = |tensor: &mut TensorProto| {
         let value = &mut tensor.external_data[0].value;
@@ -202,7 +202,8 @@ fn tensors_are_found_everywhere() {
     assert_eq!(model.file().unwrap().locations().count(), count);
 }
 
-/// The fields of `onnx.proto` that lead to a tensor. If one is added, [`everywhere`] must have it as well.
+/// These are the fields of `onnx.proto` that lead to a tensor. If one is added, [`everywhere`] must have it
+/// as well.
 #[test]
 fn the_schema_has_no_other_place_for_a_tensor() {
     let schema = include_str!("../../codegen/onnx.proto");
@@ -247,7 +248,7 @@ fn the_schema_has_no_other_place_for_a_tensor() {
     assert_eq!(fields, known);
 }
 
-/// An engine reads the file, so the file must be the one that was checked.
+/// An engine reads the file, so it must be the file that was checked.
 #[test]
 fn an_engine_is_given_a_file_as_it_was_read() {
     let path = testdata("onnx-tensors/external.onnx");
@@ -309,7 +310,7 @@ fn symbolic_links() {
     assert_refused!(scene.read(&[("location", "circle")]), OnnxError::Io(_));
 }
 
-/// Opening a pipe that has no writer would wait for ever.
+/// Opening a pipe that has no writer would wait forever.
 #[cfg(unix)]
 #[test]
 fn only_regular_files() {
@@ -332,7 +333,7 @@ fn bytes_that_are_not_there() {
     };
     assert_refused!(range("7", "4"), OnnxError::ExternalRange { offset: 7, length: 4, size: 10, .. });
     assert_refused!(range("18446744073709551615", "4"), OnnxError::ExternalRange { .. });
-    // Without a length, the data reaches to the end of the file, which is too much here.
+    // Without a length, the data extends to the end of the file, which is too much here.
     assert_refused!(range("5", ""), OnnxError::ExternalRange { offset: 5, .. });
     assert_refused!(range("0", "3"), OnnxError::ExternalLength { expected: 4, got: 3 });
     assert_refused!(range("-1", "4"), OnnxError::ExternalNumber { key: "offset", .. });
@@ -366,7 +367,7 @@ fn the_checksum_is_the_sha1_of_the_file() {
     assert_refused!(checked("00"), OnnxError::ExternalChecksum { expected, .. } if expected == "00");
 }
 
-/// A sparse file is as large as it likes; what is read of it is not.
+/// A sparse file may have any size, but the bytes read from it are limited.
 #[test]
 fn no_more_than_the_limit() {
     let scene = Scene::new().unwrap();

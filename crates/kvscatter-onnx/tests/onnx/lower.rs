@@ -1,5 +1,6 @@
-//! `TensorScatter` in other operators' words: which nodes there are, and what is refused. That they compute the same is
-//! shown in ONNX Runtime, by `python-tests/test_lower_exhaustive.py`.
+//! Tests lowering: the nodes that replace `TensorScatter`, and refusals.
+//!
+//! `python-tests/test_lower_exhaustive.py` shows in ONNX Runtime that they compute the same.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
@@ -12,7 +13,7 @@ use crate::support::{int, model, node, scatter, string, testdata, value};
 
 const TARGETS: [LowerTarget; 2] = [LowerTarget::ScatterElements, LowerTarget::ScatterNd];
 
-/// How often each operator occurs.
+/// Returns how often an operator occurs.
 fn count(model: &ModelProto, op_type: &str) -> usize {
     model.graph.node.iter().filter(|node| node.op_type.as_deref() == Some(op_type)).count()
 }
@@ -21,7 +22,7 @@ fn cache(name: &str) -> ValueInfoProto {
     value(name, ElementType::Float32, &["batch", "8", "4"])
 }
 
-/// Two caches written at the same indices, and one at others.
+/// Makes two caches that are written at the same indices, and one that is written at others.
 fn three_caches() -> Model {
     let update = |name: &str| value(name, ElementType::Float32, &["batch", "new", "4"]);
     let starts = |name: &str| value(name, ElementType::Int64, &["batch"]);
@@ -53,7 +54,8 @@ fn indices_are_computed_once_for_what_is_written_alike() {
         assert_eq!(lowered.scatters, 3);
         assert_eq!(proto.graph.node.len(), 3 + lowered.index_nodes);
         assert_eq!((count(proto, op_type), count(proto, "TensorScatter")), (3, 0));
-        // One for each of the two index inputs; the size of the batch and the number of rows are shared by all.
+        // There is one for each of the two index inputs. All caches share the size of the batch and the
+        // number of rows.
         assert_eq!((count(proto, "Where"), count(proto, "Shape")), (2, 2));
         let written: Vec<_> =
             proto.graph.node.iter().filter(|node| node.op_type.as_deref() == Some(op_type)).collect();

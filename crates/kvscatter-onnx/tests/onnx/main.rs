@@ -1,4 +1,4 @@
-//! Files, models and their evaluation, good and bad.
+//! Tests files, models and their evaluation, valid and invalid.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests may fail as tests do")]
 
 mod cache_path;

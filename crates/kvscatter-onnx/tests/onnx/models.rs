@@ -1,4 +1,4 @@
-//! Models: saved as they were loaded, and graphs that make no sense refused.
+//! Tests that models are saved as they were loaded, and that invalid graphs are refused.
 
 use kvscatter::ElementType::{Float32, Int64};
 use kvscatter_onnx::proto::type_proto::{Sequence, Value as TypeValue};
@@ -30,7 +30,8 @@ fn files_of_the_onnx_package_are_saved_byte_for_byte() {
 
 #[test]
 fn unknown_fields_survive_at_every_depth() {
-    // Length-delimited fields of one byte's length: ModelProto.graph = 7, GraphProto.node = 1, initializer = 5.
+    // Length-delimited fields with a length of one byte: ModelProto.graph = 7, GraphProto.node = 1,
+    // initializer = 5.
     let nested = |tag: u8, inner: &[u8]| [&[tag, u8::try_from(inner.len()).unwrap()], inner].concat();
     let graph = [&nested(0x0A, UNKNOWN), &nested(0x2A, UNKNOWN), UNKNOWN].concat();
     let bytes = [&nested(0x3A, &graph), UNKNOWN].concat();
@@ -40,7 +41,7 @@ fn unknown_fields_survive_at_every_depth() {
     assert_eq!(model.to_bytes().unwrap(), bytes);
 }
 
-/// A value that a later version adds to an enumeration is a field this version does not know.
+/// A value that a later version adds to an enumeration is an unknown field in this version.
 #[test]
 fn unknown_enumeration_values_survive() {
     let bytes = b"\x70\x63"; // TensorProto.data_location = 99
@@ -53,7 +54,7 @@ fn unknown_enumeration_values_survive() {
 fn bytes_that_are_no_model() {
     let whole = std::fs::read(testdata("onnx-node/test_tensorscatter/model.onnx")).unwrap();
     let cut = (1..whole.len()).filter(|&len| Model::from_bytes(&whole[..len]).is_err()).count();
-    // A message may end after any of its fields; anywhere else the cut shows.
+    // A message may end after any of its fields. Any other cut is detected.
     assert!(cut > whole.len() / 2, "{cut}");
     for len in 0..whole.len() {
         if let Ok(model) = Model::from_bytes(&whole[..len]) {
@@ -66,7 +67,8 @@ fn bytes_that_are_no_model() {
     assert_refused!(Model::load(&testdata("")), OnnxError::NotRegularFile);
 }
 
-/// A sequence of sequences of …: `ModelProto.graph.input.type`, then `sequence_type` (4) and `elem_type` (1) in turn.
+/// A sequence of sequences of …: `ModelProto.graph.input.type`, then `sequence_type` (4) and `elem_type` (1)
+/// in turn.
 #[test]
 fn nesting_is_limited() {
     let nested = |levels: usize| {
@@ -87,7 +89,7 @@ fn nesting_is_limited() {
     );
 }
 
-/// A million empty attributes are two megabytes in the file and hundreds in memory.
+/// A million empty attributes take two megabytes in the file and hundreds in memory.
 #[test]
 fn small_files_cannot_grow_large_in_memory() {
     let attributes = [0x2A, 0x00].repeat(1_000_000);
@@ -190,7 +192,7 @@ fn order_and_cycles_are_told_apart() {
     for cycle in [
         vec![node("Identity", &["a"], "a")],
         vec![node("Identity", &["b"], "a"), node("Identity", &["a"], "b")],
-        // The first node reads from the cycle and is no part of it.
+        // The first node reads from the cycle but is not part of it.
         vec![node("Identity", &["b"], "a"), node("Add", &["x", "c"], "b"), node("Identity", &["b"], "c")],
     ] {
         let model = graph(cycle);
@@ -204,7 +206,7 @@ fn order_and_cycles_are_told_apart() {
 #[test]
 fn operator_sets() {
     let mut model = model(vec![float("x")], vec![node("Identity", &["x"], "y")], vec![float("y")]);
-    // Both names of the default domain.
+    // Both names of the default domain are used.
     model.proto_mut().opset_import = vec![opset("ai.onnx", 24)];
     assert_eq!(model.graph().unwrap().nodes()[0].version(), 24);
     model.proto_mut().opset_import.push(opset("", 23));

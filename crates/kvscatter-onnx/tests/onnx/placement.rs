@@ -1,4 +1,4 @@
-//! When a cache is written in place, when it is not, and why.
+//! Tests when a cache is written in place, when it is not, and the reasons.
 
 use kvscatter::ElementType::Int8;
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, NotInPlace, Outcome, Placement, Use};
@@ -7,7 +7,7 @@ use kvscatter_onnx::{Data, Model, OnnxError, Tensor, tensor_proto};
 
 use crate::support::{assert_refused, bytes, model, node, scatter, value};
 
-/// Caches `x` and updates `u` of shapes [1, 4] and [1, 1], written at slot 0.
+/// Makes a graph with caches `x` and updates `u` of shapes [1, 4] and [1, 1], which are written at slot 0.
 fn graph(nodes: Vec<NodeProto>, outputs: &[&str]) -> Model {
     let cache = |name: &str| value(name, Int8, &["1", "4"]);
     model(
@@ -27,7 +27,8 @@ fn run(model: &Model, cache: Feed<'_>, placement: Placement) -> Result<Evaluatio
     Evaluator::new(model)?.run(feeds, placement)
 }
 
-/// Runs a model on a donated cache and returns why its `TensorScatter`s copied, `None` for those in place.
+/// Runs a model on a donated cache. Returns the reason why each `TensorScatter` copied, or `None` if it wrote
+/// in place.
 fn reasons(model: &Model) -> Vec<Option<NotInPlace>> {
     let done = run(model, Feed::Donated(cache()), Placement::Auto).unwrap();
     let reason = |outcome: &Outcome| match outcome {
@@ -86,7 +87,7 @@ fn the_caller_keeps_what_is_not_donated() {
         run(&model, Feed::Borrowed(&kept), Placement::InPlace),
         OnnxError::NotInPlace { reason } if matches!(**reason, NotInPlace::NotDonated { .. })
     );
-    // The copy that the first write made is the evaluation's own: the second writes into it.
+    // The evaluation owns the copy that the first write made, so the second write is in place.
     let model = graph(vec![scatter(&["x", "u"], "y"), scatter(&["y", "u"], "z")], &["z"]);
     let done = run(&model, Feed::Borrowed(&kept), Placement::Auto).unwrap();
     assert!(matches!(done.report.nodes[1].outcome, Outcome::InPlace { .. }));
@@ -106,7 +107,8 @@ fn old_values_that_are_needed_later() {
         OnnxError::NotInPlace { reason } if matches!(**reason, NotInPlace::UsedLater { .. })
     );
 
-    // Two writes to one cache: the first must leave it as it is, the second may take it.
+    // There are two writes to one cache. The first must keep the old values, and the second may overwrite
+    // them.
     let two = graph(vec![scatter(&["x", "u"], "y"), scatter(&["x", "u"], "z")], &["y", "z"]);
     let reasons = reasons(&two);
     assert!(used_later_by(&reasons, "x", Some(1)) && reasons[1].is_none(), "{reasons:?}");

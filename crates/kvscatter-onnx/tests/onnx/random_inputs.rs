@@ -1,4 +1,4 @@
-//! Generated inputs: reproducible, of the declared types, and valid.
+//! Tests that generated inputs are reproducible, have the declared types, and are valid.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn dims(dims: &[(&str, usize)]) -> BTreeMap<String, usize> {
     dims.iter().map(|&(name, size)| (name.to_owned(), size)).collect()
 }
 
-/// Caches of 8 slots, updates of 3 rows, and three inputs of indices.
+/// Makes a graph with caches of 8 slots, updates of 3 rows, and three inputs of indices.
 fn graph(nodes: Vec<NodeProto>) -> Model {
     model(
         vec![
@@ -59,7 +59,7 @@ fn indices_are_valid_by_construction() {
     ]);
     let initializer = tensor_proto::encode("w", &int64(&[2, 1], &[1, 2]));
     offset.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
-    // The sum has rank 2, so the model is wrong for all values.
+    // The sum has rank 2, so the model is invalid for all values.
     assert_refused!(
         random_inputs::inputs(&offset, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
         OnnxError::Operator(kvscatter::Error::Rank { rank: 2, .. })
@@ -94,7 +94,7 @@ fn a_seed_is_reproducible() {
     let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
     assert_eq!(generated(&model, 7), generated(&model, 7));
     assert_ne!(generated(&model, 7), generated(&model, 8));
-    // Across versions and machines as well.
+    // The values are the same across versions and machines.
     let inputs = random_inputs::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 0).unwrap();
     assert_eq!(ints(&inputs["i"]), [0, 3]);
     assert_eq!(ints(&inputs["j"]), [6_494_991_894_978_360_344, -5_916_434_277_248_049_709]);
@@ -132,7 +132,7 @@ fn dimensions_must_be_given() {
     assert!(matches!(&error, OnnxError::DimUnused { dim } if dim == "x[1]"), "{error}");
     let error = refused(&[("batch", usize::MAX), ("u[1]", 3)]);
     assert!(matches!(error.root(), OnnxError::Tensor(_) | OnnxError::Operator(_)), "{error}");
-    // As large as a buffer may be, and far beyond what is allocated.
+    // The size is as large as a buffer may be, and far beyond what may be allocated.
     let error = refused(&[("batch", 1 << 40), ("u[1]", 3)]);
     assert!(
         matches!(error, OnnxError::MemoryLimit { needed, limit: DEFAULT_MEMORY_LIMIT } if needed == (8 + 3 + 8 + 8) << 40),
@@ -140,7 +140,7 @@ fn dimensions_must_be_given() {
     );
 }
 
-/// A cache that is given is neither generated nor in need of a shape, and its sizes are those of its neighbours.
+/// A given cache is not generated and needs no declared shape. The sizes come from the given tensors.
 #[test]
 fn only_what_is_missing_is_generated() {
     let mut model = graph(vec![
@@ -163,7 +163,7 @@ fn only_what_is_missing_is_generated() {
     let evaluator = Evaluator::new(&model).unwrap().memory_limit(16);
     let generated = random_inputs::missing_inputs(&evaluator, &given, &dims(&[]), 0).unwrap();
     assert_eq!(generated.keys().collect::<Vec<_>>(), ["j"]);
-    // 4 + j and 5 + j lie in 0..=5.
+    // 4 + j and 5 + j are in 0..=5.
     assert!(ints(&generated["j"]).iter().all(|j| (-4..=0).contains(j)), "{generated:?}");
     let feeds = given.iter().map(|(&name, &tensor)| (name, Feed::Borrowed(tensor)));
     let feeds = feeds.chain([("j", Feed::Borrowed(&generated["j"]))]).collect();
@@ -188,12 +188,12 @@ fn given_tensors_that_do_not_fit() {
     );
     let error = refused("i", &int8, &[("u[1]", 3)]);
     assert!(matches!(&error, OnnxError::ValueType { expected: Int64, got: Int8, .. }), "{error}");
-    // Caches of 2 * 8, updates of 2 * 3 bytes and 2 indices of 8 bytes.
+    // The caches have 2 * 8 bytes, the updates 2 * 3 bytes, and the 2 indices 8 bytes each.
     let error = refused("i", &i, &[("u[1]", 3)]);
     assert!(matches!(&error, OnnxError::MemoryLimit { needed: 38, limit: 31 }), "{error}");
 }
 
-/// What only a part of the inputs is made for: the others need no sizes, but theirs are known names.
+/// Only some inputs are made. The others need no sizes, but the names of their dimensions are known.
 #[test]
 fn shapes_of_some_inputs() {
     let one = graph(vec![scatter(&["x", "u", "i"], "y")]);

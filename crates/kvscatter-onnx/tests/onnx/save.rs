@@ -1,4 +1,4 @@
-//! A model is saved with the files of its values, or nothing is.
+//! Tests that a model is saved with the files of its values, or that nothing is saved.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use kvscatter_onnx::{DataFile, DataFileOrigin, Model, OnnxError, WeightTransfer}
 
 use crate::support::testdata;
 
-/// A folder with a model whose tensors lie at these locations, each holding `values`.
+/// Makes a folder with a model whose tensors are at these locations. Each file contains `values`.
 fn folder(locations: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let entry = |location: &&str| StringStringEntryProto {
@@ -40,7 +40,7 @@ fn load(folder: &tempfile::TempDir) -> Model {
     Model::load(&folder.path().join("model.onnx")).unwrap()
 }
 
-/// Every file and folder below, sorted.
+/// Returns every file and folder below a folder, sorted.
 fn contents(folder: &tempfile::TempDir) -> Vec<PathBuf> {
     let below = |path: &Path| path.strip_prefix(folder.path()).unwrap().to_owned();
     let entries = walkdir::WalkDir::new(folder.path()).min_depth(1).sort_by_file_name();
@@ -77,7 +77,8 @@ fn links_copies_and_what_is_there_already() {
 
     let files = model.save_with_weights(&path, WeightTransfer::Link).unwrap();
     assert_eq!(contents(&out), all);
-    // Both folders are in one file system, so that only some other system's refusal makes it copy.
+    // Both folders are in one file system. A copy is made only if the system refuses the link for another
+    // reason.
     if origins(&files) == [DataFileOrigin::Linked; 2] {
         std::fs::write(source.path().join("a.bin"), b"VALUES").unwrap();
         assert_eq!(std::fs::read(out.path().join("a.bin")).unwrap(), b"VALUES");
@@ -165,12 +166,12 @@ fn nothing_new_is_left_when_a_file_is_refused() {
     assert!(matches!(root, OnnxError::ExternalRange { offset: 3, length: 4, size: 6, .. }), "{error}");
     assert!(contents(&out).is_empty());
 
-    // The second of two cannot be written: the first is removed again, and so are the folders.
+    // The second of two files cannot be written. The first is removed again, and so are the folders.
     let source = folder(&["a/a.bin", "b/b.bin"]);
     std::fs::write(out.path().join("b"), b"in the way").unwrap();
     load(&source).save_with_weights(&path, WeightTransfer::Copy).unwrap_err();
     assert_eq!(contents(&out), [PathBuf::from("b")]);
-    // And if the model itself cannot be written.
+    // The same is true if the model itself cannot be written.
     std::fs::remove_file(out.path().join("b")).unwrap();
     std::fs::create_dir(&path).unwrap();
     load(&source).save_with_weights(&path, WeightTransfer::Copy).unwrap_err();
@@ -186,7 +187,7 @@ fn links_lead_nowhere_else_and_pipes_are_not_waited_for() {
     let out = tempfile::tempdir().unwrap();
     let path = out.path().join("model.onnx");
 
-    // What the folder holds may change after the model was read.
+    // The contents of the folder may change after the model was read.
     let source = folder(&["a.bin"]);
     let model = load(&source);
     std::fs::remove_file(source.path().join("a.bin")).unwrap();
@@ -201,7 +202,7 @@ fn links_lead_nowhere_else_and_pipes_are_not_waited_for() {
     assert!(matches!(error.root(), OnnxError::NotRegularFile), "{error}");
     assert!(contents(&out).is_empty());
 
-    // A link inside the folder is followed: the new name is one of the file, not of the link.
+    // A link inside the folder is followed. The new name refers to the file, not to the link.
     std::fs::remove_file(&pipe).unwrap();
     std::fs::write(source.path().join("real.bin"), b"values").unwrap();
     symlink("real.bin", source.path().join("a.bin")).unwrap();

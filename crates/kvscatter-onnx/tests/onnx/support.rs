@@ -1,4 +1,4 @@
-//! Models in a few words.
+//! Helpers that build models briefly.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use kvscatter_onnx::proto::{
 };
 use kvscatter_onnx::{Data, Model, Tensor};
 
-/// A file of the repository's testdata.
+/// Returns the path of a file in the repository's testdata.
 pub(crate) fn testdata(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
 }
 
-/// A declared value: `?` is an unknown dimension, a number a size, and a word a symbol.
+/// Declares a value. In `dims`, `?` is an unknown dimension, a number is a size, and a word is a symbol.
 pub(crate) fn value(name: &str, element: ElementType, dims: &[&str]) -> ValueInfoProto {
     let dim = |dim: &&str| Dimension {
         value: match dim.parse() {
@@ -41,7 +41,7 @@ pub(crate) fn value(name: &str, element: ElementType, dims: &[&str]) -> ValueInf
     }
 }
 
-/// A node of the default domain, called `n` and its output.
+/// Makes a node of the default domain whose name is `n` followed by its output.
 pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         name: Some(format!("n{output}")),
@@ -70,7 +70,7 @@ pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
     }
 }
 
-/// A body of `If`, `Loop` or `Scan`; its outputs are named only.
+/// Makes a body of `If`, `Loop` or `Scan`. Its outputs only have names.
 pub(crate) fn graph(name: &str, nodes: Vec<NodeProto>, outputs: &[&str]) -> AttributeProto {
     let output = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
     let body =
@@ -92,14 +92,14 @@ pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
     }
 }
 
-/// `TensorScatter` on axis 1.
+/// Makes a `TensorScatter` on axis 1.
 pub(crate) fn scatter(inputs: &[&str], output: &str) -> NodeProto {
     let mut scatter = node("TensorScatter", inputs, output);
     scatter.attribute = vec![int("axis", 1)];
     scatter
 }
 
-/// A model of opset 24.
+/// Makes a model of opset 24.
 pub(crate) fn model(
     inputs: Vec<ValueInfoProto>,
     nodes: Vec<NodeProto>,
@@ -131,7 +131,7 @@ pub(crate) fn int64(shape: &[usize], values: &[i64]) -> Tensor {
     bytes(ElementType::Int64, shape, &data)
 }
 
-/// The innermost cause of an error that must have happened.
+/// Asserts that the result is an error whose root cause matches a pattern.
 macro_rules! assert_refused {
     ($result:expr, $pattern:pat $(if $guard:expr)?) => {
         match $result {

@@ -1,4 +1,5 @@
-//! Tensor messages: every type in every field that stores values, and every message that is not a tensor.
+//! Tests tensor messages: every type in every field that stores values, and every message that is not a
+//! tensor.
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::{self, TensorProto};
 use kvscatter_onnx::{Data, Model, OnnxError, Tensor, TensorError, storage_len, tensor_proto};
@@ -22,8 +23,8 @@ fn refused(message: TensorProto) -> OnnxError {
     }
 }
 
-/// The onnx Python package stores every type both ways; both are read as the same tensor, and written back as the
-/// same message.
+/// The onnx Python package stores every type in both forms. Both are read as the same tensor and written back
+/// as the same message.
 #[test]
 fn all_24_types_as_the_onnx_package_writes_them() {
     let model = Model::load(&testdata("onnx-tensors/tensors.onnx")).unwrap();
@@ -77,7 +78,7 @@ fn scalars_and_empty_tensors() {
     let mut scalar = message(ElementType::UInt8, &[]);
     scalar.int32_data = vec![7];
     assert_eq!(tensor_proto::decode(scalar, None).unwrap().data(), &Data::Bytes(vec![7]));
-    // Nothing is stored for nothing, however large the other dimensions are.
+    // No values are stored if a dimension is 0, even if the other dimensions are large.
     let empty = message(ElementType::Float32, &[0, 1 << 40]);
     assert_eq!(tensor_proto::decode(empty, None).unwrap().data(), &Data::Bytes(vec![]));
 }
@@ -107,7 +108,8 @@ fn shapes_that_are_none() {
     }
 }
 
-/// A tiny message that claims an exabyte is refused for its length; nothing of that size is ever asked for.
+/// A tiny message that claims an exabyte is refused because of its length. No memory of that size is
+/// requested.
 #[test]
 fn data_shorter_or_longer_than_the_shape() {
     let huge = message(ElementType::Float32, &[1 << 58]);
@@ -232,7 +234,7 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
 }
 
 proptest! {
-    /// Any bit pattern of any type, signalling NaNs included, survives both forms and the wire.
+    /// Any bit pattern of any type, including signalling NaNs, is preserved by both forms and by encoding.
     #[test]
     fn round_trips(tensor in any_tensor()) {
         for message in [tensor_proto::encode("t", &tensor), tensor_proto::encode_typed("t", &tensor)] {

@@ -1,4 +1,4 @@
-//! ONNX test directories: found, read, written.
+//! Tests that ONNX test directories are found, read and written.
 
 use kvscatter::ElementType::Float32;
 use kvscatter_onnx::test_dir::{DataSet, TestCase, discover};
@@ -30,7 +30,8 @@ fn what_is_written_is_read() {
     let model = Model::load(&testdata("onnx-node/test_tensorscatter/model.onnx")).unwrap();
     let graph = model.graph().unwrap();
     let tensors = |first| vec![int64(&[1], &[first]), int64(&[1], &[first + 1]), int64(&[1], &[0])];
-    // Eleven data sets: numbers are compared as numbers. The last has no outputs: it must be refused.
+    // There are eleven data sets, because numbers are compared as numbers. The last has no outputs, so it
+    // must be refused.
     let mut data_sets: Vec<_> = (0..11).map(|first| (tensors(first), vec![int64(&[], &[first])])).collect();
     data_sets[10].1.clear();
     TestCase::write(&folder.path().join("deep/er"), &model, &data_sets).unwrap();
@@ -71,7 +72,7 @@ fn as_many_input_files_as_the_graph_has_inputs() {
         set().read_inputs(&model.graph().unwrap()),
         OnnxError::TestFileMissing { missing, .. } if missing == "input_2.pb"
     );
-    // Unless the graph has a default for it.
+    // The file may be missing if the graph has a default for the input.
     let default = tensor_proto::encode("write_indices", &tensor());
     model.proto_mut().graph.get_or_insert_default().initializer = vec![default];
     assert_eq!(set().read_inputs(&model.graph().unwrap()).unwrap().len(), 2);
@@ -106,7 +107,7 @@ fn symbolic_links_that_lead_back() {
     assert_eq!(names, [std::path::Path::new("case"), std::path::Path::new("link")]);
 }
 
-/// One bad entry does not hide the entries beside it, and no file outside of the folder is read.
+/// One bad entry does not hide the entries next to it, and no file outside the folder is read.
 #[cfg(unix)]
 #[test]
 fn entries_that_cannot_be_read_are_named() {
@@ -141,7 +142,7 @@ fn entries_that_cannot_be_read_are_named() {
         assert_eq!(matches!(unread.cause, OnnxError::Io(_)), is_io, "{unread:?}");
         assert_eq!(matches!(unread.cause, OnnxError::LinkLeadsOut), !is_io, "{unread:?}");
     }
-    // The folder that was named may be a link itself.
+    // The given folder may itself be a link.
     symlink("root", outer.path().join("link")).unwrap();
     assert_eq!(discover(&outer.path().join("link")).unwrap().cases.len(), 2);
 }

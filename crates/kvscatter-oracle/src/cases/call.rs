@@ -4,40 +4,40 @@ use crate::onnx::TensorScatter;
 use crate::tensorrt::KvCacheUpdate;
 use crate::{Outcome, Refusal, Tensor, size};
 
-/// An operator with all its attributes, and every input but the two tensors.
+/// An operator with all its attributes, and every input except the two tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// ONNX.
+    /// ONNX `TensorScatter`.
     TensorScatter {
-        /// Attributes and policies.
+        /// The attributes and policies.
         operator: TensorScatter,
-        /// First slot per sample.
+        /// The first slot of each sample.
         write_indices: Option<Vec<i64>>,
-        /// Ours.
+        /// The number of rows of each sample that are written. This is our extension.
         lengths: Option<Vec<i64>>,
     },
-    /// TensorRT.
+    /// TensorRT `KVCacheUpdate`.
     KvCacheUpdate {
-        /// Attributes and policy.
+        /// The attributes and the policy.
         operator: KvCacheUpdate,
-        /// First slot per sample.
+        /// The first slot of each sample.
         write_indices: Vec<i64>,
-        /// Cumulative, for a packed update.
+        /// The cumulative lengths of a packed update.
         update_lengths: Option<Vec<i32>>,
-        /// Ours.
+        /// The number of rows of each sample that are written. This is our extension.
         lengths: Option<Vec<i64>>,
     },
-    /// Ascend ATB.
+    /// Ascend ATB `KVCacheOperation`.
     KvCacheOperation {
         /// The policy.
         operator: KvCacheOperation,
-        /// The one layer.
+        /// The layer that is written.
         layer_id: Vec<i32>,
-        /// Tokens after the write, per sample.
+        /// The number of tokens of each sample after the write.
         token_offset: Vec<i32>,
-        /// Rows per sample.
+        /// The number of rows of each sample.
         seq_len: Vec<i32>,
-        /// Ours.
+        /// The number of rows of each sample that are written. This is our extension.
         lengths: Option<Vec<i64>>,
     },
 }
@@ -46,7 +46,7 @@ impl Call {
     /// Runs the oracle.
     ///
     /// # Errors
-    /// As the operator's own `run`.
+    /// Returns the errors of the operator's `run`.
     pub fn run<E: Clone>(&self, cache: Tensor<'_, E>, update: Tensor<'_, E>) -> Result<Outcome<E>, Refusal> {
         match self {
             Self::TensorScatter { operator, write_indices, lengths } => {
@@ -61,10 +61,10 @@ impl Call {
         }
     }
 
-    /// Runs the oracle in index space: the outcome has the origin of each element of the cache.
+    /// Runs the oracle in index space. The outcome contains the origin of each element of the cache.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub fn run_on_origins(
         &self,
         cache_shape: &[usize],
@@ -74,10 +74,11 @@ impl Call {
         self.run(Tensor::new(&cache, cache_shape), Tensor::new(&update, update_shape))
     }
 
-    /// The rules about element types, `[cache, update]`.
+    /// Checks the rules about element types, for `[cache, update]`.
     ///
     /// # Errors
-    /// [`Refusal::TypesDiffer`], then [`Refusal::UnsupportedType`].
+    /// Returns [`Refusal::TypesDiffer`] if the types differ. Otherwise returns [`Refusal::UnsupportedType`]
+    /// if the operator does not support the type.
     pub fn check_elements(&self, [cache, update]: [&Element; 2]) -> Result<(), Refusal> {
         if cache != update {
             return Err(Refusal::TypesDiffer { cache: cache.name, update: update.name });

@@ -1,8 +1,8 @@
-//! What the themes of all three operators make up.
+//! Drafts of cases, which the themes of all three operators make.
 
 use super::{Call, Element, Random};
 
-/// What a theme makes up; the rest of a [`Case`](super::Case) follows from it.
+/// The parts of a case that a theme chooses. The rest of a [`Case`](super::Case) follows from them.
 pub(super) struct Draft {
     pub(super) call: Call,
     pub(super) elements: [&'static Element; 2],
@@ -10,5 +10,5 @@ pub(super) struct Draft {
     pub(super) update_shape: Vec<usize>,
 }
 
-/// One adversarial idea: its name, and how to make a call up for a given element type.
+/// One adversarial idea: its name, and a function that makes a call for a given element type.
 pub(super) type Theme = (&'static str, fn(&mut Random, &'static Element) -> Draft);

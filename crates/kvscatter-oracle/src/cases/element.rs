@@ -3,7 +3,7 @@
 pub struct Element {
     /// The name inside ONNX's `tensor(…)`.
     pub name: &'static str,
-    /// Width in bits; `None` for strings.
+    /// The width in bits, or `None` for strings.
     pub bits: Option<usize>,
 }
 
@@ -39,20 +39,20 @@ impl Element {
         Self { name, bits: Some(bits) }
     }
 
-    /// All 24, in the order of the specification's type constraint.
+    /// Returns all 24 types, in the order of the specification's type constraint.
     #[must_use]
     pub fn all() -> &'static [Self] {
         const ALL: &[Element] = &Element::ALL;
         ALL
     }
 
-    /// The type with this ONNX name.
+    /// Returns the type with this ONNX name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::all().iter().find(|element| element.name == name)
     }
 
-    /// Those of the types that have these names.
+    /// Returns the types that have these names.
     pub(super) fn among(names: &[&str]) -> Vec<&'static Self> {
         Self::all().iter().filter(|element| names.contains(&element.name)).collect()
     }

@@ -2,28 +2,33 @@ use super::Call;
 use crate::onnx::TensorScatter;
 use crate::{NegativeIndex, OutOfRange};
 
-/// A `TensorScatter` in index space: run it at every width, with [`Call::run_on_origins`] for the answer.
+/// A `TensorScatter` in index space. Test it at every width. [`Call::run_on_origins`] returns the expected
+/// result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallCase {
     /// Always [`Call::TensorScatter`].
     pub call: Call,
-    /// Shape of the cache.
+    /// The shape of the cache.
     pub cache_shape: Vec<usize>,
-    /// Shape of the update.
+    /// The shape of the update.
     pub update_shape: Vec<usize>,
 }
 
 const MODES: [&str; 2] = ["linear", "circular"];
 
-/// Every `TensorScatter` of rank 2 to 4 with dimensions 0 to 3 (outside the axis the empty ones only up to rank 3):
-/// every axis, both modes, every start from -9 to 9 for up to two samples and one deviating start for three.
+/// Returns every `TensorScatter` of rank 2 to 4 with dimensions from 0 to 3.
+///
+/// - Outside the axis, rank 4 has no empty dimensions.
+/// - Every axis and both modes are used.
+/// - Up to two samples have every combination of starts from -9 to 9. Three samples have one such start, and
+///   the others are 0.
 pub fn exhaustive() -> impl Iterator<Item = SmallCase> {
     (2..=4).flat_map(shapes).flat_map(|(axis, cache_shape, update_shape)| {
         let starts = starts(cache_shape[0]);
         MODES.into_iter().flat_map(move |mode| {
             let (cache_shape, update_shape) = (cache_shape.clone(), update_shape.clone());
             starts.clone().into_iter().map(move |starts| {
-                // Both ways to write the axis, at no extra cost.
+                // Use both ways to write the axis without more cases.
                 let from_the_back = starts.iter().flatten().sum::<i64>() % 2 == 0;
                 let axis = if from_the_back { axis as i64 - cache_shape.len() as i64 } else { axis as i64 };
                 let operator = TensorScatter { axis, mode: mode.to_owned(), ..TensorScatter::default() };
@@ -37,8 +42,8 @@ pub fn exhaustive() -> impl Iterator<Item = SmallCase> {
     })
 }
 
-/// Our extensions on every cache `[batch <= 2, 2, capacity <= 3, 1]`: all lengths from -1 to one more than the rows,
-/// both policies of each kind, every start from -4 to 4.
+/// Returns calls with our extensions on every cache `[batch <= 2, 2, capacity <= 3, 1]`. They have all
+/// lengths from -1 to one more than the rows, both policies of each kind, and every start from -4 to 4.
 pub fn exhaustive_extensions() -> impl Iterator<Item = SmallCase> {
     let policies = [OutOfRange::Error, OutOfRange::SkipSample]
         .into_iter()
@@ -69,7 +74,7 @@ pub fn exhaustive_extensions() -> impl Iterator<Item = SmallCase> {
     })
 }
 
-/// All `(axis, cache shape, update shape)` of a rank, updates of one row too many included.
+/// Returns every `(axis, cache shape, update shape)` of a rank. They include updates with one row too many.
 fn shapes(rank: usize) -> impl Iterator<Item = (usize, Vec<usize>, Vec<usize>)> {
     let smallest = if rank < 4 { 0 } else { 1 };
     (1..rank).flat_map(move |axis| {
@@ -86,7 +91,7 @@ fn shapes(rank: usize) -> impl Iterator<Item = (usize, Vec<usize>, Vec<usize>)> 
     })
 }
 
-/// The starts of a batch: none, and those that [`exhaustive`] describes.
+/// Returns the lists of starts for a batch: no list, and the lists that [`exhaustive`] describes.
 fn starts(batch: usize) -> Vec<Option<Vec<i64>>> {
     let given = if batch <= 2 {
         tuples(batch, -9..=9)
@@ -103,7 +108,7 @@ fn starts(batch: usize) -> Vec<Option<Vec<i64>>> {
     given.into_iter().map(Some).chain([None]).collect()
 }
 
-/// All tuples of `count` values of the range.
+/// Returns all tuples of `count` values of the range.
 fn tuples(count: usize, range: std::ops::RangeInclusive<i64>) -> Vec<Vec<i64>> {
     (0..count).fold(vec![vec![]], |shorter, _| {
         let longer = |tuple: &Vec<i64>| {

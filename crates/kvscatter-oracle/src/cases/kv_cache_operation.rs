@@ -129,7 +129,7 @@ struct Write {
     past_shape: [usize; 4],
     token_offset: Vec<i32>,
     seq_len: Vec<i32>,
-    /// Heads of a 4-D update, whose samples have equally many rows.
+    /// The number of heads, for a 4-D update. All samples of such an update have the same number of rows.
     head_num: Option<usize>,
     lengths: Option<Vec<i64>>,
 }
@@ -177,7 +177,7 @@ impl Write {
                 seq_len: self.seq_len,
                 lengths: self.lengths,
             },
-            // Every type is used: one that the operator lacks is replaced by one that it has.
+            // The generator passes every type. A type that the operator lacks is replaced by one that it has.
             elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.past_shape.to_vec(),
             update_shape,

@@ -146,7 +146,7 @@ pub(super) const THEMES: &[Theme] = &[
 struct Write {
     operator: KvCacheUpdate,
     cache_shape: [usize; 4],
-    /// Rows of each sample of the update.
+    /// The number of rows of each sample of the update.
     rows: Vec<usize>,
     write_indices: Vec<i64>,
     lengths: Option<Vec<i64>>,
@@ -159,7 +159,7 @@ fn padded(r: &mut Random) -> Write {
     Write { operator: KvCacheUpdate::default(), cache_shape, rows, write_indices, lengths: None }
 }
 
-/// At least one sample has rows, the others may have none.
+/// Makes a packed call. At least one sample has rows, and the others may have none.
 fn packed(r: &mut Random) -> Write {
     let mut write = padded(r);
     write.operator.update_form = UpdateForm::Packed;
@@ -179,7 +179,7 @@ impl Write {
         self.draft_with_update_lengths(element, |_| ())
     }
 
-    /// `spoil` changes `updateLengths` of a packed update.
+    /// Makes a draft after `spoil` has changed `updateLengths`, if the update is packed.
     fn draft_with_update_lengths(
         self,
         element: &'static Element,
@@ -209,7 +209,7 @@ impl Write {
                 update_lengths,
                 lengths: self.lengths,
             },
-            // Every type is used: one that the operator lacks is replaced by one that it has.
+            // The generator passes every type. A type that the operator lacks is replaced by one that it has.
             elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.cache_shape.to_vec(),
             update_shape,

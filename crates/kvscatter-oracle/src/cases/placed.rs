@@ -1,20 +1,21 @@
 use super::{Case, Element, Origin, Values, View};
 use crate::{Outcome, Refusal};
 
-/// A [`Case`] somewhere in memory: the whole buffers of its two tensors, guards included, before and after.
+/// A [`Case`] somewhere in memory, as the whole buffers of its two tensors with their guards, before and
+/// after the call.
 ///
-/// Strings are stored as numbers of 8 bytes, which represent handles of a caller's strings.
+/// Strings are stored as 8-byte numbers, which stand for handles of a caller's strings.
 #[derive(Clone, Debug)]
 pub struct Placed {
     /// The view of the cache in its buffer.
     pub cache: View,
     /// The view of the update in its buffer.
     pub update: View,
-    /// How the elements of cache and update are stored.
+    /// The types in which the elements of the cache and of the update are stored.
     pub stored: [&'static Element; 2],
-    /// The cache's buffer before the call.
+    /// The buffer of the cache before the call.
     pub past: Values,
-    /// The update's buffer.
+    /// The buffer of the update.
     pub new: Values,
     /// The result of the call, or the reason why it changes nothing.
     pub expected: Result<After, Refusal>,
@@ -23,16 +24,16 @@ pub struct Placed {
 /// The buffers after a call that is not refused.
 #[derive(Clone, Debug)]
 pub struct After {
-    /// The cache's buffer after a write in place.
+    /// The buffer of the cache after a write in place.
     pub in_place: Values,
-    /// The present, dense, after a write in functional form.
+    /// The dense present after a write in functional form.
     pub present: Values,
-    /// Samples left out.
+    /// The number of samples left unchanged.
     pub skipped: usize,
 }
 
 impl Case {
-    /// The same call on tensors that lie like this, painted over whole buffers.
+    /// Returns the same call on tensors with these views. Whole buffers are painted.
     #[must_use]
     pub fn placed(&self, cache: View, update: View) -> Placed {
         let stored = self.elements.map(|element| match element.bits {

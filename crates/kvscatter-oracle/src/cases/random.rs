@@ -1,4 +1,4 @@
-/// SplitMix64: enough to make cases up, the same on every machine.
+/// The generator SplitMix64. It is good enough to make cases, and gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -12,22 +12,22 @@ impl Random {
         random
     }
 
-    /// A number in `0..bound`; `bound` is not 0.
+    /// Returns a number in `0..bound`, where `bound` is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn between(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
 
-    /// One of several.
+    /// Returns one of the options.
     pub fn pick<T: Clone>(&mut self, options: &[T]) -> T {
         options[self.below(options.len())].clone()
     }
 
-    /// `count` values.
+    /// Returns `count` values that `make` returns.
     pub fn many<T>(&mut self, count: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
         (0..count).map(|_| make(self)).collect()
     }

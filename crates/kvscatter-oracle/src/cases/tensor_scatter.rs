@@ -246,7 +246,8 @@ struct Write {
     lengths: Option<Vec<i64>>,
 }
 
-/// Any rank from 2 to 5, any axis, every dimension at least 1, every start legal.
+/// Makes a call with any rank from 2 to 5 and any axis. Every dimension is at least 1, and every start is
+/// valid.
 fn linear(r: &mut Random) -> Write {
     let rank = r.between(2, 5);
     let mut cache_shape = r.many(rank, |r| r.between(1, 4));
@@ -265,7 +266,7 @@ fn linear(r: &mut Random) -> Write {
     }
 }
 
-/// The same in a ring, with starts anywhere near it.
+/// Makes the same call for a ring, with starts inside, below and above it.
 fn circular(r: &mut Random) -> Write {
     let mut write = linear(r);
     write.operator.mode = "circular".to_owned();
@@ -298,7 +299,7 @@ impl Write {
         self
     }
 
-    /// Gives one sample one of these starts.
+    /// Replaces the start of one random sample with one of these starts.
     fn deviate(&mut self, r: &mut Random, starts: &[i64]) {
         let (sample, start) = (r.below(self.batch()), r.pick(starts));
         self.write_indices.iter_mut().for_each(|indices| indices[sample] = start);

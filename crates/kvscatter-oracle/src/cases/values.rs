@@ -1,26 +1,26 @@
 use super::Element;
 use crate::nibbles;
 
-/// Elements as they are stored.
+/// Elements in their storage format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Dense, little-endian; 4-bit elements as in [`nibbles`].
+    /// Dense little-endian bytes. 4-bit elements are packed as [`nibbles`] describes.
     Bytes(Vec<u8>),
-    /// One each.
+    /// One string per element.
     Strings(Vec<String>),
 }
 
-/// The element that a value comes from, by its offset in row-major order.
+/// The origin of a value: an element of the cache or of the update, by its offset in row-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was in the cache before.
+    /// An element that was in the cache before the call.
     Cache(usize),
-    /// It was written.
+    /// An element of the update, which was written.
     Update(usize),
 }
 
 impl Origin {
-    /// The update's element that was written here, if one was.
+    /// Returns the element of the update that was written here, if one was.
     #[must_use]
     pub fn written(self) -> Option<usize> {
         match self {
@@ -29,7 +29,7 @@ impl Origin {
         }
     }
 
-    /// Returns a cache and an update in index space: every element is its own origin.
+    /// Returns a cache and an update in index space, where every element is its origin.
     #[must_use]
     pub fn tensors(cache_len: usize, update_len: usize) -> (Vec<Self>, Vec<Self>) {
         ((0..cache_len).map(Self::Cache).collect(), (0..update_len).map(Self::Update).collect())
@@ -37,7 +37,8 @@ impl Origin {
 }
 
 impl Values {
-    /// `count` elements numbered from `first`, each as different from the others as its width allows.
+    /// Returns `count` elements numbered from `first`. Each differs from the others as much as its width
+    /// allows.
     #[must_use]
     pub fn painted(element: &Element, first: usize, count: usize) -> Self {
         let numbers = first..first + count;
@@ -45,7 +46,7 @@ impl Values {
             return Self::Strings(numbers.map(|n| "κ".repeat(n % 3) + &n.to_string()).collect());
         };
         if element.name == "bool" {
-            // No period that a stride of the tensor could match.
+            // The sequence has no period that a stride of the tensor could match.
             return Self::Bytes(numbers.map(|n| u8::from((n * n / 3 + n / 7) % 2 == 1)).collect());
         }
         if bits == 4 {
@@ -56,7 +57,7 @@ impl Values {
         Self::Bytes(numbers.flat_map(|n| (0..bits / 8).map(move |byte| paint(n, byte))).collect())
     }
 
-    /// The elements that `origins` names.
+    /// Returns the elements that `origins` lists.
     #[must_use]
     pub fn gathered(element: &Element, origins: &[Origin], cache: &Self, update: &Self) -> Self {
         match (cache, update) {
@@ -84,8 +85,8 @@ fn gather<E: Clone>(origins: &[Origin], cache: &[E], update: &[E]) -> Vec<E> {
     origins.iter().map(find).collect()
 }
 
-/// Returns a byte of element `n`, modulo the prime 251, so that no power-of-two distance repeats. Two bytes together
-/// distinguish the first 251² elements, and no two bytes of an element stay equal for long.
+/// Returns a byte of element `n`, modulo the prime 251, so that no power-of-two distance repeats. Two bytes
+/// together distinguish the first 251² elements, and no two bytes of an element stay equal for long.
 fn paint(n: usize, byte: usize) -> u8 {
     ((n + (byte + 1) * (n / 251) + 37 * byte) % 251) as u8
 }

@@ -1,27 +1,28 @@
 use super::Random;
 
-/// A tensor inside a buffer inside guards, all counted in elements.
+/// A tensor inside a buffer that lies between two guards. All numbers count elements.
 #[derive(Clone, Debug)]
 pub struct View {
     shape: Vec<usize>,
-    /// `None` for a dense tensor that takes the whole buffer.
+    /// The strides, or `None` for a dense tensor that takes the whole buffer.
     strides: Option<Vec<isize>>,
     offset: usize,
-    /// Elements of the buffer that the code under test is given.
+    /// The number of elements in the buffer that is given to the code under test.
     len: usize,
-    /// Elements before and after those, which that code must not touch.
+    /// The number of elements before and after the buffer. The code under test must not change them.
     guard: usize,
 }
 
 impl View {
-    /// Row-major.
+    /// Returns a view of a dense row-major tensor.
     #[must_use]
     pub fn dense(shape: &[usize], guard: usize) -> Self {
         let len = shape.iter().product();
         Self { shape: shape.to_vec(), strides: None, offset: 0, len, guard }
     }
 
-    /// Dimensions in any order, gaps between them, any of them backwards: no two positions meet.
+    /// Returns a view whose dimensions are in any order, with gaps between them. Any dimension may be
+    /// reversed. No two positions overlap.
     pub fn strided(shape: &[usize], guard: usize, random: &mut Random) -> Self {
         let mut order: Vec<_> = (0..shape.len()).collect();
         for i in (1..order.len()).rev() {
@@ -37,8 +38,8 @@ impl View {
         Self::of_strides(shape, strides, guard, random)
     }
 
-    /// As [`strided`](Self::strided), but positions may meet: for tensors that are only read, of one dimension at
-    /// least.
+    /// Returns a view as [`strided`](Self::strided) does, but positions may overlap. It is for tensors that
+    /// are only read and have at least one dimension.
     pub fn broadcast(shape: &[usize], guard: usize, random: &mut Random) -> Self {
         let mut view = Self::strided(shape, guard, random);
         let mut strides = view.strides.take().unwrap_or_default();
@@ -47,7 +48,7 @@ impl View {
         Self::of_strides(shape, strides, guard, random)
     }
 
-    /// These strides, in a buffer that is large enough for them.
+    /// Returns a view with these strides in a buffer that is large enough for them.
     pub fn of_strides(shape: &[usize], strides: Vec<isize>, guard: usize, random: &mut Random) -> Self {
         if shape.contains(&0) {
             return Self { shape: shape.to_vec(), strides: Some(strides), offset: 0, len: 0, guard };
@@ -61,31 +62,31 @@ impl View {
         Self { shape: shape.to_vec(), strides: Some(strides), offset, len, guard }
     }
 
-    /// Elements along each dimension.
+    /// Returns the number of elements along each dimension.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// `None` for a dense tensor that takes the whole buffer.
+    /// Returns the strides, or `None` for a dense tensor that takes the whole buffer.
     #[must_use]
     pub fn strides(&self) -> Option<&[isize]> {
         self.strides.as_deref()
     }
 
-    /// Where element `[0, 0, …]` lies in the buffer.
+    /// Returns the offset of element `[0, 0, …]` in the buffer.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Elements of buffer and guards.
+    /// Returns the number of elements in the buffer and its guards.
     #[must_use]
     pub fn total(&self) -> usize {
         self.len + 2 * self.guard
     }
 
-    /// The buffer inside its guards.
+    /// Returns the range of the buffer between its guards.
     #[must_use]
     pub fn buffer(&self) -> std::ops::Range<usize> {
         self.guard..self.guard + self.len

@@ -1,6 +1,6 @@
-"""Loads and unloads the plugin a thousand times each way; prints how much more the process holds afterwards.
+"""Loads and unloads the plugin a thousand times each way, and prints how much more memory the process uses.
 
-The custom operators come first: the runtimes that never unload a provider's library hold it from then on.
+The custom operators are tested first, because some runtimes never unload the library of a provider.
 """
 
 import ctypes
@@ -20,12 +20,12 @@ from onnx import TensorProto
 from support import models
 from support.sessions import LIBRARY, PROVIDER, plugin
 
-# Pools and tables of the runtime's fill up in the first blocks.
+# Pools and tables of the runtime fill up in the first blocks.
 WARM_UP, BLOCKS, BLOCK = 3, 5, 200
 
 
 class MallInfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2``: ten sizes."""
+    """glibc's ``struct mallinfo2``, which has ten sizes."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -65,7 +65,7 @@ def operators() -> None:
 
 
 def session() -> None:
-    """Register, a session of each kind with a run that fits and one that does not, and back."""
+    """Registers the provider, runs a session of each kind with valid and invalid input, and unregisters."""
     ort.register_execution_provider_library(PROVIDER, LIBRARY)
     for model in MODELS:
         made = plugin(model, operators=True)
@@ -99,7 +99,7 @@ for work in (operators, registration, session):
             work()
         states.append(held())
     told[work.__name__] = {name: states[-1][name] - states[0][name] for name in states[0]}
-    # Tables grow and shrink by leaps now and then; a leak grows in most blocks.
+    # Tables sometimes grow and shrink by leaps, but a leak grows in most blocks.
     growth = [after["heap"] - before["heap"] for before, after in itertools.pairwise(states)]
     told[work.__name__]["heap"] = statistics.median(growth) / BLOCK
     told[work.__name__]["loaded"] = is_loaded()

@@ -2,7 +2,7 @@
 
     peak_memory.py DOMAIN CONSUMERS
 
-With one consumer, the write, the cache may be written where it is; with two it must be copied.
+With one consumer, the write, the cache may be written in place. With two consumers it must be copied.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ nodes = [
     helper.make_node("Neg", ["past"], ["cache"]),
     helper.make_node("TensorScatter", ["cache", "update"], ["present"], domain=domain),
     helper.make_node("ReduceMax", ["present"], ["written"], keepdims=0),
-    # Waits for the write, then reads an element of the cache before it.
+    # This node waits for the write. Then the model reads an element of the cache before the write.
     helper.make_node("Cast", ["written"], ["zero"], to=TensorProto.INT64),
     helper.make_node("Constant", [], ["rank"], value_ints=[3]),
     helper.make_node("Expand", ["zero", "rank"], ["place"]),
@@ -32,7 +32,7 @@ nodes = [
 ]
 nodes = nodes[: 3 if consumers == 1 else None]
 outputs = [models.value("written", TensorProto.FLOAT), models.value("kept", TensorProto.FLOAT)][:consumers]
-# ONNX Runtime reuses memory only where it knows shapes to be equal, if only by the names of dimensions.
+# ONNX Runtime reuses memory only if it knows that shapes are equal. Equal names of dimensions are enough.
 inputs = [
     models.value("past", TensorProto.FLOAT, ["batch", "capacity", "width"]),
     models.value("update", TensorProto.FLOAT, ["batch", "rows", "width"]),

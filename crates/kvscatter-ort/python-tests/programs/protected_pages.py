@@ -1,4 +1,4 @@
-"""Writes one row of a cache whose other pages are read-only; a stray write ends the process with SIGSEGV.
+"""Writes one row of a cache whose other pages are read-only. A stray write ends the process with SIGSEGV.
 
 protected_pages.py in-place | functional
 """

@@ -1,1 +1,1 @@
-"""What the tests share: tensors in guarded memory, models, sessions, and the documents' rules in NumPy."""
+"""Code that tests share: tensors in guarded memory, models, sessions, and the documents' rules in NumPy."""

@@ -1,4 +1,4 @@
-"""A decoder with a static cache: two layers of Llama with random weights, as mobius exports it."""
+"""A decoder with a static cache, which has two layers of Llama with random weights, as mobius exports it."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ SLOTS, WIDTH, VOCABULARY = 64, 32, 256
 
 
 def with_mask() -> bytes:
-    """The model with an explicit mask: the Attention of ONNX Runtime 1.24 ignores nonpad_kv_seqlen."""
+    """Returns the model with an explicit mask, because Attention of 1.24 ignores nonpad_kv_seqlen."""
     model = onnx.load(MODEL)
     names = [value.name for value in model.graph.input]
     del model.graph.input[names.index("nonpad_kv_seqlen")]
@@ -29,7 +29,7 @@ def with_mask() -> bytes:
 
 
 def generate(session: ort.InferenceSession, lengths: list[int], steps: int, in_place: bool = True):
-    """Greedy tokens [batch, steps] and their logits, after random prompts of these lengths."""
+    """Returns greedy tokens [batch, steps] and their logits, after random prompts of these lengths."""
     batch = len(lengths)
     tokens = np.random.default_rng(24).integers(0, VOCABULARY, (batch, max(lengths)))
     inputs = [value.name for value in session.get_inputs()]

@@ -1,4 +1,4 @@
-"""The three documents' rules, one row at a time, on arrays with an entry for each element.
+"""The rules of the three documents, applied to one row at a time, on arrays with an entry for each element.
 
 Python's integers do not overflow, and the modulo is taken on the sequence coordinate alone.
 """
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def tensor_scatter(past, update, write_indices=None, lengths=None, axis=-2, mode="linear"):
-    """ONNX TensorScatter-24. ``lengths`` is kvscatter's: so many rows of each sample are real."""
+    """Implements ONNX TensorScatter-24. kvscatter's ``lengths`` counts the real rows of each sample."""
     present = past.copy()
     slots, rows = np.moveaxis(present, axis, 1), np.moveaxis(update, axis, 1)
     capacity, count = slots.shape[1], rows.shape[1]
@@ -20,7 +20,10 @@ def tensor_scatter(past, update, write_indices=None, lengths=None, axis=-2, mode
 
 
 def kv_cache_update(cache, update, write_indices, update_lengths=None):
-    """TensorRT KVCacheUpdate: cache [b, d, s_max, h]; update [b, d, s, h], or packed [tokens, d, h]."""
+    """Implements TensorRT KVCacheUpdate.
+
+    cache is [b, d, s_max, h]. update is [b, d, s, h], or packed [tokens, d, h].
+    """
     present = cache.copy()
     for sample, start in enumerate(map(int, write_indices)):
         if update_lengths is None:
@@ -33,7 +36,10 @@ def kv_cache_update(cache, update, write_indices, update_lengths=None):
 
 
 def kv_cache_operation(new_kv, layer_id, past, token_offset, seq_len):
-    """Ascend KVCacheOperation: past [layers, batch, maxSeqLen, hiddenSize]; tokenOffset: the length after."""
+    """Implements Ascend KVCacheOperation.
+
+    past is [layers, batch, maxSeqLen, hiddenSize]. tokenOffset is the length after the write.
+    """
     present = past.copy()
     tokens = iter(new_kv.reshape(-1, past.shape[3]))
     for sample, (end, length) in enumerate(zip(map(int, token_offset), map(int, seq_len), strict=True)):

@@ -1,4 +1,4 @@
-"""The element types of TensorScatter, by ONNX's number: how wide each is, and how NumPy can hold it."""
+"""The element types of TensorScatter by ONNX's number, with their widths and their NumPy types."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Element:
     bits: int
 
     def bytes(self, shape) -> int:
-        """What a dense tensor of this shape occupies; 4-bit elements lie two to a byte."""
+        """Returns the size of a dense tensor of this shape. Two 4-bit elements share a byte."""
         return (int(np.prod(shape, dtype=np.int64)) * self.bits + 7) // 8
 
     def __str__(self):
@@ -26,7 +26,7 @@ def _element(name: str, bits: int) -> Element:
     return Element(name.lower(), getattr(TensorProto, name), bits)
 
 
-# Those that ONNX Runtime's own kernel takes.
+# The types that ONNX Runtime's own kernel takes.
 BUILTIN = [
     _element(name, bits)
     for name, bits in [
@@ -35,7 +35,7 @@ BUILTIN = [
     ]
 ]  # fmt: skip
 
-# Those that only the plugin takes.
+# The types that only the plugin takes.
 PLUGIN_ONLY = [
     _element(name, bits)
     for name, bits in [
@@ -55,7 +55,7 @@ INT64 = BY_NAME["int64"]
 
 
 def unpack(data: np.ndarray, element: Element, shape) -> np.ndarray:
-    """Bytes as an array with one entry for each element, of an unsigned type that is wide enough."""
+    """Returns bytes as an array with one entry for each element, of an unsigned type that is wide enough."""
     if element.bits == 4:
         nibbles = np.stack([data & 0xF, data >> 4], axis=-1).reshape(-1)
         return nibbles[: int(np.prod(shape, dtype=np.int64))].reshape(shape)
@@ -63,7 +63,7 @@ def unpack(data: np.ndarray, element: Element, shape) -> np.ndarray:
 
 
 def pack(array: np.ndarray, element: Element) -> bytes:
-    """The reverse of :func:`unpack`: first element in the low nibble, the last pad nibble 0."""
+    """Reverses :func:`unpack`. The first element is in the low nibble, and the last pad nibble is 0."""
     flat = array.reshape(-1)
     if element.bits == 4:
         padded = np.append(flat, np.zeros(flat.size % 2, flat.dtype)).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Models of few nodes, with or without the shapes of their inputs."""
+"""Models of a few nodes, with or without the shapes of their inputs."""
 
 import onnx
 from onnx import TensorProto, ValueInfoProto, helper
@@ -7,17 +7,17 @@ DOMAIN = "com.kvscatter"
 
 
 def value(name: str, code: int, shape=None) -> ValueInfoProto:
-    """An input or output; without a shape, whatever comes is the kernel's to check."""
+    """Returns an input or output. If it has no shape, only the kernel checks the shape."""
     return helper.make_tensor_value_info(name, code, shape)
 
 
 def model(nodes, inputs, outputs) -> bytes:
-    """A serialized model of operator set 24, with our domain."""
+    """Returns a serialized model of operator set 24, which imports our domain."""
     made = helper.make_model(
         helper.make_graph(nodes, "graph", inputs, outputs),
         opset_imports=[helper.make_opsetid("", 24), helper.make_opsetid(DOMAIN, 1)],
     )
-    # The first one that knows all types; 1.24.4 reads no later one.
+    # This is the first version with all types, and 1.24.4 reads no later version.
     made.ir_version = 11
     return made.SerializeToString()
 
@@ -25,7 +25,7 @@ def model(nodes, inputs, outputs) -> bytes:
 def tensor_scatter(
     code: int, past=None, update=None, *, indices: bool = True, domain: str = "", **attributes
 ) -> bytes:
-    """``present_cache = TensorScatter(past_cache, update, write_indices)``."""
+    """Returns a model of ``present_cache = TensorScatter(past_cache, update, write_indices)``."""
     names = ["past_cache", "update", *["write_indices"][: int(indices)]]
     shapes = {"past_cache": past, "update": update}
     inputs = [value(n, TensorProto.INT64 if n == "write_indices" else code, shapes.get(n)) for n in names]
@@ -34,7 +34,7 @@ def tensor_scatter(
 
 
 def custom(op_type: str, inputs: dict, output: str, code: int, **attributes) -> bytes:
-    """One node of our domain; ``inputs`` maps names to element types, None leaves an optional input out."""
+    """Returns a model of one node of our domain. ``inputs`` maps names to types, or None if omitted."""
     names = ["" if kind is None else name for name, kind in inputs.items()]
     while names and not names[-1]:
         names.pop()
@@ -44,7 +44,7 @@ def custom(op_type: str, inputs: dict, output: str, code: int, **attributes) -> 
 
 
 def with_shapes(serialized: bytes, shapes: dict) -> bytes:
-    """The same model with shapes of inputs declared."""
+    """Returns the same model with declared shapes of inputs."""
     made = onnx.load_from_string(serialized)
     for place, declared in enumerate(made.graph.input):
         if declared.name in shapes:

@@ -12,16 +12,16 @@ PROVIDER = "KvscatterExecutionProvider"
 LIBRARY = os.environ["KVSCATTER_ORT_LIBRARY"]
 VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 
-# ONNX Runtime has a TensorScatter of its own from here on.
+# ONNX Runtime has a TensorScatter kernel from this version on.
 HAS_BUILTIN = VERSION >= (1, 25)
 
-# The types that this version of ONNX Runtime has tensors of.
+# NOT_CARRIED are the types that this version of ONNX Runtime has no tensors of.
 NOT_CARRIED = [] if VERSION >= (1, 31) else [BY_NAME["float8e8m0"]]
 CARRIED = [element for element in ALL if element not in NOT_CARRIED]
 
 
 def options(threads: int = 1, **entries: str) -> ort.SessionOptions:
-    """Options of a session that records which provider took which node."""
+    """Returns the options of a session that records which provider took which node."""
     made = ort.SessionOptions()
     made.intra_op_num_threads = threads
     made.log_severity_level = 4
@@ -39,7 +39,7 @@ def add_provider(made: ort.SessionOptions) -> None:
 
 
 def plugin(model, threads: int = 1, operators: bool = False) -> ort.InferenceSession:
-    """A session in which the plugin takes what it can."""
+    """Returns a session in which the plugin takes every node that it can."""
     made = options(threads)
     add_provider(made)
     if operators:
@@ -48,27 +48,27 @@ def plugin(model, threads: int = 1, operators: bool = False) -> ort.InferenceSes
 
 
 def builtin(model, threads: int = 1) -> ort.InferenceSession:
-    """A session with ONNX Runtime's own kernels alone."""
+    """Returns a session with ONNX Runtime's own kernels alone."""
     return ort.InferenceSession(
         model, options(threads), providers=["CPUExecutionProvider"], enable_fallback=0
     )
 
 
 def custom(model, threads: int = 1) -> ort.InferenceSession:
-    """A session with the custom operators and without the provider."""
+    """Returns a session with the custom operators and without the provider."""
     made = options(threads)
     made.register_custom_ops_library(LIBRARY)
     return ort.InferenceSession(model, made, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def unregister() -> None:
-    """Gives the library back. All of its sessions must be gone, also those that caught exceptions hold."""
+    """Unregisters the library. All its sessions must be gone, even those that exceptions keep alive."""
     gc.collect()
     ort.unregister_execution_provider_library(PROVIDER)
 
 
 def assignment(session: ort.InferenceSession) -> dict[str, list[str]]:
-    """The operators that each provider took."""
+    """Returns the operators that each provider took."""
     taken: dict[str, list[str]] = {}
     for subgraph in session.get_provider_graph_assignment_info():
         taken.setdefault(subgraph.ep_name, []).extend(node.op_type for node in subgraph.get_nodes())
@@ -76,7 +76,7 @@ def assignment(session: ort.InferenceSession) -> dict[str, list[str]]:
 
 
 def run(session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> None:
-    """One run over memory of ours; one tensor may be both input and output."""
+    """Runs a session once over memory of the test. One tensor may be both input and output."""
     binding = session.io_binding()
     for name, tensor in inputs.items():
         binding.bind_input(name, "cpu", 0, tensor.element.code, tensor.shape, tensor.address)

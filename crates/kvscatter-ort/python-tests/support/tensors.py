@@ -1,4 +1,4 @@
-"""Tensors in memory of our own, with guards on both sides, that any session can be bound to."""
+"""Tensors in memory of the test, with guards on both sides, that any session can be bound to."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ CANARY = 0xA5
 
 
 class Tensor:
-    """A dense tensor whose every byte, and 64 bytes on either side, can be compared."""
+    """A dense tensor whose bytes can be compared, and the 64 bytes on either side too."""
 
     def __init__(self, element: Element, shape, data: bytes):
         self.element, self.shape = element, tuple(shape)
         size = element.bytes(shape)
         assert len(data) == size, f"{len(data)} bytes for {element} {self.shape}"
-        # Aligned as ONNX Runtime's own allocations are.
+        # The alignment is that of ONNX Runtime's own allocations.
         whole = np.full(size + 3 * GUARD, CANARY, np.uint8)
         begin = GUARD + -whole.ctypes.data % GUARD
         self._memory = whole[begin - GUARD : begin + size + GUARD]
@@ -26,7 +26,7 @@ class Tensor:
 
     @classmethod
     def painted(cls, element: Element, shape, seed: int) -> "Tensor":
-        """Random bytes, the same for the same seed. In a bool every byte is 0 or 1; a pad nibble is 0."""
+        """Returns random bytes that depend on the seed. Bytes of a bool are 0 or 1, and pad nibbles are 0."""
         data = np.random.default_rng(seed).integers(0, 256, element.bytes(shape), np.uint8)
         if element.name == "bool":
             data &= 1
@@ -34,37 +34,37 @@ class Tensor:
 
     @classmethod
     def garbage(cls, element: Element, shape) -> "Tensor":
-        """Memory that is to be written whole."""
+        """Returns memory that is to be overwritten completely."""
         return cls(element, shape, bytes([0x5C]) * element.bytes(shape))
 
     @classmethod
     def of(cls, array) -> "Tensor":
-        """A copy of an int32 or int64 array, or of a list as int64."""
+        """Returns a copy of an int32 or int64 array, or of a list as int64."""
         array = np.asarray(array, None if isinstance(array, np.ndarray) else np.int64)
         element = {"int32": INT32, "int64": INT64}[array.dtype.name]
         return cls(element, array.shape, array.tobytes())
 
     def holding(self, values: np.ndarray, offset: int = 0) -> "Part":
-        """Writes an int32 or int64 array into its memory: a tensor that lies there."""
+        """Writes an int32 or int64 array into this tensor's memory, and returns a tensor at that place."""
         self.data[offset : offset + values.nbytes] = np.frombuffer(values.tobytes(), np.uint8)
         element = {"int32": INT32, "int64": INT64}[values.dtype.name]
         return Part(element, values.shape, self.address + offset)
 
     def copy(self) -> "Tensor":
-        """The same in memory of its own."""
+        """Returns a copy in separate memory."""
         return Tensor(self.element, self.shape, self.bytes())
 
     def bytes(self) -> bytes:
-        """The contents."""
+        """Returns the contents."""
         return self.data.tobytes()
 
     def array(self) -> np.ndarray:
-        """The elements, as unsigned integers."""
+        """Returns the elements as unsigned integers."""
         return unpack(self.data, self.element, self.shape)
 
     @property
     def address(self) -> int:
-        """Where the first byte lies."""
+        """Returns the address of the first byte."""
         return self.data.ctypes.data
 
     def check_guards(self):
@@ -75,7 +75,7 @@ class Tensor:
 
 @dataclass
 class Part:
-    """A tensor in the memory of another."""
+    """A tensor in the memory of another tensor."""
 
     element: Element
     shape: tuple[int, ...]
@@ -83,7 +83,7 @@ class Part:
 
 
 def same(got: Tensor, expected: bytes):
-    """Every byte and both guards."""
+    """Checks every byte and both guards."""
     got.check_guards()
     if got.bytes() != expected:
         wrong = np.flatnonzero(got.data != np.frombuffer(expected, np.uint8))

@@ -12,7 +12,8 @@ use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 use crate::write::PreparedWrites;
 
-/// `KVCacheOperation(new_kv, layer_id, past, token_offset, seq_len)`. It has no attributes; the output is `past`.
+/// The operator `KVCacheOperation(new_kv, layer_id, past, token_offset, seq_len)`. It has no attributes, and
+/// its output is `past`.
 pub(crate) struct KvCacheOperation {
     writes: PreparedWrites,
 }

@@ -13,8 +13,8 @@ use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 use crate::write::PreparedWrites;
 
-/// `KVCacheUpdate(cache, update, write_indices, update_lengths?)`, with the attributes `cache_mode` and
-/// `update_form`.
+/// The operator `KVCacheUpdate(cache, update, write_indices, update_lengths?)`, with the attributes
+/// `cache_mode` and `update_form`.
 pub(crate) struct KvCacheUpdate {
     form: AttentionIoForm,
     writes: PreparedWrites,
@@ -88,7 +88,7 @@ impl Operator for KvCacheUpdate {
     }
 }
 
-/// `writeIndices`, which come in two widths.
+/// `writeIndices`, which have one of two widths.
 enum Indices<'a> {
     I32(Cow<'a, [i32]>),
     I64(Cow<'a, [i64]>),

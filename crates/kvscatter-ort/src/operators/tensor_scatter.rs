@@ -1,4 +1,4 @@
-//! ONNX `TensorScatter`, of ONNX's own domain and, with `lengths`, of ours.
+//! ONNX `TensorScatter`. The operator of ONNX's domain has no `lengths`, and that of our domain has.
 
 use core::ffi::CStr;
 use std::borrow::Cow;
@@ -13,7 +13,8 @@ use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 use crate::write::PreparedWrites;
 
-/// `TensorScatter(past_cache, update, write_indices?, lengths?)`. The runtime's rules: a negative index is refused.
+/// The operator `TensorScatter(past_cache, update, write_indices?, lengths?)`. It follows the runtime's
+/// rules, so a negative index is refused.
 pub(crate) struct TensorScatter {
     operator: onnx::TensorScatter,
     writes: PreparedWrites,
@@ -69,10 +70,12 @@ fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, 
     tensor.map(InputTensor::list).transpose()
 }
 
-/// Returns the message that the runtime's own kernel has for an error, and the core's for others.
+/// Returns the runtime kernel's message for an error that it has a message for, and otherwise the core's
+/// message.
 ///
-/// The execution provider takes nodes that the runtime's kernel would take otherwise. Programs that compare or search
-/// messages work with both, since these are the same. `python-tests/test_errors.py` compares them with the runtime's.
+/// The execution provider takes nodes that the runtime's kernel would take otherwise. The messages are the
+/// same so that programs that compare or search messages work with both. `python-tests/test_errors.py`
+/// compares them with the runtime's messages.
 fn runtime_message(error: Error) -> String {
     use Argument::WriteIndices;
     match error {
@@ -113,7 +116,7 @@ mod tests {
 
     use super::runtime_message;
 
-    /// The texts are those of onnxruntime 1.25 to 1.31.
+    /// The messages are those of onnxruntime 1.25 to 1.31.
     #[test]
     fn refusals_read_as_the_runtimes_own() {
         let operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);

@@ -1,4 +1,4 @@
-"""Writes new keys and values into a KV cache: in place, exactly as ONNX, TensorRT and Ascend define it."""
+"""Writes new keys and values into a KV cache in place, exactly as ONNX, TensorRT and Ascend define it."""
 
 from kvscatter import cuda, errors, positions
 from kvscatter._native import (

@@ -1,4 +1,4 @@
-"""Arrays as the parts of this package that are written in Python take them."""
+"""Converts arguments to arrays for the modules that are written in Python."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Array = npt.NDArray[Any]
 
 
 def as_array(argument: str, value: object) -> Array:
-    """What ``numpy.asarray`` makes of it, but that a mask is not dropped.
+    """Converts a value as ``numpy.asarray`` does, but refuses a masked array instead of dropping its mask.
 
-    Raises ``ArrayError`` of kind ``tensor``, as the compiled module does.
+    Raises ``ArrayError`` of kind ``tensor``, like the compiled module.
     """
     if isinstance(value, np.ma.MaskedArray):
         message = f"{argument} is a masked array, whose mask a write does not see: give its data"

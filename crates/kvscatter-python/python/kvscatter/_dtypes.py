@@ -1,4 +1,4 @@
-"""NumPy's dtypes by name, those of ml_dtypes included."""
+"""NumPy's dtypes by name, including those of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ ONNX_NAMES: Final = {
     "uint64": "uint64",
     "uint8": "uint8",
 }
-"""What NumPy calls the 24 element types, and what ONNX calls them inside ``tensor(...)``."""
+"""The NumPy name of each of the 24 element types, and the name that ONNX uses inside ``tensor(...)``."""
 
 FOUR_BITS: Final = frozenset({"float4_e2m1fn", "int4", "uint4"})
-"""The types of which ml_dtypes stores one value per byte, in its low nibble, and ONNX two."""
+"""The types that ml_dtypes stores with one value per byte, in the low nibble, and ONNX with two."""
 
 _OF_ML_DTYPES: Final = frozenset({"bfloat16", "float4_e2m1fn", "int4", "uint4"})
 
 
 @cache
 def dtype_named(name: str) -> np.dtype[Any] | None:
-    """The dtype of this NumPy name; None if it is one of ml_dtypes' and ml_dtypes is missing or older than it."""
+    """Returns the dtype with this NumPy name, or None if ml_dtypes is missing or does not have it yet."""
     if name not in _OF_ML_DTYPES and not name.startswith("float8"):
         return np.dtype(name)
     try:
@@ -58,12 +58,14 @@ def dtype_named(name: str) -> np.dtype[Any] | None:
 
 
 def unpacked(packed: Bytes, count: int) -> Bytes:
-    """``count`` 4-bit values, one per byte, of bytes that hold two each, the first in the low nibble."""
+    """Unpacks ``count`` 4-bit values to one per byte. Each packed byte contains two, the first in the low
+    nibble."""
     return np.stack([packed & np.uint8(0xF), packed >> np.uint8(4)], axis=1).reshape(-1)[:count].copy()
 
 
 def packed(values: Bytes) -> Bytes:
-    """4-bit values two to a byte, the first in the low nibble; the last nibble of an odd number is 0."""
+    """Packs two 4-bit values into a byte, the first in the low nibble. If the count is odd, the last nibble
+    is 0."""
     even = np.zeros(values.size + values.size % 2, np.uint8)
     even[: values.size] = values & 0xF
     both: Bytes = even[0::2] | (even[1::2] << np.uint8(4))

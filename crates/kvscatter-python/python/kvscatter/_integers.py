@@ -1,4 +1,4 @@
-"""Integer arguments of the modules that are written in Python."""
+"""Checks integer arguments of the modules that are written in Python."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["within"]
 
 
 def within(argument: str, value: object, least: int, most: int) -> int:
-    """``value`` as an integer from ``least`` to ``most``.
+    """Returns ``value`` as an integer from ``least`` to ``most``.
 
-    Raises what the compiled module raises: ``ElementTypeError`` for another type, booleans included, and
-    ``OptionError`` with the limits for another integer.
+    Raises the same errors as the compiled module: ``ElementTypeError`` for another type, including booleans,
+    and ``OptionError`` with the limits for an integer out of range.
     """
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value  # compilers trace this line

@@ -1,4 +1,4 @@
-"""The compiled half of the package. Each function's docstring at run time describes it."""
+"""The compiled part of the package. At run time, each function has a docstring that describes it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -347,7 +347,7 @@ class CudaStatus:
     def array(self) -> Any: ...
     def clear(self, stream: CudaStream | None = None) -> None: ...
 
-# What follows is for this package's own modules.
+# The rest is for the modules of this package only.
 
 _Numbers: TypeAlias = Integer | Indices
 _Positions64: TypeAlias = int | NDArray[np.int64]
@@ -366,7 +366,7 @@ class _Positions(Protocol):
 
 positions: _Positions
 
-# Names of the element types, the cache's shape, the update's.
+# The names of the element types, the cache's shape and the update's shape.
 _Tensors: TypeAlias = tuple[Sequence[str], Sequence[int], Sequence[int]]
 # The rule, the message and the fields.
 _Broken: TypeAlias = tuple[str, str, dict[str, int]]

@@ -1,4 +1,4 @@
-"""Pictures in a notebook."""
+"""Shows pictures in a notebook."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ __all__ = ["image"]
 
 
 def image(svg: str, alt: str) -> str:
-    """HTML that shows an SVG document. As an image it shares no names or styles with the page, which has styles and may
-    have many pictures.
+    """Returns HTML that shows an SVG document as an image.
+
+    An image shares no names and no styles with the page, which has its own styles and may have many
+    pictures.
     """
     source = base64.b64encode(svg.encode()).decode("ascii")
     return (

@@ -1,4 +1,4 @@
-"""What a plan is made of, and how it shows in a notebook."""
+"""The parts of a plan, and the HTML that shows a plan in a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Block", "Loop", "Segment"]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A strided loop: how often, and how far destination and source move each time, in elements."""
+    """A strided loop: its number of iterations, and the steps of destination and source, in elements."""
 
     count: int
     dst_stride: int
@@ -22,12 +22,14 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One strided copy: a contiguous run of ``len`` elements inside at most three loops, outermost first.
+    """One strided copy: a contiguous run of ``len`` elements inside at most three loops, the outermost loop
+    first.
 
-    Offsets are those of the first element, counted in elements from the lowest address of an array. With two loops, the
-    run at loop indices ``i`` and ``j`` begins in the destination at
-    ``dst_offset + i * loops[0].dst_stride + j * loops[1].dst_stride``, and in the source at the same sum over
-    ``src_offset`` and ``src_stride``. The blocks of a plan share no destination, so they may be copied in any order.
+    Offsets are those of the first element. They are counted in elements from the lowest address of an array.
+    With two loops, the run at loop indices ``i`` and ``j`` begins in the destination at ``dst_offset + i *
+    loops[0].dst_stride + j * loops[1].dst_stride``. In the source it begins at the same sum over
+    ``src_offset`` and ``src_stride``. The blocks of a plan share no destination element, so they may be
+    copied in any order.
     """
 
     len: int
@@ -37,7 +39,7 @@ class Block:
 
     @property
     def elements(self) -> int:
-        """Elements that it moves."""
+        """The number of elements that the block moves."""
         return self.len * math.prod(loop.count for loop in self.loops)
 
 
@@ -45,7 +47,8 @@ class Block:
 class Segment:
     """A run of slots of one sample that receives consecutive rows of its update.
 
-    A sample has one, or two where a ring wraps: the second then begins at slot 0.
+    A sample has one segment. It has two if its rows wrap around a circular cache, and the second then begins
+    at slot 0.
     """
 
     sample: int
@@ -53,13 +56,13 @@ class Segment:
     slot: int
     """The first slot written."""
     row: int
-    """The row of the sample's update that goes there."""
+    """The row of the sample's update that is written to ``slot``."""
     rows: int
-    """How many rows."""
+    """The number of rows."""
 
 
 def figure(svg: str, caption: str) -> str:
-    """A picture with a caption."""
+    """Returns HTML that shows a picture with a caption."""
     return (
         f'<figure style="margin: 0 0 1em">{image(svg, caption)}'
         f'<figcaption style="margin-top: 0.3em">{html.escape(caption)}</figcaption></figure>'

@@ -1,4 +1,4 @@
-"""What a session tells."""
+"""The data that a session returns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["CacheMemory", "Generated", "MemoryReport"]
 
 @dataclass(frozen=True, slots=True)
 class CacheMemory:
-    """What a cache takes."""
+    """The memory of one cache."""
 
     past: str
-    """The model's input."""
+    """The name of the model's input."""
     dtype: str
-    """Its type, by its NumPy name."""
+    """The element type, by its NumPy name."""
     shape: tuple[int, ...]
     layer: int
     bytes: int
@@ -22,35 +22,37 @@ class CacheMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """What a session's caches take, in bytes."""
+    """The memory of a session's caches, in bytes."""
 
     caches: tuple[CacheMemory, ...]
-    """Every cache, in the order of the model's inputs."""
+    """All caches, in the order of the model's inputs."""
     layers: tuple[int, ...]
-    """The caches of each layer together."""
+    """The bytes of each layer's caches."""
     per_token: int
-    """One token of one sample, in all caches."""
+    """The bytes of one token of one sample, in all caches."""
     total: int
-    """All caches."""
+    """The bytes of all caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What was generated, and at what cost."""
+    """The generated tokens, and the cost of generating them."""
 
     samples: list[list[int]]
     """The tokens after each prompt, in the order of the prompts."""
     prompt_tokens: int
-    """Tokens of all prompts."""
+    """The number of tokens in all prompts."""
     prefill_seconds: float
-    """The time of the prompts."""
+    """The time spent on the prompts."""
     steps: int
-    """Steps after the prompts."""
+    """The number of steps after the prompts."""
     decoded: int
-    """Tokens that these steps gave, of all samples."""
+    """The number of tokens that these steps generated, for all samples together."""
     decode_seconds: float
-    """Their time, choosing tokens included."""
+    """The time of these steps, including the choice of tokens."""
     written_per_step: int
-    """Bytes that the last step wrote into the caches; of caches that grow, all of them."""
+    """The bytes that the last step wrote into the caches. If the caches grow, this counts all of their
+    bytes."""
     copied: int
-    """Bytes of static caches that ONNX Runtime copied, in all steps, instead of writing them in place."""
+    """The bytes of static caches that ONNX Runtime copied, in all steps, instead of writing them in
+    place."""

@@ -1,4 +1,4 @@
-"""What a status on a device holds."""
+"""The contents of a status on a device."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ __all__ = ["StatusWords"]
 
 
 class StatusWords(NamedTuple):
-    """Bad indices that launches have found since the status was cleared; zeros if there are none.
+    """The bad indices that launches have counted since the status was cleared. All words are zero if there
+    are none.
 
-    ``Status.check(words)`` raises for them what they mean.
+    ``Status.check(words)`` raises the error that these words describe.
     """
 
     bad_samples: int
-    """Samples with a bad index, each counted once per launch."""
+    """The number of samples with a bad index. A sample counts once per launch."""
     first_sample: int
-    """The first of them, with bit 31 for its length instead of its position, bits 31 and 30 for its rows in a packed
-    update, and all bits for the layer."""
+    """The first of these samples, with flags in its high bits. Bit 31 means that its length is bad and not
+    its position. Bits 31 and 30 mean that its rows in a packed update are bad. All bits mean that the layer
+    is bad."""
     first_value: int
-    """What was bad."""
+    """The bad value."""
 
 
 StatusWords.__module__ = "kvscatter.cuda"

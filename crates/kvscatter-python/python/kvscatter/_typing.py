@@ -30,7 +30,7 @@ class SupportsDLPack(Protocol):
     """An array of any library: NumPy, PyTorch, JAX, CuPy and others."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        """A capsule that holds the array."""
+        """Returns a capsule that contains the array."""
 
 
 class SupportsCudaArrayInterface(Protocol):
@@ -38,15 +38,15 @@ class SupportsCudaArrayInterface(Protocol):
 
     @property
     def __cuda_array_interface__(self) -> Any:
-        """A dict, as Numba's documentation defines it."""
+        """The dict that Numba's documentation defines."""
         ...
 
 
 class SupportsCudaStream(Protocol):
-    """A stream of a library that follows CUDA's protocol for Python, as PyTorch's and CuPy's do."""
+    """A stream of a library that follows CUDA's protocol for Python, such as PyTorch or CuPy."""
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """The protocol's version, and the stream's address."""
+        """Returns the protocol's version and the stream's address."""
         ...
 
 
@@ -69,7 +69,7 @@ class CupyStream(Protocol):
 
 
 class TorchDType(Protocol):
-    """A ``torch.dtype``, which PyTorch need not be there for."""
+    """A ``torch.dtype``, without importing PyTorch."""
 
     @property
     def is_floating_point(self) -> bool:
@@ -78,7 +78,7 @@ class TorchDType(Protocol):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The number of bytes of an element."""
         ...
 
 
@@ -93,7 +93,7 @@ CudaStream: TypeAlias = int | SupportsCudaStream | TorchStream | CupyStream
 Integer: TypeAlias = int | np.integer[Any]
 
 Indices: TypeAlias = SupportsDLPack | Sequence[SupportsIndex]
-"""An integer array of one dimension, or numbers."""
+"""An integer array of one dimension, or a sequence of integers."""
 
 Shape: TypeAlias = tuple[int, ...] | list[int]
 

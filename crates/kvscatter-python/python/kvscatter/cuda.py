@@ -1,9 +1,10 @@
-"""The cache write on CUDA devices: arrays of PyTorch, CuPy, JAX or any other library, on the stream that is current.
+"""Writes caches on CUDA devices: arrays of PyTorch, CuPy, JAX or any other library, on the current stream.
 
-A write is prepared once, with every array that it will use, and launched every step or captured in a CUDA graph. What
-the arrays hold may change between launches, positions included; where they lie may not. A launch waits for nothing and
-allocates nothing. Positions that do not fit are never written: they are counted on the device, and ``status.check()``
-raises for them what the CPU raises. Importing this needs neither a driver nor a device.
+A write is prepared once, with every array that it will use. It is then launched in every step, or captured
+in a CUDA graph. The contents of the arrays may change between launches, including the positions, but their
+addresses may not. A launch does not wait and does not allocate memory. Positions that do not fit are never
+written. The device counts them, and ``status.check()`` raises the same errors as the CPU functions.
+Importing this module needs neither a driver nor a device.
 
 >>> from kvscatter import cuda
 >>> cuda.prepare([])

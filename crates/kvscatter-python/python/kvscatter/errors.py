@@ -1,6 +1,7 @@
-"""Why a call was refused, in fields instead of prose.
+"""The errors of this package, with the details in fields.
 
-After an error no array has changed. Match on the class, or on ``kind`` and the fields; the message is for people.
+After an error no array has changed. Match on the class, or on ``kind`` and the fields. The message is for
+people.
 
 >>> from kvscatter import errors
 >>> from kvscatter.positions import start_from_length_after
@@ -29,88 +30,89 @@ __all__ = [
 
 
 class Error(Exception):
-    """What every error of this package is.
+    """The base class of every error of this package.
 
-    ``kind`` names the rule that was broken. Each kind has its own fields, which are attributes. Every error has every
-    attribute: those that its kind does not use are None. Sizes and positions are counted in elements, rows or samples,
-    as the message states. Errors can be pickled and copied, and a program can raise its own, such as
-    ``ShapeError("the mask has 3 rows")``.
+    ``kind`` names the rule that was broken. Each kind has its own fields, which are attributes. Every error
+    has every attribute, and an attribute that its kind does not use is None. Sizes and positions are counted
+    in elements, rows or samples, as the message states. Errors can be pickled and copied. A program can
+    raise its own, such as ``ShapeError("the mask has 3 rows")``.
     """
 
     kind: str = "unspecified"
-    """The rule that was broken, such as ``"start_out_of_range"``; ``"unspecified"`` if the code that raised it named
-    none."""
+    """The rule that was broken, such as ``"start_out_of_range"``, or ``"unspecified"`` if the code that
+    raised the error did not set it."""
     argument: str | None = None
-    """The argument that broke it, as its specification spells it; None if it is not about a single one."""
+    """The argument that broke the rule, as its specification spells it. None if the error is not about a
+    single argument."""
 
     index: int | None = None
     """The sample, or the index in a list."""
     value: int | None = None
-    """What was given there."""
+    """The value that was given for it."""
     rows: int | None = None
-    """Rows that were to be written."""
+    """The number of rows to write."""
     capacity: int | None = None
-    """Rows that the cache has."""
+    """The number of rows that the cache has."""
     min: int | None = None
-    """The smallest that ``value``, ``rank`` or ``offset`` may be."""
+    """The smallest allowed ``value``, ``rank`` or ``offset``."""
     max: int | None = None
-    """The most that ``value`` may be."""
+    """The largest allowed ``value``."""
     got: int | None = None
     """A size or a count that was given."""
     expected: int | tuple[int, ...] | None = None
-    """What ``got`` must be, or the ranks that an array may have."""
+    """The required ``got``, or the ranks that an array may have."""
     dimension: int | None = None
     """The index of a dimension in the shape."""
     rank: int | None = None
-    """Dimensions of an array."""
+    """The number of dimensions of an array."""
     axis: int | None = None
     """The axis that was given."""
     element: str | None = None
     """The element type of ``argument``, by its NumPy name."""
     cache: int | str | None = None
-    """What the cache has where ``argument`` has something else: a rank, a batch or an element type."""
+    """The cache's rank, batch or element type, if that of ``argument`` differs."""
     pair: int | None = None
-    """The index of a pair in a call over many."""
+    """The index of a pair in a call with several pairs."""
     update: int | str | None = None
-    """What the update has where the cache has something else: a rank, a batch or an element type."""
+    """The update's rank, batch or element type, if that of the cache differs."""
     heads: int | None = None
     head_size: int | None = None
     hidden: int | None = None
-    """What ``heads`` times ``head_size`` must be."""
+    """The required product of ``heads`` and ``head_size``."""
     layers: int | None = None
-    """Layers that the cache has."""
+    """The number of layers of the cache."""
     tokens: int | None = None
-    """Tokens that the update has."""
+    """The number of tokens of the update."""
     previous: int | None = None
     """The value before ``value`` in a list that must not decrease."""
     loops: int | None = None
-    """Strided loops that a copy would take; three are possible."""
+    """The number of strided loops that a copy would need. At most three are supported."""
     strides: int | None = None
-    """How many strides were given."""
+    """The number of strides that were given."""
     itemsize: int | None = None
-    """Bytes of an element."""
+    """The number of bytes of an element."""
     offset: int | None = None
     needed: int | None = None
-    """Bytes that a buffer must have, or that caches take."""
+    """The number of bytes that a buffer must have, or that caches need."""
     limit: int | None = None
-    """The most bytes that they may take."""
+    """The largest allowed value of ``needed``."""
     address: int | None = None
-    """Where a buffer begins."""
+    """The address where a buffer begins."""
     len: int | None = None
-    """Bytes of a buffer."""
+    """The number of bytes of a buffer."""
     with_: str | None = None
     """The argument that ``argument`` shares memory with."""
     with_pair: int | None = None
-    """The index of the pair that ``with_`` is of."""
+    """The index of the pair that contains ``with_``."""
     dtype: str | None = None
     """The dtype that was given, as its library names it."""
     device: str | None = None
-    """Where an array lies, such as ``"cuda:0"``."""
+    """The device of an array, such as ``"cuda:0"``."""
     code: int | None = None
-    """What the CUDA driver has returned."""
+    """The code that the CUDA driver returned."""
     what: str | None = None
-    """What a prepared write was made for and has not been given: dtype, shape or strides; or what there is more of than
-    a device counts."""
+    """The dtype, shape or strides that a prepared write expects and did not get. In other kinds, the
+    quantity that exceeds the counters of a device."""
 
     def __init__(
         self,
@@ -127,8 +129,8 @@ class Error(Exception):
 
     @property
     def fields(self) -> dict[str, int | str | tuple[int, ...]]:
-        """The fields of this kind, by name."""
-        # What begins with an underscore is Python's: `__notes__`.
+        """Returns the fields of this kind, by name."""
+        # Python's own attributes, such as `__notes__`, begin with an underscore.
         own = {"kind", "argument"}
         return {name: value for name, value in vars(self).items() if name not in own and name[0] != "_"}
 
@@ -142,48 +144,50 @@ class Error(Exception):
 
 
 class ShapeError(Error, ValueError):
-    """Ranks and dimensions that do not go together."""
+    """Ranks or dimensions do not match."""
 
     got: Any = None
-    """A dimension; or, of a whole array, dtype, shape or strides as text."""
+    """A dimension, or the dtype, shape or strides of a whole array as text."""
     expected: Any = None
-    """What it must be."""
+    """The required value."""
 
 
 class OptionError(Error, ValueError):
-    """An option that does not exist or does not apply: an axis, a mode, a policy."""
+    """An option, such as an axis, a mode or a policy, does not exist or does not apply."""
 
     value: Any = None
     """The option as it was given."""
 
 
 class ElementTypeError(Error, TypeError):
-    """An element type that the operator does not take, or two that must be one."""
+    """The operator does not accept an element type, or two types differ that must be the same."""
 
 
 class PositionError(Error, IndexError):
-    """Positions, lengths or layers that do not fit, and lists of them with too few or too many values."""
+    """Positions, lengths or layers do not fit, or a list of them has too few or too many values."""
 
 
 class ArrayError(Error, ValueError):
-    """Memory that cannot be read or written: strides, overlap, read-only arrays."""
+    """Memory cannot be read or written because of its strides, because it overlaps, or because it is
+    read-only."""
 
 
 class DeviceError(ArrayError):
-    """An array on another device than the call is for."""
+    """An array is on a device that the call does not support."""
 
 
 class CudaError(Error, RuntimeError):
-    """The CUDA driver: there is none, it refuses, or no device has been chosen on this thread."""
+    """The CUDA driver is missing or returned an error, or this thread has no current device."""
 
     got: int | None = None
-    """The device's compute capability, times ten, where it is too low."""
+    """The device's compute capability times ten, if it is too low."""
 
 
 class SessionError(Error, RuntimeError):
-    """A decoder that cannot be run, or nothing to run it with: the model, ONNX Runtime, a session that is closed."""
+    """A decoder cannot run, because of the model, because of ONNX Runtime, or because the session is
+    closed."""
 
 
 def _again(of: type[Error], args: tuple[object, ...]) -> Error:
-    """An error without its fields, which pickle and copy put back."""
+    """Returns an error without its fields, which pickle and copy then set again."""
     return of.__new__(of, *args)

@@ -1,8 +1,8 @@
-"""An ONNX backend for models of ``TensorScatter`` and the plumbing around it.
+"""An ONNX backend for models with ``TensorScatter`` and a few operators around it.
 
-The interface is ``onnx.backend.base``'s. ``TensorScatter``, ``Identity``, ``Constant`` and ``Add`` on integers are
-evaluated, on the CPU. Models are taken to come from strangers: they end in a value or an error, within the memory and
-the limits of the evaluator. Arrays that are given are never changed.
+The interface is that of ``onnx.backend.base``. The backend evaluates ``TensorScatter``, ``Identity``,
+``Constant`` and integer ``Add`` on the CPU. Models may be untrusted. Each one ends in a value or an error,
+within the memory and the limits of the evaluator. Input arrays are never changed.
 
 >>> import numpy as np
 >>> import onnx
@@ -50,11 +50,12 @@ Inputs = Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 
 
 class ModelError(Error, ValueError):
-    """A model that is broken or cannot be evaluated, or inputs that are not what it declares.
+    """A model is broken or cannot be evaluated, or the inputs do not match its declarations.
 
-    ``kind`` names which of these it is. Where it is about a part of the model, ``node``, ``node_name`` and
-    ``op_type``, or ``tensor``, or ``file``, or ``value_name`` say which. What breaks a rule of ``TensorScatter`` itself
-    is another error of this package, such as ``PositionError``, whose cause is a ``ModelError`` that names the node.
+    ``kind`` names the case. If the error is about a part of the model, these attributes identify the part:
+    ``node``, ``node_name`` and ``op_type``, or ``tensor``, or ``file``, or ``value_name``. If a call breaks
+    a rule of ``TensorScatter`` itself, the error is another one of this package, such as ``PositionError``.
+    Its cause is then a ``ModelError`` that names the node.
     """
 
     node: int | None = None
@@ -62,15 +63,15 @@ class ModelError(Error, ValueError):
     node_name: str | None = None
     op_type: str | None = None
     tensor: str | None = None
-    """The initializer's or the constant's name."""
+    """The name of the initializer or the constant."""
     file: str | None = None
-    """The file of the model, or of its external data."""
+    """The file of the model, or the file of its external data."""
     value_name: str | None = None
-    """The input, or the value in the graph."""
+    """The name of the input, or of the value in the graph."""
 
 
 class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ignore]
-    """A model that is ready to run: checked, and its constants read."""
+    """A model that is ready to run, because it was checked and its constants were read."""
 
     def __init__(self, model: _native.OnnxModel) -> None:
         self._model = model
@@ -78,16 +79,21 @@ class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ign
         self._outputs: Any = onnx.backend.base.namedtupledict("Outputs", model.outputs())
 
     def run(self, inputs: Inputs, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs, in the graph's order; also by their names.
+        """Runs the model and returns the outputs, in the graph's order and by name.
 
-        ``inputs`` are arrays by name, or in the order of the graph's inputs: all of them, or those without an
-        initializer. Strings are arrays of ``str`` (or ``bytes``); what is not UTF-8 comes back with surrogates, as
-        Python reads file names. 4-bit types have one value per byte, as in ml_dtypes.
+        ``inputs`` are arrays by name, or in the order of the graph's inputs. In the second case, pass either
+        all inputs or those without an initializer. Strings are arrays of ``str`` or ``bytes``. Output
+        strings that are not UTF-8 contain surrogates, like the file names that Python reads. The 4-bit types
+        have one value per byte, as in ml_dtypes.
 
-        Raises ``ModelError`` for missing, unknown and surplus inputs and for those of another type or shape than the
-        model declares, ``ElementTypeError`` for dtypes that ONNX's ``TensorScatter`` lacks, ``ArrayError`` for masked
-        arrays, and as ``TensorScatter`` itself does for its positions. ``TypeError`` for keyword arguments: there are
-        none.
+        Raises:
+
+        - ``ModelError`` if an input is missing, unknown or surplus, or does not have the type or shape that
+          the model declares.
+        - ``ElementTypeError`` for dtypes that ONNX's ``TensorScatter`` does not have.
+        - ``ArrayError`` for masked arrays.
+        - ``TypeError`` for keyword arguments, because there are none.
+        - The errors of ``TensorScatter`` for its positions.
         """
         if kwargs:
             raise TypeError(f"run() has no argument {next(iter(kwargs))!r}")
@@ -112,11 +118,11 @@ class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ign
 
 
 class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
-    """``onnx.backend.base.Backend`` over this package's evaluator."""
+    """The ``onnx.backend.base.Backend`` that uses this package's evaluator."""
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether ``prepare`` takes the model."""
+        """Returns whether ``prepare`` accepts the model."""
         if not cls.supports_device(device):
             return False
         try:
@@ -129,10 +135,11 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
     def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> BackendRep:
         """Checks a model and reads its constants.
 
-        ``model`` is an ``onnx.ModelProto``, its bytes, or the path of a file, next to which its external data may lie.
+        ``model`` is an ``onnx.ModelProto``, its bytes, or the path of a file. External data is read from the
+        folder of that file.
 
-        Raises ``ModelError``, and ``DeviceError`` for another device than the CPU. Options of other backends are
-        accepted and have no effect here, since ONNX's test runner passes them on.
+        Raises ``ModelError``, and ``DeviceError`` for a device that is not the CPU. Options of other
+        backends are accepted and ignored, because ONNX's test runner passes them on.
         """
         if not cls.supports_device(device):
             hint = (
@@ -149,7 +156,7 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def run_model(cls, model: Any, inputs: Inputs, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
-        """``prepare`` and ``run``."""
+        """Calls ``prepare`` and then ``run``."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod
@@ -161,10 +168,11 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
         outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Runs one node on its inputs: those whose names are not empty, in its order or by name.
+        """Runs one node. Its inputs are given by name, or in the node's order without those whose names are
+        empty.
 
-        ``opset_version`` is that of the node's domain, otherwise the newest that onnx knows. ``outputs_info`` gives the
-        dtype and shape of the output of a node that has no inputs.
+        ``opset_version`` is the version of the node's domain. The default is the newest version that onnx
+        knows. ``outputs_info`` gives the dtype and shape of the output of a node that has no inputs.
         """
         names = [name for name in node.input if name]
         if len(inputs) != len(set(names) if isinstance(inputs, Mapping) else names):
@@ -188,7 +196,8 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models run on a device such as ``"CPU"`` or ``"CUDA:1"``: on the CPU."""
+        """Returns whether models run on a device such as ``"CPU"`` or ``"CUDA:1"``. Only the CPU is
+        supported."""
         return device.split(":")[0] == "CPU"
 
 
@@ -200,7 +209,7 @@ supports_device = Backend.supports_device
 
 
 def _as_array(name: str, value: npt.ArrayLike) -> Array:
-    """With strings as objects, and bytes in this machine's order."""
+    """Converts a value to an array, with strings as objects and numbers in native byte order."""
     array = as_array(name, value)
     if array.dtype.kind == "U":
         return array.astype(object)
@@ -211,7 +220,7 @@ def _as_array(name: str, value: npt.ArrayLike) -> Array:
 
 
 def _fed(name: str, value: npt.ArrayLike) -> tuple[str, str, tuple[int, ...], Any]:
-    """A value as ONNX stores it: bytes, 4-bit elements packed, or strings as bytes."""
+    """Returns a value as ONNX stores it: as bytes with packed 4-bit elements, or as strings in bytes."""
     array = _as_array(name, value)
     if array.dtype.hasobject:
         return name, "object", array.shape, [_encoded(name, string) for string in array.reshape(-1).tolist()]
@@ -249,7 +258,10 @@ def _value_info(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Any:
 
 
 def _output_info(node: Any, name: str, inputs: Sequence[Any]) -> Any:
-    """Every operator that is evaluated has the type of its first input. That of others is inferred."""
+    """Declares an output. It has the type of the first input, or an inferred type if there are no inputs.
+
+    All operators that this backend evaluates return the type of their first input.
+    """
     if inputs:
         element = inputs[0].type.tensor_type.elem_type
     else:

@@ -1,6 +1,6 @@
-"""The four ways to say where to write, and the way from each to each.
+"""Converts between the four conventions for the position of a write.
 
-Mixing them up is the field's commonest off-by-one:
+Confusing them is a common off-by-one error:
 
 =====================  ====================  ==================================================
 system                 its number            means
@@ -11,7 +11,8 @@ Ascend ATB             ``tokenOffset``       end: length after the write
 GroupQueryAttention    ``seqlens_k``         *last index*: length after the write, less 1
 =====================  ====================  ==================================================
 
-One write, four numbers. A cache of 8 slots has 5 tokens of one sample, and 2 more are written after them:
+These are the four numbers of one write. A cache of 8 slots has 5 tokens of one sample, and the write appends
+2 more:
 
 >>> from kvscatter import positions
 >>> start = 5
@@ -24,22 +25,24 @@ One write, four numbers. A cache of 8 slots has 5 tokens of one sample, and 2 mo
 >>> positions.start_from_seqlens_k(6, rows=2)
 5
 
-A batch is an array, and the result one as well; ``rows`` may then differ from sample to sample:
+For a batch, pass an array, and the result is an array too. ``rows`` may then differ between samples:
 
 >>> positions.token_offset([5, 0], rows=2)
 array([7, 2])
 >>> positions.start_from_token_offset([7, 2], rows=[2, 1])
 array([5, 1])
 
-``rows`` is how many rows of the sample are written, right padding included: for causal Attention after a
-``TensorScatter``, query ``i`` sees key ``j <= i + nonpad_kv_seqlen - q_len``, so the length to pass is
-``write_indices + q_len``, and the *next* write index then subtracts the padding.
+``rows`` is the number of rows of the sample that are written, including right padding. For causal Attention
+after a ``TensorScatter``, query ``i`` sees key ``j <= i + nonpad_kv_seqlen - q_len``. The length to pass is
+therefore ``write_indices + q_len``. Subtract the padding from it to get the *next* write index.
 
-Positions are unwrapped: in a ring they keep growing, and only :func:`nonpad_kv_seqlen` stops at the capacity.
+Positions are unwrapped. They keep growing in circular mode, and only :func:`nonpad_kv_seqlen` stops at the
+capacity.
 
-Every function takes integers and returns an ``int``; where the position, ``rows`` or both are an integer array or a
-sequence of ``int``, one per sample, it returns a NumPy array of int64. Every one raises
-:class:`kvscatter.PositionError` for a position that no write can have; ``error.index`` is the sample.
+Every function takes integers and returns an ``int``. The position, ``rows`` or both can also be an integer
+array or a sequence of ``int``, with one value per sample. The function then returns a NumPy array of int64.
+Every function raises :class:`kvscatter.PositionError` for a position that no write can have, with the sample
+in ``error.index``.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ def length_after(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: 
 @overload
 def length_after(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def length_after(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
-    """``write_indices`` → length after the write.
+    """Converts ``write_indices`` to the length after the write.
 
     >>> length_after(5, rows=2)
     7
@@ -89,13 +92,13 @@ def start_from_length_after(length: Indices, rows: Integer | Indices) -> NDArray
 @overload
 def start_from_length_after(length: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def start_from_length_after(length: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
-    """Length after the write → ``write_indices``.
+    """Converts the length after the write to ``write_indices``.
 
     >>> start_from_length_after(7, rows=2)
     5
 
     Raises:
-        PositionError: Fewer rows than were written are counted.
+            PositionError: The length is smaller than the number of rows written.
     """
     return _native.start_from_length_after(length, rows)
 
@@ -107,7 +110,7 @@ def token_offset(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: 
 @overload
 def token_offset(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def token_offset(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
-    """``write_indices`` → Ascend's ``tokenOffset``; ``rows`` is its ``seqLen``.
+    """Converts ``write_indices`` to Ascend's ``tokenOffset``. ``rows`` is Ascend's ``seqLen``.
 
     >>> token_offset(5, rows=2)
     7
@@ -127,13 +130,13 @@ def start_from_token_offset(token_offset: Integer, rows: Indices) -> NDArray[np.
 def start_from_token_offset(
     token_offset: Integer | Indices, rows: Integer | Indices
 ) -> int | NDArray[np.int64]:
-    """Ascend's ``tokenOffset`` → ``write_indices``.
+    """Converts Ascend's ``tokenOffset`` to ``write_indices``.
 
     >>> start_from_token_offset(7, rows=2)
     5
 
     Raises:
-        PositionError: The offset is below the rows written.
+            PositionError: The offset is smaller than the number of rows written.
     """
     return _native.start_from_token_offset(token_offset, rows)
 
@@ -145,7 +148,8 @@ def seqlens_k(start: Indices, rows: Integer | Indices) -> NDArray[np.int64]: ...
 @overload
 def seqlens_k(start: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def seqlens_k(start: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
-    """``write_indices`` → GroupQueryAttention's ``seqlens_k``; -1 for a sample that is still empty.
+    """Converts ``write_indices`` to GroupQueryAttention's ``seqlens_k``, which is -1 for a sample that is
+    still empty.
 
     >>> seqlens_k(5, rows=2)
     6
@@ -165,13 +169,13 @@ def start_from_seqlens_k(last: Indices, rows: Integer | Indices) -> NDArray[np.i
 @overload
 def start_from_seqlens_k(last: Integer, rows: Indices) -> NDArray[np.int64]: ...
 def start_from_seqlens_k(last: Integer | Indices, rows: Integer | Indices) -> int | NDArray[np.int64]:
-    """GroupQueryAttention's ``seqlens_k`` → ``write_indices``.
+    """Converts GroupQueryAttention's ``seqlens_k`` to ``write_indices``.
 
     >>> start_from_seqlens_k(6, rows=2)
     5
 
     Raises:
-        PositionError: Fewer rows than were written lie up to there.
+            PositionError: There are fewer positions up to this index than rows written.
     """
     return _native.start_from_seqlens_k(last, rows)
 
@@ -189,8 +193,9 @@ def nonpad_kv_seqlen(
 def nonpad_kv_seqlen(
     start: Integer | Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
 ) -> int | NDArray[np.int64]:
-    """``write_indices`` → ONNX Attention's ``nonpad_kv_seqlen``: the length after the write, which in a ring stops at
-    the capacity.
+    """Converts ``write_indices`` to ONNX Attention's ``nonpad_kv_seqlen``.
+
+    This is the length after the write. In circular mode it is at most the capacity.
 
     >>> nonpad_kv_seqlen(5, rows=2, capacity=8)
     7
@@ -198,7 +203,8 @@ def nonpad_kv_seqlen(
     8
 
     Raises:
-        PositionError: The start is negative, the sum does not fit 64 bits, or, linear, it exceeds the capacity.
+            PositionError: The start is negative, the sum does not fit 64 bits, or it exceeds the capacity in
+                linear mode.
         OptionError: The mode is neither ``"linear"`` nor ``"circular"``.
     """
     return _native.nonpad_kv_seqlen(start, rows, capacity, mode)
@@ -219,14 +225,15 @@ def start_from_nonpad_kv_seqlen(
 def start_from_nonpad_kv_seqlen(
     length: Integer | Indices, rows: Integer | Indices, capacity: int, mode: Mode = "linear"
 ) -> int | NDArray[np.int64]:
-    """ONNX Attention's ``nonpad_kv_seqlen`` → ``write_indices``.
+    """Converts ONNX Attention's ``nonpad_kv_seqlen`` to ``write_indices``.
 
     >>> start_from_nonpad_kv_seqlen(7, rows=2, capacity=8)
     5
 
     Raises:
-        PositionError: Fewer rows than were written are counted, or more than the capacity; in a ring also as many as
-            the capacity, since a full one does not tell how often it has wrapped.
+            PositionError: The length is smaller than the number of rows written, or larger than the
+                capacity. In circular mode, a length equal to the capacity is an error too, because a full
+                cache does not show how often it has wrapped.
         OptionError: The mode is neither ``"linear"`` nor ``"circular"``.
     """
     return _native.start_from_nonpad_kv_seqlen(length, rows, capacity, mode)

@@ -1,8 +1,9 @@
-"""A second opinion on kernels: the pseudocode of the three specifications, slow and obvious.
+"""The pseudocode of the three specifications, slow and simple, for comparison with kernels.
 
-The functions of this module are functional and leave what they are given as it was. They share no code with the rest of
-the package: an oracle that visits elements one at a time returns where each element of the result comes from, and NumPy
-moves it, bit for bit. Where a specification errs or is silent, they follow the same published decisions.
+The functions of this module are functional and do not change their arguments. They share no code with the
+rest of the package. An oracle visits the elements one at a time and returns the origin of each element of
+the result. NumPy then moves the elements bit for bit. Where a specification is wrong or silent, these
+functions follow the same published decisions as the rest of the package.
 
 >>> import numpy as np
 >>> from kvscatter import reference
@@ -38,53 +39,54 @@ __all__ = ["Answer", "Refused", "answer", "kv_cache_operation", "kv_cache_update
 class Refused(Error, ValueError):
     """A call that breaks a rule of its specification.
 
-    ``rule`` is the oracle's name for it, the same as ``kind``, and the numbers are attributes. Several broken rules are
-    reported in this order: attributes and shapes, numbers of indices, the layer, cumulative lengths, then sample by
-    sample its rows, its length and its start, then the total.
+    ``rule`` is the oracle's name of the rule and equals ``kind``. The numbers are attributes. If a call
+    breaks several rules, the first one in this order is reported: attributes and shapes, numbers of indices,
+    the layer, cumulative lengths. After these come the rows, the length and the start of each sample in
+    turn, and then the total.
     """
 
     sample: int | None = None
     """The sample that breaks the rule."""
     start: int | None = None
-    """Its first slot."""
+    """The first slot of the sample."""
     length: int | None = None
-    """Its length."""
+    """The length of the sample."""
     given: int | None = None
-    """How many indices there are."""
+    """The number of indices."""
     first: int | None = None
-    """The first of the cumulative lengths."""
+    """The first cumulative length."""
     total: int | None = None
     """The sum of the lengths."""
     layer_id: int | None = None
-    """The layer that was asked for."""
+    """The requested layer."""
     seq_len: int | None = None
-    """The tokens of the sample."""
+    """The number of tokens of the sample."""
     name: str | None = None
-    """The mode that was asked for."""
+    """The requested mode."""
 
     @property
     def rule(self) -> str:
-        """Which rule was broken."""
+        """The name of the rule that was broken."""
         return self.kind
 
 
 class Answer(NamedTuple):
-    """What a call comes to."""
+    """The result of a call."""
 
     present: Array
     """The cache after the write."""
     skipped: int
-    """The samples that ``out_of_range="skip"`` left as they were."""
+    """The number of samples that ``out_of_range="skip"`` left unchanged."""
 
 
 P = ParamSpec("P")
 
 _ANSWERS: dict[Callable[..., Array], Callable[..., Answer]] = {}
-"""The functions of this module, each with what it makes its return value of."""
+"""The functions of this module, each with the function that computes its whole answer."""
 
 
 def _present(function: Callable[P, Answer]) -> Callable[P, Array]:
-    """The function that returns the cache alone, as the specifications do."""
+    """Returns the function that returns only the cache, as the specifications do."""
 
     @wraps(function)
     def present(*args: P.args, **kwargs: P.kwargs) -> Array:
@@ -97,7 +99,7 @@ def _present(function: Callable[P, Answer]) -> Callable[P, Array]:
 
 
 def answer(function: Callable[P, Array], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
-    """What a function of this module comes to with these arguments, samples that it skips included.
+    """Returns the whole answer of a function of this module, including the number of skipped samples.
 
     >>> past, new = np.zeros((2, 4, 1), np.float16), np.ones((2, 2, 1), np.float16)
     >>> answer(tensor_scatter, past, new, [1, 3], out_of_range="skip").skipped
@@ -120,14 +122,15 @@ def tensor_scatter(
     out_of_range: OutOfRange = "error",
     negative_index: NegativeIndex = "modulo",
 ) -> Answer:
-    """ONNX ``TensorScatter-24``: ``present_cache`` of ``past_cache``'s shape and dtype.
+    """ONNX ``TensorScatter-24``. Returns ``present_cache``, with the shape and dtype of ``past_cache``.
 
-    ``past_cache`` is ``(batch, ..., max_sequence_length, ...)`` with the sequence at ``axis``, ``update`` the same but
-    shorter there, ``write_indices`` ``(batch,)`` and zeros if absent. ``lengths``, ``(batch,)``, and the policies are
-    extensions. `answer` returns how many samples ``out_of_range="skip"`` leaves as they were.
+    ``past_cache`` is ``(batch, ..., max_sequence_length, ...)`` with the sequence at ``axis``. ``update``
+    has the same dimensions, except that its sequence may be shorter. ``write_indices`` is ``(batch,)`` and
+    defaults to zeros. ``lengths``, also ``(batch,)``, and the policies are extensions. `answer` returns how
+    many samples ``out_of_range="skip"`` leaves unchanged.
 
-    Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
-    for masked ones.
+    Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and
+    ``ArrayError`` for masked ones.
     """
     past, new = as_array("past_cache", past_cache), as_array("update", update)
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
@@ -160,10 +163,11 @@ def kv_cache_update(
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
 ) -> Answer:
-    """TensorRT ``KVCacheUpdate``: the cache ``[b, d, s_max, h]`` after the write.
+    """TensorRT ``KVCacheUpdate``. Returns the cache ``[b, d, s_max, h]`` after the write.
 
-    ``update`` is ``[b, d, s, h]``, of as many samples as the cache or fewer, or, with the cumulative ``updateLengths``
-    of ``batch + 1`` values, packed ``[tokens, d, h]``. The rest is as in ``tensor_scatter``.
+    ``update`` is ``[b, d, s, h]``, with at most as many samples as the cache. With the cumulative
+    ``updateLengths`` of ``batch + 1`` values, it is packed: ``[tokens, d, h]``. The rest is as in
+    ``tensor_scatter``.
 
     Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
     for masked ones.
@@ -191,10 +195,12 @@ def kv_cache_operation(
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
 ) -> Answer:
-    """Ascend ATB ``KVCacheOperation``: ``present`` for the cache ``past`` of ``[layer, batch, maxSeqLen, hiddenSize]``.
+    """Ascend ATB ``KVCacheOperation``. Returns the cache ``[layer, batch, maxSeqLen, hiddenSize]`` after the
+    write.
 
-    ``newKv`` is ``[ntokens, hiddenSize]`` or ``[batch, seq_len, head_num, head_size]``; ``tokenOffset`` counts the
-    tokens after the write, ``seqLen`` those of this call. The rest is as in ``tensor_scatter``.
+    ``newKv`` is ``[ntokens, hiddenSize]`` or ``[batch, seq_len, head_num, head_size]``. ``tokenOffset``
+    counts the tokens after the write, and ``seqLen`` counts the tokens of this call. The rest is as in
+    ``tensor_scatter``.
 
     Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
     for masked ones.
@@ -214,19 +220,19 @@ def kv_cache_operation(
 
 
 def refused(refusal: tuple[str, str, dict[str, Any]], names: dict[str, str]) -> Refused:
-    """The oracle's refusal, with the operator's own names for what was wrong."""
+    """Converts a refusal of the oracle to an exception that uses the operator's own argument names."""
     rule, message, fields = refusal
     argument = fields.pop("argument", None) or names.get(_ABOUT.get(rule, ""), _ABOUT.get(rule))
     return Refused(message, rule, argument, **fields)
 
 
 def gathered(past: Array, update: Array, origins: npt.NDArray[np.int64]) -> Array:
-    """A copy of ``past`` whose elements are those of ``update`` that ``origins`` names, where it is not negative."""
+    """Returns a copy of ``past`` in which each origin that is not negative names an element of ``update``."""
     present = np.array(past, order="C")
     written = origins >= 0
     to, source = present.reshape(-1), np.ascontiguousarray(update).reshape(-1)
     if not present.dtype.hasobject:
-        # As bytes, so that no NaN is touched.
+        # Copy as bytes, so that NaN payloads do not change.
         to, source = _as_bytes(to), _as_bytes(source)
     to[written] = source[origins[written]]
     return present
@@ -256,7 +262,7 @@ _ABOUT = {
     "seq_len": "seqLen",
     "seq_len_total": "seqLen",
 }
-"""What each rule is about."""
+"""The argument that each rule is about."""
 
 
 def _answer(past: Array, update: Array, oracle_answer: tuple[Any, int, Any], names: dict[str, str]) -> Answer:
@@ -285,8 +291,8 @@ def _optional(argument: str, values: Indices | None) -> list[int] | None:
 def _indices(argument: str, values: Indices, bits: Literal[32, 64] = 64) -> list[int]:
     array = as_array(argument, values)
     if array.size == 0 and not isinstance(values, np.ndarray):
-        array = array.astype(np.int64)  # an empty list is one of floats for NumPy
-    is_large = array.dtype.hasobject and all(type(value) is int for value in array.flat)  # beyond 64 bits
+        array = array.astype(np.int64)  # NumPy gives an empty list a float dtype
+    is_large = array.dtype.hasobject and all(type(value) is int for value in array.flat)  # wider than 64 bits
     if array.ndim != 1 or (array.dtype.kind not in "iu" and not is_large):
         given = f"{array.dtype} of shape {array.shape}"
         raise Refused(f"index type: {argument} = {given} is not a list of integers", "index_type", argument)
@@ -300,7 +306,7 @@ def _indices(argument: str, values: Indices, bits: Literal[32, 64] = 64) -> list
 
 
 def _digits(value: int) -> str:
-    """The number, unless Python refuses to print as many digits."""
+    """Returns the number as text, or its size if Python refuses to print that many digits."""
     return str(value) if value.bit_length() < 1000 else f"a number of {value.bit_length()} bits"
 
 

@@ -1,7 +1,12 @@
-//! From the arguments of a call to a write: the way of every operator, in place and functional.
+//! Prepares a write from the arguments of a call, for every operator, in place and functional.
 //!
-//! Of several errors the first is that of the first argument that is no array on a CUDA device; then, in this order, of
-//! types, of shapes and of devices, each in the order of the call; then what the driver or the memory does not allow.
+//! Several errors are reported in this order:
+//!
+//! 1. the first argument that is not an array on a CUDA device
+//! 2. types, in the order of the call
+//! 3. shapes, in the order of the call
+//! 4. devices, in the order of the call
+//! 5. limits of the driver and of the memory
 
 use kvscatter::{ElementType, Layout, Prepared};
 use kvscatter_cuda::{BufferPair, Cuda, DeviceStatus, PresentBuffers};
@@ -18,14 +23,14 @@ use crate::dlpack::library;
 use crate::failure::{Failure, STATUS_BYTES, class_name};
 use crate::prepared_scatter;
 
-/// What every call has beside its tensors.
+/// The arguments that every call has besides its tensors.
 pub(super) struct CommonArguments<'a, 'py> {
     pub(super) lists: ListArguments<'a, 'py>,
     pub(super) skip_all: bool,
     pub(super) status: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// What the shapes of a write are checked by.
+/// The shapes that a write is checked with.
 pub(super) struct Shapes<'a> {
     pub(super) element: ElementType,
     pub(super) cache: Layout<'a>,
@@ -94,14 +99,14 @@ pub(super) fn prepare<'py>(
     Ok(launch.into())
 }
 
-/// Returns PyTorch's tensors among what is written, which count their writes.
+/// Returns PyTorch's tensors among the written arrays. PyTorch counts their writes.
 fn tensors_of_torch(py: Python<'_>, rows: &[Row<'_>]) -> PyResult<Py<PyTuple>> {
     let written = rows.iter().map(|row| &row.written().object);
     let counted = written.filter(|object| library(object).is_ok_and(|name| name == "torch"));
     Ok(PyTuple::new(py, counted.collect::<Vec<_>>())?.unbind())
 }
 
-/// A cache and its update; a past, its update and its present.
+/// A cache and its update, or a past, its update and its present.
 struct Row<'py> {
     cache: DeviceArray<'py>,
     update: DeviceArray<'py>,
@@ -125,7 +130,7 @@ impl<'py> Row<'py> {
         triples(tensors)?.iter().map(row).collect()
     }
 
-    /// In the order of the call.
+    /// Iterates over the arrays in the order of the call.
     fn iter(&self) -> impl Iterator<Item = &DeviceArray<'py>> {
         [&self.cache, &self.update].into_iter().chain(&self.present)
     }
@@ -143,7 +148,7 @@ impl<'py> Row<'py> {
         Shapes { element: cache.element.stored(), cache: cache.layout(), update: update.layout() }
     }
 
-    /// Whether all have the types of this one, which are one type.
+    /// Checks that all rows have the types of this one, whose arrays must have one type.
     fn check_types(&self, rows: &[Self]) -> Result<(), Failure> {
         self.update.array.check_same_element(&self.cache.array)?;
         for (place, row) in rows.iter().enumerate() {
@@ -156,7 +161,7 @@ impl<'py> Row<'py> {
         Ok(())
     }
 
-    /// Whether all have the shapes and strides of this one.
+    /// Checks that all rows have the shapes and strides of this one.
     fn check_forms(&self, rows: &[Self]) -> Result<(), Failure> {
         for (place, row) in rows.iter().enumerate() {
             self.cache.array.form.check_prepared(&row.cache.array, place)?;
@@ -169,7 +174,7 @@ impl<'py> Row<'py> {
     }
 }
 
-/// What a tuple of three holds.
+/// The elements of a tuple of three.
 type Triple<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Triple<'py>>> {
@@ -185,7 +190,7 @@ fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Triple<'py>>> {
     triples.collect()
 }
 
-/// The driver's part, for which other Python threads need not wait.
+/// Calls the driver, while other Python threads may run.
 fn make(
     py: Python<'_>,
     cuda: &Cuda,
@@ -212,7 +217,7 @@ fn make(
     }
 }
 
-/// Where a status lies, if it has the size of one.
+/// Returns the address of a status, if it has the right size.
 fn status_address(status: &DeviceArray<'_>) -> Result<u64, Failure> {
     let memory = status.dense()?;
     if memory.bytes == STATUS_BYTES {
@@ -222,7 +227,8 @@ fn status_address(status: &DeviceArray<'_>) -> Result<u64, Failure> {
     }
 }
 
-/// A status by the library of the caches, on their device: zero before any stream can launch.
+/// Allocates a status with the library of the caches, on their device. It is zero before any stream can
+/// launch.
 fn new_status<'py>(cache: &Bound<'py, PyAny>, device: i32, current: &Current) -> PyResult<DeviceArray<'py>> {
     let py = cache.py();
     let library = library(cache)?;
@@ -238,7 +244,8 @@ fn new_status<'py>(cache: &Bound<'py, PyAny>, device: i32, current: &Current) ->
     let zeros = py.import(&*library)?.call_method("zeros", (2,), Some(&keywords))?;
     let status = DeviceArray::written(&zeros, "status")?;
     status.check_on(device)?;
-    // Launches may be on other streams, which would add to what is not zero yet. Nobody else knows of it.
+    // Launches may be on other streams, which could otherwise add to the status before it is zero. No other
+    // code uses the new status.
     current.wait(py)?;
     Ok(status)
 }

@@ -1,4 +1,4 @@
-//! An array on a CUDA device, of any library: what it is, where it lies, and what keeps it there.
+//! An array on a CUDA device, of any library: its form, its address, and the object that keeps it alive.
 
 use dlpark::python::ImportedDlpack;
 use kvscatter::{Argument, ElementType};
@@ -15,16 +15,16 @@ use crate::failure::{Failure, MemoryKind, class_name};
 
 /// An array on a CUDA device.
 pub(crate) struct DeviceArray<'py> {
-    /// Its address is never followed here.
+    /// The description of the array. The host never dereferences its address.
     pub(crate) array: Array<'py>,
     pub(crate) object: Bound<'py, PyAny>,
-    /// The device's number, where its library tells.
+    /// The device's number, if the library reports it.
     device: Option<i32>,
-    /// The stream on which it is ready, if its library names one.
+    /// The stream on which the array is ready, if its library names one.
     pub(crate) stream: Option<usize>,
 }
 
-/// What keeps an array where it is.
+/// The objects that keep an array at its address.
 pub(crate) struct KeptAlive {
     #[expect(dead_code, reason = "kept alive, not read")]
     object: Py<PyAny>,
@@ -33,12 +33,12 @@ pub(crate) struct KeptAlive {
 }
 
 impl<'py> DeviceArray<'py> {
-    /// An array that is read.
+    /// Imports an array for reading.
     pub(crate) fn read(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
         Self::of(object, argument, Access::Read)
     }
 
-    /// An array that is written.
+    /// Imports an array for writing.
     pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
         Self::of(object, argument, Access::Write)
     }
@@ -61,7 +61,7 @@ impl<'py> DeviceArray<'py> {
         Ok(of(array, None, stream))
     }
 
-    /// Whether it lies on this device, as far as it tells.
+    /// Checks that the array is on this device, if its library reports the device.
     pub(crate) fn check_on(&self, current: i32) -> Result<(), Failure> {
         match self.device {
             Some(device) if device != current => {
@@ -71,18 +71,18 @@ impl<'py> DeviceArray<'py> {
         }
     }
 
-    /// Its memory, of as many bytes as the core asks for.
+    /// Returns the memory as a buffer of the size that the core requires.
     pub(crate) fn buffer(&self, bytes: Option<usize>) -> DeviceBuffer {
         let buffer = self.array.buffer(bytes);
         DeviceBuffer::new(address(buffer.ptr), buffer.len)
     }
 
-    /// The same, of an array without gaps.
+    /// Returns the memory of an array without gaps.
     pub(crate) fn dense(&self) -> Result<DeviceBuffer, Failure> {
         Ok(self.buffer(Some(self.array.dense_bytes()?)))
     }
 
-    /// What makes a list of its values, which are integers.
+    /// Returns the function that makes a list of the array's values, which must be integers.
     pub(crate) fn of_integers(&self) -> Result<fn(u64, usize) -> DeviceList, Failure> {
         let Array { argument, form, .. } = &self.array;
         match form.element.ty {
@@ -92,14 +92,14 @@ impl<'py> DeviceArray<'py> {
         }
     }
 
-    /// Its integers, one per sample.
+    /// Returns the array's integers as a list with one value per sample.
     pub(crate) fn list(&self) -> Result<DeviceList, Failure> {
         let Array { argument, form, .. } = &self.array;
         let list = self.of_integers()?;
         let [count] = *form.shape else {
             return Err(Failure::IndexRank { argument, rank: form.shape.len() });
         };
-        // Where there are none, they may lie anywhere.
+        // An empty list may have any address.
         let address = if count == 0 { 0 } else { self.dense()?.address };
         Ok(list(address, count))
     }
@@ -112,7 +112,7 @@ impl<'py> DeviceArray<'py> {
         Err(Failure::DeviceIntegers { argument, got: form.element, expected: "int32" })
     }
 
-    /// The address of its one 32-bit integer.
+    /// Returns the address of the array's only 32-bit integer.
     pub(crate) fn layer(&self) -> PyResult<u64> {
         self.check_int32()?;
         match self.array.form.count().unwrap_or(usize::MAX) {
@@ -129,7 +129,7 @@ impl<'py> DeviceArray<'py> {
     }
 }
 
-/// A device's addresses are as wide as the host's: `kvscatter_cuda` asserts it.
+/// Converts an address. `kvscatter_cuda` asserts that a device's addresses are as wide as the host's.
 fn address(ptr: *mut u8) -> u64 {
     u64::try_from(ptr.addr()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,5 @@
-//! Errors of the CUDA crate as exceptions. What launches have found is an error of the core's, as on the CPU.
+//! Turns errors of the CUDA crate into exceptions. Bad indices that launches report become errors of the
+//! core, as on the CPU.
 
 use kvscatter::Argument;
 use kvscatter_cuda::{CountKind, CudaError, FirstBad, LaunchArgument, SlotMappingError, TensorRole};
@@ -7,10 +8,10 @@ use pyo3::prelude::*;
 use super::operator::Operator;
 use crate::error::{Class, Field, raise as raise_of};
 
-/// Class, argument and fields.
+/// The class, the argument and the fields of an exception.
 type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 
-/// The exception for an error about this operator.
+/// Makes the exception for an error about this operator.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: CudaError) -> PyErr {
     let message = error.display_with(|list| operator.list(list), Argument::name).to_string();
@@ -28,7 +29,7 @@ fn describe(operator: &Operator, error: &CudaError) -> Described {
         .unwrap_or((Class::Cuda, None, vec![]))
 }
 
-/// An error of the driver, its device or its context.
+/// Describes an error of the driver, its device or its context.
 fn of_driver(error: &CudaError) -> Option<Described> {
     let fields = match error {
         CudaError::NoDriver { .. } | CudaError::NoContext => vec![],
@@ -37,7 +38,7 @@ fn of_driver(error: &CudaError) -> Option<Described> {
             let got = major.saturating_mul(10).saturating_add(*minor);
             vec![("got", i64::from(got).into())]
         }
-        // Every driver reads the PTX.
+        // This names the error of the PTX, because every driver can read PTX.
         CudaError::Kernels { ptx, .. } => match **ptx {
             CudaError::Driver { code, .. } => vec![("code", i64::from(code).into())],
             _ => vec![],
@@ -47,7 +48,7 @@ fn of_driver(error: &CudaError) -> Option<Described> {
     Some((Class::Cuda, None, fields))
 }
 
-/// An error of a cache, an update or a present: its shape, its layout or its memory.
+/// Describes an error of a cache, an update or a present: its shape, its layout or its memory.
 fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
     Some(match error {
         CudaError::Loops { loops } => (Class::Array, None, vec![("loops", (*loops).into())]),
@@ -83,7 +84,7 @@ fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
     })
 }
 
-/// An error of a list or the status: its presence, its memory or a value in it.
+/// Describes an error of a list or the status: its presence, its memory or a value in it.
 fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
     let (class, list, fields) = match error {
         CudaError::List { list, .. } => (Class::Option, list, vec![]),
@@ -116,7 +117,7 @@ fn tensor_argument(operator: &Operator, tensor: TensorRole) -> &'static str {
     }
 }
 
-/// Which argument has too many. Runs and their lengths are of several.
+/// Returns the argument with too many elements. Runs and their lengths depend on several arguments.
 fn count_argument(operator: &Operator, what: CountKind) -> Option<&'static str> {
     match what {
         CountKind::Samples => Some(operator.update),

@@ -1,6 +1,7 @@
-//! `__cuda_array_interface__`: arrays of libraries without DLPack, such as Numba's.
+//! Imports arrays of libraries without DLPack, such as Numba, by `__cuda_array_interface__`.
 //!
-//! <https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>, version 3; older ones have no stream.
+//! The interface is version 3 of <https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>.
+//! Older versions have no stream.
 
 use std::ptr;
 
@@ -12,7 +13,7 @@ use crate::array::{Access, Array, Form, Owner, Shape, Strides};
 use crate::element::Element;
 use crate::failure::Failure;
 
-/// An array, and the stream that it is ready on.
+/// Imports an array, and returns the stream that it is ready on.
 pub(crate) fn array<'py>(
     interface: &Bound<'py, PyAny>,
     argument: &'static str,

@@ -1,4 +1,4 @@
-//! The lists of a write: positions, and how many rows go there.
+//! The lists of a write: positions, and the number of rows at each.
 
 use kvscatter_cuda::DeviceCallIndices;
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use super::array::DeviceArray;
 use super::operator::Operator;
 use crate::failure::Failure;
 
-/// The lists that an operator has, as they are given.
+/// The lists of an operator, as Python objects.
 #[derive(Default)]
 pub(crate) struct ListArguments<'a, 'py> {
     pub(crate) layer: Option<&'a Bound<'py, PyAny>>,
@@ -16,7 +16,7 @@ pub(crate) struct ListArguments<'a, 'py> {
     pub(crate) lengths: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// The same as arrays on a device.
+/// The same lists as arrays on a device.
 pub(crate) struct ListArrays<'py> {
     layer: Option<DeviceArray<'py>>,
     starts: Option<DeviceArray<'py>>,
@@ -25,7 +25,7 @@ pub(crate) struct ListArrays<'py> {
 }
 
 impl<'py> ListArguments<'_, 'py> {
-    /// In the order in which every operator has them.
+    /// Imports the lists in the order that every operator has.
     pub(crate) fn read(self, operator: &Operator) -> PyResult<ListArrays<'py>> {
         let read = |list: Option<&Bound<'py, PyAny>>, argument| {
             list.map(|list| DeviceArray::read(list, argument)).transpose()
@@ -40,7 +40,7 @@ impl<'py> ListArguments<'_, 'py> {
 }
 
 impl<'py> ListArrays<'py> {
-    /// In the order of the call.
+    /// Iterates over the lists in the order of the call.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &DeviceArray<'py>> {
         [&self.layer, &self.starts, &self.row_counts, &self.lengths].into_iter().flatten()
     }
@@ -55,7 +55,7 @@ impl<'py> ListArrays<'py> {
         starts.iter().chain(row_counts).chain(lengths).try_for_each(|list| list.of_integers().map(drop))
     }
 
-    /// Where they lie, if all have the shape of a list.
+    /// Returns the addresses of the lists, if all have the shape of a list.
     pub(crate) fn indices(&self) -> PyResult<DeviceCallIndices> {
         let Self { layer, starts, row_counts, lengths } = self;
         let layer = layer.as_ref().map(DeviceArray::layer).transpose()?;

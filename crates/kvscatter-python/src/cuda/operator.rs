@@ -1,23 +1,24 @@
-//! What the operators call their arguments, how each is prepared, and how the core's errors are raised for each.
+//! The names that operators give their arguments, the function that prepares each, and the function that
+//! raises its errors.
 
 use kvscatter::Prepared;
 use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceWrite, LaunchArgument, PresentBuffers};
 
 use crate::error::{self, Refuse};
 
-/// An operator's words.
+/// The names and functions of an operator.
 pub(crate) struct Operator {
     pub(crate) cache: &'static str,
     pub(crate) update: &'static str,
     pub(crate) starts: &'static str,
     pub(crate) row_counts: &'static str,
-    /// What is written.
+    /// The name of the argument that is written.
     pub(crate) written: &'static str,
     pub(crate) make: PrepareFn,
     pub(crate) refuse: Refuse,
 }
 
-/// How a write is prepared, and whether of pairs or of triples.
+/// The function that prepares a write, either of pairs or of triples.
 #[derive(Clone, Copy)]
 pub(crate) enum PrepareFn {
     InPlace(fn(&Cuda, &Prepared, &[BufferPair]) -> Result<DeviceWrite, CudaError>),
@@ -25,7 +26,7 @@ pub(crate) enum PrepareFn {
 }
 
 impl PrepareFn {
-    /// The argument with the tensors.
+    /// Returns the name of the argument with the tensors.
     pub(crate) fn argument(self) -> &'static str {
         match self {
             Self::InPlace(_) => "pairs",

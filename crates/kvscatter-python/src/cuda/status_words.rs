@@ -1,4 +1,4 @@
-//! The words of a status on the host: those that were read, and those that the caller has copied.
+//! The words of a status on the host, either read from the device or copied by the caller.
 
 use kvscatter::RawBuffer;
 use kvscatter_cuda::StatusWords;
@@ -9,14 +9,14 @@ use pyo3::types::{PyTuple, PyType};
 use crate::array::Array;
 use crate::failure::{Failure, STATUS_BYTES, class_name};
 
-/// As `kvscatter.cuda.StatusWords`.
+/// Converts the words to `kvscatter.cuda.StatusWords`.
 pub(crate) fn to_python(py: Python<'_>, words: StatusWords) -> PyResult<Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let StatusWords { bad_samples, first_sample, first_value } = words;
     CLASS.import(py, "kvscatter._status", "StatusWords")?.call1((bad_samples, first_sample, first_value))
 }
 
-/// Three numbers, or an array of 16 bytes on the CPU.
+/// Reads three numbers, or an array of 16 bytes on the CPU.
 pub(crate) fn from_python(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
     let argument = "words";
     if words.is_instance_of::<PyTuple>() {
@@ -34,7 +34,8 @@ pub(crate) fn from_python(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
         return Err(Failure::StatusBytes { argument, got: bytes }.into());
     }
     let RawBuffer { ptr, .. } = array.buffer(Some(bytes));
-    // SAFETY: the array has as many bytes there, is borrowed, and no Python code has run since it was read.
+    // SAFETY: the array has this number of bytes there. It is borrowed, and no Python code has run since it
+    // was imported.
     let bytes = unsafe { ptr.cast::<[u8; STATUS_BYTES]>().read_unaligned() };
     let [a, b, c, d, e, f, g, h, value @ ..] = bytes;
     Ok(StatusWords {

@@ -1,4 +1,4 @@
-//! Streams: those that are given, and those that are current in the library of a write's caches.
+//! Streams: those that callers pass, and those that are current in the library of a write's caches.
 
 use std::ptr;
 
@@ -13,20 +13,20 @@ use crate::error::Class;
 use crate::failure::{Failure, class_name};
 use crate::options::Bounds;
 
-/// The stream of launches that are given none.
+/// The stream of launches without the argument `stream`.
 pub(crate) enum Current {
-    /// `torch.cuda.current_stream`, and the device to ask it about.
+    /// The function `torch.cuda.current_stream`, and its argument, the device.
     Torch(Py<PyAny>, i32),
-    /// `cupy.cuda.get_current_stream`.
+    /// The function `cupy.cuda.get_current_stream`.
     Cupy(Py<PyAny>),
-    /// The one that all arrays of the write name.
+    /// The stream that all arrays of the write name.
     Named(Stream),
-    /// The library is no such one.
+    /// A library, by its name, whose current stream is unknown.
     Unknown(String),
 }
 
 impl Current {
-    /// `named` are the streams of the write's arrays.
+    /// Chooses the stream. `named` are the streams of the write's arrays.
     pub(crate) fn of(
         cache: &Bound<'_, PyAny>,
         device: i32,
@@ -58,7 +58,7 @@ impl Current {
         Ok(at(stream.getattr(py, address)?.extract(py)?))
     }
 
-    /// Waits until what the library has put on its current stream has run.
+    /// Waits until the work that the library has put on its current stream is done.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let stream = match self {
             Self::Torch(current, device) => current.call1(py, (*device,))?,
@@ -69,14 +69,15 @@ impl Current {
     }
 }
 
-/// The streams that arrays are ready on, where their libraries tell.
+/// Returns the streams that the arrays are ready on, if their libraries report them.
 pub(crate) fn streams_of<'a, 'py: 'a>(
     arrays: impl IntoIterator<Item = &'a DeviceArray<'py>>,
 ) -> impl Iterator<Item = usize> {
     arrays.into_iter().filter_map(|array| array.stream)
 }
 
-/// A stream's address, or an object that has one: by `__cuda_stream__`, as PyTorch's and as CuPy's.
+/// Reads a stream's address, or an object with one. Both PyTorch's and CuPy's streams have
+/// `__cuda_stream__`.
 pub(crate) fn from_python(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let py = stream.py();
     let unfit = || Failure::Keyword {

@@ -14,29 +14,30 @@ use super::stream::{self, Current};
 use crate::failure::Failure;
 use crate::torch;
 
-/// A write whose shapes and addresses are checked: prepare it once, launch it every step, or capture it in a CUDA graph.
+/// A write whose shapes and addresses are checked. It is prepared once, then launched in every step or
+/// captured in a CUDA graph.
 ///
-/// It keeps the arrays alive that it was prepared with. Any number of threads may launch it, if its device is current on
-/// them.
+/// It keeps its arrays alive. Any number of threads may launch it, if its device is current on them.
 #[pyclass(frozen, module = "kvscatter.cuda", name = "Write")]
 pub(crate) struct CudaWrite(Arc<Launch>);
 
-/// What launches of a write have found since the status was cleared: 16 bytes on the device.
+/// The bad indices that launches of a write have counted since the status was cleared, in 16 bytes on the
+/// device.
 #[pyclass(frozen, module = "kvscatter.cuda", name = "Status")]
 pub(crate) struct CudaStatus(Arc<Launch>);
 
-/// All that a launch needs.
+/// Everything that a launch needs.
 pub(crate) struct Launch {
     pub(crate) cuda: Cuda,
     pub(crate) operator: &'static Operator,
     pub(crate) write: kvscatter_cuda::DeviceWrite,
     pub(crate) indices: DeviceCallIndices,
     pub(crate) status: DeviceStatus,
-    /// Where it lies.
+    /// The array that contains the status.
     pub(crate) array: Py<PyAny>,
     pub(crate) device: i32,
     pub(crate) current: Current,
-    /// PyTorch's tensors among what is written, which count their writes.
+    /// PyTorch's tensors among the written arrays. PyTorch counts their writes.
     pub(crate) counted: Py<PyTuple>,
     #[expect(dead_code, reason = "kept alive, not read: it keeps the memory where it is")]
     pub(crate) kept_alive: Vec<KeptAlive>,
@@ -44,41 +45,44 @@ pub(crate) struct Launch {
 
 #[pymethods]
 impl CudaWrite {
-    /// Launches the write, on the stream that is current in the library of the caches, or on this one. It waits for
-    /// nothing and allocates nothing on the device, and may be captured in a CUDA graph: what the arrays hold counts when
-    /// the graph runs.
+    /// Launches the write on a stream, by default the stream that is current in the library of the caches.
+    ///
+    /// A launch does not wait and does not allocate memory on the device. It may be captured in a CUDA
+    /// graph, which then uses the contents that the arrays have when the graph runs.
     ///
     /// Args:
-    ///     stream: A stream of PyTorch, CuPy or another library with `__cuda_stream__`, or its address; the caller orders
-    ///         it after the work that fills the arrays. Needed where the first cache is of neither library, and no array
-    ///         names a stream in `__cuda_array_interface__`.
+    ///     stream: A stream of PyTorch, CuPy or another library with `__cuda_stream__`, or its address. The
+    ///         caller must order it after the work that fills the arrays. The argument is required if the
+    ///         first cache is of neither library and no array names a stream in `__cuda_array_interface__`.
     ///
     /// Raises:
-    ///     CudaError: The driver refuses, possibly for the fault of any earlier launch.
-    ///     DeviceError: Another device is current on this thread than when the write was prepared.
+    ///     CudaError: The driver returns an error, possibly because of an earlier launch.
+    ///     DeviceError: The current device of this thread is not the device that the write was prepared on.
     ///     OptionError: There is no stream.
     #[pyo3(signature = (stream=None))]
     fn launch(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { write, indices, status, counted, .. } = &*self.0;
         let stream = self.0.stream(py, stream)?;
         self.0.check_current(py)?;
-        // SAFETY: the arrays lie on the device that is current (`check_current`), this write keeps them alive, and their
-        // sizes were checked when it was prepared. With another context of the device the driver refuses the kernel. As in
-        // the arrays' own libraries, `stream` must be a stream of that device, and the Python program orders other uses of
-        // the caches.
+        // SAFETY: the arrays lie on the device that is current (`check_current`). This write keeps them
+        // alive, and their sizes were checked when it was prepared. With another context of the device, the
+        // driver refuses the kernel. As in the arrays' own libraries, `stream` must be a stream of that
+        // device, and the Python program must order other uses of the caches.
         let launched = py.detach(|| unsafe { write.launch(stream, indices, Some(*status)) });
         launched.map_err(|refused| self.0.raise(py, refused))?;
         torch::note_all_written(counted.bind(py))
     }
 
-    /// Where launches report bad indices.
+    /// The status in which launches report bad indices.
     #[getter]
     fn status(&self) -> CudaStatus {
         CudaStatus(Arc::clone(&self.0))
     }
 
-    /// Bytes that a thread of the device moves at a time: 16 where addresses, strides and rows allow it. `None` where rows
-    /// of 4-bit elements straddle bytes.
+    /// The number of bytes that a thread of the device moves at a time.
+    ///
+    /// It is 16 if addresses, strides and rows allow it, and `None` if rows of 4-bit elements begin inside a
+    /// byte.
     #[getter]
     fn width(&self) -> Option<usize> {
         self.0.write.width()
@@ -92,20 +96,25 @@ impl CudaWrite {
 
 #[pymethods]
 impl CudaStatus {
-    /// Raises the error that the CPU raises, for the first bad index that launches have found; does nothing if they have
-    /// found none. It waits for the legacy default stream and for no other: call it where the launches have run, such as
-    /// after `torch.cuda.synchronize()`. The status stays as it is until it is cleared.
+    /// Raises the CPU's error for the first bad index that launches have reported. Does nothing if there is
+    /// none.
+    ///
+    /// Without `words`, this waits for the legacy default stream and for no other stream. Call it when the
+    /// launches have run, for example after `torch.cuda.synchronize()`. The status does not change until it
+    /// is cleared.
     ///
     /// Args:
-    ///     words: The status's words, as `read` returns them, or a copy of `array` that the caller has made and waited for:
-    ///         16 bytes on the CPU. Nothing is read from the device then, and no driver is asked. What else belongs to the
-    ///         error is not known: of a length all rows are taken, or the kind is `bad_indices`.
+    ///     words: The words of the status, as `read` returns them, or a copy of `array` in 16 bytes on the
+    ///         CPU. The caller makes the copy and waits for it. With `words`, nothing is read from the
+    ///         device and the driver is not called. Some details of the error are then unknown. The error
+    ///         for a bad length assumes all rows, or the kind is `bad_indices`.
     ///
     /// Raises:
-    ///     PositionError: As `tensor_scatter_` and its like; of kind `bad_indices` if the lists hold other values by now.
-    ///     CudaError: The driver refuses, possibly for the fault of any earlier launch.
-    ///     DeviceError: Another device is current on this thread; or `words` lie on one.
-    ///     ShapeError: `words` of another size.
+    ///     PositionError: As `tensor_scatter_` and the other operators. The kind is `bad_indices` if the
+    ///         lists now have other values.
+    ///     CudaError: The driver returns an error, possibly because of an earlier launch.
+    ///     DeviceError: Another device is current on this thread, or `words` are on a device.
+    ///     ShapeError: `words` have another size.
     #[pyo3(signature = (words=None))]
     fn check(&self, py: Python<'_>, words: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { write, indices, status, .. } = &*self.0;
@@ -115,31 +124,37 @@ impl CudaStatus {
                 .map_err(|refused| self.0.raise(py, refused));
         }
         self.0.check_current(py)?;
-        // SAFETY: this write keeps the status and the lists alive, and they lie on the device that is current
-        // (`check_current`). The Python program calls this when the launches have run, as the docstring asks.
+        // SAFETY: this write keeps the status and the lists alive, and they lie on the device that is
+        // current (`check_current`). The Python program calls this when the launches have run, as the
+        // docstring requires.
         py.detach(|| unsafe { write.check(*status, indices) }).map_err(|refused| self.0.raise(py, refused))
     }
 
-    /// The status itself: how many samples had a bad index, each counted once per launch; the first of them, with bit 31
-    /// for a bad length, bits 31 and 30 for bad rows of a packed update, all bits for the layer; and the bad value. It
-    /// waits as `check` does.
+    /// Returns the words of the status, and waits like `check`.
+    ///
+    /// The first is the number of samples with a bad index, each counted once per launch. The second is the
+    /// first of these samples, with bit 31 for a bad length, bits 31 and 30 for bad rows of a packed update,
+    /// or all bits for the layer. The third is the bad value.
     fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let Launch { cuda, status, .. } = &*self.0;
         self.0.check_current(py)?;
-        // SAFETY: this write keeps the status alive, and it lies on the device that is current (`check_current`). The
-        // Python program calls this when the launches have run, as the docstring asks.
+        // SAFETY: this write keeps the status alive, and it lies on the device that is current
+        // (`check_current`). The Python program calls this when the launches have run, as the docstring
+        // requires.
         let words = py.detach(|| unsafe { cuda.read(*status) });
         status_words::to_python(py, words.map_err(|refused| self.0.raise(py, refused))?)
     }
 
-    /// The array of 16 bytes that it lies in: what was given as `status`, or what PyTorch or CuPy has made, two int64.
-    /// To poll without waiting, copy it on another stream and call `check` with the copy.
+    /// The array of 16 bytes that contains the status.
+    ///
+    /// It is the argument `status`, or two int64 that PyTorch or CuPy allocated. To poll without waiting,
+    /// copy it on another stream and call `check` with the copy.
     #[getter]
     fn array(&self, py: Python<'_>) -> Py<PyAny> {
         self.0.array.clone_ref(py)
     }
 
-    /// Clears the status, in the order of the stream: the one that `launch` takes.
+    /// Clears the status in the order of the stream, which is chosen as in `launch`.
     #[pyo3(signature = (stream=None))]
     fn clear(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { cuda, status, .. } = &*self.0;

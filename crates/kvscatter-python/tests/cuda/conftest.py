@@ -1,5 +1,5 @@
-"""These tests need a driver: `test_cuda.py` runs them with that of kvscatter-cuda's tests, `cargo xtask cuda-gpu` with
-that of the machine.
+"""These tests need a driver. `test_cuda.py` runs them with the simulated driver of kvscatter-cuda, and
+`cargo xtask cuda-gpu` runs them with the machine's driver.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ else:
 
     @pytest.fixture(autouse=True)
     def _device() -> Iterator[None]:
-        """A device that is well before a test and after it."""
+        """Checks that the device works before and after each test."""
         device.choose()
         yield
         device.call("cuCtxSynchronize")
 
     @pytest.fixture
     def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-        """PyTorch itself on a device, otherwise a played one."""
+        """Returns PyTorch itself if it has a device, and otherwise a simulation."""
         if not device.IS_FAKE:
             cuda = pytest.importorskip("torch.cuda", reason="this Python has no PyTorch")
             return sys.modules["torch"] if cuda.is_available() else pytest.skip("PyTorch finds no device")

@@ -1,7 +1,9 @@
-"""A CUDA device for tests: a driver by its C functions, and its memory as arrays of libraries.
+"""A CUDA device for tests. It calls the driver's C functions and presents device memory as arrays of several
+libraries.
 
-What is in that memory can be looked at through NumPy. The driver of kvscatter-cuda's tests has no device: its memory is
-the host's, and it does nothing before a stream is synchronised. That of a device is asked for memory that both share.
+NumPy can read that memory. The simulated driver of kvscatter-cuda has no device. It uses the host's memory,
+and does nothing before a stream is synchronised. On a real device, the tests allocate memory that device and
+host share.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ ATTACH_GLOBAL = 1
 
 _driver = ctypes.CDLL("libcuda.so.1")
 
-#: Whether it is the driver of the tests, which can be asked to fail and what it was called.
+#: Whether this is the simulated driver, which can inject failures and count its calls.
 IS_FAKE = hasattr(_driver, "fake_fail")
 only_fake = pytest.mark.skipif(not IS_FAKE, reason="asks the driver of the tests for what no other does")
 
@@ -35,13 +37,13 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def calls(name: str) -> int:
-    """How often this thread has called a function."""
+    """Returns how often this thread has called a function."""
     return int(_driver.fake_calls(name.encode()))
 
 
 @contextmanager
 def failing(name: str, code: int) -> Iterator[None]:
-    """In this thread a function fails."""
+    """Makes a function fail in this thread."""
     _driver.fake_fail(name.encode(), code)
     yield
     _driver.fake_fail(b"", 0)
@@ -49,7 +51,7 @@ def failing(name: str, code: int) -> Iterator[None]:
 
 @contextmanager
 def of_capability(number: int) -> Iterator[None]:
-    """In this thread the device has another compute capability."""
+    """Gives the device another compute capability in this thread."""
     _driver.fake_device(number, ctypes.c_double(9))
     yield
     _driver.fake_device(90, ctypes.c_double(9))
@@ -57,7 +59,7 @@ def of_capability(number: int) -> Iterator[None]:
 
 @contextmanager
 def new_context() -> Iterator[None]:
-    """Another context than that of all other tests, in which nothing has been loaded."""
+    """Makes a new context current, in which nothing has been loaded."""
     context = ctypes.c_void_p()
     call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
     yield
@@ -74,7 +76,7 @@ def choose() -> None:
 
 
 def memory(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
-    """Bytes on the device, never given back."""
+    """Allocates bytes on the device, which are never freed."""
     address = ctypes.c_uint64()
     bytes_wanted = ctypes.c_size_t(max(size, 1))
     if IS_FAKE:
@@ -88,7 +90,7 @@ def memory(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def copy(array: Array) -> Array:
-    """The same values and dtype on the device, without gaps."""
+    """Returns a contiguous copy of the array on the device."""
     values = np.ascontiguousarray(array)
     there = memory(values.nbytes).view(values.dtype).reshape(array.shape)
     there[...] = array
@@ -96,7 +98,8 @@ def copy(array: Array) -> Array:
 
 
 class Stream:
-    """A stream that waits for no other, with its address as CuPy has it."""
+    """A stream that does not wait for other streams, and has its address in the same attribute as CuPy's
+    streams."""
 
     def __init__(self) -> None:
         handle = ctypes.c_void_p()
@@ -108,7 +111,7 @@ class Stream:
         call("cuStreamSynchronize", ctypes.c_void_p(self.ptr))
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What launches the captured work on this stream."""
+        """Captures the work, and returns a function that launches it on this stream."""
         self.begin_capture()
         work()
         return self.end_capture()
@@ -117,7 +120,7 @@ class Stream:
         call("cuStreamBeginCapture_v2", ctypes.c_void_p(self.ptr), 0)
 
     def end_capture(self) -> Callable[[], None]:
-        """What launches on this stream what was captured."""
+        """Ends the capture, and returns a function that launches the captured work on this stream."""
         handle, graph, executable = ctypes.c_void_p(self.ptr), ctypes.c_void_p(), ctypes.c_void_p()
         call("cuStreamEndCapture", handle, ctypes.byref(graph))
         call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
@@ -125,7 +128,7 @@ class Stream:
 
 
 class Dlpack:
-    """Device memory as a library with DLPack has it, and how it was asked for it."""
+    """Device memory of a library with DLPack. It records the keywords of each export."""
 
     def __init__(self, array: Array, device: tuple[int, int] = (CUDA, 0)) -> None:
         self.array, self.where = array, device
@@ -144,13 +147,14 @@ class Dlpack:
 
 
 def moved(capsule: Any, device: tuple[int, int]) -> Any:
-    """A capsule of NumPy's that says that its memory is a device's."""
+    """Changes the device in a capsule of NumPy."""
     where = ctypes.pythonapi.PyCapsule_GetPointer
     where.restype, where.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     if '"dltensor"' in repr(capsule):
-        address = where(capsule, b"dltensor") + 8  # behind data
+        address = where(capsule, b"dltensor") + 8  # after `data`
     else:
-        # version, manager_ctx, deleter, flags; then the tensor: data, device
+        # The capsule begins with `version`, `manager_ctx`, `deleter` and `flags`. The tensor follows with
+        # `data` and `device`.
         address = where(capsule, b"dltensor_versioned") + 8 + 8 + 8 + 8 + 8
     ctypes.c_int32.from_address(address).value = device[0]
     ctypes.c_int32.from_address(address + 4).value = device[1]
@@ -158,7 +162,7 @@ def moved(capsule: Any, device: tuple[int, int]) -> Any:
 
 
 class Interface:
-    """Device memory as a library without DLPack has it."""
+    """Device memory of a library without DLPack."""
 
     def __init__(self, array: Array, **fields: Any) -> None:
         self.array, self.fields = array, fields
@@ -170,5 +174,5 @@ class Interface:
 
 
 def status() -> Dlpack:
-    """A status that is clear."""
+    """Returns a status without bad indices."""
     return Dlpack(memory(16).view(np.int64))

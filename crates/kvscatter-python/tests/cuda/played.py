@@ -1,4 +1,4 @@
-"""PyTorch, played on the driver of the tests, for tests that run with PyTorch itself where it has a device."""
+"""A simulation of PyTorch on the simulated driver. The tests use PyTorch itself if it has a device."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from device import Dlpack, Stream
 
 
 def values(tensor: Any) -> device.Array:
-    """What a tensor holds, of either PyTorch, when nobody writes to it any more."""
+    """Returns the values of a tensor, simulated or not, after all writes to it have finished."""
     return tensor.array if isinstance(tensor, Tensor) else tensor.cpu().numpy()
 
 
 class Torch:
-    """Of PyTorch what the tests use. What tensors do is done in the order of the current stream, and captured."""
+    """The part of PyTorch that the tests use. Tensor operations run in the order of the current stream and
+    are captured."""
 
     def __init__(self) -> None:
         self.stream, self.graph = Stream(), None  # type: tuple[Stream, Graph | None]
@@ -78,7 +79,7 @@ class Torch:
 
 
 class Graph:
-    """Captured launches, and between them what tensors do."""
+    """Captured launches, and the tensor operations between them."""
 
     def __init__(self) -> None:
         self.stream, self.steps = Stream(), []  # type: tuple[Stream, list[Callable[[], None]]]
@@ -94,7 +95,7 @@ class Graph:
 
 
 class Tensor(Dlpack):
-    """On the device that is played."""
+    """A tensor on the simulated device."""
 
     __module__ = "torch"
     requires_grad, _version, device = False, 0, "cuda:0"

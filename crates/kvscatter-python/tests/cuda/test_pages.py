@@ -1,4 +1,4 @@
-"""The examples with PyTorch of the pages, run as they stand on smaller caches."""
+"""Runs the PyTorch examples of the pages unchanged, except for smaller caches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPACITY = 16
 
 
 def examples(page: str) -> list[str]:
-    """Its examples with PyTorch, on caches that are filled sooner, with updates that say what is in them."""
+    """Returns the page's PyTorch examples, with smaller caches and with updates of known values."""
     text = (DOCS / page).read_text(encoding="utf-8")
     section = re.split(r"^##+ (?:With )?PyTorch$", text, flags=re.MULTILINE)[1].split("\n## ")[0]
     blocks = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
@@ -71,7 +71,8 @@ def test_the_page_of_rust(torch: Any) -> None:
 
 
 def test_blocks_that_hold_keys_and_values() -> None:
-    """Their slots do not lie at one stride: the page has mappings for keys and for values."""
+    """The slots of the keys do not have one stride, so the page has separate mappings for keys and
+    values."""
     blocks, size = 6, 4
     kv = device.copy(np.zeros((blocks, 2, size, 2, 8), np.float16))
     slot = np.array([0, 5, -1, -7, 23])

@@ -1,4 +1,5 @@
-"""What is refused before anything is launched: arrays that lie elsewhere, of other types and forms, over each other."""
+"""Tests what is refused before a launch: arrays on other devices, of other types and forms, and overlapping
+arrays."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_shapes(wrap: Wrap) -> None:
 
 
 def test_what_a_device_does_not_count() -> None:
-    """Nobody looks at this memory before a launch."""
+    """The memory need not exist, because nothing reads it before a launch."""
 
     def vast(*shape: int) -> Interface:
         return Interface(zeros(1, dtype=np.int8), shape=shape)
@@ -117,7 +118,7 @@ def test_what_a_device_does_not_count() -> None:
 
 
 def test_what_nobody_can_count_is_no_status_and_no_list() -> None:
-    """Of arrays that say that they are larger than memory."""
+    """The arrays claim to be larger than memory."""
     cache, update = Interface(zeros(2, 4, 8)), Interface(zeros(2, 1, 8))
     for shape, kind in (
         ((1 << 33, 1 << 33), "not_contiguous"),
@@ -249,9 +250,11 @@ Fault = tuple[str, str, tuple[str, ...], dict[str, Any]]
 
 
 def faults(names: tuple[str, ...]) -> list[Fault]:
-    """What may be wrong with a call, in the order in which it is told: what lies on no device, types, shapes, devices;
-    then what memory and numbers of values do not allow; each in the order of the call. A fault is the error's kind and
-    argument, the arrays that have it (``+`` is the second pair's) and what is wrong there.
+    """Lists the faults that a call can have, in the order in which they are reported.
+
+    The order is: arrays that are not on a device, types, shapes, devices, then limits of memory and numbers
+    of values. Each group is in the order of the call. A fault consists of the error's kind and argument, the
+    arrays that have it, and the change that causes it. The names of the second pair end with ``+``.
     """
     cache, written = names[0], names[-1] if len(names) == 3 else names[0]
     every = (*names, "write_indices", "status")
@@ -346,7 +349,7 @@ def test_what_the_driver_refuses() -> None:
 
 @device.only_fake
 def test_devices_and_moments_that_load_no_kernels() -> None:
-    """In a context of its own each: what is loaded once is not asked for again."""
+    """Each call uses its own context, because a context does not load the kernels twice."""
     call = written(Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))
     with device.new_context(), device.of_capability(70):
         error = refused("compute_capability", None, call, of=kvscatter.CudaError)

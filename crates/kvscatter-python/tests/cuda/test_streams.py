@@ -1,4 +1,5 @@
-"""Which stream a launch goes to, how arrays are asked for, and what is kept alive: PyTorch and CuPy are played here."""
+"""Tests the stream of a launch, the keywords of exports, and the lifetime of arrays, with simulated
+libraries."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def arrays(wrap: Any = Dlpack, **more: Any) -> tuple[device.Array, Any, Any]:
 
 
 def runs_on(stream: Stream, cache: device.Array) -> bool:
-    """Whether the launch was waiting on this stream; afterwards the cache is zero again."""
+    """Returns whether the launch was waiting on this stream, and then clears the cache."""
     assert not (device.IS_FAKE and cache.any())
     stream.synchronize()
     ran = bool(cache.any())
@@ -131,7 +132,7 @@ def test_arrays_live_as_long_as_the_write_and_its_status() -> None:
 
 
 class Waited(Stream):
-    """How often somebody has waited for it."""
+    """A stream that counts how often it was synchronised."""
 
     waits = 0
 
@@ -141,7 +142,7 @@ class Waited(Stream):
 
 
 class Played:
-    """A library whose current stream is set here, and that makes arrays."""
+    """A simulated library that makes arrays, and whose current stream the tests set."""
 
     def __init__(self, name: str) -> None:
         self.current, self.made = Waited(), []  # type: tuple[Waited, list[Any]]
@@ -190,7 +191,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     yield played
 
 
-@device.only_fake  # test_torch.py has PyTorch itself, whose functions the package looks up once
+@device.only_fake  # the package looks up PyTorch's functions once, and test_torch.py uses PyTorch itself
 def test_pytorchs_current_stream_at_each_launch(torch: Played) -> None:
     cache, whole, update = arrays(torch.of)
     write = cuda.prepare([(whole, update)])

@@ -1,4 +1,4 @@
-"""PyTorch's tensors, streams and graphs."""
+"""Tests PyTorch's tensors, streams and graphs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SAMPLES, SLOTS = 3, 8
 
 
 def tensors(torch: Any) -> tuple[Any, Any, Any]:
-    """A cache of zeros, an update of ones, and positions."""
+    """Returns a cache of zeros, an update of ones, and positions."""
     half = {"dtype": torch.float16, "device": "cuda"}
     cache, update = torch.zeros(SAMPLES, 2, SLOTS, 8, **half), torch.ones(SAMPLES, 2, 1, 8, **half)
     return cache, update, torch.zeros(SAMPLES, dtype=torch.int64, device="cuda")
 
 
 def written(tensor: Any) -> list[list[int]]:
-    """The slots of each sample that hold ones, where all others hold zeros."""
+    """Returns the slots of each sample that contain ones, and checks that all others contain zeros."""
     cache = values(tensor)
     assert np.isin(cache, (0, 1)).all() and (cache == cache[:, :1, :, :1]).all()
     return [np.flatnonzero(sample).tolist() for sample in cache[:, 0, :, 0]]

@@ -1,4 +1,4 @@
-"""Writes on the device do what the CPU does and say what the CPU says, on the cases of the oracle."""
+"""Checks on the oracle's cases that writes on the device have the results and the errors of the CPU."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ GUARD = 192
 
 
 def is_exported(array: device.Array) -> bool:
-    """Whether NumPy has its dtype in both protocols: strings and types of ml_dtypes are not among them."""
+    """Returns whether NumPy exports the dtype with both protocols. It does not export strings and types of
+    ml_dtypes."""
     return array.dtype.isbuiltin == 1 and array.dtype != object
 
 
 def guarded(array: device.Array) -> tuple[device.Array, device.Array]:
-    """The array on the device between bytes that nobody may write; and all of it."""
+    """Returns the array on the device between guard bytes that must not change, and all of the memory."""
     canvas = device.memory(array.nbytes + 2 * GUARD, 0xA5)
     there = canvas[GUARD : GUARD + array.nbytes].view(array.dtype).reshape(array.shape)
     there[...] = array
@@ -33,7 +34,7 @@ def guarded(array: device.Array) -> tuple[device.Array, device.Array]:
 
 
 def prepared(case: Case, wrap: Any, cache: device.Array, update: device.Array, **more: Any) -> cuda.Write:
-    """The case on the device."""
+    """Prepares the case on the device."""
     given = dict(case.arguments)
     lists = {name: wrap(device.copy(value)) for name, value in given.items() if isinstance(value, np.ndarray)}
     options = {"status": device.status(), **more}
@@ -78,7 +79,7 @@ def test_what_the_cpu_does(operator: Any, wrap: Any) -> None:
         try:
             write = prepared(case, wrap, cache, there)
         except kvscatter.Error as error:
-            # What shapes and counts break is told before the launch, and as the CPU tells it.
+            # Errors in shapes and counts are raised before the launch, with the CPU's message.
             assert raised is not None, (case, error)
             assert (type(error), error.kind, str(error)) == (type(raised), raised.kind, str(raised)), case
             found["refused"] += 1

@@ -1,4 +1,5 @@
-"""PyTorch's `increment_version`, played: the package looks it up once in a process, for all tests."""
+"""A simulation of PyTorch's `increment_version`, shared by all tests because the package looks it up once
+per process."""
 
 from __future__ import annotations
 
@@ -8,5 +9,5 @@ counted: list[int] = []
 
 
 def increment_version(tensors: Any) -> None:
-    """Notes how many tensors have been written."""
+    """Records how many tensors were written."""
     counted.append(len(tensors))

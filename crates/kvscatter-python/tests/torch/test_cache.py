@@ -1,4 +1,5 @@
-"""`KvCache` in a tiny Llama of random weights: the same tokens as transformers' own caches."""
+"""Tests `KvCache` in a tiny Llama with random weights, which must generate the same tokens as transformers'
+caches."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_generate_compiles_as_it_does_for_a_static_cache(llama: LlamaForCausalLM
     cache = KvCache(CONFIG, max_cache_len=16)
     assert cache.is_compileable
     compiled = CompileConfig(fullgraph=True, backend="aot_eager")
-    compiled._compile_all_devices = True  # transformers leaves the CPU out
+    compiled._compile_all_devices = True  # transformers does not compile for the CPU otherwise
     assert torch.equal(
         llama.generate(**inputs, **options, past_key_values=cache, compile_config=compiled), want
     )
@@ -192,7 +193,7 @@ def test_completion_offers_the_cache() -> None:
 
 
 class Step(torch.nn.Module):
-    """A decoding step whose caches are buffers, as `torch.export` wants them."""
+    """A decoding step whose caches are buffers, as `torch.export` requires."""
 
     def __init__(self, model: LlamaForCausalLM, batch: int, capacity: int) -> None:
         super().__init__()
@@ -210,11 +211,12 @@ class Step(torch.nn.Module):
 
 
 def test_a_decoding_step_in_onnx_runtime(llama: LlamaForCausalLM) -> None:
-    """The caches are inputs and outputs of the model, and ONNX Runtime decodes what generate does."""
+    """The caches are inputs and outputs of the model. ONNX Runtime decodes the same tokens as `generate`."""
     inputs = prompt(2, 4)["input_ids"]
     want = llama.generate(inputs, max_new_tokens=5, do_sample=False)
     example = inputs[:, :1], torch.zeros(2, 1, dtype=torch.long)
-    # transformers keeps the cache in a Python object, whose tensors only the strict mode sees as the buffers.
+    # transformers keeps the cache in a Python object. Only the strict mode recognises its tensors as the
+    # buffers.
     program = torch.export.export(Step(llama, batch=2, capacity=16), example, strict=True)
     exported = kvscatter_onnx.export(program, verbose=False, output_names=["logits"])
     model = exported.model_proto

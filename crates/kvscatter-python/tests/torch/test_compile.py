@@ -1,4 +1,4 @@
-"""The operators under `opcheck`, `torch.compile` and `torch.export`."""
+"""Tests the operators with `opcheck`, `torch.compile` and `torch.export`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKENDS = [
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees what another has compiled, nor what an earlier run has left on disk."""
+    """Isolates each test from compiled code of other tests and of earlier runs on disk."""
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     torch.compiler.reset()
 
@@ -78,7 +78,7 @@ def test_opcheck_without_indices_and_with_int32() -> None:
 
 
 def step(cache: torch.Tensor, update: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """A decoding step: writes in a linear cache and in a view of it as a ring, and reads."""
+    """A decoding step that writes in a linear cache, writes in a view of it in circular mode, and reads."""
     kvscatter.torch.tensor_scatter_(cache, update * 2, starts)
     kvscatter.torch.tensor_scatter_(cache[:, 1:], update[:, 1:], starts + 5, mode="circular")
     present = kvscatter.torch.tensor_scatter(cache, update, starts, axis=2, lengths=starts * 0 + 1)
@@ -92,7 +92,7 @@ def test_compile(backend: str, dynamic: bool) -> None:
     cache, update, starts = example()
     eager = cache.clone()
     address = cache.data_ptr()
-    for move in range(3):  # other positions are no reason to compile again
+    for move in range(3):  # different positions must not cause a recompilation
         with torch.compiler.set_stance("default" if move == 0 else "fail_on_recompile"):
             here = (starts + move) % 7
             torch.testing.assert_close(compiled(cache, update, here), step(eager, update, here))
@@ -117,7 +117,7 @@ def test_compiled_gradients(backend: str) -> None:
         update.requires_grad_()
         value = (
             call(cache, update, starts) + (cache * 3).sum()
-        )  # the cache carries its history out of the graph
+        )  # uses the cache's gradient outside of the graph
         return torch.autograd.grad(value, update)[0], cache.detach()
 
     compiled = gradients(torch.compile(loss, fullgraph=True, backend=backend))

@@ -1,4 +1,5 @@
-"""Forward mode, ``torch.func`` and ``torch.vmap``: each against the write of the tangents, or item by item."""
+"""Compares forward mode, ``torch.func`` and ``torch.vmap`` with the write of the tangents, or item by
+item."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def write(request: pytest.FixtureRequest, options: dict[str, Any]) -> Write:
 
 
 def tensors() -> list[torch.Tensor]:
-    """A cache, an update, and their tangents."""
+    """Returns a cache, an update, and their tangents."""
     torch.manual_seed(0)
     shapes = [(2, 3, 5, 2), (2, 3, 2, 2)] * 2
     return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
@@ -115,7 +116,7 @@ def test_vmap_takes_items_as_samples() -> None:
         kvscatter.torch.tensor_scatter_(cache, update, starts)
         return cache.sum()
 
-    for dimension in range(5):  # of which one lies beside the batch
+    for dimension in range(5):  # one of them is next to the batch
         cache = past.movedim(0, dimension).contiguous()
         torch.vmap(write, (dimension, 1, 0))(cache, update, starts)
         assert torch.equal(cache.movedim(dimension, 0), want)

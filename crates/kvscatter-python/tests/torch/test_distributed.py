@@ -1,6 +1,7 @@
-"""The sharding rules, in processes that talk over the loopback interface, against one process with whole tensors.
+"""Tests the sharding rules in processes that communicate over the loopback interface, against one process
+with whole tensors.
 
-Each test starts its ranks, runs every check in them and ends them; a rank that fails fails the test.
+Each test starts its ranks, runs every check in them and ends them. A rank that fails makes the test fail.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ def _rank(rank: int, world: int, folder: str, checks: list[Callable[[int], None]
     store = torch.distributed.FileStore(f"{folder}/store", world)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
     for check in checks:
-        torch.manual_seed(3)  # the same on every rank
+        torch.manual_seed(3)  # the same seed on every rank
         check(world)
     torch.distributed.barrier()
-    # Gloo's threads can still hold Python objects here. If the interpreter ends before they release them, the
-    # process aborts ("terminate called without an active exception"), so the rank ends without finalizing.
+    # Gloo's threads can still refer to Python objects here. If the interpreter ended before they release
+    # these, the process would abort ("terminate called without an active exception"), so the rank ends
+    # without finalizing.
     os._exit(0)
 
 
@@ -63,11 +65,11 @@ def test_in_processes(world: int, tmp_path: Path) -> None:
     )
 
 
-# ── what every rank does ────────────────────────────────────────────────────────────────────────────────────────
+# ── checks that every rank runs ─────────────────────────────────────────────────────────────────────────────────
 
 
 def tensors(batch: int, heads: int, size: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    """A cache, an update and the other arguments: the whole tensors, the same on every rank."""
+    """Returns a cache, an update and the other arguments as whole tensors, the same on every rank."""
     cache, update = torch.randn(batch, heads, 8, size), torch.randn(batch, heads, 3, size)
     return (
         cache,
@@ -77,12 +79,12 @@ def tensors(batch: int, heads: int, size: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def following(placements: tuple[Placement, ...]) -> list[Placement]:
-    """Where positions are for a cache that is placed like this."""
+    """Returns the placements of positions for a cache with these placements."""
     return [placement if placement == Shard(0) else Replicate() for placement in placements]
 
 
 def check_write(mesh: DeviceMesh, placements: tuple[Placement, ...], sizes: tuple[int, int, int]) -> None:
-    """Both operators, with and without lengths, on one mesh, without communication."""
+    """Checks both operators, with and without lengths, on one mesh. They must not communicate."""
     cache, update, options = tensors(*sizes)
     there = [distribute_tensor(whole, mesh, placements) for whole in (cache, update)]
     positions = {
@@ -108,7 +110,7 @@ def check_write(mesh: DeviceMesh, placements: tuple[Placement, ...], sizes: tupl
 def check_one_axis(world: int) -> None:
     mesh = init_device_mesh("cpu", (world,))
     even, uneven, empty = (world, 2 * world, world), (world + 1, 2 * world + 1, world + 3), (1, 1, 1)
-    for sizes in (even, uneven, empty):  # the last leaves all ranks but one with nothing
+    for sizes in (even, uneven, empty):  # in the last, all ranks but one have empty shards
         for placement in (Replicate(), Shard(0), Shard(1), Shard(3)):
             check_write(mesh, (placement,), sizes)
 
@@ -122,7 +124,7 @@ def check_two_axes(world: int) -> None:
 
 
 def check_replicated_is_cut(world: int) -> None:
-    """An update and positions that every rank has are cut where they lie."""
+    """An update and positions that are replicated are cut on each rank, without communication."""
     mesh = init_device_mesh("cpu", (world,))
     cache, update, options = tensors(world + 1, world, 4)
     want = kvscatter.torch.tensor_scatter(cache, update, mode="circular", **options)
@@ -138,7 +140,8 @@ def check_replicated_is_cut(world: int) -> None:
 
 
 def check_strided(world: int) -> None:
-    """A cache of [batch, capacity, heads, size], written as a view with the heads in front."""
+    """The cache is [batch, capacity, heads, size], and the write uses a view with the heads before the
+    capacity."""
     mesh = init_device_mesh("cpu", (world,))
     cache, update, options = tensors(2, 2 * world, 4)
     want = kvscatter.torch.tensor_scatter(cache, update, mode="circular", **options)
@@ -160,7 +163,7 @@ def check_refusals(world: int) -> None:
     def refused(words: str, **changed: list[Placement]) -> None:
         placed = place | changed
         distributed = [
-            # What is partial is not made from a whole tensor.
+            # A partial tensor cannot be made from a whole tensor.
             DTensor.from_local(whole, mesh, placed[name], run_check=False)
             if isinstance(placed[name][0], Partial)
             else distribute_tensor(whole, mesh, placed[name])

@@ -1,4 +1,4 @@
-"""Exported models: what they contain, that they are valid, and that ONNX Runtime computes what PyTorch does."""
+"""Tests exported models: their contents and validity, and that ONNX Runtime computes the same as PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvscatter.torch import onnx as kvscatter_onnx
 from kvscatter.torch import tensor_scatter, tensor_scatter_
 
 OPS = torch.ops.kvscatter
-# Names of dimensions that must be equal are merged, and the exporter says so.
+# The exporter merges names of dimensions that must be equal, and warns about this.
 pytestmark = pytest.mark.filterwarnings("ignore:# The axis name")
 
 PAST, UPDATE = torch.randn(2, 3, 16, 4), torch.randn(2, 3, 5, 4)
@@ -81,7 +81,7 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def run(program: torch.onnx.ONNXProgram, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The outputs by name."""
+    """Returns the outputs by name."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # it warns of every write that is not in place
     model = program.model_proto.SerializeToString()
@@ -224,7 +224,7 @@ def test_to_a_file(tmp_path: Path) -> None:
     assert {value.name for value in model.graph.initializer} <= {value.name for value in model.graph.input}
 
 
-# ── the pieces ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── functionalize and translations ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("decomposed", [False, True])
@@ -253,7 +253,7 @@ def test_the_pieces_with_torch_onnx_export(decomposed: bool) -> None:
 
 
 def test_the_exporter_alone_does_not_know_the_operators(tmp_path: Path) -> None:
-    """What the documentation says of it: an error, or with ``dynamo=False`` a model that writes nothing."""
+    """As documented, it raises an error, or with ``dynamo=False`` it exports a model that writes nothing."""
     arguments = torch.zeros(2, 3, 16, 4), UPDATE, STARTS
     with pytest.raises(torch.onnx.OnnxExporterError) as caught:
         torch.onnx.export(Returned().eval(), arguments, opset_version=24, dynamo=True, verbose=False)

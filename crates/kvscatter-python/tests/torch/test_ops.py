@@ -1,4 +1,4 @@
-"""The operators, eagerly: against the oracle on adversarial cases, their gradients, and what they refuse."""
+"""Tests the operators in eager mode: adversarial cases of the oracle, gradients, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support import refused
 
 OPS = torch.ops.kvscatter
 
-# Bits of these are the same in both libraries; NumPy has no word for some that ml_dtypes has.
+# These types have the same bits in both libraries. NumPy lacks some of the types that ml_dtypes provides.
 DTYPES: dict[Any, torch.dtype] = {
     np.bool_: torch.bool,
     np.int8: torch.int8,
@@ -39,7 +39,7 @@ OF_NAME = {np.dtype(numpy).name: dtype for numpy, dtype in DTYPES.items()}
 
 
 def tensor(array: Any) -> torch.Tensor | None:
-    """A tensor of an array's bits; None stays None."""
+    """Returns a tensor with the array's bits, or None for None."""
     if array is None:
         return None
     raw = torch.from_numpy(array.copy(order="C").reshape(-1).view(np.uint8))
@@ -47,14 +47,15 @@ def tensor(array: Any) -> torch.Tensor | None:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bit for bit: NaNs with the same payload are equal and zeros of either sign are not."""
-    # A single element is contiguous whatever its stride, and only a stride of 1 can be viewed as bytes.
+    """Compares bit for bit: NaNs with the same payload are equal, and zeros of different signs are not."""
+    # A single element counts as contiguous with any stride, but only a stride of 1 can be viewed as bytes.
     one, other = (it.clone(memory_format=torch.contiguous_format).reshape(-1) for it in (one, other))
     return one.dtype == other.dtype and torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
 def gapped(dense: torch.Tensor) -> torch.Tensor:
-    """The same values in a view with gaps between rows, and with the first dimension innermost in memory."""
+    """Returns the same values in a view with gaps between rows and with the first dimension innermost in
+    memory."""
     if dense.dim() < 2:
         return dense.clone()
     canvas = torch.zeros([*dense.shape[1:-1], dense.shape[-1] + 3, dense.shape[0]], dtype=dense.dtype)
@@ -70,7 +71,7 @@ def test_adversarial_cases(extensions: tuple[Any, ...]) -> None:
     ):
         given = case.arguments
         if {array.dtype.name for array in given.values() if isinstance(array, np.ndarray)} - set(OF_NAME):
-            continue  # a case about types that differ, one of which PyTorch does not have
+            continue  # the case has two different types, and PyTorch lacks one of them
         past, update = tensor(given["past_cache"]), tensor(given["update"])
         starts, lengths = tensor(given["write_indices"]), tensor(given.get("lengths"))
         assert past is not None and update is not None
@@ -193,7 +194,7 @@ def test_a_leaf_that_requires_a_gradient_is_not_written() -> None:
     assert leaf.sum() == 2
 
 
-# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def past_and_update(**options: Any) -> tuple[torch.Tensor, torch.Tensor]:

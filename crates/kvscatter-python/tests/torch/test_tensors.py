@@ -1,4 +1,5 @@
-"""PyTorch's tensors as arrays: every dtype that both know, views in place, what lies beside the memory."""
+"""Tests PyTorch's tensors as arrays: every dtype that both have, views in place, and properties besides
+memory."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def test_tensors_that_stand_for_others_have_no_memory() -> None:
 
 
 class Interrupts(TorchFunctionMode):
-    """Takes a tensor's memory away in the ``moment``-th call that reaches Python."""
+    """Frees a tensor's memory in the ``moment``-th call that reaches Python."""
 
     def __init__(self, tensor: torch.Tensor, moment: int) -> None:
         super().__init__()

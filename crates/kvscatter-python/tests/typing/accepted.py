@@ -1,4 +1,4 @@
-"""What type checkers must accept: the calls of the documentation, and what they give."""
+"""What type checkers must accept: the calls of the documentation, and their results."""
 
 from typing import Any, assert_type
 
@@ -58,7 +58,7 @@ def referred(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
 
 
 class OnDevice:
-    """An array on a device, as a library without DLPack has it."""
+    """An array on a device, of a library without DLPack."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class OnDevice:
 
 
 class Stream:
-    """A stream as CuPy has it."""
+    """A stream with the attributes of CuPy's streams."""
 
     ptr = 0
 

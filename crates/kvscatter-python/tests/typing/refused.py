@@ -1,4 +1,4 @@
-"""What type checkers must refuse: each line is an error to both, and one that is none to either is an error itself."""
+"""What type checkers must refuse. Both must report each line, because an unused ignore is an error too."""
 
 import numpy as np
 from numpy.typing import NDArray

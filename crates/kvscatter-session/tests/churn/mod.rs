@@ -1,15 +1,18 @@
-//! A batch to which everything happens, in whatever engine: after every step each sample must score as it does alone.
+//! A random test of a running batch, for any engine. After every step, each sample has the same logits as in
+//! a batch without other samples.
 
 use std::path::Path;
 
 use kvscatter_oracle::cases::Random;
 use kvscatter_session::{Engine, KvSession, Logits, Sample, SessionOptions};
 
-/// Tokens that every model of the test data has.
+/// The number of tokens that every test model has.
 const VOCABULARY: usize = 200;
 
-/// 40 random steps of a batch of up to 4: samples are added, removed, cut, and given up to all the tokens that they have
-/// room for. Logits may differ by `tolerance` from those of a session of their own.
+/// Runs 40 random steps on a batch of up to 4 samples.
+///
+/// Samples are added, removed, truncated and extended, at most to the capacity. The logits may differ by
+/// `tolerance` from those of a separate session.
 pub(crate) fn churn(engine: &dyn Engine, model: &Path, capacity: Option<usize>, seed: u64, tolerance: f32) {
     let mut random = Random::new(seed, 0);
     let places = 1 + random.below(4);
@@ -53,7 +56,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Gives some of the samples some tokens, and compares every score.
+    /// Gives random tokens to some of the samples, and compares all logits.
     fn step(&mut self, random: &mut Random, in_chunks: bool) {
         let mut given: Vec<(Sample, Vec<i64>)> = Vec::new();
         for (sample, tokens) in &self.samples {

@@ -1,11 +1,12 @@
-//! The types that attention is computed in.
+//! The element types of attention.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-/// An element that sums are made of.
+/// A floating-point element type.
 pub(super) trait Float: Copy + Send + Sync + 'static {
-    /// These elements as float32: themselves, or in `room`, which is as long.
+    /// Returns these elements as float32. float32 elements are returned unchanged, others are converted into
+    /// `room`, which must have the same length.
     fn widen<'a>(row: &'a [Self], room: &'a mut [f32]) -> &'a [f32];
 
     fn to_f32(self) -> f32;

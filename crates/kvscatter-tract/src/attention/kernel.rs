@@ -1,8 +1,9 @@
-//! The sums: queries that share a head of keys go through it together, one key at a time.
+//! The attention kernel. Queries that share a head of keys are processed in blocks, one key at a time.
 //!
-//! Everything is summed in float32. A block of queries is small enough for the first-level cache, so that each key and
-//! value is read from memory once a block. A key that no query of the block sees is not read at all, nor is a value
-//! whose weight is zero in all of them: what lies there, a NaN too, has no influence.
+//! All sums are in float32. A block of queries fits into the first-level cache, so each key and value is read
+//! from memory once for each block. The kernel does not read keys that are masked for all queries of the
+//! block, unless the scores are an output. It does not read values whose weight is zero in all queries of the
+//! block. A NaN in such rows has no effect.
 
 use std::ops::Range;
 
@@ -11,23 +12,23 @@ use super::mask::Mask;
 use super::operator::{Scores, Window};
 use super::shapes::Sizes;
 
-/// Queries of one block.
+/// The number of queries of one block.
 const BLOCK: usize = 16;
 
-/// Partial sums of a dot product: enough for the widest registers.
+/// The number of partial sums of a dot product, enough for the widest registers.
 const LANES: usize = 16;
 
-/// A tensor of rows, `[batch, heads, length, size]` in this order or with heads after the length.
+/// A tensor of rows, `[batch, heads, length, size]` or `[batch, length, heads, size]`.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a, T> {
     values: &'a [T],
     size: usize,
-    /// Elements from one index to the next: batch, heads, length.
+    /// The strides of batch, heads and length, in elements.
     strides: [usize; 3],
 }
 
 impl<'a, T> Rows<'a, T> {
-    /// `values` must fill the shape.
+    /// Creates the tensor. `values` must fill the shape.
     pub(super) fn new(values: &'a [T], heads: usize, length: usize, size: usize, heads_inside: bool) -> Self {
         Self { values, size, strides: strides(heads, length, size, heads_inside) }
     }
@@ -38,7 +39,7 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
-/// Elements from one index of batch, heads and length to the next.
+/// Returns the strides of batch, heads and length, in elements.
 fn strides(heads: usize, length: usize, size: usize, heads_inside: bool) -> [usize; 3] {
     let of_batch = heads * length * size;
     if heads_inside { [of_batch, size, heads * size] } else { [of_batch, length * size, size] }
@@ -48,14 +49,14 @@ fn offset(strides: [usize; 3], at: [usize; 3]) -> usize {
     strides.iter().zip(at).map(|(stride, index)| stride * index).sum()
 }
 
-/// One call.
+/// The inputs and attributes of one call.
 pub(super) struct Call<'a, T> {
     pub sizes: Sizes,
     pub query: Rows<'a, T>,
     pub key: Rows<'a, T>,
     pub value: Rows<'a, T>,
     pub mask: Option<Mask<'a, T>>,
-    /// `nonpad_kv_seqlen`: no more than the keys there are.
+    /// The values of `nonpad_kv_seqlen`, at most the number of keys.
     pub lengths: Option<&'a [i64]>,
     pub scale: f32,
     pub softcap: f32,
@@ -63,50 +64,51 @@ pub(super) struct Call<'a, T> {
     pub softmax_in_f64: bool,
 }
 
-/// Where results go: both of the call's shapes.
+/// The outputs, which must have the shapes of the call.
 pub(super) struct Results<'a, T> {
     pub output: &'a mut [T],
     pub scores: Option<(Scores, &'a mut [T])>,
 }
 
-/// Queries that go through their keys together: neighbours in `[queries, heads that share the head of keys]`.
+/// Consecutive queries, in the order `[queries, heads that share the head of keys]`, that are processed
+/// together.
 #[derive(Clone, Copy)]
 struct Block {
     sample: usize,
-    /// Of the keys.
+    /// The index of the head of keys.
     head: usize,
     first: usize,
     count: usize,
-    /// Query heads that share it.
+    /// The number of query heads that share the head of keys.
     group: usize,
 }
 
 impl Block {
-    /// The head and the index of a query.
+    /// Returns the head and the index of a query.
     fn query(&self, at: usize) -> (usize, usize) {
         let at = self.first + at;
         (self.head * self.group + at % self.group, at / self.group)
     }
 }
 
-/// Memory of one block, used again by the next.
+/// The memory of one block. The next block uses it again.
 #[derive(Default)]
 struct Room {
-    /// `[BLOCK, head size]`, scaled.
+    /// The scaled queries, `[BLOCK, head size]`.
     queries: Vec<f32>,
-    /// `[BLOCK, keys]`: what is added to the scores, then the scores, then the weights.
+    /// The mask, then the scores, then the weights, `[BLOCK, keys]`.
     scores: Vec<f32>,
-    /// `[BLOCK, value size]`.
+    /// The weighted sums, `[BLOCK, value size]`.
     sums: Vec<f32>,
-    /// One key or value.
+    /// One key or value as float32.
     row: Vec<f32>,
 }
 
 impl<T: Float> Call<'_, T> {
-    /// Computes all of it.
+    /// Computes the outputs.
     pub(super) fn run(&self, results: &mut Results<'_, T>) {
         let Sizes { batch, heads, query_heads, queries, head_size, value_size, .. } = self.sizes;
-        // Sizes of empty tensors are claims that no memory backs.
+        // The other sizes of an empty tensor may be arbitrarily large, so do not allocate memory for them.
         if batch == 0 || heads == 0 || queries == 0 {
             return;
         }
@@ -146,7 +148,7 @@ impl<T: Float> Call<'_, T> {
         self.finish(block, room, results);
     }
 
-    /// The keys that the window and the length leave to a query.
+    /// Returns the keys that a query may attend to, according to the window and the length.
     fn visible(&self, sample: usize, index: usize) -> Range<usize> {
         let length = self.lengths.and_then(|lengths| lengths.get(sample)).copied();
         let total = to_i64(self.sizes.total());
@@ -164,14 +166,15 @@ impl<T: Float> Call<'_, T> {
         usize::try_from(start).unwrap_or(0).min(end)..end
     }
 
-    /// The keys that any query of a block may see: both ends move forward with the index.
+    /// Returns the keys that any query of a block may attend to. Both ends of the range increase with the
+    /// query's index.
     fn keys_of(&self, block: &Block) -> Range<usize> {
         let (_, first) = block.query(0);
         let (_, last) = block.query(block.count - 1);
         self.visible(block.sample, first).start..self.visible(block.sample, last).end
     }
 
-    /// Scales the queries, and sets what is added to their scores.
+    /// Scales the queries, and initialises their scores with the mask.
     fn start(&self, block: &Block, keys: &Range<usize>, room: &mut Room) {
         let size = self.sizes.head_size;
         room.scores.clear();
@@ -192,7 +195,7 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    /// Adds the products of queries and keys.
+    /// Adds the products of queries and keys to the scores.
     fn score(&self, block: &Block, keys: &Range<usize>, room: &mut Room, results: &mut Results<'_, T>) {
         let size = self.sizes.head_size;
         for key in keys.clone() {
@@ -210,7 +213,8 @@ impl<T: Float> Call<'_, T> {
                 }
                 let raw = dot(&room.queries[at * size..][..size], row);
                 let capped = self.cap(raw);
-                // A key that is not seen stays so for every score. Infinity plus its negative would be NaN.
+                // A masked key stays masked for every score. Adding infinity to negative infinity would give
+                // NaN.
                 let biased = if bias == f32::NEG_INFINITY { bias } else { capped + bias };
                 room.scores[of_key(at)] = biased;
                 if let Some((which, scores)) = &mut results.scores {
@@ -229,7 +233,7 @@ impl<T: Float> Call<'_, T> {
         if self.softcap > 0.0 { self.softcap * (score / self.softcap).tanh() } else { score }
     }
 
-    /// Where a score lies in `[batch, query heads, queries, keys]`.
+    /// Returns the index of a score in `[batch, query heads, queries, keys]`.
     fn score_at(&self, block: &Block, at: usize, key: usize) -> usize {
         let (head, index) = block.query(at);
         let Sizes { query_heads, queries, .. } = self.sizes;
@@ -271,7 +275,7 @@ impl<T: Float> Call<'_, T> {
     }
 }
 
-/// Both are of one length.
+/// Returns the dot product of two slices of the same length.
 fn dot(left: &[f32], right: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];
     let (left, right) = (left.chunks_exact(LANES), right.chunks_exact(LANES));
@@ -284,7 +288,7 @@ fn dot(left: &[f32], right: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Makes weights of scores: all zero where no key is seen.
+/// Converts scores to weights. All weights are zero if all keys are masked.
 fn softmax(scores: &mut [f32], in_f64: bool) {
     let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if most == f32::NEG_INFINITY && !scores.iter().any(|score| score.is_nan()) {

@@ -1,20 +1,20 @@
-//! What a mask adds to the scores of one query.
+//! The mask that is added to the scores of a query.
 
 use std::ops::Range;
 
 use super::float::Float;
 
-/// A mask over `[batch, query heads, queries, keys]`, any of whose first three axes may be missing or 1. Keys that it is
-/// too short for are not seen.
+/// A mask over `[batch, query heads, queries, keys]`. Its first three axes may be missing or 1. Keys beyond
+/// its end are masked.
 #[derive(Clone, Copy)]
 pub(super) struct Mask<'a, T> {
     values: Values<'a, T>,
     keys: usize,
-    /// Elements from one index to the next; 0 along an axis that is missing or 1.
+    /// The strides of the first three axes in elements, 0 for an axis that is missing or 1.
     strides: [usize; 3],
 }
 
-/// Whether a key is seen, or what is added to its score.
+/// The values of a mask. A boolean keeps or masks a key, and a number is added to its score.
 #[derive(Clone, Copy)]
 pub(super) enum Values<'a, T> {
     Seen(&'a [bool]),
@@ -22,8 +22,10 @@ pub(super) enum Values<'a, T> {
 }
 
 impl<'a, T: Float> Mask<'a, T> {
+    /// Creates a mask.
+    ///
     /// # Errors
-    /// In words, a shape that does not broadcast to `[batch, query heads, queries, total]`.
+    /// Returns a message for a shape that does not broadcast to `[batch, query heads, queries, total]`.
     pub(super) fn new(values: Values<'a, T>, shape: &[usize], expected: [usize; 4]) -> Result<Self, String> {
         let refused = || format!("attn_mask of shape {shape:?} does not broadcast to {expected:?}");
         let [outer @ .., keys] = shape else { return Err(refused()) };
@@ -42,7 +44,7 @@ impl<'a, T: Float> Mask<'a, T> {
         Ok(Self { values, keys: *keys, strides })
     }
 
-    /// Writes what is added to the scores of these keys: negative infinity for those that are not seen.
+    /// Writes the numbers that are added to the scores of these keys, with negative infinity for masked keys.
     pub(super) fn fill(&self, at: [usize; 3], keys: Range<usize>, bias: &mut [f32]) {
         let first: usize = at.iter().zip(self.strides).map(|(index, stride)| index * stride).sum();
         let there = keys.end.min(self.keys).saturating_sub(keys.start);

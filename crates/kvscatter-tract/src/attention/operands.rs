@@ -1,4 +1,4 @@
-//! One call: tract's tensors as rows, the kernel's results as tensors.
+//! One call of the operator. It converts tract's tensors to rows and the kernel's results to tensors.
 
 use half::f16;
 use tract_onnx::tract_hir::internal::*;
@@ -9,8 +9,10 @@ use super::mask::{Mask, Values};
 use super::operator::Attention;
 use super::shapes::Sizes;
 
+/// Runs the operator.
+///
 /// # Errors
-/// In words. Nothing has been written then, since nothing but new tensors ever is.
+/// Returns a message. An error changes no input, because the operator writes only new tensors.
 pub(super) fn run(op: &Attention, inputs: &[TValue]) -> Result<TVec<TValue>, String> {
     match inputs.first().map(|query| query.datum_type()) {
         Some(DatumType::F32) => Operands::<f32>::of(op, inputs)?.run(op),
@@ -84,7 +86,7 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
         Ok(results)
     }
 
-    /// `Y`, and the scores where they are asked for.
+    /// Returns `Y`, and the scores if the node has that output.
     fn attend(&self, op: &Attention, key: Rows<'_, T>, value: Rows<'_, T>) -> Result<TVec<TValue>, String> {
         let Sizes { query_heads, queries, head_size, is_rank_3, .. } = self.sizes;
         let mut output = zeros::<T>(&self.sizes.output())?;
@@ -115,7 +117,7 @@ impl<'a, T: Float + Datum> Operands<'a, T> {
         Ok([Some(output), scores].into_iter().flatten().map(Tensor::into_tvalue).collect())
     }
 
-    /// The past with the new rows after it, `[batch, heads, length, size]`.
+    /// Returns the past followed by the new rows, `[batch, heads, length, size]`.
     fn join(&self, past: &[T], new: &[T], size: usize) -> Result<Tensor, String> {
         let Sizes { batch, heads, keys, past: length, is_rank_3, .. } = self.sizes;
         let mut present = zeros::<T>(&self.sizes.present(size))?;

@@ -1,18 +1,18 @@
-//! The operator: a node's attributes, and which of its inputs and outputs are there.
+//! The attributes of a node, and its optional inputs and outputs.
 
 use tract_onnx::pb::NodeProto;
 
 use crate::attributes::{Attributes, given_index};
 use crate::error::{NodeError, label};
 
-/// The operator.
+/// The operator of one node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Attention {
     pub(super) node: String,
-    /// Of query, and of key and value, where the inputs have rank 3.
+    /// The numbers of query heads and of key and value heads, if the inputs have rank 3.
     pub(super) heads: Option<(usize, usize)>,
     pub(super) scale: Option<f32>,
-    /// 0 for none.
+    /// The cap of the scores, 0 for none.
     pub(super) softcap: f32,
     pub(super) window: Window,
     pub(super) softmax_in_f64: bool,
@@ -20,10 +20,10 @@ pub(super) struct Attention {
     pub(super) outputs: Outputs,
 }
 
-/// Floats are compared by `==`, which is what two nodes being the same asks for.
+/// Two nodes are the same if their floats are equal by `==`.
 impl Eq for Attention {}
 
-/// How far from its own position a query sees.
+/// The window of a query, relative to its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) is_causal: bool,
@@ -31,7 +31,7 @@ pub(super) struct Window {
     pub(super) right: Option<usize>,
 }
 
-/// Where the optional inputs lie among those that are there.
+/// The indices of the optional inputs among those that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inputs {
     pub(super) count: usize,
@@ -40,7 +40,7 @@ pub(super) struct Inputs {
     pub(super) nonpad_kv_seqlen: Option<usize>,
 }
 
-/// Where the optional outputs lie among those that are there.
+/// The indices of the optional outputs among those that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outputs {
     pub(super) count: usize,
@@ -49,7 +49,7 @@ pub(super) struct Outputs {
     pub(super) scores: Option<(usize, Scores)>,
 }
 
-/// What `qk_matmul_output` holds.
+/// The kind of scores in `qk_matmul_output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scores {
     Raw,
@@ -90,7 +90,7 @@ impl Attention {
                 .map_err(|_| refused(&format!("attribute {name:?} must be at least -1, got {bound}"))),
         };
         let softmax_in_f64 = match attributes.integer("softmax_precision")? {
-            // Float32 is what all of it is computed in, which is no less than float16 and bfloat16 ask for.
+            // All sums are in float32, which is at least as accurate as float16 and bfloat16.
             None | Some(1 | 10 | 16) => false,
             Some(11) => true,
             Some(code) => {

@@ -1,30 +1,30 @@
-//! The shapes of one call, and what is known of them before there is one.
+//! The shapes of one call, and what is known of them before the call.
 
 use tract_onnx::tract_hir::internal::*;
 
 use super::operator::Attention;
 
-/// The sizes of one call, checked against each other.
+/// The sizes of one call, which are consistent with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub batch: usize,
     pub query_heads: usize,
     pub heads: usize,
     pub queries: usize,
-    /// Keys of the input, without the past.
+    /// The number of keys of the input, without the past.
     pub keys: usize,
     pub past: usize,
     pub head_size: usize,
     pub value_size: usize,
-    /// Whether heads lie inside tokens: `[batch, length, heads * size]`.
+    /// Whether the inputs have the shape `[batch, length, heads * size]`.
     pub is_rank_3: bool,
 }
 
 impl Sizes {
-    /// Of query, key, value and the pasts.
+    /// Computes the sizes from the shapes of query, key, value and the pasts.
     ///
     /// # Errors
-    /// In words, the first two that disagree.
+    /// Returns a message about the first two shapes that are inconsistent.
     pub(super) fn of(
         op: &Attention,
         [query, key, value]: [&[usize]; 3],
@@ -61,12 +61,12 @@ impl Sizes {
         Ok(Self { batch, query_heads, heads, queries, keys, past, head_size, value_size, is_rank_3 })
     }
 
-    /// Keys with those of the past.
+    /// Returns the number of keys, those of the past included.
     pub(super) fn total(&self) -> usize {
         self.past + self.keys
     }
 
-    /// The shape of `Y`.
+    /// Returns the shape of `Y`.
     pub(super) fn output(&self) -> TVec<usize> {
         if self.is_rank_3 {
             tvec!(self.batch, self.queries, self.query_heads * self.value_size)
@@ -75,18 +75,19 @@ impl Sizes {
         }
     }
 
-    /// The shape of a present whose rows are of this size.
+    /// Returns the shape of a present whose rows have this size.
     pub(super) fn present(&self, size: usize) -> TVec<usize> {
         tvec!(self.batch, self.heads, self.total(), size)
     }
 
-    /// The shape of `qk_matmul_output`.
+    /// Returns the shape of `qk_matmul_output`.
     pub(super) fn scores(&self) -> TVec<usize> {
         tvec!(self.batch, self.query_heads, self.queries, self.total())
     }
 }
 
-/// `[batch, heads, length, size]`, where an attribute gives the heads of rank 3; 0 where rank 3 is not allowed.
+/// Returns a shape as `[batch, heads, length, size]`. For rank 3, `heads` is the node's attribute, or 0 if
+/// rank 3 is not allowed.
 fn split(name: &str, shape: &[usize], heads: usize) -> Result<[usize; 4], String> {
     match *shape {
         [batch, heads, length, size] => Ok([batch, heads, length, size]),
@@ -110,10 +111,10 @@ fn agree(name: &str, got: [usize; 4], expected: [usize; 4]) -> Result<(), String
     }
 }
 
-/// Types and shapes of the outputs: exact if all of the inputs' are known.
+/// Returns the types and shapes of the outputs. They are exact if the shapes of all inputs are known.
 ///
 /// # Errors
-/// In words, what no run could make right.
+/// Returns a message about an error that every run would have.
 pub(super) fn facts(op: &Attention, inputs: &[&TypedFact]) -> Result<TVec<TypedFact>, String> {
     let ([query, key, value, ..], true) = (inputs, inputs.len() == op.inputs.count) else {
         return Err(format!("takes {} inputs, got {}", op.inputs.count, inputs.len()));
@@ -167,7 +168,7 @@ fn check_types(op: &Attention, inputs: &[&TypedFact]) -> Result<(), String> {
     Ok(())
 }
 
-/// The outputs' shapes in tract's dimensions, which may be names.
+/// The outputs' shapes in tract's dimensions, which may be symbols.
 struct Dims {
     output: TVec<TDim>,
     present_key: TVec<TDim>,

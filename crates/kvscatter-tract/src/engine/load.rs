@@ -1,4 +1,4 @@
-//! A file as a plan.
+//! Loads a model's file as a plan.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::prune;
 use super::session::TractSession;
 use super::weights::Weights;
 
-/// Loads a model, with the weights beside it.
+/// Loads a model with its external data.
 pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractSession> {
     let mut onnx = tract_onnx::onnx();
     onnx.provider = Arc::new(Weights::new(file)?);
@@ -33,7 +33,7 @@ pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractS
     TractSession::new(&plan, inputs, outputs)
 }
 
-/// The model, with a name for each dimension that has none.
+/// Parses the model, and gives a name to each dimension that has none.
 fn parse(onnx: &tract_onnx::Onnx, proto: &ModelProto, path: &Path) -> TractResult<InferenceModel> {
     let folder = path.parent().and_then(Path::to_str).context("the folder's name is not UTF-8")?;
     let parsed = onnx.parse(proto, Some(folder))?;
@@ -41,7 +41,7 @@ fn parse(onnx: &tract_onnx::Onnx, proto: &ModelProto, path: &Path) -> TractResul
         bail!("no node, input or initializer is named {input:?}");
     }
     let mut model = parsed.model;
-    // Counted here: `new_with_prefix` tries every number from 0 for each name.
+    // The names are counted here because `new_with_prefix` tries every number from 0 for each name.
     let mut names = (0_usize..).map(|number| format!("dim_{number}"));
     for index in 0..model.inputs.len() {
         let mut fact = model.input_fact(index)?.clone();

@@ -1,4 +1,4 @@
-//! tract's tensors as tensors of a session, and back.
+//! Conversion between tract's tensors and those of a session.
 
 use std::mem;
 
@@ -9,13 +9,13 @@ use tract_onnx::tract_hir::internal::bail;
 
 use crate::element;
 
-/// A tract tensor as the memory of a session's tensor. It moves into a plan, and back.
+/// A tract tensor that is the memory of a session's tensor. It is moved into a plan and back.
 pub(super) struct TractMemory(Theirs);
 
 impl TractMemory {
-    /// A tensor of tract's, as a session's.
+    /// Makes a session's tensor of a tract tensor.
     pub(super) fn wrap(theirs: Theirs) -> Result<Tensor, SessionError> {
-        // Types that only tract has, and strings, are no bytes: a session refuses them.
+        // Strings and types that only tract has cannot be read as bytes. The session refuses them.
         let element = element::ours(theirs.datum_type()).unwrap_or(ElementType::String);
         let shape = theirs.shape().to_vec();
         Tensor::of_memory(element, &shape, Box::new(Self(theirs)))
@@ -42,18 +42,18 @@ impl Memory for TractMemory {
     }
 }
 
-/// A tensor of zeros in tract's memory.
+/// Allocates a tensor of zeros in tract's memory.
 pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
     let too_large = || SessionError::TensorTooLarge { element, shape: shape.to_vec() };
     let datum = element::theirs(element).filter(|datum| datum.is_number() || *datum == DatumType::Bool);
     let datum = datum.ok_or_else(too_large)?;
     let len = element.storage_len(shape).ok_or_else(too_large)?;
-    // tract panics if there is no memory, so the same size is first reserved and freed here.
+    // tract panics if there is not enough memory, so the same size is first reserved and freed here.
     Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_large())?;
     TractMemory::wrap(Theirs::zero_dt(datum, shape).map_err(|_| too_large())?)
 }
 
-/// A copy in tract's memory.
+/// Copies a tensor to tract's memory.
 pub(super) fn copy(ours: &Tensor) -> TractResult<Theirs> {
     let element = ours.element();
     let Some(datum) = element::theirs(element) else { bail!("it has no tensors of {element}") };
@@ -65,7 +65,7 @@ pub(super) fn copy(ours: &Tensor) -> TractResult<Theirs> {
     Ok(theirs)
 }
 
-/// Whether a tensor of tract's has the type and shape of ours.
+/// Returns whether a tract tensor has the type and shape of a session's tensor.
 pub(super) fn fits(theirs: &Theirs, ours: &Tensor) -> bool {
     element::ours(theirs.datum_type()) == Some(ours.element()) && theirs.shape() == ours.shape()
 }

@@ -1,4 +1,4 @@
-//! tract's errors and panics as one line for people.
+//! Conversion of tract's errors and panics to one readable line.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -8,19 +8,20 @@ use tract_onnx::prelude::{TractError, TractResult};
 
 use crate::error::NodeError;
 
-/// The release that this crate is pinned to.
+/// The version of tract that this crate is pinned to.
 pub(super) const VERSION: &str = "0.23.9";
 
-/// The longest message, in characters.
+/// The maximum length of a message, in characters.
 const LONGEST: usize = 400;
 
-/// Calls tract.
+/// Calls tract and turns a panic into an error.
 ///
-/// Models come from strangers, and tract may panic on one that it does not expect. Such a panic becomes an error here.
-/// Callers use what the closure borrows afterwards only in ways that are valid for a run that stopped half-way.
+/// Models are untrusted, and tract may panic on a model that it does not expect. If the closure panics,
+/// callers must use the values that it borrowed only in ways that are valid after a run that stopped
+/// half-way.
 ///
 /// # Errors
-/// tract's message in one line. It begins with the node that failed, if tract names one.
+/// Returns tract's message in one line. It begins with the node that failed, if tract names one.
 pub(super) fn catch_panics<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
     quieten();
     let outside = IS_CATCHING.replace(true);
@@ -41,7 +42,8 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps panics that become errors from being printed. All others go to the hook that was installed before.
+/// Prevents panics that become errors from being printed. All other panics go to the hook that was installed
+/// before.
 fn quieten() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -64,13 +66,14 @@ fn of(error: &TractError) -> String {
         return line(&node.to_string());
     }
     let why = error.root_cause().to_string();
-    // What else tract knew at that time follows in the words of its data structures.
+    // The root cause is followed by a dump of tract's data structures, which is cut off.
     let why = why.split(" (TurnState(").next().unwrap_or_default().to_owned();
     let named = error.chain().map(ToString::to_string).filter_map(|cause| node(&cause)).last();
     line(&named.map_or(why.clone(), |node| format!("node {node}: {why}")))
 }
 
-/// `"name" (operator)` of a message about a node: `Evaluating #12 "name" Operator`, `Building node name (Operator)`.
+/// Returns `"name" (operator)` from a message about a node, such as `Evaluating #12 "name" Operator` or
+/// `Building node name (Operator)`.
 fn node(message: &str) -> Option<String> {
     if let Some(built) = message.strip_prefix("Building node ") {
         let (name, operator) = built.rsplit_once(' ')?;

@@ -1,4 +1,4 @@
-//! What a model's file has that its plan does not need, and what no plan can be made of.
+//! Removes the parts of a model that its plan does not need, and checks for parts that tract cannot load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,9 @@ use tract_onnx::pb::{GraphProto, NodeProto};
 
 use crate::error::{NodeError, is_onnx};
 
-/// Operators of which all outputs but the first may be left out, as their specifications say. tract refuses some of
-/// those outputs, and exporters name them whether anyone reads them or not.
+/// The operators of which all outputs except the first are optional in the specification.
+///
+/// tract refuses some of these outputs. Exporters name them even if nothing reads them.
 const OPTIONAL_OUTPUTS: [&str; 9] = [
     "Attention",
     "Dropout",
@@ -22,7 +23,7 @@ const OPTIONAL_OUTPUTS: [&str; 9] = [
     "SoftmaxCrossEntropyLoss",
 ];
 
-/// Takes away what no output of the graph is computed from: nodes, and optional outputs.
+/// Removes nodes and optional outputs from which no output of the graph is computed.
 pub(super) fn prune(graph: &mut GraphProto) {
     let read = reads(graph);
     graph.node.retain(|node| node.output.iter().any(|output| read.contains(output)));
@@ -35,7 +36,7 @@ pub(super) fn prune(graph: &mut GraphProto) {
     }
 }
 
-/// The values that outputs of the graph are computed from, and those outputs: each node is looked at once.
+/// Returns the outputs of the graph and the values from which they are computed. Each node is visited once.
 fn reads(graph: &GraphProto) -> BTreeSet<String> {
     let mut makers: BTreeMap<&str, Vec<&NodeProto>> = BTreeMap::new();
     for node in &graph.node {
@@ -56,7 +57,7 @@ fn reads(graph: &GraphProto) -> BTreeSet<String> {
     read
 }
 
-/// Everything that a node, and nodes in graphs inside it, name as inputs or results.
+/// Collects the names of the inputs of a node, and those of the inputs and results of graphs inside it.
 fn named<'a>(node: &'a NodeProto, names: &mut Vec<&'a str>) {
     names.extend(node.input.iter().map(String::as_str));
     for inner in graphs(node) {
@@ -69,8 +70,12 @@ fn graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
 }
 
+/// Checks that tract knows all operators, and that a node, input or initialiser provides each output of the
+/// graph.
+///
 /// # Errors
-/// The first node whose operator is not known, and outputs of the graph that nothing makes.
+/// Returns the first output that nothing provides, the first bfloat16 initialiser, or the first node with an
+/// unknown operator.
 pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     let mut made: BTreeSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
     made.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
@@ -89,7 +94,7 @@ pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
 
 fn check_operators(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     for node in &graph.node {
-        // tract's register has no domains. Of the names in both domains, only Attention has two meanings.
+        // tract's register has no domains. Only the name Attention has different meanings in the two domains.
         let is_of_known_domain = is_onnx(node) || node.domain == "com.microsoft";
         if !is_of_known_domain || !onnx.op_register.0.contains_key(&node.op_type) {
             return Err(NodeError::of(node, "tract does not have this operator"));

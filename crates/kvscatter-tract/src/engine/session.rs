@@ -1,4 +1,4 @@
-//! A plan that runs on a session's tensors: caches are moved in and back, the rest is copied.
+//! A plan that runs on a session's tensors. Caches are moved in and back, and other tensors are copied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub(super) struct TractSession {
     outputs: Vec<String>,
 }
 
-/// A cache on its way through a run.
+/// A cache that has been moved into a run.
 struct Cache {
     input: usize,
     output: usize,
-    /// The address of its first byte before the run.
+    /// The address of the cache's first byte before the run.
     address: usize,
-    /// A second reference, if the present may have another shape, so that the cache can be returned. It is then not
-    /// written in place.
+    /// A second reference, so that the cache can be returned if the present has another shape. While it
+    /// exists, tract cannot write the cache in place.
     kept: Option<TValue>,
 }
 
@@ -53,7 +53,7 @@ impl TractSession {
             .ok_or_else(|| refused(format!("it has no output {name:?}")))
     }
 
-    /// Checks every name, before any cache is moved.
+    /// Checks every name before any cache is moved.
     fn check_names(&self, step: &Step<'_>) -> Result<(), SessionError> {
         let mut given = vec![0_usize; self.inputs.len()];
         let pasts = step.shared.iter().map(|shared| shared.past);
@@ -77,7 +77,8 @@ impl TractSession {
         Ok(())
     }
 
-    /// Gives the plan its inputs, caches last. An error leaves the caches where they are found again.
+    /// Gives the plan its inputs, caches last. After an error, [`recover`](Self::recover) finds the caches
+    /// again.
     fn feed(&mut self, step: &mut Step<'_>, caches: &mut Vec<Cache>) -> Result<(), SessionError> {
         for (name, tensor) in &step.inputs {
             let input = self.input(name)?;
@@ -104,7 +105,7 @@ impl TractSession {
         Ok(())
     }
 
-    /// Whether a present has its past's type and shape in every run.
+    /// Returns whether a present has its past's type and shape in every run.
     fn keeps_shape(&self, cache: &Cache) -> bool {
         let model = self.state.model();
         match (model.input_fact(cache.input), model.output_fact(cache.output)) {
@@ -113,7 +114,7 @@ impl TractSession {
         }
     }
 
-    /// Finds a cache that a failed run left somewhere: in the plan, or with the node that refused to write it.
+    /// Finds the cache after a failed run. It may be in the plan, or in the node that refused to write it.
     fn recover(&mut self, cache: &mut Cache) -> Option<TValue> {
         let is_it =
             |value: &TValue| value.is_plain_ram() && value.as_bytes().as_ptr().addr() == cache.address;
@@ -127,7 +128,7 @@ impl TractSession {
         let states = self.state.op_states.iter_mut().flatten();
         let refused = states.filter_map(|state| state.downcast_mut::<ScatterState>()?.take_refused());
         let value = refused.map(TValue::from).find(is_it);
-        // Where tract made a copy, that is all there is.
+        // If tract copied the cache, only the copy is left.
         let outlet = self.state.model().outputs.get(cache.output).copied();
         value.or_else(|| {
             let outlet = outlet?;
@@ -135,7 +136,7 @@ impl TractSession {
         })
     }
 
-    /// Brings the caches back after a run that failed.
+    /// Returns the caches to the session after a failed run.
     fn restore(&mut self, step: Step<'_>, mut caches: Vec<Cache>, error: SessionError) -> SessionError {
         let values: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache)).collect();
         self.clear();
@@ -148,20 +149,21 @@ impl TractSession {
                 (None, Some(_)) => {
                     error = SessionError::CacheLost { engine: label(), cache: shared.past.to_owned() };
                 }
-                // It was copied in, and is as it was.
+                // The cache was copied into the plan, so it is unchanged.
                 (_, None) => {}
             }
         }
         error
     }
 
-    /// Drops what a run left in the plan.
+    /// Drops the values that a run left in the plan.
     fn clear(&mut self) {
-        // Nothing of it can fail; a plan that was cleared in part is cleared by the next call.
+        // Dropping values cannot fail. If the plan were cleared only in part, the next call would clear the
+        // rest.
         let _ = self.state.reset_turn();
     }
 
-    /// Hands over what a run gave.
+    /// Returns the results of a run to the session.
     fn deliver(
         &self,
         step: Step<'_>,

@@ -1,4 +1,4 @@
-//! Reads external data for tract, through the type that cannot leave the model's folder.
+//! Reads external data for tract with [`ModelFile`], which refuses paths that leave the model's folder.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,11 @@ use tract_onnx::data_resolver::ModelDataResolver;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::internal::*;
 
-/// The files beside a model.
+/// The external data of a model.
 pub(super) struct Weights {
     file: ModelFile,
-    /// The full name of the model's folder, with links resolved. The paths that tract asks for begin with it.
+    /// The absolute path of the model's folder, with links resolved. The paths that tract passes begin with
+    /// it.
     folder: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `Attention` in tract against its definition, written down slowly in float64.
+//! Compares `Attention` in tract with a slow float64 implementation of its definition.
 
 use half::f16;
 use kvscatter_oracle::cases::Random;
@@ -10,7 +10,7 @@ use crate::support::{float, integer, model, node, plan, value, words};
 /// The inputs of a node with their values.
 type Given = TVec<(ValueInfoProto, Tensor)>;
 
-/// One call, in rank 4 whatever the model's inputs are.
+/// One call, in rank 4 for models of any rank.
 #[derive(Clone, Debug)]
 struct Case {
     batch: usize,
@@ -25,12 +25,12 @@ struct Case {
     softcap: f32,
     scale: Option<f32>,
     lengths: Option<Vec<i64>>,
-    /// Its shape, and whether it says what is seen instead of what is added.
+    /// The shape of the mask, and whether it is boolean.
     mask: Option<(Vec<usize>, bool)>,
     mode: Option<i64>,
 }
 
-/// Values of the inputs, `[batch, heads, length, size]`.
+/// The values of the inputs, `[batch, heads, length, size]`.
 struct Inputs {
     query: Vec<f32>,
     key: Vec<f32>,
@@ -107,7 +107,7 @@ impl Case {
         inputs
     }
 
-    /// What is added to a score; negative infinity for a key that is not seen.
+    /// Returns the number that is added to a score, negative infinity for a masked key.
     fn bias(&self, inputs: &Inputs, [b, h, i, j]: [usize; 4]) -> f64 {
         let length = self.lengths.as_ref().map(|lengths| lengths[b]);
         let offset = length.map_or(self.past as i64, |length| length - self.queries as i64);
@@ -134,7 +134,7 @@ impl Case {
         }
     }
 
-    /// `Y` as `[batch, heads, queries, size]`, and the scores of the mode.
+    /// Returns `Y` as `[batch, heads, queries, size]`, and the scores of the mode.
     fn reference(&self, inputs: &Inputs) -> (Vec<f64>, Vec<f64>) {
         let ([heads, key_heads], [size, value_size]) = (self.heads, self.sizes);
         let scale = self.scale.map_or(1.0 / (size as f64).sqrt(), f64::from);
@@ -181,7 +181,7 @@ impl Case {
         (output, scores)
     }
 
-    /// Runs it in tract: `Y` as the reference has it, and the scores.
+    /// Runs the case in tract and returns `Y`, in the reference's layout, and the scores.
     fn run(&self, inputs: &Inputs, datum: DatumType) -> TractResult<(Vec<f32>, Vec<f32>)> {
         let (attention, given) = self.node(inputs, datum)?;
         let outputs =
@@ -202,7 +202,7 @@ impl Case {
         Ok((output, results.get(1).map(numbers).transpose()?.unwrap_or_default()))
     }
 
-    /// Its node, and the node's inputs with their values.
+    /// Returns the node and its inputs with their values.
     fn node(&self, inputs: &Inputs, datum: DatumType) -> TractResult<(NodeProto, Given)> {
         let ([heads, key_heads], [size, value_size]) = (self.heads, self.sizes);
         let code = if datum == DatumType::F16 { 10 } else { 1 };
@@ -275,7 +275,7 @@ impl Case {
         }
     }
 
-    /// `[batch, heads, length, size]` as the model takes it.
+    /// Converts `[batch, heads, length, size]` to the layout of the model.
     fn tensor(&self, values: &[f32], heads: usize, length: usize, size: usize) -> Tensor {
         let tensor = Tensor::from_shape(&[self.batch, heads, length, size], values).unwrap();
         if !self.is_rank_3 {
@@ -293,7 +293,7 @@ impl Case {
     }
 }
 
-/// From -2 to 2.
+/// Returns a number from -2 to 2.
 fn number(random: &mut Random) -> f32 {
     random.below(4001) as f32 / 1000.0 - 2.0
 }

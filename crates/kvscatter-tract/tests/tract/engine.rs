@@ -1,4 +1,4 @@
-//! tract as an engine: what moves into a run comes back, after one that failed too.
+//! Tests of tract as an engine. Caches that move into a run come back, even if the run fails.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn file(path: &Path) -> ModelFile {
     Model::load(path).unwrap().file().unwrap()
 }
 
-/// `TensorScatter` over a cache of `[2, 1, 4, 5]`, one row a sample.
+/// Returns a session of `TensorScatter` over a cache of `[2, 1, 4, 5]`, which writes one row for each sample.
 fn scatter() -> Box<dyn Session> {
     Tract.load(&file(&testdata("onnx-node/test_tensorscatter/model.onnx")), LoadOptions::default()).unwrap()
 }
@@ -26,7 +26,7 @@ fn rows(value: f32) -> Tensor {
     rows
 }
 
-/// Writes a row into each sample. Returns the address that the engine reports for the present.
+/// Writes a row into each sample, and returns the address that the engine reports for the present.
 fn write(
     session: &mut dyn Session,
     cache: &mut Tensor,
@@ -39,7 +39,7 @@ fn write(
     session.run(Step { inputs, shared, ..Step::default() }).map(|ran| ran.present_at[0])
 }
 
-/// The first element of each row of a cache.
+/// Returns the first element of each row of a cache.
 fn firsts(cache: &Tensor) -> Vec<f32> {
     let rows = cache.bytes().chunks_exact(20);
     rows.map(|row| f32::from_le_bytes([row[0], row[1], row[2], row[3]])).collect()
@@ -136,8 +136,8 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
     assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
 }
 
-/// tract itself opens files by their paths. kvscatter reads them through the handle of the checked folder,
-/// even if the contents change meanwhile.
+/// tract itself would open files by their paths. kvscatter reads them through the handle of the checked
+/// folder and refuses a file that has become a pipe or a link since the check.
 #[cfg(unix)]
 #[test]
 fn weights_that_are_exchanged_after_the_check_are_refused() {

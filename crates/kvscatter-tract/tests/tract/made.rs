@@ -1,4 +1,5 @@
-//! Sessions on decoders that are made here: of one layer and one head, with what exporters do not, or not yet, write.
+//! Sessions of decoders with one layer and one head that this file builds. They have nodes that exporters do
+//! not write, or not yet.
 
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use kvscatter_tract::Tract;
@@ -14,7 +15,7 @@ const SIZE: usize = 4;
 
 fn floats(name: &str, dims: &[usize]) -> TensorProto {
     let count = dims.iter().product::<usize>();
-    // As if at random, and not all small.
+    // Irregular values, not all of them small.
     let values = (0..count).map(|index| ((index * 37 + 11) % 23) as f32 / 8.0 - 1.4);
     TensorProto {
         name: name.to_owned(),
@@ -25,7 +26,7 @@ fn floats(name: &str, dims: &[usize]) -> TensorProto {
     }
 }
 
-/// A decoder, whose logits are computed from `y` by these nodes, which give `scored`.
+/// Returns a decoder whose logits are computed from `y` by the nodes of `head`, which write `scored`.
 fn decoder(head: Vec<NodeProto>) -> ModelProto {
     let mut nodes = vec![node("Gather", "embed", &["embeddings", "input_ids"], &["x"])];
     for part in ["key", "value"] {

@@ -1,6 +1,6 @@
-//! tract with what this crate adds to it: its operators one by one, and whole decoders in sessions.
+//! Tests of this crate's operators in tract, and of whole decoders in sessions.
 //!
-//! One program, since each that links tract takes 150 MB.
+//! They are one program because each program that links tract takes 150 MB.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 

@@ -1,4 +1,5 @@
-//! `MatMulNBits` of `com.microsoft` against weights that are dequantised one by one, as its definition says.
+//! Compares `MatMulNBits` of `com.microsoft` with weights that are dequantised one by one, as its definition
+//! requires.
 
 use half::f16;
 use kvscatter::ElementType;
@@ -16,13 +17,14 @@ use crate::support::{integer, model, node, plan, value, words};
 
 const FLOAT: i32 = 1;
 const FLOAT16: i32 = 10;
-/// Columns of the product: more than the widest kernel of tract takes at once, and no multiple of its width.
+/// The number of columns of the product. It is more than the widest kernel of tract computes at once, and no
+/// multiple of that width.
 const N: usize = 37;
 const BATCH: usize = 2;
 const TOKENS: usize = 3;
 const HEADS: usize = 4;
 
-/// One node, by what its file says.
+/// The attributes and inputs of one node.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     bits: usize,
@@ -42,7 +44,7 @@ enum Zeros {
     Floats,
 }
 
-/// How the activations reach the node.
+/// The way from the model's input to the node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Input {
     /// `[batch, tokens, k]`.
@@ -73,12 +75,12 @@ impl Case {
         self.k.div_ceil(self.block_size)
     }
 
-    /// The code of one weight.
+    /// Returns the code of one weight.
     const fn code(&self, column: usize, row: usize) -> usize {
         (column * 13 + row * 29 + (column ^ row) * 5) % (1 << self.bits)
     }
 
-    /// The scale of one block. It has more digits than a float16 where the model is of float32.
+    /// Returns the scale of one block. In a float32 model it has more digits than a float16.
     fn scale(&self, column: usize, block: usize) -> f32 {
         let scale = 0.01 + ((column * 7 + block * 11) % 17) as f32 / 1_000.0;
         if self.element == FLOAT16 { f16::from_f32(scale).to_f32() } else { scale }
@@ -96,7 +98,7 @@ impl Case {
         (column * 3 + block * 7 + 1) % (1 << self.bits)
     }
 
-    /// The block whose scale and zero point a weight has.
+    /// Returns the block whose scale and zero point a weight uses.
     const fn group(&self, row: usize) -> usize {
         let block = row / self.block_size;
         if self.has_groups { (block + row) % self.blocks() } else { block }
@@ -111,7 +113,7 @@ impl Case {
         if self.element == FLOAT16 { f16::from_f32(value).to_f32() } else { value }
     }
 
-    /// The definition: weights one by one, summed in float64.
+    /// Computes an element of the product by the definition, with weights one by one and a float64 sum.
     fn expected(&self, batch: usize, token: usize, column: usize) -> f64 {
         let products = (0..self.k).map(|row| {
             let group = self.group(row);
@@ -219,7 +221,7 @@ impl Case {
         tensor(name, &[values.len()], DataType::Float, bytes)
     }
 
-    /// The activations, in the shape in which the model takes them.
+    /// Returns the activations in the shape that the model takes.
     fn activations(&self) -> (Vec<usize>, Vec<f32>) {
         let head = self.k / HEADS;
         let shape = match self.input {
@@ -243,7 +245,7 @@ impl Case {
         (shape, x)
     }
 
-    /// tract's product.
+    /// Returns tract's product.
     fn product(&self) -> TractResult<Vec<f32>> {
         let (shape, x) = self.activations();
         let x = Tensor::from_shape(&shape, &x)?;
@@ -254,7 +256,7 @@ impl Case {
         Ok(y.try_as_plain_ram()?.as_slice::<f32>()?.to_vec())
     }
 
-    /// The largest error of a product, as a part of the largest value.
+    /// Returns the largest error of a product, relative to the largest value.
     fn error(&self, product: &[f32]) -> f64 {
         let batch = if self.input == Input::Matrix { 1 } else { BATCH };
         assert_eq!(product.len(), batch * TOKENS * N, "{self:?}");
@@ -326,7 +328,7 @@ fn groups_bias_and_float16_are_as_defined() {
     }
 }
 
-/// What a plan of the model, changed like this, is refused with.
+/// Returns the error of loading a plan of the changed model.
 fn refused(change: impl FnOnce(&mut NodeProto, &mut Vec<TensorProto>)) -> String {
     let case = Case { zeros: Zeros::Floats, has_groups: true, has_bias: true, ..Case::of(4, 32, 64) };
     let mut model = case.model();
@@ -408,7 +410,7 @@ fn levels_of_accuracy_are_kept_since_float32_is_the_best_of_them() {
     }
 }
 
-/// ONNX Runtime's product. Its operator is the definition.
+/// Returns ONNX Runtime's product, which defines the operator.
 fn product_in_onnx_runtime(case: &Case, runtime: &OnnxRuntime) -> Result<Vec<f32>, SessionError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
@@ -440,7 +442,8 @@ fn onnx_runtime_computes_what_is_expected_here() {
                 for has_groups in [false, true] {
                     let (input, has_bias) = (Input::Transposed, true);
                     let case = Case { zeros, has_groups, has_bias, input, ..Case::of(bits, block_size, k) };
-                    // What ONNX Runtime ignores, reads otherwise or refuses: tract refuses the first two as well.
+                    // ONNX Runtime ignores, reads differently or refuses these. tract refuses the first two
+                    // as well.
                     if has_groups && (bits != 4 || zeros == Zeros::Packed)
                         || bits == 8 && zeros == Zeros::Floats
                     {

@@ -1,7 +1,8 @@
-//! ONNX's own node tests, in its folders' form.
+//! Runs ONNX's own node tests from folders.
 //!
-//! `testdata/onnx-node` has those of `TensorScatter`, `testdata/onnx-attention` those of `Attention` with
-//! `nonpad_kv_seqlen`. All of `Attention` run where `KVSCATTER_CASES` names their folder, as in `cargo xtask models`.
+//! `testdata/onnx-node` has the tests of `TensorScatter`, and `testdata/onnx-attention` those of `Attention`
+//! with `nonpad_kv_seqlen`. If `KVSCATTER_CASES` names the folder of all tests of `Attention`, as in `cargo
+//! xtask models`, all of them run.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use tract_onnx::prelude::*;
 
 use crate::support::testdata;
 
-/// As close as ONNX's own runner asks for, and half a unit of float16 more.
+/// The tolerance of ONNX's own runner, plus half a unit of float16.
 const RELATIVE: f32 = 1e-3;
 const ABSOLUTE: f32 = 1e-6;
 
@@ -49,7 +50,7 @@ fn those_of_a_folder() {
     assert!(refused.iter().all(|name| name.ends_with("_bf16")), "{refused:?}");
 }
 
-/// The names of the cases that ran and gave what they should, and of those that tract does not load.
+/// Returns the names of the cases that ran and passed, and of those that tract does not load.
 fn run_all(folder: &Path) -> (Vec<String>, Vec<String>) {
     let (mut ran, mut refused) = (vec![], vec![]);
     for folder in discover(folder).unwrap().cases {

@@ -1,4 +1,5 @@
-//! Static-cache decoders in tract and in ONNX Runtime: the same logits, prompt and steps alike.
+//! Compares static-cache decoders in tract and in ONNX Runtime. The logits must be the same after the prompt
+//! and after each step.
 //!
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-tract -- --ignored`.
 
@@ -12,7 +13,7 @@ use kvscatter_tract::Tract;
 
 use crate::support;
 
-/// A decoder with slots for 24 tokens; converted, if its file is not static as it is.
+/// Returns a decoder with 24 slots. It is converted if its file has no static caches.
 fn decoder(name: &str, folder: &Path) -> PathBuf {
     let path = support::decoder(name);
     if name == "mobius-llama-static" {
@@ -25,7 +26,8 @@ fn decoder(name: &str, folder: &Path) -> PathBuf {
     path
 }
 
-/// Two prompts of different lengths in one batch, then steps of the most likely tokens: the logits after each.
+/// Feeds two prompts of different lengths in one batch, then steps of the most likely tokens. Returns the
+/// logits after each.
 fn logits(engine: &dyn Engine, model: &Path) -> Vec<Vec<f32>> {
     let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
     let mut session = KvSession::open(engine, model, options).unwrap();
@@ -81,8 +83,8 @@ fn float16_decoders_score_as_in_onnx_runtime() {
     }
 }
 
-/// `MatMulNBits` with blocks of 32 weights behind `Transpose` and `Reshape`, which tract's own operator computes
-/// wrongly; and the weights that it leaves in float32.
+/// `MatMulNBits` with blocks of 32 weights after `Transpose` and `Reshape`, for which tract's own operator
+/// returns wrong products. The file also has weights that stay in float32.
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn decoders_of_4_bits_score_as_in_onnx_runtime() {

@@ -1,4 +1,4 @@
-//! `TensorScatter` in tract against the oracle, and what it does to the cache's memory.
+//! Compares `TensorScatter` in tract with the oracle, and checks its effect on the cache's memory.
 
 use kvscatter_oracle::cases::{self, Call, Case, Values};
 use kvscatter_tract::cache_copy_counts;
@@ -6,7 +6,7 @@ use tract_onnx::prelude::*;
 
 use crate::support::{integer, model, node, plan, text, value, words};
 
-/// tract's types, by ONNX's names and numbers.
+/// tract's types with ONNX's names and numbers.
 const TYPES: [(&str, i32, DatumType); 12] = [
     ("float", 1, DatumType::F32),
     ("uint8", 2, DatumType::U8),
@@ -44,7 +44,7 @@ fn values(tensor: &Tensor) -> Values {
     }
 }
 
-/// Runs a case with every dimension open: what is wrong is found by the run.
+/// Runs a case with all dimensions open, so that only the run can detect errors.
 fn run(case: &Case, code: i32, datum: DatumType) -> Option<Result<Values, String>> {
     let Call::TensorScatter { operator, write_indices, .. } = &case.call else { return None };
     let (cache_names, update_names) =
@@ -94,7 +94,7 @@ fn it_leaves_what_the_oracle_leaves() {
     assert!(seen[0] > 500 && seen[1] > 100, "{seen:?}");
 }
 
-/// A cache of `[batch, 8, 2]`, written at axis 1.
+/// Returns a plan that writes a cache of `[batch, 8, 2]` at axis 1.
 fn write(outputs: &[&str], more: Option<tract_onnx::pb::NodeProto>) -> Arc<TypedSimplePlan> {
     let mut write = node("TensorScatter", "write", &["cache", "update", "at"], &["present"]);
     write.attribute = vec![integer("axis", 1)];
@@ -133,7 +133,7 @@ fn a_second_reader_of_the_cache_makes_it_a_copy_and_that_is_told() {
     let mut state = write(&["present", "sum"], Some(sum)).spawn().unwrap();
     for step in 1..=2 {
         let results = state.run(given(Tensor::zero::<f32>(&[1, 8, 2]).unwrap(), &[3])).unwrap();
-        // The past was zeros when they were added.
+        // `Add` read the zeros of the past, not the new rows, so the sum is the present.
         assert_eq!(results[0].as_bytes(), results[1].as_bytes());
         assert_eq!(cache_copy_counts(&state), [("write".to_owned(), step)]);
     }

@@ -1,4 +1,5 @@
-//! Running batches in tract: samples are added, extended, truncated and removed, and each gets the logits that it gets alone.
+//! Running batches in tract. Samples are added, extended, truncated and removed, and each gets the same
+//! logits as in a batch without other samples.
 
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, WeightTransfer};

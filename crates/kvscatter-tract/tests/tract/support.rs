@@ -1,4 +1,4 @@
-//! Models of one node, run by tract as anybody would.
+//! Models of one node that tract runs through its public interface.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,13 @@ pub(crate) fn testdata(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
 }
 
-/// A decoder of the test data.
+/// Returns the path of a decoder of the test data.
 pub(crate) fn decoder(name: &str) -> PathBuf {
     testdata(name).join("model.onnx")
 }
 
-/// A value of a graph: its name, ONNX's number for its type, and its dimensions, where text is a name.
+/// Returns a value of a graph from its name, ONNX's number of its type, and its dimensions. A dimension that
+/// is not a number is a symbol.
 pub(crate) fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {
     let dim = |dim: &&str| {
         let value = match dim.parse() {
@@ -84,14 +85,14 @@ pub(crate) fn model(
     ModelProto { ir_version: 11, opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() }
 }
 
-/// The model as a plan.
+/// Returns the model as a plan.
 pub(crate) fn plan(model: &ModelProto) -> TractResult<Arc<TypedSimplePlan>> {
     let mut onnx = tract_onnx::onnx();
     register(&mut onnx);
     onnx.model_for_proto_model(model)?.into_optimized()?.into_runnable()
 }
 
-/// What went wrong, down to the node's own words.
+/// Returns the message of an error with all its causes.
 pub(crate) fn words<T>(result: TractResult<T>) -> String {
     result.err().map_or_else(|| "nothing went wrong".to_owned(), |error| error.root_cause().to_string())
 }

@@ -1,4 +1,5 @@
-//! The kernels for elements of whole bytes: a write in place and the functional form, on one thread or many.
+//! The kernels for elements of whole bytes. They write in place and in the functional form, on one thread or
+//! many.
 
 use super::Isa;
 use super::copy::{BlockBatch, Copier, Stores};
@@ -10,26 +11,26 @@ use crate::geometry::Geometry;
 use crate::plan::Moves;
 use crate::size::Width;
 
-/// How whole bytes are copied, decided when a write is prepared.
+/// How elements of whole bytes are copied, decided when a write is prepared.
 #[derive(Clone, Debug)]
 pub(super) struct ByteKernels {
     width: Width,
-    /// Bytes of one row, over all outer and inner dimensions.
+    /// The number of bytes in one row, over all outer and inner dimensions.
     row_bytes: usize,
     write: Copier,
     present: PresentKernels,
 }
 
 impl ByteKernels {
-    /// For elements of this width, for the number of rows that samples usually bring, and for an instruction set that
-    /// the machine has (V2).
+    /// Makes the kernels for elements of this width and for the number of rows that samples usually bring.
+    /// `isa` is an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let row_bytes = width.bytes(geometry.row_elements());
         let write = Copier::new(isa, geometry.write_mapping(), width, rows);
         Self { width, row_bytes, write, present: PresentKernels::new(isa, width, geometry, rows) }
     }
 
-    /// Whether elements are as wide as `T`. A type without a size never is.
+    /// Returns whether elements are as wide as `T`. The result is always false for a type of size 0.
     #[inline(always)]
     pub(super) fn are_as_wide_as<T>(&self) -> bool {
         self.width == Width::Bytes(size_of::<T>())
@@ -38,10 +39,10 @@ impl ByteKernels {
     /// Writes in place.
     ///
     /// # Safety
-    /// * K1: the moves are of the geometry that these kernels were made for.
-    /// * V1: `cache` is valid for writes of as many bytes as the geometry's cache has, and `update` for reads of as
-    ///   many as its update has. They do not overlap, and until this returns nothing else uses the cache or writes to
-    ///   the update.
+    /// * K1: the moves have the geometry that these kernels were made for.
+    /// * V1: `cache` is valid for writes of as many bytes as the geometry's cache has, and `update` for reads
+    ///   of as many as its update has. They do not overlap. Until this function returns, nothing else uses
+    ///   the cache or writes to the update.
     pub(super) unsafe fn write(
         &self,
         moves: &Moves<'_>,
@@ -56,8 +57,8 @@ impl ByteKernels {
         match threads.for_bytes(bytes) {
             Some(executor) => {
                 let write = |share: &mut Share<'_>| {
-                    // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not overlap.
-                    // By P3 no other thread writes what this share takes.
+                    // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not
+                    // overlap. By P3 no other thread writes the rows that this share takes.
                     moves.for_each_row_range(|rows| unsafe {
                         self.write.copy_shared(pointers, rows, self.row_bytes, stores, share);
                     });
@@ -67,25 +68,26 @@ impl ByteKernels {
             }
             None => {
                 let walk = |batch: &mut BlockBatch<'_>| {
-                    // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not overlap
-                    // until this function returns. `for_each_row_range` visits no empty range.
+                    // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not
+                    // overlap until this function returns. `for_each_row_range` visits no empty range.
                     moves.for_each_row_range(|rows| unsafe { batch.copy(rows) });
                 };
-                // SAFETY: V1: by K1 and P1 every run of all ranges lies inside both buffers, which are valid and do not
-                // overlap until this function returns.
+                // SAFETY: V1: by K1 and P1 every run of all ranges lies inside both buffers, which are valid
+                // and do not overlap until this function returns.
                 unsafe { self.write.copy_many(pointers, stores, walk) };
                 stores.finish();
             }
         }
     }
 
-    /// Writes all of `present`: the update where the plan writes, the past everywhere else.
+    /// Writes all of `present`: the update where the plan writes, and the past everywhere else.
     ///
     /// # Safety
-    /// * K1: the moves are of the geometry that these kernels were made for.
-    /// * V1: `present` is valid for writes of as many bytes as the geometry's present has, `past` for reads of as many
-    ///   as its cache has, and `update` for reads of as many as its update has. Neither overlaps the present, and until
-    ///   this returns nothing else uses the present or writes to the others.
+    /// * K1: the moves have the geometry that these kernels were made for.
+    /// * V1: `present` is valid for writes of as many bytes as the geometry's present has, `past` for reads
+    ///   of as many as its cache has, and `update` for reads of as many as its update has. Neither source
+    ///   overlaps the present. Until this function returns, nothing else uses the present or writes to the
+    ///   sources.
     pub(super) unsafe fn write_present(
         &self,
         moves: &Moves<'_>,
@@ -96,9 +98,9 @@ impl ByteKernels {
         let bytes = moves.geometry().present_len(LengthUnit::Bytes);
         let (past, update) = (Pointers { dst: present, src: past }, Pointers { dst: present, src: update });
         let write = PresentWrite { kernels: &self.present, moves, past, update };
-        // SAFETY: K1 for the moves and `self.present`, which `new` makes for the same geometry. V1: the three buffers
-        // are as long as the geometry's and valid, and neither source overlaps the present. By P3 no other thread
-        // writes what this share takes.
+        // SAFETY: K1 holds for the moves and `self.present`, which `new` makes for the same geometry. V1: the
+        // three buffers are as long as the geometry's and valid, and neither source overlaps the present. By
+        // P3 no other thread writes the rows that this share takes.
         let run = |share: &mut Share<'_>| unsafe { write.run(share) };
         match threads.for_bytes(bytes) {
             Some(executor) => executor::share(executor, bytes, run),

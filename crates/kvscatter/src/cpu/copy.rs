@@ -1,4 +1,4 @@
-//! Copying the rows of one mapping: calls of a kernel, for a whole write or for a thread's share of it.
+//! Copies the rows of one mapping by calling a kernel, for a whole write or for a thread's share of it.
 
 use core::mem::MaybeUninit;
 
@@ -16,13 +16,14 @@ use crate::size::Width;
 pub(crate) struct Copier {
     mapping: Mapping,
     kernels: Kernels,
-    /// The rows that a sample usually brings, where they are one block without outer loops; otherwise 0.
+    /// The number of rows that a sample usually brings, if they are one block without outer loops. Otherwise
+    /// 0.
     usual_rows: usize,
     /// That block.
     pattern: Pattern,
 }
 
-/// Whether stores go to the caches or past them.
+/// Whether stores go to the caches or bypass them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stores {
     Cached,
@@ -34,7 +35,7 @@ impl Stores {
         if bytes < STREAM_MIN_BYTES { Self::Cached } else { Self::Streamed }
     }
 
-    /// Makes streamed stores visible to other threads before anything that follows.
+    /// Makes streamed stores visible to other threads before any later store.
     pub(super) fn finish(self) {
         if self == Self::Streamed {
             prefetch::fence();
@@ -43,8 +44,8 @@ impl Stores {
 }
 
 impl Copier {
-    /// For a mapping of elements of this width that usually moves `rows` rows of a sample, and for an instruction set
-    /// that the machine has (V2).
+    /// Makes a copier for a mapping of elements of this width that usually moves `rows` rows of a sample.
+    /// `isa` is an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
@@ -70,7 +71,8 @@ impl Copier {
     /// Copies the rows of many samples: those that `walk` puts into the batch.
     ///
     /// # Safety
-    /// V1 for every run of the rows that `walk` puts into the batch, where `pointers` are those of sample 0.
+    /// V1 holds for every run of the rows that `walk` puts into the batch, where `pointers` are those of
+    /// sample 0.
     #[inline(always)]
     pub(super) unsafe fn copy_many(
         &self,
@@ -96,10 +98,10 @@ impl Copier {
         unsafe { batch.finish() };
     }
 
-    /// Copies rows of one sample, however many blocks they are.
+    /// Copies rows of one sample, regardless of how many blocks they form.
     ///
     /// # Safety
-    /// V1 for every run of the rows, where `pointers` are those of sample 0.
+    /// V1 holds for every run of the rows, where `pointers` are those of sample 0.
     #[inline(never)]
     pub(super) unsafe fn copy(&self, pointers: Pointers, rows: RowRange, stores: Stores) {
         // SAFETY: V1 holds for every run of the rows, and these are their blocks.
@@ -108,11 +110,11 @@ impl Copier {
         });
     }
 
-    /// Copies those chunks of the rows that a share takes, in the longest runs that it can: some outer indices, or
-    /// some rows of one. A row is `row_bytes` over all of them.
+    /// Copies the chunks of the rows that a share takes, in runs as long as possible: some outer indices, or
+    /// some rows of one outer index. A row has `row_bytes` bytes over all outer indices.
     ///
     /// # Safety
-    /// V1 for every run of those chunks, where `pointers` are those of sample 0.
+    /// V1 holds for every run of those chunks, where `pointers` are those of sample 0.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(
         &self,
@@ -123,20 +125,20 @@ impl Copier {
         share: &mut Share<'_>,
     ) {
         if let Share::All = share {
-            // SAFETY: V1 holds for every run of what the share takes, which is all of the rows.
+            // SAFETY: V1 holds for every run that the share takes, and it takes all of the rows.
             return unsafe { self.copy(pointers, rows, stores) };
         }
         let outer = self.mapping.outer().filter(|_| row_bytes > 0 && rows.count > 0);
         let Some(Loop { count: outer, .. }) = outer else {
-            // SAFETY: V1 holds for every run of what the share takes, and it takes these rows.
+            // SAFETY: V1 holds for every run that the share takes, and it takes these rows.
             return share.rows(rows, row_bytes, |rows| unsafe { self.copy(pointers, rows, stores) });
         };
         let inner_row = row_bytes.checked_div(outer).unwrap_or(row_bytes);
-        // G1: a part of a tensor.
+        // G1: these rows are a part of a tensor.
         let bytes = inner_row.wrapping_mul(rows.count);
         let copy = |rows, first, count| {
             if let Some(block) = self.mapping.slabs(rows, first, count) {
-                // SAFETY: V1 holds for every run of what the share takes, and it takes these rows of these outer
+                // SAFETY: V1 holds for every run that the share takes. It takes these rows of these outer
                 // indices, which are below `outer`.
                 unsafe { self.copy_block(pointers, &block, stores) };
             }
@@ -151,7 +153,7 @@ impl Copier {
     /// Copies one block.
     ///
     /// # Safety
-    /// V1 for every run of the block, where its offsets count from `pointers`.
+    /// V1 holds for every run of the block, where its offsets count from `pointers`.
     pub(super) unsafe fn copy_block(&self, pointers: Pointers, block: &Block, stores: Stores) {
         let block = block.with_innermost_loop();
         let [outer, middle, runs] = block.loops;
@@ -160,18 +162,20 @@ impl Copier {
         let outer_loops = Block { loops: [Loop::ONCE, outer, middle], ..block };
         outer_loops.for_each_run(|dst, src| {
             let begin = Pointers { dst: pointers.dst.wrapping_add(dst), src: pointers.src.wrapping_add(src) };
-            // SAFETY: V1 holds for every run of the block, and these are those of one iteration of its two outer loops.
-            // V2: `new` takes an instruction set that the machine has. V3: the kernel takes runs of `block.len` bytes.
+            // SAFETY: V1 holds for every run of the block, and these are the runs of one iteration of its two
+            // outer loops. V2: `new` takes an instruction set that the machine has. V3: the kernel takes runs
+            // of `block.len` bytes.
             unsafe { kernel(&[begin], &pattern) };
         });
     }
 
-    /// The kernel for runs of whole lines that are stored past the caches, to a `dst` that is aligned to a line (V3).
+    /// Returns the kernel for runs of whole lines that bypass the caches. `dst` must be aligned to a line
+    /// (V3).
     pub(super) fn line_kernel(&self) -> Kernel {
         self.kernels.lines
     }
 
-    /// A kernel that takes runs of this length, at any address (V3).
+    /// Returns a kernel that takes runs of this length at any address (V3).
     pub(super) fn kernel(&self, len: usize, stores: Stores) -> Kernel {
         match stores {
             Stores::Streamed => self.kernels.stream,
@@ -181,14 +185,14 @@ impl Copier {
     }
 }
 
-/// Blocks of many samples, which one call of a kernel copies.
+/// Blocks of many samples that one call of a kernel copies.
 pub(super) struct BlockBatch<'a> {
     copier: &'a Copier,
     pointers: Pointers,
     stores: Stores,
     kernel: Kernel,
     block_pointers: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
-    /// How many of them are initialised.
+    /// The number of initialised elements of `block_pointers`.
     count: usize,
 }
 
@@ -196,12 +200,13 @@ impl BlockBatch<'_> {
     /// Copies rows of one sample, now or before [`Copier::copy_many`] returns.
     ///
     /// # Safety
-    /// V1 for every run of the rows until [`finish`](Self::finish), where the batch's pointers are those of sample 0.
-    /// There is at least one row.
+    /// * V1 holds for every run of the rows until [`finish`](Self::finish), where the batch's pointers are
+    ///   those of sample 0.
+    /// * There is at least one row.
     #[inline(always)]
     pub(super) unsafe fn copy(&mut self, rows: RowRange) {
         if rows.count != self.copier.usual_rows {
-            // SAFETY: V1 holds for every run of the rows, which are the same.
+            // SAFETY: V1 holds for every run of these same rows.
             return unsafe { self.copier.copy(self.pointers, rows, self.stores) };
         }
         let Offsets { dst, src } = self.copier.mapping.offsets(Offsets { dst: 0, src: 0 }, rows);
@@ -212,7 +217,8 @@ impl BlockBatch<'_> {
         }
         self.count = self.count.wrapping_add(1);
         if self.count == SAMPLES_PER_CALL {
-            // SAFETY: V1 holds for every run of these rows, and held for those before them until `finish`.
+            // SAFETY: V1 holds for every run of these rows. It also holds, until `finish`, for the rows that
+            // were put into the batch before.
             unsafe { self.finish() };
         }
     }
@@ -220,16 +226,17 @@ impl BlockBatch<'_> {
     /// Copies the batch.
     ///
     /// # Safety
-    /// V1 for every run of the rows that are in the batch.
+    /// V1 holds for every run of the rows that are in the batch.
     #[inline(always)]
     unsafe fn finish(&mut self) {
         if let Some(block_pointers) = self.block_pointers.get(..self.count) {
-            // SAFETY: `copy` has initialised the first `count`.
+            // SAFETY: `copy` has initialised the first `count` pointers.
             let block_pointers = unsafe { block_pointers.assume_init_ref() };
-            // SAFETY: V1 holds for every run of the rows in the batch, and the pattern's runs are these: `copy` puts
-            // only the usual number of rows there, not 0, and they are the one block that `Copier::new` made the
-            // pattern of. V2: `Copier::new` takes an instruction set that the machine has. V3: `kernel` is the one for
-            // the length of the pattern's runs, or takes all runs.
+            // SAFETY: V1 holds for every run of the rows in the batch, and the pattern's runs are these runs:
+            // `copy` adds rows only if their number is the usual one and not 0, and `Copier::new` made the
+            // pattern from the one block that they form. V2: `Copier::new` takes an instruction set that the
+            // machine has. V3: `kernel` is the kernel for the length of the pattern's runs, or it takes all
+            // runs.
             unsafe { (self.kernel)(block_pointers, &self.copier.pattern) };
         }
         self.count = 0;

@@ -1,4 +1,4 @@
-//! Which kernels a mapping gets: by instruction set and by the length of its runs.
+//! Chooses the kernels of a mapping by instruction set and by the length of its runs.
 
 use super::Isa;
 use super::kernel::{CopyRun, Fixed, Instructions, Kernel, Memcpy, copy_runs};
@@ -8,18 +8,18 @@ use super::x86;
 /// The kernels of one mapping.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernels {
-    /// The length that [`usual`](Self::usual) is for.
+    /// The run length that [`usual`](Self::usual) takes.
     pub(super) len: usize,
     pub(super) usual: Kernel,
     pub(super) any: Kernel,
-    /// Past the caches: for writes that no cache can hold.
+    /// The kernel that bypasses the caches, for writes that are larger than the caches.
     pub(super) stream: Kernel,
-    /// The same for runs of whole lines.
+    /// The kernel that bypasses the caches, for runs of whole lines.
     pub(super) lines: Kernel,
 }
 
 impl Kernels {
-    /// For runs of usually `len` bytes.
+    /// Chooses the kernels for runs that usually have `len` bytes.
     pub(super) fn choose(isa: Isa, len: usize) -> Self {
         match isa {
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]

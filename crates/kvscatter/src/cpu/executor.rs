@@ -1,4 +1,4 @@
-//! Large writes on the threads of the calling program. The core starts none.
+//! Runs large writes on the threads of the calling program. The core starts no threads.
 
 use core::fmt;
 use core::ops::Range;
@@ -9,11 +9,12 @@ use crate::geometry::RowRange;
 
 /// The warm threads of the calling program, for one write.
 ///
-/// A large write passes one closure to the executor. Each call of it claims parts of the write until none are left, and
-/// each part is written once, however many threads call it and however often. The calling thread writes the parts that
-/// no call claimed. So an executor can make a write slow, but not wrong.
+/// A large write passes one closure to the executor. Each call of the closure claims parts of the write until
+/// none are left. Each part is written once, regardless of how many threads call the closure and how often.
+/// The calling thread writes the parts that no call claimed. So an executor can make a write slow, but not
+/// wrong.
 ///
-/// Waking a sleeping thread costs more than copying a megabyte: use threads that are already awake.
+/// Use threads that are already awake, because waking a sleeping thread costs more than copying a megabyte.
 ///
 /// ```
 /// use kvscatter::{ElementType, Executor, spec::onnx::TensorScatter};
@@ -37,12 +38,15 @@ use crate::geometry::RowRange;
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
 pub trait Executor: Sync {
-    /// Calls `work` on each thread that is to help, and returns when all of them have returned from it and what they
-    /// have stored can be seen. (Joining them, or waiting for a signal that they release and you acquire, does.) A write
-    /// calls this on the thread that called the write.
+    /// Calls `work` on each thread that is to help. Returns when all of these threads have returned from
+    /// `work` and their stores are visible to the calling thread.
     ///
-    /// A panic in here goes through to the caller of the write and leaves an unknown part of the write undone:
-    /// every element is the old one or the new one, and none outside the plan has changed.
+    /// Joining the threads makes their stores visible. So does waiting for a signal that they release and the
+    /// calling thread acquires. A write calls this method on the thread that called the write.
+    ///
+    /// If this method panics, the panic propagates to the caller of the write. An unknown part of the write
+    /// is then not done: every element is the old one or the new one, and no element outside the plan has
+    /// changed.
     fn broadcast(&self, work: &(dyn Fn() + Sync));
 }
 
@@ -51,7 +55,7 @@ pub trait Executor: Sync {
 pub(crate) struct Threads<'a>(pub(crate) Option<&'a dyn Executor>);
 
 impl<'a> Threads<'a> {
-    /// The executor, if there is one and a write of this many bytes is faster with it.
+    /// Returns the executor if there is one and a write of this many bytes is faster with it.
     pub(crate) fn for_bytes(self, bytes: usize) -> Option<&'a dyn Executor> {
         self.0.filter(|_| bytes >= PARALLEL_MIN_BYTES)
     }
@@ -63,8 +67,8 @@ impl fmt::Debug for Threads<'_> {
     }
 }
 
-/// Runs `work`, which writes `bytes` bytes, on all threads of the executor. Every call walks the whole write, and
-/// [`Share`] decides which chunks of it the call writes.
+/// Runs `work`, which writes `bytes` bytes, on all threads of the executor. Every call walks the whole write,
+/// and [`Share`] decides which chunks the call writes.
 pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Share<'_>) + Sync) {
     let (taken, arrived) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let run = || {
@@ -74,16 +78,18 @@ pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Sh
         }
     };
     executor.broadcast(&run);
-    // Write the chunks that no call has claimed. `broadcast` has returned, so by its contract every call of `run` has
-    // returned and its stores are visible here.
+    // Write the chunks that no call has claimed. `broadcast` has returned, so by its contract every call of
+    // `run` has returned and its stores are visible here.
     run();
 }
 
-/// The number of equal chunks that a shared write is divided into: one for each bit of the word that records claims.
+/// The number of equal chunks that a shared write is divided into: one for each bit of the word that records
+/// claims.
 const CHUNKS: u32 = usize::BITS;
 
-/// Where a thread begins: the first at the front, the second in the middle, the next two at the quarters. Threads
-/// of a pool mostly arrive in the same order, so that each finds in its own caches what it wrote the time before.
+/// Returns the chunk at which a thread begins. The first thread begins at the front, the second in the
+/// middle, and the next two at the quarters. Threads of a pool mostly arrive in the same order, so each finds
+/// in its caches what it wrote the last time.
 fn first_chunk(arrival: usize) -> u32 {
     let [arrival, ..] = arrival.to_le_bytes();
     u32::from(arrival.reverse_bits()).wrapping_mul(CHUNKS).wrapping_shr(u8::BITS)
@@ -92,18 +98,18 @@ fn first_chunk(arrival: usize) -> u32 {
 /// Which chunks of a write belong to one thread.
 #[derive(Debug)]
 pub(super) enum Share<'a> {
-    /// There is one thread.
+    /// The whole write, because there is only one thread.
     All,
-    /// Those that this walk takes.
+    /// The chunks that this walk claims.
     Claims {
-        /// The chunks that are taken.
+        /// The chunks that any walk has claimed, one bit each.
         taken: &'a AtomicUsize,
-        /// Those that this walk asks for.
+        /// The chunks that this walk may claim.
         chunks: Range<u32>,
         chunk_bytes: usize,
-        /// Bytes walked over.
+        /// The number of bytes that this walk has passed.
         walked: usize,
-        /// The chunk they have come to, and whether this walk has taken it.
+        /// The chunk that the walk has reached, and whether this walk has claimed it.
         current: Option<(u32, bool)>,
     },
 }
@@ -114,12 +120,12 @@ impl<'a> Share<'a> {
         Self::Claims { taken, chunks, chunk_bytes, walked: 0, current: None }
     }
 
-    /// Claims the next `bytes` bytes of the write, and returns whether this thread is to write them. Every walk must
-    /// pass the same sizes in the same order.
+    /// Claims the next `bytes` bytes of the write, and returns whether this thread must write them. Every
+    /// walk must pass the same sizes in the same order.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let Self::Claims { taken, chunks, chunk_bytes, walked, current } = self else { return true };
         let chunk = walked.checked_div(*chunk_bytes).unwrap_or(0);
-        // A walk over more than was said stays in the last chunk.
+        // A walk over more bytes than `of` was given stays in the last chunk.
         let chunk = u32::try_from(chunk).unwrap_or(u32::MAX).min(CHUNKS.wrapping_sub(1));
         *walked = walked.wrapping_add(bytes);
         match *current {
@@ -133,8 +139,8 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Visits those groups of `count` things that are this thread's, by the first and how many: as many as `max` bytes
-    /// hold, or one. A thing is `bytes` bytes.
+    /// Visits those groups of `count` items that this thread claims, by first item and size. An item has
+    /// `bytes` bytes. A group has as many items as fit in `max` bytes, but at least one.
     pub(super) fn groups(
         &mut self,
         count: usize,
@@ -146,26 +152,26 @@ impl<'a> Share<'a> {
         let mut first = 0;
         while let Some(left) = count.checked_sub(first).filter(|&left| left > 0) {
             let group = max.min(left);
-            // G1: a part of a tensor.
+            // G1: the group is a part of a tensor.
             if self.take(bytes.wrapping_mul(group)) {
                 visit(first, group);
             }
-            // Not past the last.
+            // The sum is at most `count`.
             first = first.wrapping_add(group);
         }
     }
 
-    /// Visits those of the rows that are this thread's. A row is `row` bytes.
+    /// Visits those of the rows that this thread claims. A row has `row` bytes.
     pub(super) fn rows(&mut self, rows: RowRange, row: usize, mut visit: impl FnMut(RowRange)) {
         let max = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
         let mut rest = rows;
         while rest.count > 0 {
             let count = rest.count.min(max);
-            // G1: a part of a tensor.
+            // G1: these rows are a part of a tensor.
             if self.take(count.wrapping_mul(row)) {
                 visit(RowRange { count, ..rest });
             }
-            // None of these passes the end of `rows`.
+            // `count` is at most `rest.count`, so none of these passes the end of `rows`.
             rest.dst_row = rest.dst_row.wrapping_add(count);
             rest.src_row = rest.src_row.wrapping_add(count);
             rest.count = rest.count.wrapping_sub(count);

@@ -1,33 +1,37 @@
-//! Which instructions the kernels may use.
+//! The instruction sets that the kernels may use.
 
 use core::fmt;
 
-/// The instruction sets that kernels are written for.
+/// An instruction set that kernels are compiled for.
 ///
-/// [`Isa::detected`] is what this machine has. What a geometry uses ([`Prepared::isa`](crate::Prepared::isa))
-/// is chosen when it is prepared: the detected one, or with the feature `std` a narrower one that the
-/// environment variable `KVSCATTER_MAX_ISA` names (`portable`, `sse2`, `avx2`, `avx512`). The variable is for
-/// tests, and for telling a kernel's fault from another's; it is read once, and a word that is none of these
-/// sets no limit. 4-bit rows that straddle bytes have no kernel of their own for AVX-512, and strings have none.
+/// [`Isa::detected`] returns the widest instruction set of this machine. A write uses the instruction set
+/// that was chosen when it was prepared ([`Prepared::isa`](crate::Prepared::isa)), normally the detected one.
+///
+/// With the feature `std`, the environment variable `KVSCATTER_MAX_ISA` can select a narrower one:
+/// `portable`, `sse2`, `avx2` or `avx512`. The variable is for tests, and for finding out which kernel has a
+/// fault. It is read once, and any other value sets no limit.
+///
+/// 4-bit rows that straddle bytes use the AVX2 kernel on AVX-512. Strings have no kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Isa {
-    /// What the compiler's target has, and nothing of an architecture's own.
+    /// The instructions of the compiler's target, without any that are specific to one architecture.
     Portable,
-    /// The x86-64 baseline: prefetching and stores that bypass the caches.
+    /// The x86-64 baseline, with prefetches and stores that bypass the caches.
     Sse2,
-    /// 32-byte vectors.
+    /// AVX2, with 32-byte vectors.
     Avx2,
-    /// 64-byte vectors: AVX-512 F, BW and VL.
+    /// AVX-512 F, BW and VL, with 64-byte vectors.
     Avx512,
 }
 
 impl Isa {
-    /// Narrowest first.
+    /// All instruction sets, narrowest first.
     #[cfg(any(feature = "std", test))]
     const ALL: [Self; 4] = [Self::Portable, Self::Sse2, Self::Avx2, Self::Avx512];
 
-    /// The widest one that this machine has; without the feature `std`, that the target is compiled for.
+    /// Returns the widest instruction set that this machine has. Without the feature `std`, returns the
+    /// widest one that the target is compiled for.
     #[must_use]
     pub fn detected() -> Self {
         #[cfg(all(target_arch = "x86_64", target_feature = "sse2", feature = "std"))]
@@ -48,7 +52,7 @@ impl Isa {
         }
     }
 
-    /// The widest one that kernels may use.
+    /// Returns the widest instruction set that kernels may use.
     #[cfg(feature = "std")]
     pub(crate) fn allowed() -> Self {
         use std::sync::OnceLock;
@@ -60,13 +64,13 @@ impl Isa {
         })
     }
 
-    /// The widest one that kernels may use.
+    /// Returns the widest instruction set that kernels may use.
     #[cfg(not(feature = "std"))]
     pub(crate) fn allowed() -> Self {
         Self::detected()
     }
 
-    /// The narrower ones, and this one.
+    /// Returns the narrower instruction sets and this one.
     #[cfg(any(feature = "std", test))]
     pub(super) fn up_to(self) -> impl Iterator<Item = Self> {
         let mut done = false;

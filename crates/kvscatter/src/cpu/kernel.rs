@@ -1,17 +1,19 @@
-//! Copying runs: the algorithms once, and per instruction set a thin function that compiles them.
+//! Copies runs. The algorithms are written once, and a thin function per instruction set compiles them.
 //!
-//! A kernel is called once for a batch of blocks that differ only in where they begin, never per run. Which one
-//! is decided when a write is prepared, by the length that its runs will have (`dispatch.rs`); blocks of another
-//! length (a ring's wrap, `lengths`) go to the one for any length. Everything here counts bytes.
+//! A kernel is called once for a batch of blocks, not once per run. The blocks of a batch differ only in
+//! where they begin. `dispatch.rs` chooses the kernel when a write is prepared, by the usual length of its
+//! runs. Blocks with runs of another length (after a ring's wrap, or with `lengths`) use the kernel for any
+//! length. All numbers here count bytes.
 //!
-//! The caller of a kernel proves three conditions, by P1 and by K1 of [`CpuKernels`](super::CpuKernels). `SAFETY`
-//! comments cite all of them:
+//! The caller of a kernel proves three conditions, by P1 and by K1 of [`CpuKernels`](super::CpuKernels).
+//! `SAFETY` comments cite all of them:
 //!
-//! * **V1** every run is valid for writes at `dst` and for reads at `src`, and no run that is written overlaps one that
-//!   is read. Until all runs are copied, nothing else uses what is written or writes to what is read.
-//! * **V2** the machine has the instruction set that the kernel is compiled for.
-//! * **V3** the kernel takes the run. [`Fixed`] takes runs of its length, and `Lines` takes whole lines whose `dst` is
-//!   aligned to a [`LINE`]. Every other kernel takes all runs.
+//! * **V1** Every run is valid for writes at `dst` and for reads at `src`. No run that is written overlaps a
+//!   run that is read. Until all runs are copied, nothing else uses the written runs or writes to the runs
+//!   that are read.
+//! * **V2** The machine has the instruction set that the kernel is compiled for.
+//! * **V3** The kernel takes the run. [`Fixed`] takes runs of its length. `Lines` takes whole lines whose
+//!   `dst` is aligned to a [`LINE`]. Every other kernel takes all runs.
 
 use core::ptr;
 
@@ -20,72 +22,75 @@ use super::prefetch::{Hint, LINE, prefetch_run};
 use crate::geometry::{Loop, Offsets};
 use crate::size::Width;
 
-/// An address in the destination and one in the source.
+/// An address in the destination and an address in the source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pointers {
     pub(super) dst: *mut u8,
     pub(super) src: *const u8,
 }
 
-// SAFETY: only unsafe code reaches the bytes. There, threads that share the pointers write disjoint bytes (P3), and no
-// thread writes those at `src` (V1).
+// SAFETY: Only unsafe code accesses the bytes. In that code, threads that share the pointers write disjoint
+// bytes (P3), and no thread writes the bytes at `src` (V1).
 unsafe impl Sync for Pointers {}
 
 impl Pointers {
-    /// These pointers, moved on by so many elements.
+    /// Returns these pointers, moved on by the given numbers of elements.
     pub(super) fn offset(self, width: Width, by: Offsets) -> Self {
         let Offsets { dst, src } = by;
         Self { dst: self.dst.wrapping_add(width.bytes(dst)), src: self.src.wrapping_add(width.bytes(src)) }
     }
 }
 
-/// What the blocks of a batch have in common.
+/// The properties that all blocks of a batch have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
-    /// The runs, and how far one is from the next.
+    /// The number of runs and the distances between them.
     pub(super) runs: Loop,
-    /// Bytes of one run.
+    /// The number of bytes in a run.
     pub(super) len: usize,
-    /// How many runs ahead of the copy destinations are prefetched; [`NO_PREFETCH`] where the machine sees for itself
-    /// what comes next.
+    /// How many runs ahead of the copy the destinations are prefetched. It is [`NO_PREFETCH`] if the
+    /// processor prefetches the runs without hints.
     pub(super) prefetch_distance: usize,
-    /// The cache that they are prefetched into.
+    /// The cache that the destinations are prefetched into.
     pub(super) hint: Hint,
 }
 
-/// More runs than any batch has.
+/// A number of runs that no batch reaches.
 pub(super) const NO_PREFETCH: usize = usize::MAX >> 1;
 
-/// Copies all runs of a batch, whose blocks begin at these pointers. The runs of a block are `len` bytes each. Run `i`,
-/// below the pattern's count, begins `i` strides after the block on either side.
+/// Copies all runs of a batch, whose blocks begin at these pointers. Each run of a block has `len` bytes. Run
+/// `i`, which is below the pattern's count, begins `i` strides after the start of the block on either side.
 ///
 /// # Safety
-/// * V1 for every run.
+/// * V1 holds for every run.
 /// * V2: the machine has the instruction set that the kernel is compiled for.
-/// * V3: the kernel takes runs of `len` bytes. If it takes only whole lines, `dst` of every run is aligned to a
-///   [`LINE`].
+/// * V3: the kernel takes runs of `len` bytes. If it takes only whole lines, `dst` of every run is aligned to
+///   a [`LINE`].
 pub(super) type Kernel = unsafe fn(&[Pointers], &Pattern);
 
 /// An instruction set that kernels are compiled for.
 pub(super) trait Instructions {
-    /// The longest run that is moved through registers at once.
+    /// The length of the longest run that is moved through registers at once.
     const LONGEST: usize;
-    /// Runs of any length.
+    /// The copy for runs of any length.
     type Any: CopyRun;
-    /// Runs that bypass the caches.
+    /// The copy for runs of any length that bypasses the caches.
     type Stream: CopyRun;
-    /// The same, where destinations begin and end with a [`LINE`].
+    /// The copy that bypasses the caches, for destinations that begin and end at a [`LINE`].
     type Lines: CopyRun;
     fn kernel<R: CopyRun>() -> Kernel;
 }
 
-/// How one run is copied.
+/// A way to copy one run.
 pub(super) trait CopyRun {
+    /// Copies one run.
+    ///
     /// # Safety
-    /// * V1: `dst` is valid for writes of `len` bytes, `src` for reads of as many, and they do not overlap.
+    /// * V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of as many, and they do not
+    ///   overlap.
     /// * V2: the machine has the instruction set of `Self`.
-    /// * V3: `Self` takes the run. For [`Fixed`], `len` is its `N`. For `Lines`, `len` is a multiple of [`LINE`] and
-    ///   `dst` is aligned to it.
+    /// * V3: `Self` takes the run. For [`Fixed`], `len` is its `N`. For `Lines`, `len` is a multiple of
+    ///   [`LINE`] and `dst` is aligned to it.
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize);
 
     /// Prefetches a destination that will be written soon.
@@ -95,10 +100,10 @@ pub(super) trait CopyRun {
     }
 }
 
-/// Every run of a batch. `R` sees two pointers and a length.
+/// Copies every run of a batch. `R` copies one run, from two pointers and a length.
 ///
 /// # Safety
-/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs.
+/// V1, V2 and V3 hold for `R` and every run of the batch, as [`Kernel`] defines the runs.
 #[inline(always)]
 pub(super) unsafe fn copy_runs<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
     let Pattern { runs, len, prefetch_distance, hint } = *pattern;
@@ -110,9 +115,9 @@ pub(super) unsafe fn copy_runs<R: CopyRun>(batch: &[Pointers], pattern: &Pattern
         return;
     }
     match hint {
-        // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
+        // SAFETY: V1 to V3 hold for every run of this same batch.
         Hint::L1 => unsafe { prefetch_and_copy_runs::<R, true>(batch, pattern) },
-        // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
+        // SAFETY: V1 to V3 hold for every run of this same batch.
         Hint::L2 => unsafe { prefetch_and_copy_runs::<R, false>(batch, pattern) },
     }
 }
@@ -120,13 +125,13 @@ pub(super) unsafe fn copy_runs<R: CopyRun>(batch: &[Pointers], pattern: &Pattern
 /// Copies every run of a batch, each `prefetch_distance` runs after its destination was prefetched.
 ///
 /// # Safety
-/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs.
+/// V1, V2 and V3 hold for `R` and every run of the batch, as [`Kernel`] defines the runs.
 #[inline(always)]
 unsafe fn prefetch_and_copy_runs<R: CopyRun, const L1: bool>(batch: &[Pointers], pattern: &Pattern) {
     let Pattern { runs, len, prefetch_distance, .. } = *pattern;
-    // A block of up to `prefetch_distance` runs prefetches the block that many runs further on, so the loop needs only
-    // one pointer more than the copy. A longer block first prefetches its own later runs, and those of the next block
-    // while it copies its last ones.
+    // A block of up to `prefetch_distance` runs prefetches the block that many runs further on, so the loop
+    // needs only one pointer more than the copy. A longer block first prefetches its own later runs. While it
+    // copies its last runs, it prefetches those of the next block.
     let (blocks, within) = match prefetch_distance.checked_div(runs.count) {
         Some(blocks @ 1..) => (blocks, 0),
         _ => (1, prefetch_distance),
@@ -143,7 +148,8 @@ unsafe fn prefetch_and_copy_runs<R: CopyRun, const L1: bool>(batch: &[Pointers],
     for &Pointers { mut dst, mut src } in batch {
         if own > 0 {
             let ahead = dst.wrapping_offset(runs.dst_stride.wrapping_mul(within.cast_signed()));
-            // SAFETY: V1 to V3 hold for every run of the batch, and these are the first `own` runs of a block.
+            // SAFETY: V1 to V3 hold for every run of the batch, and these are the first `own` runs of a
+            // block.
             unsafe {
                 copy_and_prefetch::<R, L1>(Pointers { dst, src }, ahead, Loop { count: own, ..runs }, len)
             };
@@ -151,11 +157,11 @@ unsafe fn prefetch_and_copy_runs<R: CopyRun, const L1: bool>(batch: &[Pointers],
             src = src.wrapping_offset(runs.src_stride.wrapping_mul(own.cast_signed()));
         }
         match next.next() {
-            // SAFETY: V1 to V3 hold for every run of the batch, and these are the last `rest.count` runs of a block:
-            // the pointers have moved on by `own` strides.
+            // SAFETY: V1 to V3 hold for every run of the batch. These are the last `rest.count` runs of a
+            // block, because the pointers have moved on by `own` strides.
             Some(next) => unsafe { copy_and_prefetch::<R, L1>(Pointers { dst, src }, next.dst, rest, len) },
-            // SAFETY: V1 to V3 hold for every run of the batch, and these are the last `rest.count` runs of a block:
-            // the pointers have moved on by `own` strides.
+            // SAFETY: V1 to V3 hold for every run of the batch. These are the last `rest.count` runs of a
+            // block, because the pointers have moved on by `own` strides.
             None => unsafe { copy_block::<R>(Pointers { dst, src }, rest, len) },
         }
     }
@@ -164,26 +170,26 @@ unsafe fn prefetch_and_copy_runs<R: CopyRun, const L1: bool>(batch: &[Pointers],
 /// Copies the runs of one block.
 ///
 /// # Safety
-/// V1, V2 and V3 for `R` and every run of the block: `len` bytes at the pointers moved on by fewer strides than
-/// `runs.count`.
+/// V1, V2 and V3 hold for `R` and every run of the block. Run `i`, for `i < runs.count`, is the `len` bytes
+/// at the pointers moved on by `i` strides.
 #[inline(always)]
 unsafe fn copy_block<R: CopyRun>(Pointers { mut dst, mut src }: Pointers, runs: Loop, len: usize) {
     for _ in 0..runs.count {
-        // SAFETY: V1 to V3 hold for every run of the block, and the pointers have moved on by one stride for each run
-        // before this one.
+        // SAFETY: V1 to V3 hold for every run of the block. The pointers have moved on by one stride for each
+        // run before this one.
         unsafe { R::copy(dst, src, len) };
-        // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
+        // The step past the last run is computed but never used. Wrapping arithmetic makes it defined.
         dst = dst.wrapping_offset(runs.dst_stride);
         src = src.wrapping_offset(runs.src_stride);
     }
 }
 
-/// Copies the runs of one block. Before each run, prefetches the next one of as many destinations, from
-/// `ahead` on.
+/// Copies the runs of one block. Before each run, prefetches one destination. These destinations begin at
+/// `ahead`, and there are as many of them as runs.
 ///
 /// # Safety
-/// V1, V2 and V3 for `R` and every run of the block: `len` bytes at the pointers moved on by fewer strides than
-/// `runs.count`.
+/// V1, V2 and V3 hold for `R` and every run of the block. Run `i`, for `i < runs.count`, is the `len` bytes
+/// at the pointers moved on by `i` strides.
 #[inline(always)]
 unsafe fn copy_and_prefetch<R: CopyRun, const L1: bool>(
     Pointers { mut dst, mut src }: Pointers,
@@ -193,18 +199,18 @@ unsafe fn copy_and_prefetch<R: CopyRun, const L1: bool>(
 ) {
     for _ in 0..runs.count {
         R::prefetch::<L1>(ahead, len);
-        // SAFETY: V1 to V3 hold for every run of the block, and the pointers have moved on by one stride for each run
-        // before this one.
+        // SAFETY: V1 to V3 hold for every run of the block. The pointers have moved on by one stride for each
+        // run before this one.
         unsafe { R::copy(dst, src, len) };
-        // The step past the last run is computed but never used, and wrapping arithmetic makes that defined.
+        // The step past the last run is computed but never used. Wrapping arithmetic makes it defined.
         ahead = ahead.wrapping_offset(runs.dst_stride);
         dst = dst.wrapping_offset(runs.dst_stride);
         src = src.wrapping_offset(runs.src_stride);
     }
 }
 
-/// Runs of `N` bytes, less than a [`LINE`] or a number of them: the length is in the code, and the compiler moves it
-/// through registers.
+/// Copies runs of `N` bytes. `N` is less than a [`LINE`] or a multiple of one. The length is a constant of
+/// the code, so the compiler moves the run through registers.
 pub(super) struct Fixed<const N: usize>;
 
 impl<const N: usize> CopyRun for Fixed<N> {
@@ -213,12 +219,14 @@ impl<const N: usize> CopyRun for Fixed<N> {
         const { assert!(N < LINE || N.is_multiple_of(LINE)) };
         debug_assert_eq!(len, N, "a kernel for other runs");
         let mut at = 0;
-        // A line's worth at a time: of one longer copy the compiler makes stores that go down, and those take twice
-        // as long where destinations do not begin with a line and meet in one set of the first-level cache.
+        // Copy one line at a time. For a longer copy the compiler emits stores at descending addresses. Those
+        // take twice as long if destinations do not begin at a line and share one set of the first-level
+        // cache.
         while at < N {
             let piece = if N < LINE { N } else { LINE };
-            // SAFETY: V1: `dst` is valid for writes of `len` bytes, `src` for reads of them, and they do not overlap.
-            // V3: `len` is `N`. `N` is less than a line or a number of them, as asserted above, so `at + piece <= N`.
+            // SAFETY: V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of them, and
+            // they do not overlap. V3: `len` is `N`. The assertion above ensures that `N` is less than a line
+            // or a multiple of one, so `at + piece <= N`.
             unsafe { ptr::copy_nonoverlapping(src.wrapping_add(at), dst.wrapping_add(at), piece) };
             at = at.wrapping_add(piece);
         }
@@ -230,37 +238,39 @@ impl<const N: usize> CopyRun for Fixed<N> {
     }
 }
 
-/// Runs of any length, by the C library.
+/// Copies runs of any length with the C library's `memcpy`.
 pub(super) struct Memcpy;
 
 impl CopyRun for Memcpy {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: V1: `dst` is valid for writes of `len` bytes, `src` for reads of them, and they do not overlap.
+        // SAFETY: V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of them, and they do
+        // not overlap.
         unsafe { ptr::copy_nonoverlapping(src, dst, len) };
     }
 }
 
-/// Runs of any length: short ones in pieces of `N` bytes, the last of which overlaps the one before it, without
-/// the cost of a call.
+/// Copies runs of any length. A short run is copied in pieces of `N` bytes, the last of which overlaps the
+/// one before it. This avoids the cost of a call.
 pub(super) struct Overlapping<const N: usize>;
 
 impl<const N: usize> CopyRun for Overlapping<N> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let Some(last) = len.checked_sub(N).filter(|_| len <= INLINE_MAX_RUN) else {
-            // SAFETY: V1 for the same run. V2 and V3: `Memcpy` needs no instruction set and takes all runs.
+            // SAFETY: V1 holds for the same run. V2 and V3: `Memcpy` needs no instruction set and takes all
+            // runs.
             return unsafe { Memcpy::copy(dst, src, len) };
         };
         let mut at = 0;
         while at < last {
-            // SAFETY: V1: both pointers are valid for `len` bytes, and `at < last`, so `at + N < len`. V2: `Fixed`
-            // needs no instruction set. V3: the length is `N`.
+            // SAFETY: V1: both pointers are valid for `len` bytes, and `at < last`, so `at + N < len`. V2:
+            // `Fixed` needs no instruction set. V3: the length is `N`.
             unsafe { Fixed::<N>::copy(dst.wrapping_add(at), src.wrapping_add(at), N) };
             at = at.wrapping_add(N);
         }
-        // SAFETY: V1: both pointers are valid for `len` bytes, and `last + N == len`. V2: `Fixed` needs no instruction
-        // set. V3: the length is `N`.
+        // SAFETY: V1: both pointers are valid for `len` bytes, and `last + N == len`. V2: `Fixed` needs no
+        // instruction set. V3: the length is `N`.
         unsafe { Fixed::<N>::copy(dst.wrapping_add(last), src.wrapping_add(last), N) };
     }
 }

@@ -1,7 +1,9 @@
-//! The CPU backend: the moves of one call and buffers in, bytes moved. It sees no axis, no mode and no specification.
+//! The CPU backend. It takes the moves of one call and the buffers, and moves the bytes. It does not know
+//! axes, modes or specifications.
 //!
-//! Functions here are safe because they check, against the geometry, the two things that moves cannot know: how long
-//! the buffers are and how wide their elements. P1 and K1 do the rest. `kernel.rs` has the conditions of kernels.
+//! Functions here are safe because they check two facts against the geometry that moves cannot know: the
+//! lengths of the buffers and the width of their elements. P1 and K1 establish the rest. `kernel.rs` has the
+//! conditions of kernels.
 //!
 //! `ARCHITECTURE.md` has a table of the files.
 
@@ -39,9 +41,9 @@ use crate::size::Width;
 
 /// The kernels for a geometry, chosen when a write is prepared.
 ///
-/// **K1** The moves that a method here takes are of this geometry. `Prepared::plan` makes every `WritePlan` from the
-/// rules and the kernels of one `Prepared`, and `WritePlan` is what calls these methods, with its own moves. So lengths
-/// that fit the geometry of the moves fit the kernels.
+/// **K1** The moves that a method here takes have the geometry of these kernels. `Prepared::plan` makes every
+/// `WritePlan` from the rules and the kernels of one `Prepared`. Only `WritePlan` calls these methods, and it
+/// passes its own moves. So lengths that fit the geometry of the moves also fit the kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuKernels {
     pub(crate) isa: Isa,
@@ -52,14 +54,14 @@ pub(crate) struct CpuKernels {
 #[derive(Clone, Debug)]
 enum KernelKind {
     Bytes(Box<ByteKernels>),
-    /// 4-bit elements some of which move without the one they share a byte with.
+    /// 4-bit elements, some of which move without the other element of their byte.
     Nibbles(NibbleKernels),
-    /// Strings: their bytes are never copied.
+    /// Strings, whose bytes are never copied.
     Clone,
 }
 
 impl CpuKernels {
-    /// Establishes V2: kernels are chosen for an instruction set that the machine has.
+    /// Chooses kernels for an instruction set that the machine has, which establishes V2.
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let isa = Isa::allowed();
         let rows = geometry.usual_rows();
@@ -79,7 +81,7 @@ impl CpuKernels {
         self.kernels_for::<T>(moves, pair, lens).map(|_| ())
     }
 
-    /// The kernels for elements as wide as `T`. The errors are those of [`check`](Self::check).
+    /// Returns the kernels for elements as wide as `T`. The errors are those of [`check`](Self::check).
     #[inline]
     fn kernels_for<T>(
         &self,
@@ -107,7 +109,8 @@ impl CpuKernels {
         }
     }
 
-    /// Whether a write of a present reads bytes of it first, since a store of 4 bits keeps the other half of its byte.
+    /// Returns whether writing a present reads bytes of it first. A store of 4 bits must read the byte to
+    /// keep its other half.
     pub(crate) fn reads_present(&self) -> bool {
         matches!(self.kind, KernelKind::Nibbles(_))
     }
@@ -123,14 +126,14 @@ impl CpuKernels {
         update: &[T],
     ) -> Result<(), Error> {
         let bytes = self.kernels_for::<T>(moves, pair, [cache.len(), update.len()])?;
-        // SAFETY: K1 holds for the moves of a plan. V1: `kernels_for` has compared both lengths with the geometry of
-        // `moves`, the update is borrowed, and the cache is borrowed exclusively. Values of `T` are moved whole, since
-        // `T` is as wide as an element.
+        // SAFETY: K1 holds for the moves of a plan. V1: `kernels_for` has compared both lengths with the
+        // geometry of `moves`. The update is borrowed, and the cache is borrowed exclusively. `T` is as wide
+        // as an element, so only whole values of `T` are moved.
         unsafe { bytes.write(moves, threads, cache.as_mut_ptr().cast(), update.as_ptr().cast()) };
         Ok(())
     }
 
-    /// [`write`](Self::write) over raw bytes.
+    /// Writes raw bytes in place, as [`write`](Self::write) does for typed slices.
     #[inline(always)]
     pub(crate) fn write_bytes(
         &self,
@@ -141,21 +144,24 @@ impl CpuKernels {
     ) -> Result<(), Error> {
         self.check_fixed_width(moves.geometry())?;
         moves.geometry().check_buffers(0, [cache.len(), update.len()], LengthUnit::Bytes)?;
-        // SAFETY: K1 holds for the moves of a plan. V1: both lengths have been compared with the geometry of `moves`,
-        // which is of fixed width. The update is borrowed, and the cache is borrowed exclusively.
+        // SAFETY: K1 holds for the moves of a plan. V1: both lengths have been compared with the geometry of
+        // `moves`, whose elements have a fixed width. The update is borrowed, and the cache is borrowed
+        // exclusively.
         unsafe { self.write_raw(moves, threads, cache, update) };
         Ok(())
     }
 
-    /// [`write_bytes`](Self::write_bytes) without its checks.
+    /// Writes raw bytes without the checks of [`write_bytes`](Self::write_bytes).
     ///
     /// # Safety
-    /// * K1: the moves are of the geometry that these kernels were made for.
-    /// * [`check_fixed_width`](Self::check_fixed_width) accepts that geometry, and [`Geometry::check_buffers`] the
-    ///   lengths.
-    /// * V1: `cache` is valid for reads and writes of its length, and `update` for reads of its length. They do not
-    ///   overlap, and until this returns nothing else uses the cache or writes to the update. Neither pointer is null.
-    /// * If elements move by half bytes ([`reads_present`](Self::reads_present)), both are initialised.
+    /// * K1: the moves have the geometry that these kernels were made for.
+    /// * [`check_fixed_width`](Self::check_fixed_width) accepts that geometry, and
+    ///   [`Geometry::check_buffers`] accepts the lengths.
+    /// * V1: `cache` is valid for reads and writes of its length, and `update` for reads of its length. They
+    ///   do not overlap. Until this function returns, nothing else uses the cache or writes to the update.
+    ///   Neither pointer is null.
+    /// * If elements move by half bytes ([`reads_present`](Self::reads_present)), both buffers are
+    ///   initialised.
     #[inline(always)]
     pub(crate) unsafe fn write_raw(
         &self,
@@ -165,16 +171,16 @@ impl CpuKernels {
         update: *const [u8],
     ) {
         match &self.kind {
-            // SAFETY: K1 holds for `moves`. V1: the lengths are those of the geometry, `cache` is valid for writes,
-            // `update` is valid for reads, they do not overlap, and nothing else uses the cache or writes to the
-            // update.
+            // SAFETY: K1 holds for `moves`. V1: the lengths are those of the geometry, `cache` is valid for
+            // writes, `update` is valid for reads, and they do not overlap. Nothing else uses the cache or
+            // writes to the update.
             KernelKind::Bytes(bytes) => unsafe { bytes.write(moves, threads, cache.cast(), update.cast()) },
             KernelKind::Nibbles(nibbles) => {
-                // SAFETY: `cache` is not null, initialised and valid for reads and writes of its length, and nothing
-                // else uses it until this returns.
+                // SAFETY: `cache` is not null, initialised, and valid for reads and writes of its length.
+                // Nothing else uses it until this function returns.
                 let cache = unsafe { &mut *cache };
-                // SAFETY: `update` is not null, initialised and valid for reads of its length, and nothing writes to it
-                // until this returns.
+                // SAFETY: `update` is not null, initialised, and valid for reads of its length. Nothing
+                // writes to it until this function returns.
                 let update = unsafe { &*update };
                 nibbles.write(moves, threads, cache, update);
             }
@@ -182,7 +188,7 @@ impl CpuKernels {
         }
     }
 
-    /// Writes all of `present`: the update where the plan writes, the past everywhere else.
+    /// Writes all of `present`: the update where the plan writes, and the past everywhere else.
     #[inline]
     pub(crate) fn write_present<T: NoUninit>(
         &self,
@@ -192,13 +198,14 @@ impl CpuKernels {
         update: &[T],
         present: &mut [T],
     ) -> Result<(), Error> {
-        // SAFETY: `MaybeUninit<T>` has the layout of `T`, the slice is borrowed exclusively, and only whole values of
-        // `T` are stored there.
+        // SAFETY: `MaybeUninit<T>` has the layout of `T`, the slice is borrowed exclusively, and only whole
+        // values of `T` are stored there.
         let present = unsafe { slice::from_raw_parts_mut(present.as_mut_ptr().cast(), present.len()) };
         self.write_present_uninit(moves, threads, past, update, present).map(|_| ())
     }
 
-    /// [`write_present`](Self::write_present) into memory that need not be initialised.
+    /// Writes the functional form into memory that need not be initialised. See
+    /// [`write_present`](Self::write_present).
     #[inline(always)]
     pub(crate) fn write_present_uninit<'p, T: NoUninit>(
         &self,
@@ -211,16 +218,16 @@ impl CpuKernels {
         let bytes = self.kernels_for::<T>(moves, 0, [past.len(), update.len()])?;
         moves.geometry().check_present(present.len(), LengthUnit::Elements)?;
         let (start, sources) = (present.as_mut_ptr().cast(), [past.as_ptr().cast(), update.as_ptr().cast()]);
-        // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the geometry of
-        // `moves`, past and update are borrowed, and the present is borrowed exclusively.
+        // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the
+        // geometry of `moves`. The past and the update are borrowed, and the present is borrowed exclusively.
         unsafe { bytes.write_present(moves, threads, start, sources) };
-        // SAFETY: the elements are exactly as wide as `T` and the present is exactly as long as the geometry's (both
-        // checked above). By K1 and P2 the pieces from the past and from the update partition it: each element was
-        // copied whole from a valid `T`.
+        // SAFETY: The checks above establish that the elements are exactly as wide as `T` and that the
+        // present is exactly as long as the geometry's. By K1 and P2, the pieces from the past and from the
+        // update partition the present. So each element was copied whole from a valid `T`.
         Ok(unsafe { present.assume_init_mut() })
     }
 
-    /// [`write_present`](Self::write_present) over raw bytes.
+    /// Writes the functional form over raw bytes. See [`write_present`](Self::write_present).
     #[inline(always)]
     pub(crate) fn write_present_bytes(
         &self,
@@ -233,24 +240,24 @@ impl CpuKernels {
         self.check_fixed_width(moves.geometry())?;
         moves.geometry().check_buffers(0, [past.len(), update.len()], LengthUnit::Bytes)?;
         moves.geometry().check_present(present.len(), LengthUnit::Bytes)?;
-        // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the geometry of
-        // `moves`, which is of fixed width. Past and update are borrowed, and the present is initialised and borrowed
-        // exclusively.
+        // SAFETY: K1 holds for the moves of a plan. V1: all three lengths have been compared with the
+        // geometry of `moves`, whose elements have a fixed width. The past and the update are borrowed. The
+        // present is initialised and borrowed exclusively.
         unsafe { self.write_present_raw(moves, threads, [past, update], present) };
         Ok(())
     }
 
-    /// [`write_present_bytes`](Self::write_present_bytes) without its checks.
+    /// Writes the functional form without the checks of [`write_present_bytes`](Self::write_present_bytes).
     ///
     /// # Safety
-    /// * K1: the moves are of the geometry that these kernels were made for.
-    /// * [`check_fixed_width`](Self::check_fixed_width) accepts that geometry, and [`Geometry::check_buffers`] and
-    ///   [`Geometry::check_present`] the lengths.
-    /// * V1: `past` and `update` are valid for reads of their lengths, and `present` for writes of its length. Neither
-    ///   source overlaps the present, and until this returns nothing else uses the present or writes to the sources. No
-    ///   pointer is null.
-    /// * If [`reads_present`](Self::reads_present), all three are initialised, and the present is valid for reads as
-    ///   well.
+    /// * K1: the moves have the geometry that these kernels were made for.
+    /// * [`check_fixed_width`](Self::check_fixed_width) accepts that geometry, and
+    ///   [`Geometry::check_buffers`] and [`Geometry::check_present`] accept the lengths.
+    /// * V1: `past` and `update` are valid for reads of their lengths, and `present` for writes of its
+    ///   length. Neither source overlaps the present. Until this function returns, nothing else uses the
+    ///   present or writes to the sources. No pointer is null.
+    /// * If [`reads_present`](Self::reads_present) returns true, all three buffers are initialised, and the
+    ///   present is also valid for reads.
     #[inline(always)]
     pub(crate) unsafe fn write_present_raw(
         &self,
@@ -261,20 +268,20 @@ impl CpuKernels {
     ) {
         match &self.kind {
             KernelKind::Bytes(bytes) => {
-                // SAFETY: K1 holds for `moves`. V1: the lengths are those of the geometry, `present` is valid for
-                // writes, `past` and `update` are valid for reads and do not overlap it, and nothing else uses the
-                // present or writes to them.
+                // SAFETY: K1 holds for `moves`. V1: the lengths are those of the geometry. `present` is valid
+                // for writes. `past` and `update` are valid for reads and do not overlap the present. Nothing
+                // else uses the present or writes to the sources.
                 unsafe { bytes.write_present(moves, threads, present.cast(), [past.cast(), update.cast()]) }
             }
             KernelKind::Nibbles(nibbles) => {
-                // SAFETY: `present` is not null, initialised and valid for reads and writes of its length, and nothing
-                // else uses it until this returns.
+                // SAFETY: `present` is not null, initialised, and valid for reads and writes of its length.
+                // Nothing else uses it until this function returns.
                 let present = unsafe { &mut *present };
-                // SAFETY: `past` is not null, initialised and valid for reads of its length, and nothing writes to it
-                // until this returns.
+                // SAFETY: `past` is not null, initialised, and valid for reads of its length. Nothing writes
+                // to it until this function returns.
                 let past = unsafe { &*past };
-                // SAFETY: `update` is not null, initialised and valid for reads of its length, and nothing writes to it
-                // until this returns.
+                // SAFETY: `update` is not null, initialised, and valid for reads of its length. Nothing
+                // writes to it until this function returns.
                 let update = unsafe { &*update };
                 nibbles.write_present(moves, threads, present, past, update);
             }

@@ -1,10 +1,13 @@
-//! Blocks of 4-bit elements, two to a byte, the first in the low nibble: a row of odd length begins or ends in
-//! the middle of a byte whose other half belongs to a neighbour and stays as it is (X2). Where nothing ever begins
-//! or ends there, bytes are moved instead, by [`ByteKernels`](super::bytes::ByteKernels).
+//! Copies blocks of 4-bit elements. Two elements share a byte, and the first is in the low nibble.
 //!
-//! Every run is held against its slices, two comparisons, and then moved through pointers: slices would check the
-//! same several times over for a row that is one vector long. A run that fails would be a broken proof of P1, and
-//! a broken proof must stop the program, not corrupt it.
+//! A row of odd length begins or ends in the middle of a byte. The other half of that byte belongs to a
+//! neighbour and must not change (X2). If no row can begin or end in the middle of a byte,
+//! [`ByteKernels`](super::bytes::ByteKernels) moves whole bytes instead.
+//!
+//! Two comparisons check that a run lies inside its slices. The run is then moved through pointers, because
+//! indexing the slices would repeat these checks several times for a row that is one vector long. A run that
+//! fails the check means that the proof of P1 is broken. A broken proof must stop the program, not corrupt
+//! its memory.
 
 use core::hint;
 
@@ -19,36 +22,38 @@ const LOW: u8 = 0x0f;
 const HIGH: u8 = 0xf0;
 const OUTSIDE: &str = "a run lies outside of its buffer";
 
-/// Bytes that are moved at once: one vector of AVX2, two of SSE2.
+/// The number of bytes that are moved at once: one vector of AVX2, two of SSE2.
 const VECTOR_BYTES: usize = 32;
 
 /// How 4-bit elements are moved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NibbleKernels {
     kernel: NibbleKernel,
-    /// The rows that a sample usually brings to a write in place, where they are one loop; otherwise 0.
+    /// The number of rows that a sample usually brings to a write in place, if they are one loop. Otherwise
+    /// 0.
     usual_rows: usize,
     /// That loop.
     usual: NibbleRuns,
 }
 
-/// Runs that are evenly apart; everything is counted in nibbles.
+/// Runs at equal distances. All numbers count nibbles.
 #[derive(Clone, Copy, Debug)]
 struct NibbleRuns {
     runs: Loop,
-    /// That of one run.
+    /// The length of one run.
     len: usize,
 }
 
-/// Copies all runs of a pattern, the first of which begins at these nibbles of the slices. Panics if one does not
-/// lie in its slice.
+/// Copies all runs of a pattern, the first of which begins at these nibbles of the slices. Panics if a run
+/// does not lie in its slice.
 ///
 /// # Safety
 /// V2: the machine has the instruction set that the kernel is compiled for.
 type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 
 impl NibbleKernels {
-    /// For the number of rows that samples usually bring, and for an instruction set that the machine has (V2).
+    /// Makes the kernels for the number of rows that samples usually bring. `isa` is an instruction set that
+    /// the machine has (V2).
     pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
         let usual = geometry.write_mapping().single_loop(rows);
         let (usual_rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
@@ -80,7 +85,7 @@ impl NibbleKernels {
         });
     }
 
-    /// Writes all of `present`: the update where the plan writes, the past everywhere else.
+    /// Writes all of `present`: the update where the plan writes, and the past everywhere else.
     pub(super) fn write_present(
         self,
         moves: &Moves<'_>,
@@ -147,89 +152,96 @@ fn copy(dst: &mut [u8], mut to: usize, src: &[u8], mut from: usize, pattern: &Ni
     let (dst, src) = (dst.as_mut_ptr(), src.as_ptr());
     for _ in 0..runs.count {
         assert!(to <= last_to && from <= last_from, "{OUTSIDE}");
-        // SAFETY: the assertions above leave room for `len` nibbles, not 0, at `to` and at `from` in their slices.
-        // Nothing else uses an exclusive slice, so the two do not overlap.
+        // SAFETY: The assertions above leave room for `len` nibbles, which is not 0, at `to` and at `from` in
+        // their slices. Nothing else uses an exclusive slice, so the two do not overlap.
         unsafe { copy_run(dst, to, src, from, len) };
-        // P1, or the next check fails; after the last run the steps are never used.
+        // By P1 the next run is in its slices, or the assertion fails. After the last run the sums are not
+        // used.
         (to, from) = (to.wrapping_add_signed(runs.dst_stride), from.wrapping_add_signed(runs.src_stride));
     }
 }
 
-/// Copies `len` nibbles, not 0: up to one in the high half of the first byte, whole bytes, up to one in the low
-/// half of the last. Where it begins on either side, in the high half or not, is asked first: what follows from
-/// that and the length is then the same for many runs.
+/// Copies `len` nibbles, where `len` is not 0. It copies at most one nibble in the high half of the first
+/// byte, then whole bytes, then at most one nibble in the low half of the last byte.
+///
+/// The first branch is on the half in which each side begins, because the later branches then go the same way
+/// for many runs.
 ///
 /// # Safety
-/// The bytes that hold nibbles `from..from + len` at `src` are valid for reads, those that hold `to..to + len` at
-/// `dst` are valid for reads and writes, and they do not overlap.
+/// The bytes that contain nibbles `from..from + len` at `src` are valid for reads. The bytes that contain
+/// nibbles `to..to + len` at `dst` are valid for reads and writes. They do not overlap.
 #[inline(always)]
 unsafe fn copy_run(dst: *mut u8, to: usize, src: *const u8, from: usize, len: usize) {
     let (dst, src) = (dst.wrapping_add(to / 2), src.wrapping_add(from / 2));
     match (to % 2, from % 2) {
-        // SAFETY: the bytes of the same nibbles are valid and do not overlap. Both begin with nibble 0.
+        // SAFETY: The bytes of the same nibbles are valid and do not overlap. Both sides begin with nibble 0.
         (0, 0) => unsafe { copy_alike(dst, src, 0, len) },
-        // SAFETY: the bytes of the same nibbles are valid and do not overlap. `dst` begins with nibble 0, `src` with 1.
+        // SAFETY: The bytes of the same nibbles are valid and do not overlap. `dst` begins with nibble 0,
+        // `src` with nibble 1.
         (0, _) => unsafe { copy_shifted(dst, src, 0, len) },
-        // SAFETY: the bytes of the same nibbles are valid and do not overlap. `dst` begins with nibble 1, `src` with 0.
+        // SAFETY: The bytes of the same nibbles are valid and do not overlap. `dst` begins with nibble 1,
+        // `src` with nibble 0.
         (_, 0) => unsafe { copy_shifted(dst, src, 1, len) },
-        // SAFETY: the bytes of the same nibbles are valid and do not overlap. Both begin with nibble 1.
+        // SAFETY: The bytes of the same nibbles are valid and do not overlap. Both sides begin with nibble 1.
         _ => unsafe { copy_alike(dst, src, 1, len) },
     }
 }
 
-/// Copies `len` nibbles, not 0, from and to nibble `odd` of the first bytes.
+/// Copies `len` nibbles, where `len` is not 0. Both sides begin at nibble `odd` of their first byte.
 ///
 /// # Safety
-/// The bytes that hold nibbles `odd..odd + len` at `src` are valid for reads, those at `dst` are valid for reads and
-/// writes, and they do not overlap.
+/// The bytes that contain nibbles `odd..odd + len` at `src` are valid for reads. The bytes that contain the
+/// same nibbles at `dst` are valid for reads and writes. They do not overlap.
 #[inline(always)]
 unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: the first byte of either side holds nibble 1, which is one of them, so `src` is valid for reads and
-        // `dst` for reads and writes.
+        // SAFETY: The first byte of either side contains nibble 1, which is one of the nibbles to copy. So
+        // `src` is valid for reads, and `dst` is valid for reads and writes.
         unsafe { replace(dst, HIGH, src, |byte| byte) };
     }
     let rest = len.wrapping_sub(odd);
     let (dst, src, whole) = (dst.wrapping_add(odd), src.wrapping_add(odd), rest / 2);
     if rest % 2 == 1 {
-        // SAFETY: this byte of either side holds the last of the nibbles, so it is valid for reads, and for writes at
-        // `dst`.
+        // SAFETY: This byte of either side contains the last nibble, so it is valid for reads, and at `dst`
+        // also for writes.
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte) };
     }
-    // SAFETY: V1: each of these `whole` bytes holds two of the nibbles, so `src` is valid for reads of them and `dst`
-    // for writes, and they do not overlap. V2 and V3: `Overlapping` needs no instruction set and takes all runs.
+    // SAFETY: V1: each of these `whole` bytes contains two of the nibbles, so `src` is valid for reads of
+    // them and `dst` for writes. They do not overlap. V2 and V3: `Overlapping` needs no instruction set and
+    // takes all runs.
     unsafe { Overlapping::<VECTOR_BYTES>::copy(dst, src, whole) };
 }
 
-/// Copies `len` nibbles, not 0, to nibble `odd` of the first byte, from the other nibble of the first byte.
+/// Copies `len` nibbles, where `len` is not 0. `dst` begins at nibble `odd` of its first byte, and `src`
+/// begins at the other nibble of its first byte.
 ///
 /// # Safety
-/// The bytes that hold nibbles `1 - odd..1 - odd + len` at `src` are valid for reads, those that hold `odd..odd + len` at
-/// `dst` are valid for reads and writes, and they do not overlap.
+/// The bytes that contain nibbles `1 - odd..1 - odd + len` at `src` are valid for reads. The bytes that
+/// contain nibbles `odd..odd + len` at `dst` are valid for reads and writes. They do not overlap.
 #[inline(always)]
 unsafe fn copy_shifted(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: the first byte of either side holds the first of the nibbles, so `src` is valid for reads and `dst`
-        // for reads and writes.
+        // SAFETY: The first byte of either side contains the first nibble. So `src` is valid for reads, and
+        // `dst` is valid for reads and writes.
         unsafe { replace(dst, HIGH, src, |byte| byte << 4) };
     }
     let rest = len.wrapping_sub(odd);
     let (dst, whole) = (dst.wrapping_add(odd), rest / 2);
     if rest % 2 == 1 {
-        // SAFETY: this byte of either side holds the last of the nibbles, so it is valid for reads, and for writes at
-        // `dst`. At `src` that is nibble `rest`, which is `2 * whole + 1`.
+        // SAFETY: This byte of either side contains the last nibble, so it is valid for reads, and at `dst`
+        // also for writes. At `src` the last nibble is nibble `rest`, which is `2 * whole + 1`.
         unsafe { replace(dst.wrapping_add(whole), LOW, src.wrapping_add(whole), |byte| byte >> 4) };
     }
-    // SAFETY: each of these `whole` bytes of `dst` holds two of the nibbles, so it is valid for writes. If there are
-    // any, `whole + 1` bytes of `src` hold some of the nibbles, the last of which is nibble `rest`, so they are valid
-    // for reads. They do not overlap.
+    // SAFETY: Each of these `whole` bytes of `dst` contains two of the nibbles, so it is valid for writes. If
+    // `whole` is not 0, each of `whole + 1` bytes of `src` contains some of the nibbles, the last of which is
+    // nibble `rest`. So these bytes are valid for reads. They do not overlap the bytes of `dst`.
     unsafe { shift(dst, src, whole) };
 }
 
-/// Replaces one half of a byte with that of another, once it is shifted to the same place.
+/// Replaces one half of a byte with the same half of another byte, after `shift` has moved the bits there.
 ///
 /// # Safety
-/// `src` is valid for reads of a byte, `dst` for reads and writes of one.
+/// `src` is valid for reads of a byte. `dst` is valid for reads and writes of a byte.
 #[inline(always)]
 unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> u8) {
     // SAFETY: `src` is valid for reads of a byte.
@@ -240,18 +252,23 @@ unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> 
     unsafe { dst.write((old & !half) | (shift(new) & half)) };
 }
 
-/// Makes `len` bytes, each of the high nibble of a source byte and the low nibble of the one after it.
+/// Makes `len` bytes. Each consists of the high nibble of a source byte and the low nibble of the next source
+/// byte.
 ///
 /// # Safety
-/// `dst` is valid for writes of `len` bytes and, unless `len` is 0, `src` for reads of `len + 1`. They do not overlap.
+/// `dst` is valid for writes of `len` bytes. Unless `len` is 0, `src` is valid for reads of `len + 1` bytes.
+/// They do not overlap.
 #[inline(always)]
 unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     match len {
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <= len`.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
+        // `N <= len`.
         VECTOR_BYTES.. => unsafe { shift_by::<VECTOR_BYTES>(dst, src, len) },
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <= len`.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
+        // `N <= len`.
         16.. => unsafe { shift_by::<16>(dst, src, len) },
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N <= len`.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
+        // `N <= len`.
         8.. => unsafe { shift_by::<8>(dst, src, len) },
         0 => {}
         // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N` is 1.
@@ -259,15 +276,17 @@ unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// In pieces of `N` bytes, the last of which overlaps the one before it.
+/// Makes the bytes in pieces of `N`, the last of which overlaps the one before it.
 ///
 /// # Safety
-/// `dst` is valid for writes of `len` bytes, `src` for reads of `len + 1`, they do not overlap, and `N <= len`.
+/// `dst` is valid for writes of `len` bytes, `src` is valid for reads of `len + 1` bytes, and they do not
+/// overlap. `N <= len`.
 #[inline(always)]
 unsafe fn shift_by<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
     let last = len.wrapping_sub(N);
     let mut at = 0;
-    // The bound is hidden from the compiler, or it would make vectors of its own across the pieces, byte by byte.
+    // `black_box` hides the bound from the compiler, which would otherwise make vectors across the pieces,
+    // byte by byte.
     while at < hint::black_box(last) {
         // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`. `at < last`, so `at + N < len`.
         unsafe { shift_piece::<N>(dst.wrapping_add(at), src.wrapping_add(at)) };
@@ -280,7 +299,7 @@ unsafe fn shift_by<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
 /// Makes `N` bytes, as [`shift`] does.
 ///
 /// # Safety
-/// `dst` is valid for writes of `N` bytes, and `src` for reads of `N + 1`.
+/// `dst` is valid for writes of `N` bytes, and `src` is valid for reads of `N + 1` bytes.
 #[inline(always)]
 unsafe fn shift_piece<const N: usize>(dst: *mut u8, src: *const u8) {
     // SAFETY: `src` is valid for reads of `N` bytes, and arrays of bytes need no alignment.
@@ -294,7 +313,7 @@ unsafe fn shift_piece<const N: usize>(dst: *mut u8, src: *const u8) {
     unsafe { dst.cast::<[u8; N]>().write(low) };
 }
 
-/// Makes the nibble after the last of `elements` zero, as ONNX stores it.
+/// Sets the nibble after the last of `elements` to zero, as ONNX stores it.
 fn clear_padding(packed: &mut [u8], elements: usize) {
     if !elements.is_multiple_of(2)
         && let Some(last) = packed.last_mut()
@@ -316,7 +335,8 @@ mod tests {
         bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect()
     }
 
-    /// Three runs, each of which begins in the other half than the one before, on one side or on both.
+    /// Copies three runs. Each run begins in the other half of a byte than the run before, on one side or on
+    /// both.
     #[test]
     fn every_parity_and_length_leaves_the_neighbours_alone() {
         let src: Vec<u8> = (0..=255_u8).map(|i| i.wrapping_mul(37) ^ 0x5a).collect();
@@ -341,7 +361,7 @@ mod tests {
         }
     }
 
-    /// No plan has such a run; if one had, memory must stay whole.
+    /// No plan has such a run. If a plan had one, the kernel must not corrupt memory.
     #[test]
     fn a_run_outside_of_its_buffer_is_stopped() {
         let fits = |isa, to, from, dst, len| {

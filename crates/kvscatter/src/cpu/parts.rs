@@ -1,9 +1,11 @@
-//! A dense destination of 4-bit elements in parts that share no byte (P3), so that threads may write them at
-//! once.
+//! Divides a dense destination of 4-bit elements into parts that share no byte (P3), so that threads may
+//! write them at the same time.
 //!
-//! Samples of an even number of elements begin on a byte each, those of an odd number two by two, counted over
-//! all layers. So a part is one sample, or two, or a multiple of that. In a view of a larger buffer samples may
-//! begin anywhere and lie in one another's gaps: it stays whole.
+//! If a sample has an even number of elements, every sample begins on a byte. If the number is odd, every
+//! second sample does, counted over all layers. So a part is one sample, two samples, or a multiple of that.
+//!
+//! In a view of a larger buffer, samples may begin anywhere and lie in one another's gaps. Such a buffer is
+//! not divided.
 
 use core::marker::PhantomData;
 use core::slice;
@@ -13,9 +15,11 @@ use super::executor::{self, Share};
 use super::limits::THREAD_GRAIN;
 use crate::geometry::Geometry;
 
-/// Calls `work` on the threads of `executor`, each of which is to walk over all samples in order and to ask for
-/// the part of each; or once, with all of `dst` as the one part, if there is no executor. With one, `dst` is a
-/// dense tensor of the cache's shape. A sample receives about `written` bytes.
+/// Calls `work` on the threads of `executor`. Each call must walk over all samples in order and ask for the
+/// part of each sample. If there is no executor, calls `work` once with all of `dst` as the only part.
+///
+/// If there is an executor, `dst` is a dense tensor of the cache's shape. A sample receives about `written`
+/// bytes.
 pub(super) fn share(
     geometry: &Geometry,
     dst: &mut [u8],
@@ -36,16 +40,17 @@ pub(super) fn share(
 struct DestinationParts<'a> {
     dst: *mut u8,
     len: usize,
-    /// Samples of one layer.
+    /// The number of samples in one layer.
     batch: usize,
-    /// Samples of one part.
+    /// The number of samples in one part.
     samples: usize,
-    /// Bytes of one part; the last may be shorter.
+    /// The number of bytes in one part. The last part may be shorter.
     bytes: usize,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: only `part` reaches the bytes at `dst`, and each part is asked for once, so no two threads share a byte (P3).
+// SAFETY: Only `part` accesses the bytes at `dst`, and each part is requested once, so no two threads share a
+// byte (P3).
 unsafe impl Sync for DestinationParts<'_> {}
 
 impl<'a> DestinationParts<'a> {
@@ -60,22 +65,23 @@ impl<'a> DestinationParts<'a> {
         let min = if elements.is_multiple_of(2) { 1 } else { 2 };
         let times = THREAD_GRAIN.checked_div(written.saturating_mul(min)).unwrap_or(1).max(1);
         let samples = times.saturating_mul(min);
-        // The product is even, unless it saturates: then no buffer has a second part.
+        // The product is even unless it saturates. If it saturates, no buffer has a second part.
         let bytes = samples.saturating_mul(elements).div_euclid(2);
         Self { samples, bytes, ..Self::one(geometry, dst) }
     }
 
-    /// The part of this number.
+    /// Returns the part with this number.
     ///
     /// # Safety
-    /// The part is asked for once.
+    /// Each part is requested at most once.
     unsafe fn part(&self, number: usize) -> DestinationPart<'a> {
         let first = self.bytes.saturating_mul(number).min(self.len);
         let len = self.bytes.min(self.len.wrapping_sub(first));
-        // SAFETY: `first + len` is at most the length of the slice that was borrowed exclusively for `'a`. Parts of
-        // different numbers do not overlap, and this one is asked for once, so nothing else uses these bytes (P3).
+        // SAFETY: `first + len` is at most the length of the slice, which was borrowed exclusively for `'a`.
+        // Parts with different numbers do not overlap, and this part is requested once, so nothing else uses
+        // these bytes (P3).
         let bytes = unsafe { slice::from_raw_parts_mut(self.dst.wrapping_add(first), len) };
-        // G1: an element of the tensor.
+        // G1: the product is the index of an element of the tensor.
         DestinationPart { first: first.wrapping_mul(2), bytes }
     }
 }
@@ -83,19 +89,19 @@ impl<'a> DestinationParts<'a> {
 /// Bytes that one thread may write.
 #[derive(Debug)]
 pub(super) struct DestinationPart<'a> {
-    /// Elements before it in the tensor.
+    /// The number of elements before this part in the tensor.
     pub(super) first: usize,
     pub(super) bytes: &'a mut [u8],
 }
 
-/// Which parts belong to one thread.
+/// The parts that one thread writes.
 #[derive(Debug)]
 pub(super) struct ThreadParts<'a, 'p> {
     parts: &'a DestinationParts<'a>,
     share: &'a mut Share<'p>,
-    /// The part that was asked for last, if it is this thread's.
+    /// The part that was requested last, if this thread writes it.
     part: Option<DestinationPart<'a>>,
-    /// The first sample after it, counted over all layers.
+    /// The first sample after that part, counted over all layers.
     end: usize,
 }
 
@@ -104,10 +110,10 @@ impl<'a, 'p> ThreadParts<'a, 'p> {
         Self { parts, share, part: None, end: 0 }
     }
 
-    /// The part that holds a sample, if it is this thread's.
+    /// Returns the part that contains a sample, if this thread writes it.
     #[inline(always)]
     pub(super) fn part_of(&mut self, layer: usize, sample: usize) -> Option<&mut DestinationPart<'a>> {
-        // G1: samples of one tensor.
+        // G1: the index counts samples of one tensor.
         let index = layer.wrapping_mul(self.parts.batch).wrapping_add(sample);
         if index >= self.end {
             self.next(index);
@@ -118,8 +124,8 @@ impl<'a, 'p> ThreadParts<'a, 'p> {
     fn next(&mut self, index: usize) {
         let number = index.checked_div(self.parts.samples).unwrap_or(0);
         self.end = number.saturating_add(1).saturating_mul(self.parts.samples);
-        // SAFETY: samples only ascend, so a walk asks `share` for each part once, and all walks ask for the same sizes
-        // in the same order. Of all walks, `share` gives the part to one.
+        // SAFETY: Samples only ascend, so a walk asks `share` for each part once. All walks ask for the same
+        // sizes in the same order, and `share` gives each part to only one walk.
         self.part = self.share.take(self.parts.bytes).then(|| unsafe { self.parts.part(number) });
     }
 }
@@ -141,7 +147,7 @@ mod tests {
         {
             let shape = [batch, capacity, 1];
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &shape, &shape).unwrap();
-            // Three layers, as no operator has for elements of 4 bits.
+            // Use three layers, although no operator has layers for elements of 4 bits.
             let elements = 3 * batch * capacity;
             let mut buffer = vec![0_u8; elements.div_ceil(2)];
             let parts = DestinationParts::many(write.geometry(), &mut buffer, written);

@@ -1,9 +1,9 @@
-//! Prefetches of destinations, and the fence after streamed stores. On architectures other than x86-64 these functions
-//! do nothing.
+//! Prefetches of destinations, and the fence after streamed stores. On architectures other than x86-64 these
+//! functions do nothing.
 
 pub(super) use self::machine::{fence, prefetch_line};
 
-/// Bytes of a cache line.
+/// The number of bytes in a cache line.
 pub(super) const LINE: usize = 64;
 
 /// The cache that destinations are prefetched into.
@@ -14,16 +14,19 @@ pub(super) enum Hint {
 }
 
 impl Hint {
-    /// Returns the cache that suits this machine. On AMD, prefetching into the first-level cache gains at least as much
-    /// for cold rows as prefetching into the second-level one, and rows that already lie in the second-level cache then
-    /// wait once less. On Intel, it costs cold rows most of the gain. `docs/rejected.md` has the figures of both.
+    /// Returns the cache that suits this machine.
+    ///
+    /// On AMD it is the first-level cache. Cold rows gain at least as much as from prefetching into the
+    /// second-level cache, and rows that are already in the second-level cache then wait once less. On Intel,
+    /// prefetching into the first-level cache would cost cold rows most of the gain. `docs/rejected.md` has
+    /// the figures of both.
     pub(super) fn here() -> Self {
         if machine::is_amd() { Self::L1 } else { Self::L2 }
     }
 }
 
-/// Prefetches the lines of a run that will be written. A run that does not begin at a line's start reaches
-/// into one line more, which the machine fetches itself.
+/// Prefetches the lines of a run that will be written. A run that does not begin at the start of a line
+/// reaches into one more line, which the processor fetches without a hint.
 #[inline(always)]
 pub(super) fn prefetch_run<const L1: bool>(dst: *mut u8, len: usize) {
     let mut at = 0;
@@ -40,10 +43,10 @@ mod machine {
 
     pub(super) const PREFETCHES: bool = true;
 
-    /// Whether AMD made the processor, or Hygon by its design.
+    /// Returns whether AMD made the processor, or Hygon, whose processors have AMD's design.
     pub(super) fn is_amd() -> bool {
-        // In a virtual machine `cpuid` exits to the host, which takes longer than preparing a write. So the answer is
-        // kept.
+        // In a virtual machine `cpuid` exits to the host, which takes longer than preparing a write. So the
+        // answer is cached.
         static IS_AMD: AtomicU8 = AtomicU8::new(UNKNOWN);
         const UNKNOWN: u8 = 2;
         let mut is_amd = IS_AMD.load(Relaxed);
@@ -57,21 +60,21 @@ mod machine {
         is_amd == 1
     }
 
-    /// Makes streamed stores visible to other threads before anything that follows.
+    /// Makes streamed stores visible to other threads before any later store.
     pub(crate) fn fence() {
-        // SAFETY: every x86-64 has SSE.
+        // SAFETY: Every x86-64 processor has SSE.
         unsafe { _mm_sfence() };
     }
 
-    /// Prefetches a line into the first-level cache or the second-level one. `_MM_HINT_T2` is the hint whose gain was
-    /// measured, on an Intel Xeon.
+    /// Prefetches a line into the first-level cache or the second-level one. `_MM_HINT_T2` is the hint whose
+    /// gain was measured, on an Intel Xeon.
     #[inline(always)]
     pub(crate) fn prefetch_line<const L1: bool>(at: *const u8) {
         if L1 {
-            // SAFETY: a hint reads nothing, so it takes any address, and every x86-64 has SSE.
+            // SAFETY: A hint reads nothing, so it takes any address. Every x86-64 processor has SSE.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
         } else {
-            // SAFETY: a hint reads nothing, so it takes any address, and every x86-64 has SSE.
+            // SAFETY: A hint reads nothing, so it takes any address. Every x86-64 processor has SSE.
             unsafe { _mm_prefetch::<_MM_HINT_T2>(at.cast()) };
         }
     }

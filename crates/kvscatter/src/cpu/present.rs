@@ -1,4 +1,4 @@
-//! The functional form over whole-byte elements: all of a present, from a past and an update.
+//! The functional form for elements of whole bytes. It writes all of a present, from a past and an update.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -18,7 +18,7 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(super) struct PresentKernels {
     width: Width,
-    /// Bytes of one row, over all outer and inner dimensions.
+    /// The number of bytes in one row, over all outer and inner dimensions.
     row_bytes: usize,
     from_update: Copier,
     from_past: Copier,
@@ -27,8 +27,8 @@ pub(super) struct PresentKernels {
 }
 
 impl PresentKernels {
-    /// For elements of this width, for the number of rows that samples usually bring, and for an instruction set that
-    /// the machine has (V2).
+    /// Makes the kernels for elements of this width and for the number of rows that samples usually bring.
+    /// `isa` is an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let (capacity, row_bytes) = (geometry.capacity(), width.bytes(geometry.row_elements()));
         let from_update = Copier::new(isa, geometry.present_mapping(Source::Update), width, rows);
@@ -50,34 +50,38 @@ pub(super) struct PresentWrite<'a> {
 }
 
 impl PresentWrite<'_> {
-    /// Writes what this share has of the present.
+    /// Writes the parts of the present that this share takes.
     ///
     /// # Safety
-    /// * K1: the kernels and the moves are of one geometry.
-    /// * V1: the buffers are as long as that geometry's. The present is valid for writes, the past and the update are
-    ///   valid for reads, and neither overlaps the present. Until this returns nothing else uses what the share takes
-    ///   of the present or writes to the others.
+    /// * K1: the kernels and the moves have the same geometry.
+    /// * V1: the buffers are as long as that geometry's. The present is valid for writes, the past and the
+    ///   update are valid for reads, and neither overlaps the present. Until this function returns, nothing
+    ///   else uses the parts of the present that the share takes, and nothing writes to the past or the
+    ///   update.
     pub(super) unsafe fn run(&self, share: &mut Share<'_>) {
         let PresentKernels { from_past, stores, slabs, .. } = self.kernels;
         let mut lines = LineWriter::new(from_past.line_kernel());
         self.moves.for_each_sample(|sample| match slabs {
-            // SAFETY: K1 for the same kernels and moves. V1 for what the share takes, of which these are one sample's
-            // pieces.
+            // SAFETY: K1 holds for the same kernels and moves. V1 holds for the parts that the share takes,
+            // and `sample` has the pieces of one sample.
             None => unsafe { self.copy_pieces(share, &sample) },
             Some(slabs) => slabs.for_each(share, |part| match slabs.order {
-                // SAFETY: K1 for the same kernels and moves. V1 for these slabs, which the share takes.
+                // SAFETY: K1 holds for the same kernels and moves. V1 holds for these slabs, which the share
+                // takes.
                 Order::Overwrite => unsafe { self.overwrite(&sample, part) },
-                // SAFETY: K1 for the same kernels and moves. V1 for these slabs, which the share takes, until `finish`.
+                // SAFETY: K1 holds for the same kernels and moves. V1 holds for these slabs, which the share
+                // takes, until `finish`.
                 Order::Sequential => unsafe { self.append_pieces(&sample, part, &mut lines) },
             }),
         });
-        // SAFETY: V1: what was appended is slabs that the share takes, and the present is valid for writes. V2 and V3:
-        // the kernel is `from_past`'s for whole lines.
+        // SAFETY: V1: the bytes that were appended are slabs that the share takes, and the present is valid
+        // for writes. V2 and V3: the kernel is `from_past`'s for whole lines.
         unsafe { lines.finish() };
         stores.finish();
     }
 
-    /// Where a layer's sample 0 begins in the present and in a source, and what copies from there.
+    /// Returns the addresses of a layer's sample 0 in the present and in a source, and the copier for that
+    /// source.
     fn pointers(&self, layer: usize, source: Source) -> (Pointers, &Copier) {
         let (pointers, copier) = match source {
             Source::Past => (self.past, &self.kernels.from_past),
@@ -90,13 +94,13 @@ impl PresentWrite<'_> {
     /// Copies the pieces of the sample, from the past and from the update.
     ///
     /// # Safety
-    /// K1, and V1 for the buffers of which this share takes a part, as [`run`](Self::run) states them.
+    /// K1 and V1 hold as [`run`](Self::run) states them, for the buffers of which this share takes a part.
     #[inline(always)]
     unsafe fn copy_pieces(&self, share: &mut Share<'_>, sample: &SampleRows) {
         for (source, rows) in sample.pieces {
             let (pointers, copier) = self.pointers(sample.layer, source);
-            // SAFETY: V1: by K1 and P1 the rows lie inside the buffers, which are valid for what the share takes of
-            // them.
+            // SAFETY: V1: by K1 and P1 the rows lie inside the buffers, which are valid for the parts that
+            // the share takes.
             unsafe { copier.copy_shared(pointers, rows, self.kernels.row_bytes, self.kernels.stores, share) };
         }
     }
@@ -104,7 +108,7 @@ impl PresentWrite<'_> {
     /// Copies whole slabs from the past, and overwrites a part of them while they are still in the cache.
     ///
     /// # Safety
-    /// K1, and V1 for the buffers of which these slabs are a part, as [`run`](Self::run) states them.
+    /// K1 and V1 hold as [`run`](Self::run) states them, for the buffers of which these slabs are a part.
     unsafe fn overwrite(&self, sample: &SampleRows, part: SlabRange) {
         let whole = RowRange {
             sample: sample.sample,
@@ -115,15 +119,16 @@ impl PresentWrite<'_> {
         let (pointers, copier) = self.pointers(sample.layer, Source::Past);
         if let Some(block) = part.block(copier, whole) {
             let run = Block { len: block.elements(), loops: [Loop::ONCE; 3], ..block };
-            // SAFETY: V1: by K1 and P1 the slabs lie inside the present and the past, which are valid there. They are
-            // one run, since the slabs of a sample are contiguous and in the same order in both (`Slabs::new`).
+            // SAFETY: V1: by K1 and P1 the slabs lie inside the present and the past, which are valid there.
+            // The slabs are one run, because the slabs of a sample are contiguous and in the same order in
+            // both buffers (`Slabs::new`).
             unsafe { copier.copy_block(pointers, &run, Stores::Cached) };
         }
         let (pointers, copier) = self.pointers(sample.layer, Source::Update);
         let updated = sample.pieces.into_iter().filter(|(source, _)| *source == Source::Update);
         for block in updated.filter_map(|(_, rows)| part.block(copier, rows)) {
-            // SAFETY: V1: by K1 and P1 the rows lie inside the update, which is valid there, and in the slabs of the
-            // present that were just copied.
+            // SAFETY: V1: by K1 and P1 the rows lie inside the update, which is valid there, and inside the
+            // slabs of the present that were just copied.
             unsafe { copier.copy_block(pointers, &block, Stores::Cached) };
         }
     }
@@ -131,9 +136,10 @@ impl PresentWrite<'_> {
     /// Copies the pieces of each slab in the order of their addresses.
     ///
     /// # Safety
-    /// K1, and V1 for the buffers of which these slabs are a part, as [`run`](Self::run) states them, until
-    /// [`LineWriter::finish`]. What was appended to `lines` before is valid for writes, and its kernel is that of
-    /// [`Copier::line_kernel`].
+    /// * K1 and V1 hold as [`run`](Self::run) states them, for the buffers of which these slabs are a part,
+    ///   until [`LineWriter::finish`].
+    /// * The destination of all bytes that were appended to `lines` before is valid for writes.
+    /// * The kernel of `lines` is that of [`Copier::line_kernel`].
     unsafe fn append_pieces(&self, sample: &SampleRows, part: SlabRange, lines: &mut LineWriter) {
         let mut pieces = sample.pieces.map(|(source, rows)| {
             let (pointers, copier) = self.pointers(sample.layer, source);
@@ -143,14 +149,15 @@ impl PresentWrite<'_> {
             Some((pointers.dst.wrapping_add(dst), pointers.src.wrapping_add(src), len, outer.src_stride))
         });
         if let Some((dst, ..)) = pieces.iter().flatten().next() {
-            // SAFETY: V1: what was appended before is valid for writes. V2 and V3: the kernel is a `line_kernel`.
+            // SAFETY: V1: the destination of all bytes that were appended before is valid for writes. V2 and
+            // V3: the kernel is a `line_kernel`.
             unsafe { lines.seek(*dst) };
         }
         for _ in 0..part.count {
             for (_, src, len, step) in pieces.iter_mut().flatten() {
-                // SAFETY: V1: by K1 and P1 the piece lies inside its source, which is valid there. It is one run, and
-                // all pieces together are these slabs of the present from `seek` on, which are contiguous
-                // (`Slabs::new`). V2 and V3: the kernel is a `line_kernel`.
+                // SAFETY: V1: by K1 and P1 the piece lies inside its source, which is valid there, and it is
+                // one run. All pieces together are these slabs of the present from `seek` on, which are
+                // contiguous (`Slabs::new`). V2 and V3: the kernel is a `line_kernel`.
                 unsafe { lines.append(*src, *len) };
                 *src = src.wrapping_offset(*step);
             }
@@ -158,14 +165,15 @@ impl PresentWrite<'_> {
     }
 }
 
-/// A slab is the slots of one outer index. A sample is written slab by slab if slabs are so short that pieces would be
-/// tiny, or if stores should go to ascending addresses.
+/// The slabs of a sample, if the sample is written slab by slab. A slab is the slots of one outer index. A
+/// sample is written slab by slab if its slabs are so short that pieces would be tiny, or if stores should go
+/// to ascending addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slabs {
-    /// Slabs of one sample, contiguous and in the same order in the present and in the past. The rows of the update in
-    /// one are one run if the order is [`Order::Sequential`].
+    /// The number of slabs in one sample. They are contiguous and in the same order in the present and in the
+    /// past. If the order is [`Order::Sequential`], the rows of the update in one slab are one run.
     count: usize,
-    /// Bytes of one; not 0.
+    /// The number of bytes in one slab, which is not 0.
     bytes: usize,
     order: Order,
 }
@@ -173,9 +181,9 @@ pub(super) struct Slabs {
 /// How slabs are written.
 #[derive(Clone, Copy, Debug)]
 enum Order {
-    /// They are copied whole from the past, then overwritten from the update.
+    /// Slabs are copied whole from the past, then overwritten from the update.
     Overwrite,
-    /// Their pieces are stored in the order of their addresses.
+    /// The pieces of slabs are stored in the order of their addresses.
     Sequential,
 }
 
@@ -213,7 +221,7 @@ impl Slabs {
         (contiguous && alike).then_some(Self { count, bytes, order })
     }
 
-    /// Visits the parts that belong to a share.
+    /// Visits the groups of slabs that a share takes.
     fn for_each(self, share: &mut Share<'_>, mut visit: impl FnMut(SlabRange)) {
         let bytes = match self.order {
             Order::Overwrite => SLAB_TILE,
@@ -224,7 +232,7 @@ impl Slabs {
 }
 
 impl SlabRange {
-    /// The part of these rows that lies in these slabs.
+    /// Returns the part of these rows that lies in these slabs.
     fn block(self, copier: &Copier, rows: RowRange) -> Option<Block> {
         copier.mapping().slabs(rows, self.first, self.count)
     }
@@ -232,48 +240,51 @@ impl SlabRange {
 
 /// Stores consecutive bytes from several sources past the caches, in whole lines.
 ///
-/// A line that is stored in part must be read first, and all later stores wait for it (`docs/rejected.md` has the
-/// cost). So a line in which sources meet is put together first. Everything appended is in the destination after
-/// [`finish`](Self::finish).
+/// If a line is stored in part, the processor must read it first, and all later stores wait for that read
+/// (`docs/rejected.md` has the cost). So a line that takes bytes from several sources is assembled before it
+/// is stored. All appended bytes are in the destination after [`finish`](Self::finish).
 pub(super) struct LineWriter {
-    /// Copies runs of whole lines.
+    /// The kernel for runs of whole lines.
     kernel: Kernel,
-    /// The start of the line that is stored next: aligned to a [`LINE`].
+    /// The start of the line that is stored next. It is aligned to a [`LINE`].
     dst: *mut u8,
-    /// Its bytes, of which those in `from..to` are initialised.
+    /// The bytes of that line. Those in `from..to` are initialised.
     line: [MaybeUninit<u8>; LINE],
-    /// The first byte of the line that was appended and is not in the destination yet. Not above `to`.
+    /// The index of the first appended byte of the line that is not yet in the destination. It is at most
+    /// `to`.
     from: usize,
-    /// The end of the bytes that were appended; below `LINE` between calls.
+    /// The end of the bytes that were appended. It is below `LINE` between calls.
     to: usize,
 }
 
 impl LineWriter {
-    /// For a kernel that copies runs of whole lines.
+    /// Makes a writer with a kernel that copies runs of whole lines.
     pub(super) fn new(kernel: Kernel) -> Self {
         let line = [MaybeUninit::uninit(); LINE];
         Self { kernel, dst: ptr::null_mut(), line, from: 0, to: 0 }
     }
 
-    /// What is appended from now on begins at `dst`.
+    /// Moves the destination of the next appended byte to `dst`.
     ///
     /// # Safety
-    /// V1, V2 and V3 for what was appended before, as [`finish`](Self::finish) states them.
+    /// V1, V2 and V3 hold for all bytes that were appended before, as [`finish`](Self::finish) states them.
     pub(super) unsafe fn seek(&mut self, dst: *mut u8) {
         if self.dst.wrapping_add(self.to) != dst {
-            // SAFETY: V1 for all that was appended, V2 and V3 for the kernel: the conditions are the same.
+            // SAFETY: V1 holds for all bytes that were appended, and V2 and V3 hold for the kernel. These are
+            // the conditions of this function.
             unsafe { self.finish() };
             let from = dst.addr().wrapping_rem(LINE);
             (self.dst, self.from, self.to) = (dst.wrapping_sub(from), from, from);
         }
     }
 
-    /// Stores `len` bytes after what was appended before, now or later.
+    /// Stores `len` bytes after the bytes that were appended before, now or later.
     ///
     /// # Safety
-    /// * V1: from the `dst` of [`seek`](Self::seek) on, the destination is valid for writes of all that was appended
-    ///   since, with these `len` bytes, and nothing else uses it until [`finish`](Self::finish). `src` is valid for
-    ///   reads of `len` bytes and does not overlap it.
+    /// * V1: from the `dst` of [`seek`](Self::seek) on, the destination is valid for writes of all bytes that
+    ///   were appended since, including these `len` bytes. Nothing else uses it until
+    ///   [`finish`](Self::finish). `src` is valid for reads of `len` bytes and does not overlap the
+    ///   destination.
     /// * V2: the machine has the instruction set that the kernel is compiled for.
     /// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`].
     #[inline]
@@ -285,41 +296,43 @@ impl LineWriter {
             if self.to < LINE {
                 return;
             }
-            // SAFETY: V1 for all that was appended, V2 and V3 for the kernel: the conditions are the same.
+            // SAFETY: V1 holds for all bytes that were appended, and V2 and V3 hold for the kernel. These are
+            // the conditions of this function.
             unsafe { self.finish() };
             (src, len) = (src.wrapping_add(count), len.wrapping_sub(count));
         }
         let rest = len.wrapping_rem(LINE);
         let whole = len.wrapping_sub(rest);
         if whole > 0 {
-            // SAFETY: V1: `src` is valid for reads of `len` bytes, the destination for writes of them, and `whole <=
-            // len`. The line is empty, so they go to `dst`. V2 holds for the kernel. V3: `dst` is aligned to a line,
-            // and `whole` is a multiple of one.
+            // SAFETY: V1: `src` is valid for reads of `len` bytes, the destination is valid for writes of
+            // them, and `whole <= len`. The line is empty, so the bytes go to `dst`. V2 holds for the kernel.
+            // V3: `dst` is aligned to a line, and `whole` is a multiple of a line.
             unsafe { store(self.kernel, Pointers { dst: self.dst, src }, whole) };
             self.dst = self.dst.wrapping_add(whole);
         }
-        // SAFETY: V1: `src` is valid for reads of `len` bytes, which are `whole + rest`. `rest < LINE`, and the line is
-        // empty.
+        // SAFETY: V1: `src` is valid for reads of `len` bytes, and `len` is `whole + rest`. `rest < LINE`,
+        // and the line is empty.
         unsafe { self.buffer(src.wrapping_add(whole), rest) };
     }
 
-    /// Stores what is not yet in the destination.
+    /// Stores the appended bytes that are not yet in the destination.
     ///
     /// # Safety
-    /// * V1: the destination is valid for writes of all that was appended, and nothing else uses it until this returns.
+    /// * V1: the destination is valid for writes of all bytes that were appended, and nothing else uses it
+    ///   until this function returns.
     /// * V2: the machine has the instruction set that the kernel is compiled for.
     /// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`].
     pub(super) unsafe fn finish(&mut self) {
         let line = self.line.as_ptr().cast::<u8>();
         if (self.from, self.to) == (0, LINE) {
-            // SAFETY: V1: all of the line was appended, so it is initialised and `dst` is valid for writes of it. The
-            // line is this struct's, so it does not overlap the destination. V2 holds for the kernel. V3: `dst` is
-            // aligned to a line, and this is one.
+            // SAFETY: V1: all bytes of the line were appended, so the line is initialised and `dst` is valid
+            // for writes of it. The line is a field of this struct, so it does not overlap the destination.
+            // V2 holds for the kernel. V3: `dst` is aligned to a line, and this is one line.
             unsafe { store(self.kernel, Pointers { dst: self.dst, src: line }, LINE) };
         } else {
             let (dst, line) = (self.dst.wrapping_add(self.from), line.wrapping_add(self.from));
-            // SAFETY: V1: these bytes of the line were appended, so they are initialised and `dst` is valid for writes
-            // of them. The line is this struct's, so it does not overlap the destination.
+            // SAFETY: V1: these bytes of the line were appended, so they are initialised and `dst` is valid
+            // for writes of them. The line is a field of this struct, so it does not overlap the destination.
             unsafe { ptr::copy_nonoverlapping(line, dst, self.to.wrapping_sub(self.from)) };
         }
         if self.to == LINE {
@@ -328,12 +341,14 @@ impl LineWriter {
         self.from = self.to;
     }
 
+    /// Copies `count` bytes into the line.
+    ///
     /// # Safety
     /// `src` is valid for reads of `count` bytes, and `to + count <= LINE`.
     unsafe fn buffer(&mut self, src: *const u8, count: usize) {
         let line = self.line.as_mut_ptr().cast::<u8>().wrapping_add(self.to);
-        // SAFETY: `src` is valid for reads of `count` bytes, and the line has room for them, since `to + count <=
-        // LINE`. The line is borrowed exclusively, so it does not overlap `src`.
+        // SAFETY: `src` is valid for reads of `count` bytes, and the line has room for them, because
+        // `to + count <= LINE`. The line is borrowed exclusively, so it does not overlap `src`.
         unsafe { ptr::copy_nonoverlapping(src, line, count) };
         self.to = self.to.wrapping_add(count);
     }
@@ -342,11 +357,14 @@ impl LineWriter {
 /// Stores whole lines.
 ///
 /// # Safety
-/// * V1: `dst` is valid for writes of `len` bytes, `src` for reads of as many, and they do not overlap.
+/// * V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of as many, and they do not
+///   overlap.
 /// * V2: the machine has the instruction set that the kernel is compiled for.
-/// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`]. `dst` is, and `len` is a multiple of one.
+/// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`]. `dst` is aligned to a line, and
+///   `len` is a multiple of one.
 unsafe fn store(kernel: Kernel, pointers: Pointers, len: usize) {
     let pattern = Pattern { runs: Loop::ONCE, len, prefetch_distance: NO_PREFETCH, hint: Hint::L2 };
-    // SAFETY: V1, V2 and V3 hold for a run of `len` bytes at the pointers, which is all that the pattern has.
+    // SAFETY: V1, V2 and V3 hold for a run of `len` bytes at the pointers, which is the only run of the
+    // pattern.
     unsafe { kernel(&[pointers], &pattern) };
 }

@@ -1,5 +1,5 @@
-//! Every kernel, and every number in [`limits`](super::limits), at its boundaries: whole buffers against a loop
-//! of single bytes.
+//! Tests of every kernel, and of every number in [`limits`](super::limits) at its boundaries. They compare
+//! whole buffers with a loop that copies single bytes.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
@@ -27,24 +27,26 @@ use crate::geometry::{Loop, RowRange};
 use crate::spec::onnx::TensorScatter;
 use crate::{ElementType, Executor, Mode, OutOfRange};
 
-/// Bytes whose period no power of two shares.
+/// Returns bytes whose period is not a power of two.
 fn paint(from: usize, count: usize) -> Vec<u8> {
     (from..from + count).map(|at| (at % 251) as u8).collect()
 }
 
-/// Lengths for which a kernel is compiled, and numbers that choose between kernels.
+/// Returns the lengths for which a kernel is compiled and the numbers that choose between kernels, each with
+/// its two neighbours.
 fn lengths() -> Vec<usize> {
     let compiled = (0..=9).map(|power| 1 << power).chain([192]);
     let limits = [INLINE_MAX_RUN, PREFETCH_MAX_RUN, STREAM_MIN_RUN, SLAB_OVERWRITE_MAX, PREFETCH_DISTANCE];
     compiled.chain(limits).flat_map(|len: usize| [len - 1, len, len + 1]).collect()
 }
 
-/// Each instruction set of this machine, up to the one that this run of the tests allows.
+/// Returns each instruction set of this machine, up to the one that this run of the tests allows.
 fn instruction_sets() -> impl Iterator<Item = Isa> {
     Isa::allowed().up_to()
 }
 
-/// Three runs of each of a few blocks, `gap` bytes between neighbours in the destination and none in the source.
+/// Checks a kernel on four blocks of three runs each. In the destination there are `gap` bytes between
+/// neighbours, and in the source none.
 fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: usize, src_at: usize) {
     const RUNS: usize = 3;
     const BLOCKS: usize = 4;
@@ -68,9 +70,9 @@ fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: us
                 src: src_start.wrapping_add(src_at + block * RUNS * len),
             })
             .collect();
-        // SAFETY: V1: every run lies inside its buffer, as the loop above has just shown for the same offsets, and the
-        // two buffers do not overlap. V2: the machine has the instruction set (`instruction_sets`). V3: the kernel is
-        // the usual one for runs of `len` bytes, or takes all runs.
+        // SAFETY: V1: every run lies inside its buffer, because the loop above has indexed the same offsets.
+        // The two buffers do not overlap. V2: the machine has the instruction set (`instruction_sets`). V3:
+        // the kernel is the usual one for runs of `len` bytes, or it takes all runs.
         unsafe { kernel(&begins, &Pattern { runs, len, prefetch_distance, hint }) };
         prefetch::fence();
         assert_eq!(
@@ -81,7 +83,7 @@ fn check_kernel(kernel: Kernel, len: usize, prefetch_distance: usize, dst_at: us
     }
 }
 
-/// Each kernel at its length, and one byte below and above.
+/// Checks each kernel at its length, and one byte below and above.
 #[test]
 fn every_kernel_copies_every_length() {
     for isa in instruction_sets() {
@@ -98,7 +100,7 @@ fn every_kernel_copies_every_length() {
     }
 }
 
-/// Heads and tails of a streamed run.
+/// Checks all heads and tails of a streamed run.
 #[test]
 fn every_kernel_copies_from_and_to_everywhere() {
     for isa in instruction_sets() {
@@ -122,7 +124,7 @@ struct Shape {
     capacity: usize,
     rows: usize,
     len: usize,
-    /// Bytes before the tensors.
+    /// The number of bytes before the tensor of the cache. `src_at` counts those before the update.
     dst_at: usize,
     src_at: usize,
 }
@@ -136,17 +138,18 @@ impl Shape {
         [self.batch, self.heads, self.rows, self.len]
     }
 
-    /// A ring, where each sample has its start, and rows or none: in place, functional, and through an executor.
+    /// Checks a ring in place, in the functional form and through an executor. Each sample has its start and
+    /// its number of rows, which may be 0.
     fn check_ring(&self, starts: &[i64], counts: &[i64]) {
         let write = TensorScatter::new().axis(2).mode(Mode::Circular);
         let write = write.prepare(ElementType::Int8, &self.cache(), &self.update()).unwrap();
         let full = counts.iter().all(|&count| count == self.rows as i64);
-        // Without lengths where they say nothing: another way through the plan.
+        // If all lengths are full, leave them out to test the other path through the plan.
         let plan = if full { write.plan(starts) } else { write.plan_with_lengths(starts, counts) };
         self.check(&plan.unwrap(), starts, counts);
     }
 
-    /// Linear; samples whose start is out of range receive nothing.
+    /// Checks a linear cache. Samples whose start is out of range receive nothing.
     fn check_linear(&self, starts: &[i64]) {
         let write = TensorScatter::new().axis(2).out_of_range(OutOfRange::SkipSample);
         let write = write.prepare(ElementType::Int8, &self.cache(), &self.update()).unwrap();
@@ -189,7 +192,7 @@ impl Shape {
     }
 }
 
-/// Calls its work twice on one thread.
+/// An executor that calls its work twice on one thread.
 struct Twice;
 
 impl Executor for Twice {
@@ -199,8 +202,9 @@ impl Executor for Twice {
     }
 }
 
-/// P3, where it is established: whoever calls the work and however often, each row is somebody's once. What is
-/// written twice looks the same afterwards, so rows are counted here.
+/// Tests P3 where it is established. Each row is written by exactly one call, regardless of which threads
+/// call the work and how often. Rows are counted here, because a row that is written twice looks the same
+/// afterwards.
 #[test]
 fn every_row_is_taken_once() {
     struct Never;
@@ -235,12 +239,12 @@ fn every_row_is_taken_once() {
     }
 }
 
-/// Around a number that decides.
+/// Returns a limit and its two neighbours.
 fn near(limit: usize) -> impl Strategy<Value = usize> {
     limit.saturating_sub(1).max(1)..=limit + 1
 }
 
-/// Sizes at every kernel's length, every batch's end and every prefetch_distance's end.
+/// Returns shapes at every kernel's length and at the ends of batches.
 fn shapes() -> impl Strategy<Value = Shape> {
     let len = prop_oneof![prop::sample::select(lengths()).prop_map(|len| len.max(1)), 1_usize..=300];
     let batch = prop_oneof![1_usize..=3, near(SAMPLES_PER_CALL), near(2 * SAMPLES_PER_CALL)];
@@ -276,7 +280,7 @@ proptest! {
     }
 }
 
-/// Runs that make up the prefetch_distance and one more or less, over the blocks of a batch.
+/// Uses numbers of runs around the prefetch distance, over the blocks of a batch.
 #[test]
 fn destinations_ahead() {
     for len in [1, 2, 64, 256, PREFETCH_MAX_RUN - 1, PREFETCH_MAX_RUN, PREFETCH_MAX_RUN + 1] {
@@ -287,7 +291,7 @@ fn destinations_ahead() {
             prefetch_distance + 1,
             2 * prefetch_distance + 1,
         ] {
-            // All of them in one sample, and one in each sample of some batches.
+            // All runs are in one sample, then each run is in a different sample of some batches.
             let one = Shape { batch: 1, heads: runs, capacity: 2, rows: 1, len, dst_at: 3, src_at: 5 };
             one.check_ring(&[1], &[1]);
             let many = Shape { batch: runs, heads: 1, capacity: 2, rows: 1, len, dst_at: 60, src_at: 1 };
@@ -296,7 +300,7 @@ fn destinations_ahead() {
     }
 }
 
-/// Writes at which sharing begins, in pieces that end in the middle of a sample.
+/// Uses sizes around the limit for threads, with pieces that end in the middle of a sample.
 #[test]
 fn sharing_and_pieces() {
     for len in [1, THREAD_GRAIN - 1, THREAD_GRAIN, THREAD_GRAIN + 1, THREAD_GRAIN.div_euclid(2) + 1] {
@@ -314,7 +318,7 @@ fn sharing_and_pieces() {
     }
 }
 
-/// Slabs narrower and wider than the limit, as many as a tile holds and one more or less.
+/// Uses slabs around the size limit, and numbers of slabs around those that fit in a tile.
 #[test]
 fn slabs_and_tiles() {
     for bytes in [1, 2, SLAB_OVERWRITE_MAX - 1, SLAB_OVERWRITE_MAX, SLAB_OVERWRITE_MAX + 1] {
@@ -328,7 +332,8 @@ fn slabs_and_tiles() {
     }
 }
 
-/// Writes at which stores begin to pass the caches, in place and functional, from and to unaligned places.
+/// Uses sizes at which stores begin to bypass the caches, in place and functional, from and to unaligned
+/// addresses.
 #[test]
 fn streaming() {
     let row = 4 * STREAM_MIN_RUN + 17;
@@ -339,7 +344,8 @@ fn streaming() {
     let rows = STREAM_MIN_BYTES.div_ceil(row);
     let shape = Shape { batch: 1, heads: 1, capacity: rows + 1, rows, len: row, dst_at: 63, src_at: 1 };
     shape.check_ring(&[2], &[rows as i64]);
-    // Slabs whose pieces are stored in the order of their addresses: slabs of 5 short rows, and slabs at each limit.
+    // Slabs whose pieces are stored in the order of their addresses: slabs of 5 short rows, and slabs at each
+    // limit.
     let slabs = |rows: usize, capacity: usize, len: usize, start: i64| {
         let heads = STREAM_MIN_BYTES.div_ceil(capacity * len);
         let shape = Shape { batch: 1, heads, capacity, rows, len, dst_at: 9, src_at: 4 };
@@ -353,7 +359,7 @@ fn streaming() {
     slabs(1, SLAB_STREAM_MAX + 1, 1, 5);
 }
 
-/// Bytes that are put together from pieces, one behind the other or apart, are stored as they are, and no others.
+/// Bytes that are assembled from adjacent or separate pieces are stored unchanged, and no other bytes change.
 #[test]
 fn lines_of_pieces() {
     const PIECES: [usize; 14] = [1, 62, 0, 2, 64, 65, 63, 0, 200, 128, 7, 3, 129, 64];
@@ -363,7 +369,7 @@ fn lines_of_pieces() {
         {
             let mut dst = paint(0, first + src.len() + apart + LINE);
             let mut expected = dst.clone();
-            // Relative to a line, not to wherever the vector lies.
+            // `at` counts from the start of a line, not from the start of the vector.
             let at = (first + dst.as_ptr().align_offset(LINE)) % LINE;
             let start = dst.as_mut_ptr();
             let mut lines = LineWriter::new(Kernels::choose(isa, 1).lines);
@@ -373,16 +379,16 @@ fn lines_of_pieces() {
                     to += apart;
                 }
                 expected[to..to + len].copy_from_slice(&src[from..from + len]);
-                // SAFETY: V1: all that was appended lies inside `dst`, and nothing uses it before `finish`. V2: the
-                // machine has the instruction set. V3: the kernel is for whole lines.
+                // SAFETY: V1: all bytes that were appended lie inside `dst`, and nothing uses it before
+                // `finish`. V2: the machine has the instruction set. V3: the kernel is for whole lines.
                 unsafe { lines.seek(start.wrapping_add(to)) };
-                // SAFETY: V1: the piece lies inside both buffers, and nothing uses `dst` before `finish`. V2: the
-                // machine has the instruction set. V3: the kernel is for whole lines.
+                // SAFETY: V1: the piece lies inside both buffers, and nothing uses `dst` before `finish`. V2:
+                // the machine has the instruction set. V3: the kernel is for whole lines.
                 unsafe { lines.append(src.as_ptr().wrapping_add(from), len) };
                 (from, to) = (from + len, to + len);
             }
-            // SAFETY: V1: all that was appended lies inside `dst`. V2: the machine has the instruction set. V3: the kernel
-            // is for whole lines.
+            // SAFETY: V1: all bytes that were appended lie inside `dst`. V2: the machine has the instruction
+            // set. V3: the kernel is for whole lines.
             unsafe { lines.finish() };
             prefetch::fence();
             assert!(dst == expected, "{isa:?} from {first}, {apart} apart at piece {jump}");

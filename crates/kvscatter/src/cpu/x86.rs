@@ -1,4 +1,5 @@
-//! x86-64: the kernels compiled for wider registers, and non-temporal stores, which bypass the caches.
+//! The kernels of x86-64: copies compiled for wider registers, and non-temporal stores, which bypass the
+//! caches.
 
 use core::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256,
@@ -47,24 +48,30 @@ impl Instructions for Avx512 {
     }
 }
 
+/// Copies every run of a batch.
+///
 /// # Safety
-/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has AVX-512 F, BW and VL.
+/// V1, V2 and V3 hold for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has
+/// AVX-512 F, BW and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn avx512<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
-    // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
+    // SAFETY: V1 to V3 hold for every run of this same batch.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
+/// Copies every run of a batch.
+///
 /// # Safety
-/// V1, V2 and V3 for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has AVX2.
+/// V1, V2 and V3 hold for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has
+/// AVX2.
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
-    // SAFETY: V1 to V3 hold for every run of the batch, which is the same.
+    // SAFETY: V1 to V3 hold for every run of this same batch.
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
-/// Runs whose whole lines are stored past the caches, so that they are not read first.
-/// [`fence`](super::prefetch::fence) comes after the last one.
+/// Copies runs of any length. Whole lines are stored past the caches, so that the processor does not read
+/// them first. The caller calls [`fence`](super::prefetch::fence) after the last run.
 pub(super) struct Stream<V>(PhantomData<V>);
 
 impl<V: Vector> CopyRun for Stream<V> {
@@ -72,26 +79,28 @@ impl<V: Vector> CopyRun for Stream<V> {
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(LINE);
         let Some(body) = len.checked_sub(head).filter(|&body| body >= STREAM_MIN_RUN) else {
-            // SAFETY: V1 for the same run. V2 and V3: `Memcpy` needs no instruction set and takes all runs.
+            // SAFETY: V1 holds for the same run. V2 and V3: `Memcpy` needs no instruction set and takes all
+            // runs.
             return unsafe { Memcpy::copy(dst, src, len) };
         };
-        // SAFETY: V1: both pointers are valid for `len` bytes, and `head <= len`. V2 and V3: `Memcpy` needs no
-        // instruction set and takes all runs.
+        // SAFETY: V1: both pointers are valid for `len` bytes, and `head <= len`. V2 and V3: `Memcpy` needs
+        // no instruction set and takes all runs.
         unsafe { Memcpy::copy(dst, src, head) };
         let (dst, src) = (dst.wrapping_add(head), src.wrapping_add(head));
         let tail = body.wrapping_rem(LINE);
         let end = body.wrapping_sub(tail);
-        // SAFETY: V1: both pointers are valid for the `body` bytes that are left, and `end <= body`. V2 is the same for
-        // `Self`. V3: `head` bytes on, `dst` is aligned to a line, and `end` is a multiple of one.
+        // SAFETY: V1: both pointers are valid for the `body` bytes that are left, and `end <= body`. V2 holds
+        // for `Self`, which needs the same instruction set. V3: `dst` has moved on by `head` bytes, so it is
+        // aligned to a line, and `end` is a multiple of a line.
         unsafe { Lines::<V>::copy(dst, src, end) };
-        // SAFETY: V1: both pointers are valid for the `body` bytes that are left, and `end + tail == body`. V2 and V3:
-        // `Memcpy` needs no instruction set and takes all runs.
+        // SAFETY: V1: both pointers are valid for the `body` bytes that are left, and `end + tail == body`.
+        // V2 and V3: `Memcpy` needs no instruction set and takes all runs.
         unsafe { Memcpy::copy(dst.wrapping_add(end), src.wrapping_add(end), tail) };
     }
 }
 
-/// Runs that begin and end with a line of the destination, stored past the caches. [`fence`](super::prefetch::fence)
-/// comes after the last one.
+/// Copies runs that begin and end at a line of the destination, and stores them past the caches. The caller
+/// calls [`fence`](super::prefetch::fence) after the last run.
 pub(super) struct Lines<V>(PhantomData<V>);
 
 impl<V: Vector> CopyRun for Lines<V> {
@@ -105,13 +114,13 @@ impl<V: Vector> CopyRun for Lines<V> {
             let mut within = 0;
             while within < LINE {
                 let here = at.wrapping_add(within);
-                // SAFETY: V1: `src` is valid for reads of `len` bytes. By V3 these are whole lines, each is whole
-                // vectors, and `here < len`, so the vector at `here` ends at `len` at most. V2: the machine has the
-                // register.
+                // SAFETY: V1: `src` is valid for reads of `len` bytes. By V3 these are whole lines, and a
+                // line is whole vectors. `here < len`, so the vector at `here` ends at `len` or before. V2:
+                // the machine has the register.
                 let vector = unsafe { V::load(src.wrapping_add(here)) };
-                // SAFETY: V1: `dst` is valid for writes of `len` bytes. By V3 the vector at `here` ends at `len` at most,
-                // and `dst` is aligned to a line, so `here` bytes on it is aligned to a vector. V2: the machine has the
-                // register.
+                // SAFETY: V1: `dst` is valid for writes of `len` bytes. By V3 the vector at `here` ends at
+                // `len` or before, and `dst` is aligned to a line, so `dst + here` is aligned to a vector.
+                // V2: the machine has the register.
                 unsafe { vector.stream(dst.wrapping_add(here)) };
                 within = within.wrapping_add(V::BYTES);
             }
@@ -123,11 +132,16 @@ impl<V: Vector> CopyRun for Lines<V> {
 /// A vector register.
 pub(super) trait Vector {
     const BYTES: usize;
+    /// Loads a vector.
+    ///
     /// # Safety
     /// `src` is valid for reads of `BYTES` bytes, and the machine has the register (V2).
     unsafe fn load(src: *const u8) -> Self;
+    /// Stores the vector past the caches.
+    ///
     /// # Safety
-    /// `dst` is valid for writes of `BYTES` bytes and aligned to as many, and the machine has the register (V2).
+    /// `dst` is valid for writes of `BYTES` bytes and aligned to as many, and the machine has the register
+    /// (V2).
     unsafe fn stream(self, dst: *mut u8);
 }
 
@@ -140,7 +154,8 @@ impl Vector for __m128i {
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the
+        // register (V2).
         unsafe { _mm_stream_si128(dst.cast(), self) };
     }
 }
@@ -154,7 +169,8 @@ impl Vector for __m256i {
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the
+        // register (V2).
         unsafe { _mm256_stream_si256(dst.cast(), self) };
     }
 }
@@ -168,7 +184,8 @@ impl Vector for __m512i {
     }
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the register (V2).
+        // SAFETY: `dst` is valid for writes of a register and aligned to one, and the machine has the
+        // register (V2).
         unsafe { _mm512_stream_si512(dst.cast(), self) };
     }
 }

@@ -6,7 +6,7 @@ use crate::spec::onnx::TensorScatter;
 use crate::spec::tensorrt::{KvCacheUpdate, PackedCall};
 use crate::{Argument, Block, Convention, ElementType, Error, Layout, Lengths, Mode, NegativeIndex};
 
-/// Every element that moves: where it goes and where it comes from.
+/// Returns the destination and the source of every element that moves.
 #[expect(clippy::arithmetic_side_effects, reason = "small numbers")]
 fn moved(loops: &Loops, layer: isize, starts: &[usize]) -> Vec<(isize, isize)> {
     let mut around: Vec<(isize, isize)> = [(0, 0)].into();
@@ -51,7 +51,7 @@ fn of_blocks(visit: impl FnOnce(&mut dyn FnMut(&Block))) -> Vec<(isize, isize)> 
     moved
 }
 
-/// The loops and the plan's blocks are two forms of one mapping.
+/// The loops and the plan's blocks describe the same mapping.
 #[test]
 fn loops_move_what_blocks_move() {
     let strides = [[60, 20, 4, 1], [20, 60, 4, 1], [-60, 20, 4, 1], [60, 4, 12, 1], [120, 40, 8, 2]];
@@ -178,7 +178,8 @@ fn ascend_has_a_number_for_every_sample_of_the_cache() {
 
 const EDGES: [i64; 12] = [i64::MIN, -7, -6, -1, 0, 1, 2, 3, 4, 5, 6, i64::MAX];
 
-/// What a list says is refused as its plan refuses it, and nothing else is.
+/// Checks that the device interface returns the plan's error for a value, and no error if the plan returns
+/// none.
 fn agree(plan: Result<(), Error>, refused: Option<Error>, value: i64) {
     assert_eq!(plan.err(), refused, "{value}");
 }

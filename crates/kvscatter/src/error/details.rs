@@ -1,4 +1,4 @@
-//! An error as data: a stable name, and its fields.
+//! An error as plain data: a stable name and the fields.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use super::Error;
 use crate::argument::Argument;
 use crate::element::ElementType;
 
-/// What an [`Error`] is about: the class that a language with exceptions raises.
+/// The subject of an [`Error`]. A language with exceptions can raise one class of exception for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
@@ -22,10 +22,11 @@ pub enum ErrorClass {
     Buffer,
 }
 
-/// Declares [`ErrorKind`] from one table: the variant of [`Error`], its name, its class, and its fields but `argument`.
+/// Declares [`ErrorKind`] from one table. Each row contains the variant of [`Error`], its name, its class,
+/// and its fields except `argument`.
 macro_rules! error_kinds {
     ($($variant:ident $name:ident $class:ident [$($field:ident)*],)*) => {
-        /// The stable name of an [`Error`]'s variant.
+        /// The stable name of a variant of [`Error`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[expect(missing_docs, reason = "each stands for the variant of `Error` with its name")]
@@ -34,7 +35,7 @@ macro_rules! error_kinds {
         }
 
         impl ErrorKind {
-            /// Every kind.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             const fn name_and_class(self) -> (&'static str, ErrorClass) {
@@ -43,7 +44,8 @@ macro_rules! error_kinds {
                 }
             }
 
-            /// Returns the names of the fields that [`ErrorDetails::fields`] gives for errors of this kind, in its order.
+            /// Returns the names of the fields that [`ErrorDetails::fields`] returns for errors of this kind,
+            /// in the same order.
             #[must_use]
             pub const fn fields(self) -> &'static [&'static str] {
                 match self {
@@ -92,13 +94,14 @@ error_kinds! {
 }
 
 impl ErrorKind {
-    /// Returns the name in `snake_case`, such as `start_out_of_range`. It keeps its meaning from version to version.
+    /// Returns the name in `snake_case`, such as `start_out_of_range`. Its meaning does not change between
+    /// versions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name_and_class().0
     }
 
-    /// Returns what errors of this kind are about.
+    /// Returns the class of errors of this kind.
     #[must_use]
     pub const fn class(self) -> ErrorClass {
         self.name_and_class().1
@@ -106,53 +109,55 @@ impl ErrorKind {
 }
 
 impl fmt::Display for ErrorKind {
-    /// The [name](Self::name).
+    /// Writes the [name](Self::name).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// An [`Error`] as data: see [`Error::details`].
+/// An [`Error`] as plain data. [`Error::details`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ErrorDetails {
-    /// The variant.
+    /// The variant of the error.
     pub kind: ErrorKind,
-    /// The argument that is wrong, if it is one.
+    /// The wrong argument, if the error is about one.
     pub argument: Option<Argument>,
-    /// The sample, the dimension or the pair of buffers, as the variant says.
+    /// The index of the sample, the dimension or the pair of buffers, depending on the variant.
     pub index: Option<usize>,
-    /// What was given. It saturates at `i64::MAX`, which only absurd sizes exceed.
+    /// The value that was passed, saturated at `i64::MAX`.
     pub value: Option<i64>,
-    /// The nearest value that would have been accepted, if there is one.
+    /// The nearest value that is accepted, if there is one.
     pub limit: Option<i64>,
     fields: [Option<(&'static str, ErrorField)>; MAX_FIELDS],
 }
 
-/// No variant has more fields, `argument` left out.
+/// The largest number of fields of a variant, without `argument`.
 const MAX_FIELDS: usize = 4;
 
 /// The value of one field of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorField {
-    /// A size, a count or a place.
+    /// A size, a count or an index.
     Size(usize),
-    /// A number that may be negative.
+    /// A number that can be negative.
     Integer(i64),
     /// An argument.
     Argument(Argument),
     /// An element type.
     Element(ElementType),
-    /// Sizes.
+    /// A list of sizes.
     Sizes(&'static [usize]),
-    /// Element types.
+    /// A list of element types.
     Elements(&'static [ElementType]),
 }
 
 impl ErrorDetails {
-    /// Returns the numbers, types and arguments among the variant's fields, by the names that they have in [`Error`].
-    /// `argument` is left out.
+    /// Returns the fields of the variant that are numbers, element types or arguments, with their names in
+    /// [`Error`].
+    ///
+    /// The field `argument` is left out.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, ErrorField)> + use<> {
         self.fields.into_iter().flatten()
     }
@@ -172,34 +177,35 @@ impl ErrorDetails {
         self
     }
 
-    /// A field that is the index as well.
+    /// Adds a field that is also the index.
     fn index(self, name: &'static str, index: usize) -> Self {
         Self { index: Some(index), ..self.field(name, index) }
     }
 
-    /// A field that is the value as well.
+    /// Adds a field that is also the value.
     fn value(self, name: &'static str, value: impl Into<ErrorField>) -> Self {
         let value = value.into();
         Self { value: value.number(), ..self.field(name, value) }
     }
 
-    /// A field that is the limit as well.
+    /// Adds a field that is also the limit.
     fn limit(self, name: &'static str, limit: impl Into<ErrorField>) -> Self {
         let limit = limit.into();
         Self { limit: limit.number(), ..self.field(name, limit) }
     }
 
-    /// The nearest value that fits, where it is not a field.
+    /// Sets the nearest value that fits, if it is not a field.
     fn nearest(self, limit: Option<i64>) -> Self {
         Self { limit, ..self }
     }
 
-    /// What was given, where it is not a field.
+    /// Sets the value that was passed, if it is not a field.
     fn number(self, value: usize) -> Self {
         Self { value: Some(saturate(value)), ..self }
     }
 
-    /// The fields `min` and `max`, and of the values between them the nearest, if there is one.
+    /// Adds the fields `min` and `max`, and sets the limit to the nearest value between them, if there is
+    /// one.
     fn between(self, min: usize, max: usize) -> Self {
         let nearest = |value: i64| value.clamp(saturate(min), saturate(max));
         let limit = if min <= max { self.value.map(nearest) } else { None };
@@ -208,7 +214,8 @@ impl ErrorDetails {
 }
 
 impl ErrorField {
-    /// The number that stands for it where there are only numbers. A type is its ONNX code.
+    /// Returns the number that represents this field where only numbers are possible. An element type becomes
+    /// its ONNX code.
     fn number(self) -> Option<i64> {
         match self {
             Self::Size(size) => Some(saturate(size)),
@@ -260,13 +267,13 @@ impl From<&'static [ElementType]> for ErrorField {
 }
 
 impl Error {
-    /// Returns the variant's stable name.
+    /// Returns the stable name of the variant.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.details().kind
     }
 
-    /// Returns the error as data, for surfaces that report it in another language.
+    /// Returns the error as plain data, for surfaces that report it in another language.
     ///
     /// ```
     /// use kvscatter::{ElementType, Error, spec::onnx::TensorScatter};
@@ -494,11 +501,11 @@ mod tests {
         assert!(errors.iter().map(Error::kind).eq(ErrorKind::ALL.iter().copied()));
         for error in errors {
             let details = error.details();
-            // `BatchTooLarge { argument: Update, cache: 1, update: 1 }`
+            // An example of the output is `BatchTooLarge { argument: Update, cache: 1, update: 1 }`.
             let debug = alloc::format!("{error:?}");
             let (variant, fields) = debug.split_once(' ').unwrap_or((&debug, ""));
             assert_eq!(variant, alloc::format!("{:?}", details.kind));
-            // These are in the message alone.
+            // Only the message uses these fields.
             let is_field = |field: &&str| !["hint", "unit", "exact"].contains(field);
             let fields = fields.split([' ', '{']).filter_map(|word| word.strip_suffix(':')).filter(is_field);
             let (arguments, fields): (Vec<_>, Vec<_>) = fields.partition(|&field| field == "argument");

@@ -1,4 +1,4 @@
-//! An error as one line for people: the argument, the value, the limit.
+//! An error as a one-line message that names the argument, the value and the limit.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use super::{Error, LengthUnit, SequenceHint};
 use crate::argument::Argument;
 
 impl Error {
-    /// The message with other names for arguments, such as those that they have in another language.
+    /// Returns the message with other names for the arguments, such as their names in another language.
     ///
     /// ```
     /// use kvscatter::{Argument, Error};
@@ -20,7 +20,7 @@ impl Error {
     /// assert_eq!(python.to_string(), "write_indices[1] = -1: must not be negative");
     /// ```
     ///
-    /// The message owns a copy of the error.
+    /// The message contains a copy of the error.
     pub fn display_with<'n, F: Fn(Argument) -> &'n str>(&self, name: F) -> impl fmt::Display + use<'n, F> {
         Message { error: *self, name }
     }
@@ -109,7 +109,7 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 f,
                 "the strides need {loops} nested loops inside the outer dimensions, at most 3 are possible: make one side contiguous"
             ),
-            // The list of another operator's call.
+            // The call is one of another operator, because this operator has no such list.
             Error::ListLength {
                 expected: 0, argument: Argument::LayerId | Argument::UpdateLengths, ..
             } => {
@@ -205,7 +205,7 @@ impl LengthUnit {
     }
 }
 
-/// So many of something.
+/// A number of things, with the plural if there are several.
 struct Counted(usize, &'static str);
 
 impl fmt::Display for Counted {
@@ -214,7 +214,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// What is accepted, such as `float16, bfloat16 or int8`.
+/// A list of accepted values, such as `float16, bfloat16 or int8`.
 struct OneOf<T: 'static>(&'static [T]);
 
 impl<T: fmt::Display> fmt::Display for OneOf<T> {
@@ -231,7 +231,7 @@ impl<T: fmt::Display> fmt::Display for OneOf<T> {
     }
 }
 
-/// The place of a buffer in a call over many, except for the first.
+/// The index of a buffer's pair in a call over many pairs. The first pair is not printed.
 struct Pair(usize);
 
 impl fmt::Display for Pair {

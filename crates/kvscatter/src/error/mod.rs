@@ -1,7 +1,8 @@
-//! Why a write was refused: what is wrong as a variant with fields, the same as data, and one line for people.
+//! The reason that a write was refused, as a variant with fields, as plain data and as a one-line message.
 //!
-//! Another language takes its errors from here: [`Error::details`] has a stable name, the argument, the index, the
-//! value and the limit, and [`Error::display_with`] writes the message with other names for arguments.
+//! The surfaces in other languages build their errors from this module. [`Error::details`] returns a stable
+//! name, the argument, the index, the value and the limit. [`Error::display_with`] writes the message with
+//! other names for the arguments.
 
 mod details;
 mod message;
@@ -10,68 +11,68 @@ pub use self::details::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 use crate::argument::Argument;
 use crate::element::ElementType;
 
-/// Why a write was refused. Nothing has been written when one is returned (X1).
+/// The reason that a write was refused. A call that returns an error has written nothing (X1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {
-    // ── shapes, found by `prepare` ──────────────────────────────────────────────────────────────────────
-    /// The operator does not take this element type.
+    // ── shapes: `prepare` returns these ─────────────────────────────────────────────────────────────────────
+    /// The operator does not accept this element type.
     ElementType {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// Its type.
+        /// The element type of the tensor.
         element: ElementType,
-        /// The types that it may have.
+        /// The element types that the operator accepts.
         accepted: &'static [ElementType],
     },
-    /// Two tensors that must share an element type do not.
+    /// Two tensors that must have the same element type have different ones.
     ElementTypeMismatch {
-        /// The cache's type.
+        /// The element type of the cache.
         cache: ElementType,
         /// The other tensor.
         argument: Argument,
-        /// Its type.
+        /// The element type of the other tensor.
         element: ElementType,
     },
     /// A tensor has the wrong number of dimensions.
     Rank {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// Its rank.
+        /// The rank of the tensor.
         rank: usize,
-        /// The ranks it may have.
+        /// The ranks that the operator accepts.
         expected: &'static [usize],
     },
-    /// A cache has too few dimensions to hold a batch and a sequence.
+    /// A cache has too few dimensions for a batch and a sequence.
     RankTooLow {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// Its rank.
+        /// The rank of the tensor.
         rank: usize,
-        /// The least it may be.
+        /// The smallest rank that the operator accepts.
         min: usize,
     },
     /// The cache and the update have different ranks.
     RankMismatch {
         /// The update.
         argument: Argument,
-        /// Rank of the cache.
+        /// The rank of the cache.
         cache: usize,
-        /// Rank of the update.
+        /// The rank of the update.
         update: usize,
     },
     /// `axis` lies outside `[-rank, rank)`.
     AxisOutOfRange {
-        /// The attribute's value.
+        /// The value of the attribute.
         axis: i64,
-        /// Rank of the cache.
+        /// The rank of the cache.
         rank: usize,
     },
-    /// `axis` names dimension 0, which is the batch.
+    /// `axis` selects dimension 0, which is the batch.
     AxisIsBatch {
-        /// The attribute's value: 0 or -rank.
+        /// The value of the attribute, which is 0 or -rank.
         axis: i64,
-        /// Rank of the cache.
+        /// The rank of the cache.
         rank: usize,
     },
     /// `mode` is neither `linear` nor `circular`.
@@ -80,275 +81,281 @@ pub enum Error {
     DimensionMismatch {
         /// The other tensor.
         argument: Argument,
-        /// The dimension's place in that tensor's shape.
+        /// The index of the dimension in the other tensor's shape.
         dimension: usize,
-        /// What the cache asks for.
+        /// The size that the cache requires.
         expected: usize,
-        /// What the tensor has.
+        /// The size that the other tensor has.
         got: usize,
-        /// What the shapes suggest, if the dimension seems to be the sequence.
+        /// A hint about the fix, if the dimension seems to be the sequence.
         hint: Option<SequenceHint>,
     },
-    /// Ascend's 4-D newKv: `head_num * head_size` is not hiddenSize.
+    /// In Ascend's 4-D `newKv`, `head_num * head_size` differs from `hiddenSize`.
     HiddenSize {
-        /// newKv.
+        /// The tensor `newKv`.
         argument: Argument,
-        /// Heads of newKv.
+        /// The number of heads of `newKv`.
         heads: usize,
-        /// Their size.
+        /// The size of one head of `newKv`.
         head_size: usize,
-        /// hiddenSize of past.
+        /// The `hiddenSize` of `past`.
         hidden: usize,
     },
-    /// There are more samples than the cache has.
+    /// The update has more samples than the cache.
     BatchTooLarge {
-        /// The update, or the positions of a packed one.
+        /// The update. For a packed update, the positions.
         argument: Argument,
-        /// Samples of the cache.
+        /// The number of samples of the cache.
         cache: usize,
-        /// Samples of the update.
+        /// The number of samples of the update.
         update: usize,
     },
-    /// The update is longer than the cache along the sequence.
+    /// The update has more rows than the cache has slots.
     UpdateLongerThanCache {
         /// The update.
         argument: Argument,
-        /// Rows of one sample of the update.
+        /// The number of rows of one sample of the update.
         rows: usize,
-        /// Slots of the cache.
+        /// The number of slots of the cache.
         capacity: usize,
     },
-    /// G1: the product of the non-zero dimensions, or what strides and offset reach, exceeds `isize::MAX` in
-    /// elements or in bytes.
+    /// A tensor is too large (G1).
+    ///
+    /// Either the product of its non-zero dimensions exceeds `isize::MAX`, or the last element that its
+    /// strides and offset reach does. Both are counted in elements and in bytes.
     TooLarge {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
     },
     /// The number of strides differs from the rank.
     StrideCount {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// Strides given.
+        /// The number of strides.
         strides: usize,
-        /// Dimensions of the tensor.
+        /// The number of dimensions of the tensor.
         rank: usize,
     },
-    /// Negative strides reach before the start of the buffer: the offset is too small.
+    /// Negative strides reach before the start of the buffer, because the offset is too small.
     BeforeBuffer {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// The offset given, in elements.
+        /// The offset of the layout, in elements.
         offset: usize,
-        /// The least offset at which every element lies inside the buffer.
+        /// The smallest offset at which every element lies inside the buffer.
         min: usize,
     },
-    /// G2: two positions of the cache share memory, or its strides interleave in a way that cannot be told
-    /// from sharing.
+    /// Two positions of the cache share memory (G2), or the strides interleave so that the check cannot
+    /// exclude it.
     CacheOverlapsItself {
         /// The cache.
         argument: Argument,
     },
     /// The two layouts do not merge into one contiguous run inside at most three strided loops.
     TooManyLoops {
-        /// Strided loops that would be needed inside the outer dimensions.
+        /// The number of strided loops that the layouts need inside the outer dimensions.
         loops: usize,
     },
 
-    // ── indices: `plan` returns these ────────────────────────────────────────────────────────────────────────
-    /// An index argument has the wrong number of values.
+    // ── indices: `plan` returns these ───────────────────────────────────────────────────────────────────────
+    /// A list of indices has the wrong number of values.
     ListLength {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Values given.
+        /// The number of values in the list.
         got: usize,
-        /// Values that it must have.
+        /// The number of values that the list must have.
         expected: usize,
     },
-    /// A negative index where none is allowed: in linear mode, or under
-    /// [`NegativeIndex::Reject`](crate::NegativeIndex::Reject).
+    /// An index is negative in linear mode or under [`NegativeIndex::Reject`](crate::NegativeIndex::Reject).
     NegativeStart {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Which sample.
+        /// The sample.
         index: usize,
-        /// The value.
+        /// The negative index.
         value: i64,
     },
-    /// A linear write would run past the end of the cache.
+    /// A linear write would reach past the end of the cache.
     StartOutOfRange {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Which sample.
+        /// The sample.
         index: usize,
-        /// The first slot to be written.
+        /// The first slot to write.
         value: i64,
-        /// Rows to be written there.
+        /// The number of rows to write.
         rows: usize,
-        /// Slots of the cache.
+        /// The number of slots of the cache.
         capacity: usize,
     },
-    /// A position that counts the length *after* the write lies outside `min..=max`.
+    /// A position that is the length *after* the write lies outside `min..=max`.
     EndOutOfRange {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Which sample.
+        /// The sample.
         index: usize,
-        /// The value.
+        /// The position.
         value: i64,
-        /// The least it may be: the rows this sample brings.
+        /// The smallest position that fits, which is the number of rows of this sample.
         min: usize,
-        /// The most it may be: the capacity plus the padding that is not written.
+        /// The largest position that fits, which is the capacity plus the padding that is not written.
         max: usize,
     },
-    /// A per-sample length is below its minimum or above its maximum.
+    /// The length of a sample is less than its minimum or greater than its maximum.
     LengthOutOfRange {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Which sample.
+        /// The sample.
         index: usize,
-        /// The value.
+        /// The length.
         value: i64,
-        /// The least it may be.
+        /// The smallest length that fits.
         min: usize,
-        /// The most it may be.
+        /// The largest length that fits.
         max: usize,
     },
-    /// Cumulative lengths must begin with 0.
+    /// The cumulative lengths do not begin with 0.
     CumulativeStart {
-        /// Which argument.
+        /// The list.
         argument: Argument,
         /// The first value.
         value: i64,
     },
-    /// Cumulative lengths must not decrease.
+    /// The cumulative lengths decrease.
     CumulativeOrder {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Position of the smaller value.
+        /// The index of the smaller value in the list.
         index: usize,
         /// The smaller value.
         value: i64,
         /// The value before it.
         previous: i64,
     },
-    /// Two neighbours among cumulative lengths give one sample more rows than the cache has.
+    /// Two neighbouring cumulative lengths give one sample more rows than the cache has slots.
     CumulativeLength {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Position of the first of the two: the sample.
+        /// The index of the first of the two values, which is also the sample.
         index: usize,
-        /// Their difference.
+        /// The difference of the two values.
         rows: i64,
-        /// Slots of the cache.
+        /// The number of slots of the cache.
         capacity: usize,
     },
-    /// The lengths do not add up to the tokens of a packed update.
+    /// The lengths do not add up to the number of tokens of a packed update.
     TokenSum {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// What the lengths add up to.
+        /// The sum of the lengths.
         got: i64,
-        /// Tokens of the update.
+        /// The number of tokens of the update.
         tokens: usize,
     },
     /// The layer does not exist.
     LayerOutOfRange {
-        /// Which argument.
+        /// The argument that selects the layer.
         argument: Argument,
-        /// The value.
+        /// The layer.
         value: i64,
-        /// Layers of the cache.
+        /// The number of layers of the cache.
         layers: usize,
     },
 
-    /// An unsigned value exceeds `i64::MAX`.
+    /// An unsigned index exceeds `i64::MAX`.
     IndexTooLarge {
-        /// Which argument.
+        /// The list.
         argument: Argument,
-        /// Its place in the list.
+        /// The place of the index in the list.
         index: usize,
     },
-    /// A position that no write can have: see [`positions`](crate::positions).
+    /// A position that no write can have. The functions of [`positions`](crate::positions) return this.
     InvalidPosition {
         /// The position.
         value: i64,
-        /// Rows written with it.
+        /// The number of rows that are written with the position.
         rows: usize,
     },
 
-    // ── buffers: writes return these ──────────────────────────────────────────────────────────
-    /// A buffer has the wrong size.
+    // ── buffers: writes return these ────────────────────────────────────────────────────────────────────────
+    /// A buffer has the wrong length.
     BufferLength {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// The pair that it belongs to, in a call over many pairs; 0 otherwise.
+        /// The index of the buffer's pair in a call over many pairs, and 0 in any other call.
         pair: usize,
-        /// Its length, in `unit`.
+        /// The length of the buffer, in `unit`.
         got: usize,
-        /// The length asked for, in `unit`.
+        /// The required length, in `unit`.
         expected: usize,
-        /// Elements for typed slices, bytes for `*_bytes` methods and for memory by address.
+        /// The unit of both lengths. It is elements for typed slices, and bytes for `*_bytes` methods and for
+        /// memory that is given by its address.
         unit: LengthUnit,
-        /// Whether the length must be exactly that, as for a dense tensor. Of a strided one it is the minimum.
+        /// Whether the buffer must have exactly the required length, as for a dense tensor. For a strided
+        /// tensor, the required length is a minimum.
         exact: bool,
     },
-    /// A foreign buffer that must hold bytes is null.
+    /// The address of a buffer is null, but the buffer must contain bytes.
     NullBuffer {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// The pair that it belongs to, in a call over many pairs; 0 otherwise.
+        /// The index of the buffer's pair in a call over many pairs, and 0 in any other call.
         pair: usize,
-        /// The length that came with the address, in bytes.
+        /// The length of the buffer in bytes, as the caller passed it.
         len: usize,
     },
-    /// A foreign buffer reaches past the end of the address space.
+    /// A buffer that is given by its address reaches past the end of the address space.
     AddressSpace {
-        /// Which tensor.
+        /// The tensor.
         argument: Argument,
-        /// The pair that it belongs to, in a call over many pairs; 0 otherwise.
+        /// The index of the buffer's pair in a call over many pairs, and 0 in any other call.
         pair: usize,
-        /// The address of its first byte.
+        /// The address of the first byte.
         address: usize,
-        /// The length that came with the address, in bytes.
+        /// The length of the buffer in bytes, as the caller passed it.
         len: usize,
     },
-    /// Two foreign buffers share a byte, and one of them is to be written.
+    /// Two buffers that are given by their addresses share a byte, and the call would write at least one of
+    /// them.
     Overlap {
-        /// What is written.
+        /// The buffer to write.
         argument: Argument,
-        /// What it shares memory with.
+        /// The buffer that shares memory with it.
         with: Argument,
-        /// The pair of what is written, in a call over many pairs; 0 otherwise.
+        /// The index of the written buffer's pair in a call over many pairs, and 0 in any other call.
         pair: usize,
-        /// The pair of the other. A list of indices belongs to all pairs, so this is then the same as `pair`.
+        /// The index of the other buffer's pair. A list of indices belongs to every pair, so it has the same
+        /// index as `pair`.
         with_pair: usize,
     },
-    /// The slice's element is not as wide as the operator's element type.
+    /// The elements of a slice do not have the width of the operator's element type.
     ElementWidth {
-        /// Bits of the slice's element.
+        /// The width of the slice's elements in bits.
         got: usize,
         /// The operator's element type.
         element: ElementType,
     },
 }
 
-/// What the length of a buffer counts.
+/// The unit of the length of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LengthUnit {
-    /// Elements.
+    /// The length counts elements.
     Elements,
-    /// Bytes. Strings have no width, so they are counted one by one.
+    /// The length counts bytes. Strings have no width, so their number is used instead.
     Bytes,
 }
 
-/// What to do about a dimension that seems to be the sequence, such as dimension 1 of `[batch, sequence, heads,
-/// head_size]`.
+/// A fix for a dimension that seems to be the sequence, such as dimension 1 of
+/// `[batch, sequence, heads, head_size]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SequenceHint {
-    /// Both tensors fit each other if the operator's `axis` is this dimension.
+    /// Set the operator's `axis` to this dimension. Both tensors then fit each other.
     SetAxis,
-    /// Strides can give each tensor the order of dimensions that the operator needs: see [`Layout`](crate::Layout).
+    /// Use strides to give each tensor the order of dimensions that the operator needs. See
+    /// [`Layout`](crate::Layout).
     GiveStrides,
 }
 

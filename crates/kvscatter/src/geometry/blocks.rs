@@ -1,13 +1,13 @@
-//! What a write moves, counted in elements: rows of a sample, and the blocks that they are in two buffers.
+//! Rows of a sample and blocks in two buffers, counted in elements.
 
-/// A strided loop over elements of two buffers.
+/// A strided loop over the elements of two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Loop {
-    /// Iterations.
+    /// The number of iterations.
     pub count: usize,
-    /// How far the destination moves with each iteration.
+    /// The distance in the destination from one iteration to the next, in elements.
     pub dst_stride: isize,
-    /// How far the source moves with each iteration.
+    /// The distance in the source from one iteration to the next, in elements.
     pub src_stride: isize,
 }
 
@@ -15,26 +15,29 @@ impl Loop {
     pub(crate) const ONCE: Self = Self { count: 1, dst_stride: 0, src_stride: 0 };
 }
 
-/// One strided copy of a plan: a contiguous run inside three loops, outermost first, counted in elements.
+/// One strided copy of a plan, which is a contiguous run inside three loops. All numbers count elements.
 ///
-/// The run at loop indices `i`, `j`, `k` goes from `src_offset + i·loops[0].src_stride + j·loops[1].src_stride +
-/// k·loops[2].src_stride` to the same sum for the destination. Loops that are not needed have a count of 1.
+/// The loops are ordered from the outermost to the innermost. At loop indices `i`, `j` and `k`, the run
+/// begins in the source at
+/// `src_offset + i·loops[0].src_stride + j·loops[1].src_stride + k·loops[2].src_stride`. The same sum with
+/// `dst_offset` and `dst_stride` gives its begin in the destination. A loop that is not needed has a count of
+/// 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Block {
-    /// Offset of the first destination element.
+    /// The offset of the first destination element.
     pub dst_offset: usize,
-    /// Offset of the first source element.
+    /// The offset of the first source element.
     pub src_offset: usize,
-    /// Elements of one contiguous run.
+    /// The number of elements in one contiguous run.
     pub len: usize,
-    /// The loops around it.
+    /// The loops around the run, outermost first.
     pub loops: [Loop; 3],
 }
 
 impl Block {
-    /// Moves loops of one iteration outwards, so that the innermost loop repeats if any does. The runs and their order
-    /// stay the same.
+    /// Moves loops of one iteration outwards, so that the innermost loop is one that repeats, if any does.
+    /// The runs and their order stay the same.
     #[inline(always)]
     pub(crate) fn with_innermost_loop(mut self) -> Self {
         while let [outer, middle, Loop { count: 1, .. }] = self.loops
@@ -45,27 +48,28 @@ impl Block {
         self
     }
 
-    /// Moves the block on by this many iterations of a loop.
+    /// Moves the offsets of the block by this many iterations of a loop.
     #[inline(always)]
     pub(super) fn advance(&mut self, by: Loop, iterations: usize) {
-        // P1: the loop is one of a tensor, with more iterations than these, so no sum wraps.
+        // P1: the loop belongs to a tensor and has more iterations than these, so no sum wraps.
         let iterations = iterations.cast_signed();
         self.dst_offset = self.dst_offset.wrapping_add_signed(by.dst_stride.wrapping_mul(iterations));
         self.src_offset = self.src_offset.wrapping_add_signed(by.src_stride.wrapping_mul(iterations));
     }
 
-    /// Elements this block moves.
+    /// Returns the number of elements that this block moves.
     #[must_use]
     pub fn elements(&self) -> usize {
-        // G1: a part of a tensor.
+        // G1: these elements are a part of a tensor.
         self.loops.iter().fold(self.len, |n, each| n.wrapping_mul(each.count))
     }
 
-    /// Visits every run as `(dst, src)` offsets of its first element.
+    /// Visits every run, passing the offsets of its first element in the destination and in the source.
     #[inline(always)]
     pub fn for_each_run(&self, mut run: impl FnMut(usize, usize)) {
         let [outer, middle, inner] = self.loops;
-        // P1: every partial sum lies inside its buffer, and the steps past the last one are never used.
+        // P1: every partial sum lies inside its buffer, except for the step after the last iteration, which
+        // is never used.
         let step = |(dst, src): (usize, usize), by: Loop| {
             (dst.wrapping_add_signed(by.dst_stride), src.wrapping_add_signed(by.src_stride))
         };
@@ -85,14 +89,14 @@ impl Block {
     }
 }
 
-/// The offsets of an element in the buffers of the destination and of the source.
+/// The offsets of one element in the destination and in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offsets {
     pub(crate) dst: usize,
     pub(crate) src: usize,
 }
 
-/// Rows of one sample that lie next to each other on both sides.
+/// A range of rows of one sample that are neighbours in the destination and in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowRange {
     pub(crate) sample: usize,
@@ -103,16 +107,16 @@ pub(crate) struct RowRange {
     pub(crate) count: usize,
 }
 
-/// A sample of the functional form.
+/// One sample of the functional form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleRows {
     pub(crate) layer: usize,
     pub(crate) sample: usize,
-    /// All slots of the sample from first to last. A piece may be empty.
+    /// All slots of the sample, from first to last, in three pieces. A piece may be empty.
     pub(crate) pieces: [(Source, RowRange); 3],
 }
 
-/// Where slots of a present come from.
+/// The source of the slots of a present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Past,

@@ -1,18 +1,18 @@
-//! How long buffers must be.
+//! Checks the lengths of buffers.
 
 use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::{Error, LengthUnit};
 use crate::size;
 
-/// The length that a tensor's buffer must have, and where the tensor begins in it.
+/// The required length of a tensor's buffer, and the offset of the tensor in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Buffer {
-    /// In elements.
+    /// The offset of element `[0, 0, …]`, in elements.
     pub(super) offset: usize,
-    /// Elements the buffer must hold: no fewer, and no more either if `exact`.
+    /// The required number of elements. It is exact if `exact` is true, and a minimum otherwise.
     pub(super) len: usize,
-    /// The same in bytes; for strings, in strings.
+    /// The same length in bytes. For strings, the number of strings.
     pub(super) bytes: usize,
     pub(super) exact: bool,
 }
@@ -37,7 +37,7 @@ impl Buffer {
         }
     }
 
-    /// Compares a length with what the tensor needs. An error names the argument and the pair.
+    /// Checks the length of a buffer. An error names the argument and the pair.
     #[inline]
     pub(super) fn check(
         &self,

@@ -1,4 +1,4 @@
-//! Where the elements of a tensor lie in its buffer.
+//! The layout of a tensor in its buffer.
 
 use alloc::vec::Vec;
 
@@ -6,15 +6,16 @@ use crate::argument::Argument;
 use crate::error::Error;
 use crate::size;
 
-/// The shape of a tensor and where its elements lie in a buffer, all counted in elements.
+/// The shape of a tensor, and the places of its elements in a buffer, counted in elements.
 ///
-/// A plain shape is dense, row-major, and takes the whole buffer; [`strided`](Self::strided) describes any
-/// view, such as a `[batch, sequence, heads, head_size]` update seen as `[batch, heads, sequence, head_size]`.
+/// A plain shape converts into a dense, row-major layout that takes the whole buffer.
+/// [`strided`](Self::strided) describes any other view, such as a `[batch, sequence, heads, head_size]`
+/// update seen as `[batch, heads, sequence, head_size]`.
 ///
 /// ```
 /// use kvscatter::{ElementType, Layout, spec::onnx::TensorScatter};
 ///
-/// // one token of two heads, as a projection leaves it: [batch, sequence, heads, head_size]
+/// // One token of two heads, as a projection returns it: [batch, sequence, heads, head_size].
 /// let update = [1_i8, 2, 3, 4];
 /// let as_bhsd = Layout::strided(&[1, 2, 1, 2], &[4, 2, 4, 1]);
 /// let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 2, 3, 2], as_bhsd)?;
@@ -32,49 +33,54 @@ pub struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Describes a dense, row-major tensor: the buffer holds its elements and no others.
+    /// Describes a dense, row-major tensor that takes the whole buffer.
     #[must_use]
     pub const fn dense(shape: &'a [usize]) -> Self {
         Self { shape, strides: None, offset: 0 }
     }
 
-    /// Describes a view by one stride per dimension, in elements. Strides may be negative. An update's may also be
-    /// zero, but no two positions of a cache may overlap (G2). The buffer may be larger than the tensor.
+    /// Describes a view by one stride per dimension, in elements.
+    ///
+    /// Strides may be negative. Strides of an update may also be zero, but no two positions of a cache may
+    /// overlap (G2). The buffer may be larger than the tensor.
     #[must_use]
     pub const fn strided(shape: &'a [usize], strides: &'a [isize]) -> Self {
         Self { shape, strides: Some(strides), offset: 0 }
     }
 
-    /// Places element `[0, 0, …]` this many elements into the buffer, instead of at its start. The buffer of a dense tensor
-    /// may then be larger than the tensor.
+    /// Sets the offset of element `[0, 0, …]` in the buffer, in elements. The default is 0.
+    ///
+    /// With an offset, the buffer of a dense tensor may be larger than the tensor.
     #[must_use]
     pub const fn with_offset(self, elements: usize) -> Self {
         Self { offset: elements, ..self }
     }
 
-    /// Returns how many elements negative strides reach back: the smallest [`offset`](Self::with_offset) at which the tensor lies
-    /// in its buffer. With it, a buffer begins at the lowest address of a tensor that is given by the address of
-    /// its element `[0, 0, …]`, as in C and DLPack.
+    /// Returns the smallest [`offset`](Self::with_offset) at which the tensor lies inside its buffer.
+    ///
+    /// This is the number of elements that negative strides reach before element `[0, 0, …]`. In C and
+    /// DLPack, a tensor is given by the address of that element. With this offset, the buffer begins at the
+    /// lowest address of such a tensor.
     #[must_use]
     pub fn min_offset(&self) -> usize {
         if self.shape.contains(&0) {
             return 0;
         }
         let dims = self.shape.iter().zip(self.strides.unwrap_or_default());
-        // A sum that does not fit is `TooLarge` in `resolve`.
+        // If a sum overflows, `resolve` returns `TooLarge`.
         dims.filter(|(_, stride)| **stride < 0).fold(0_usize, |sum, (size, stride)| {
             sum.saturating_add(size.saturating_sub(1).saturating_mul(stride.unsigned_abs()))
         })
     }
 
-    /// Returns the elements along each dimension.
+    /// Returns the size of each dimension, in elements.
     #[must_use]
     pub const fn shape(&self) -> &'a [usize] {
         self.shape
     }
 
-    /// Checks the layout and fills in a dense one's strides. After it the offset of every element there is lies
-    /// in `0..len`.
+    /// Checks the layout, and computes the strides of a dense one. In the returned view, the offset of every
+    /// element lies in `0..len`. These conditions are checked:
     ///
     /// 1. There is one stride per dimension.
     /// 2. The product of the non-zero dimensions fits `isize`, in elements and in bytes (G1).
@@ -132,7 +138,7 @@ impl<'a> From<&'a Vec<usize>> for Layout<'a> {
     }
 }
 
-/// A dimension: its size and its stride in elements.
+/// The size of a dimension, and its stride in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dim {
     pub(crate) size: usize,
@@ -140,18 +146,20 @@ pub(crate) struct Dim {
 }
 
 impl Dim {
-    /// A dimension that a tensor lacks.
+    /// The dimension that stands for one that a tensor does not have.
     pub(crate) const ONE: Self = Self { size: 1, stride: 0 };
 }
 
-/// A [`Layout`] that was checked. [`Layout::resolve`] makes every one. If it has elements, then for every index inside the dimensions `offset` plus
-/// any sum of `index × stride` over any of them lies in `0..len`.
+/// A [`Layout`] that has been checked. Only [`Layout::resolve`] makes one.
+///
+/// If the view has elements, take an index inside each dimension. Then `offset` plus the sum of
+/// `index × stride`, over any subset of the dimensions, lies in `0..len`.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(super) offset: usize,
     pub(super) dims: Vec<Dim>,
     pub(super) elements: usize,
-    /// Elements the buffer must hold: no fewer, and no more either if `exact`.
+    /// The required number of elements. It is exact if `exact` is true, and a minimum otherwise.
     pub(super) len: usize,
     pub(super) exact: bool,
 }
@@ -162,7 +170,7 @@ impl View {
     }
 }
 
-/// Row-major strides. A dimension of 0 counts as 1, so that the strides around it stay meaningful.
+/// Returns row-major dimensions. A size of 0 counts as 1 in the strides, so that the other strides are not 0.
 pub(crate) fn dense(shape: &[usize]) -> Option<Vec<Dim>> {
     let mut stride = 1_isize;
     let mut dims = Vec::with_capacity(shape.len());

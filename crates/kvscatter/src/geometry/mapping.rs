@@ -1,4 +1,4 @@
-//! Merges the dimensions that a destination and a source share into a few strided loops over contiguous runs.
+//! Merges the dimensions of a destination and a source into a few strided loops over contiguous runs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,49 +7,55 @@ use super::blocks::{Block, Loop, Offsets, RowRange};
 use crate::error::Error;
 use crate::size::Width;
 
-/// The dimensions of one write, destination paired with source.
+/// The dimensions of one write. Each entry describes the destination and the source.
 #[derive(Debug)]
 pub(crate) struct MappingDims {
     pub(crate) sample: Strides,
-    /// Between sample and sequence, outermost first.
+    /// The dimensions between the sample and the sequence, outermost first.
     pub(crate) outer: Vec<Loop>,
-    /// The sequence; its count is the most rows a block will have.
+    /// The sequence. Its count is the largest number of rows in a block.
     pub(crate) rows: Loop,
-    /// After the sequence, outermost first.
+    /// The dimensions after the sequence, outermost first.
     pub(crate) inner: Vec<Loop>,
 }
 
-/// How far one sample lies from the next, in elements.
+/// The distances from one sample or row to the next, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strides {
     pub(crate) dst: isize,
     pub(crate) src: isize,
 }
 
-/// How rows of a sample become blocks. It has no axis, rank or layout, but batch × outer × rows × row.
+/// The rule that turns rows of a sample into blocks.
+///
+/// A mapping has no axis, rank or layout. It consists of batch × outer × rows × row.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
     sample: Strides,
     row: Strides,
-    /// Outer loops that do not fit into a block, outermost first. Each combination of their indices is a block.
+    /// The outer loops that do not fit into a block, outermost first. Each combination of their indices gives
+    /// a block.
     split: Box<[Loop]>,
     loops: [Loop; 3],
-    /// Which of the loops runs over the rows; `None` if there is one at most, or if they are contiguous with
-    /// the run on both sides.
+    /// The index of the loop over the rows. `None` if there is at most one row, or if the rows are contiguous
+    /// with the run on both sides.
     rows_at: Option<usize>,
-    /// Which of the loops runs over all outer dimensions, if they merge into one.
+    /// The index of the loop over all outer dimensions, if they merge into one loop.
     outer_at: Option<usize>,
     run: usize,
 }
 
 impl Mapping {
+    /// Merges the dimensions.
+    ///
     /// # Errors
-    /// [`Error::TooManyLoops`] if the sequence and the dimensions after it need more than three loops.
+    /// Returns [`Error::TooManyLoops`] if the sequence and the dimensions after it need more than three
+    /// loops.
     pub(crate) fn new(dimensions: &MappingDims) -> Result<Self, Error> {
         let MappingDims { sample, outer, rows, inner } = dimensions;
         let (sample, row) = (*sample, Strides { dst: rows.dst_stride, src: rows.src_stride });
         if outer.iter().chain(inner).any(|each| each.count == 0) {
-            // Nothing will move, so no layout can stand in the way.
+            // Nothing will move, so every layout is accepted.
             let loops = [Loop::ONCE; 3];
             let split = Box::default();
             return Ok(Self { sample, row, split, loops, rows_at: None, outer_at: None, run: 0 });
@@ -67,8 +73,8 @@ impl Mapping {
         let inner_count = loops.len();
         let contiguous =
             inner_count == 0 && Some(rows.dst_stride) == row_stride && Some(rows.src_stride) == row_stride;
-        // Whether a layout will do must not depend on how many rows come: one row needs no loop of its own, yet
-        // the prefill of the same layout would, and so would the functional form.
+        // The number of rows must not decide whether a layout is accepted. One row needs no loop over the
+        // rows, but a prefill with the same layout does, and so does the functional form.
         let needed = inner_count.saturating_add(usize::from(!contiguous));
         if needed > 3 {
             return Err(Error::TooManyLoops { loops: needed });
@@ -106,7 +112,7 @@ impl Mapping {
         }
     }
 
-    /// Whether every run begins and ends at an even element, if sample 0 does.
+    /// Returns whether every run begins and ends at an even element, if sample 0 begins at one.
     pub(crate) fn is_even(&self) -> bool {
         let loops = self.loops.iter().chain(&self.split);
         let strides = loops.flat_map(|each| [each.dst_stride, each.src_stride]);
@@ -114,42 +120,43 @@ impl Mapping {
         strides.chain([self.run.cast_signed()]).all(|stride| stride % 2 == 0)
     }
 
-    /// How far one sample lies from the next.
+    /// Returns the distances from one sample to the next.
     pub(crate) fn sample_strides(&self) -> Strides {
         self.sample
     }
 
-    /// How far one row lies from the next.
+    /// Returns the distances from one row to the next.
     pub(crate) fn row_strides(&self) -> Strides {
         self.row
     }
 
-    /// Every loop except those over samples and rows, outermost first, and the length of the run inside them.
+    /// Returns every loop except those over samples and rows, outermost first, and the length of the run
+    /// inside them.
     pub(crate) fn other_loops(&self) -> (Vec<Loop>, usize) {
         let loops = self.loops.iter().enumerate().filter(|(index, _)| Some(*index) != self.rows_at);
         let loops = self.split.iter().chain(loops.map(|(_, each)| each));
         (loops.filter(|each| each.count != 1).copied().collect(), self.run)
     }
 
-    /// The length of a run when this many rows move.
+    /// Returns the length of a run when this many rows move.
     pub(crate) fn run_of(&self, rows: usize) -> usize {
         // G1: a run of whole rows is a part of the tensor.
         if self.rows_at.is_some() { self.run } else { self.run.wrapping_mul(rows) }
     }
 
-    /// The one loop over all outer dimensions, if there is one.
+    /// Returns the loop over all outer dimensions, if they merge into one loop.
     pub(crate) fn outer(&self) -> Option<Loop> {
         self.outer_at.and_then(|index| self.loops.get(index).copied())
     }
 
-    /// Returns the loop over all outer dimensions and the length of its runs, if this many rows are one contiguous run
-    /// for each outer index.
+    /// Returns the loop over all outer dimensions and the length of its runs, if this many rows form one
+    /// contiguous run for each outer index.
     pub(crate) fn outer_runs(&self, rows: usize) -> Option<(Loop, usize)> {
         self.single_loop(rows).filter(|_| self.outer_at == Some(2))
     }
 
-    /// The block that moves these rows of the outer indices from `first` on, `count` of them. Only where
-    /// [`outer`](Self::outer) is one loop.
+    /// Returns the block that moves these rows for `count` outer indices, beginning with index `first`.
+    /// Returns `None` unless [`outer`](Self::outer) is a loop.
     pub(crate) fn slabs(&self, rows: RowRange, first: usize, count: usize) -> Option<Block> {
         let mut block = self.block(Offsets { dst: 0, src: 0 }, rows);
         let outer = self.outer_at.and_then(|index| block.loops.get_mut(index))?;
@@ -159,7 +166,7 @@ impl Mapping {
         Some(block)
     }
 
-    /// Visits the blocks that move these rows. `first` is where sample 0 begins.
+    /// Visits the blocks that move these rows. Sample 0 begins at the offsets `first`.
     #[inline]
     pub(crate) fn for_each(&self, first: Offsets, rows: RowRange, mut visit: impl FnMut(&Block)) {
         if self.is_empty(rows) {
@@ -175,18 +182,18 @@ impl Mapping {
         }
     }
 
-    /// Returns the blocks that move these rows, one at a time.
+    /// Returns an iterator over the blocks that move these rows.
     pub(crate) fn blocks(&self, first: Offsets, rows: RowRange) -> impl Iterator<Item = Block> + use<'_> {
         let block = self.block(first, rows);
         let splits = if self.is_empty(rows) { 0 } else { self.splits() };
         (0..splits).map(move |index| self.at_split(block, index))
     }
 
-    /// Where rows begin, if sample 0 begins at `first`.
+    /// Returns the offsets of the first of these rows, if sample 0 begins at `first`.
     #[inline(always)]
     pub(crate) fn offsets(&self, first: Offsets, rows: RowRange) -> Offsets {
-        // P1: `View` proves that every partial sum of in-range indices times strides lies inside its buffer,
-        // and the caller's rows are in range, so no step here wraps.
+        // P1: every partial sum of indices in range times strides lies inside its buffer, which `View`
+        // proves. The rows of the caller are in range, so no step here wraps.
         let at = |base: usize, sample: isize, row: isize, at_row: usize| {
             base.wrapping_add_signed(sample.wrapping_mul(rows.sample.cast_signed()))
                 .wrapping_add_signed(row.wrapping_mul(at_row.cast_signed()))
@@ -197,7 +204,7 @@ impl Mapping {
         }
     }
 
-    /// The loop and the length of its runs, where this many rows of a sample are a single loop.
+    /// Returns the loop and the length of its runs, if a single loop moves this many rows of a sample.
     pub(crate) fn single_loop(&self, rows: usize) -> Option<(Loop, usize)> {
         let rows = RowRange { sample: 0, dst_row: 0, src_row: 0, count: rows };
         let Block { len, loops: [outer, middle, inner], .. } =
@@ -221,12 +228,13 @@ impl Mapping {
     }
 
     fn splits(&self) -> usize {
-        // G1: a product of dimensions of one tensor.
+        // G1: this is a product of dimensions of one tensor.
         self.split.iter().fold(1, |n: usize, each| n.wrapping_mul(each.count))
     }
 
-    /// Returns the block shifted to one combination of the split loops' indices. `index` numbers the combinations; the
-    /// last loop varies fastest.
+    /// Returns the block, shifted to one combination of the indices of the split loops.
+    ///
+    /// `index` numbers the combinations, and the index of the last loop varies fastest.
     fn at_split(&self, mut block: Block, mut index: usize) -> Block {
         for each in self.split.iter().rev() {
             block.advance(*each, index.checked_rem(each.count).unwrap_or(0));
@@ -236,7 +244,7 @@ impl Mapping {
     }
 }
 
-/// Drops dimensions of one element and joins neighbours that step evenly on both sides.
+/// Drops dimensions of size 1, and joins neighbours whose strides fit each other on both sides.
 fn merge(dimensions: &[Loop]) -> Vec<Loop> {
     let mut merged: Vec<Loop> = Vec::with_capacity(dimensions.len());
     for &Loop { count, dst_stride: dst, src_stride: src } in dimensions.iter().filter(|each| each.count != 1)
@@ -245,7 +253,7 @@ fn merge(dimensions: &[Loop]) -> Vec<Loop> {
             isize::try_from(count).ok().and_then(|n| Some((dst.checked_mul(n)?, src.checked_mul(n)?)));
         match merged.last_mut() {
             Some(outer) if extents == Some((outer.dst_stride, outer.src_stride)) => {
-                // G1: a product of dimensions of one tensor.
+                // G1: this is a product of dimensions of one tensor.
                 *outer = Loop { count: outer.count.wrapping_mul(count), dst_stride: dst, src_stride: src };
             }
             _ => merged.push(Loop { count, dst_stride: dst, src_stride: src }),
@@ -276,7 +284,7 @@ mod tests {
 
     #[test]
     fn dense_heads_make_one_block_per_sample() {
-        // [batch, 8 heads, 16 slots, 4] from [batch, 8, 2, 4]
+        // The cache is [batch, 8 heads, 16 slots, 4] and the update [batch, 8, 2, 4].
         let mapping = Mapping::new(&MappingDims {
             sample: Strides { dst: 8 * 64, src: 8 * 8 },
             outer: vec![strided(8, 64, 8)],
@@ -293,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_transposed_update_keeps_one_block() {
-        // the update lies as [batch, 2 rows, 8 heads, 4]
+        // The update is stored as [batch, 2 rows, 8 heads, 4].
         let mapping = Mapping::new(&MappingDims {
             sample: Strides { dst: 8 * 64, src: 64 },
             outer: vec![strided(8, 64, 4)],

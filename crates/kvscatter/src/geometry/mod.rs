@@ -1,7 +1,7 @@
-//! Geometry: everything about the shapes of a write, checked once.
+//! The shapes of a write, which are checked once.
 //!
-//! An axis, a rank and a specification do not exist here. [`Operands`] says what each dimension is for, and
-//! [`Geometry`] is the proof that the shapes fit. [`Mapping`] turns rows into blocks.
+//! This module has no axis, no rank and no specification. [`Operands`] assigns a role to each dimension.
+//! [`Geometry`] proves that the shapes fit. [`Mapping`] turns rows into blocks.
 
 mod blocks;
 mod buffer;
@@ -25,14 +25,14 @@ use crate::argument::ArgumentNames;
 use crate::element::ElementType;
 use crate::error::{Error, LengthUnit};
 
-/// The shapes of one write: batch × outer × capacity × row, with strides for both sides.
+/// The shapes of one write: batch × outer × capacity × row, with strides for the cache and the update.
 ///
-/// Only a specification's `prepare` makes one. It is the proof of these facts:
+/// Only the `prepare` method of a specification makes one. A geometry proves these facts:
 ///
-/// * **G1** every product of sizes, in elements and in bytes, fits `isize`;
-/// * **G2** no two positions of the cache share a bit;
-/// * a padded update is no longer than the cache, in rows and in samples, and every other dimension agrees.
-///   (A plan checks how many rows each sample of a packed update has.)
+/// * **G1**: Every product of sizes fits `isize`, in elements and in bytes.
+/// * **G2**: No two positions of the cache share a bit.
+/// * A padded update has no more rows and no more samples than the cache, and every other dimension agrees.
+///   For a packed update, the plan checks the number of rows of each sample.
 #[derive(Clone)]
 pub struct Geometry {
     names: &'static ArgumentNames,
@@ -43,7 +43,8 @@ pub struct Geometry {
     capacity: usize,
     row_elements: usize,
     cache: Buffer,
-    /// The cache's strides in ascending order: they prove G2, and decide whether another cache overlaps this one.
+    /// The strides of the cache in ascending order. They prove G2 and decide whether another cache overlaps
+    /// this one.
     overlap: SortedStrides,
     update: Buffer,
     write: Mapping,
@@ -58,95 +59,101 @@ impl Geometry {
         self.element
     }
 
-    /// Returns the slots of the cache: max_sequence_length.
+    /// Returns the number of slots of the cache (`max_sequence_length`).
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns the samples of the cache.
+    /// Returns the number of samples of the cache.
     #[must_use]
     #[inline]
     pub fn cache_batch(&self) -> usize {
         self.cache_batch
     }
 
-    /// Returns the layers of the cache; 1 where the operator has none.
+    /// Returns the number of layers of the cache, which is 1 if the operator has no layers.
     #[must_use]
     #[inline]
     pub fn layers(&self) -> usize {
         self.layers.size
     }
 
-    /// Returns the bytes that a buffer of the cache must have: all of a dense one, up to the last element of a strided one.
-    /// `None` for strings, which have no width.
+    /// Returns the required length of the cache's buffer in bytes.
+    ///
+    /// The buffer of a dense cache contains exactly its elements. The buffer of a strided cache must reach to
+    /// its last element. Returns `None` for strings, which have no width.
     #[must_use]
     pub fn cache_bytes(&self) -> Option<usize> {
         self.element.bits().map(|_| self.cache.bytes)
     }
 
-    /// Returns the bytes that a buffer of the update must have.
+    /// Returns the required length of the update's buffer in bytes, or `None` for strings.
     #[must_use]
     pub fn update_bytes(&self) -> Option<usize> {
         self.element.bits().map(|_| self.update.bytes)
     }
 
-    /// Returns the bytes that a buffer of the functional form's result must have: a dense tensor of the cache's shape.
+    /// Returns the length in bytes of the functional form's result, or `None` for strings.
+    ///
+    /// The result is a dense tensor with the shape of the cache.
     #[must_use]
     pub fn present_bytes(&self) -> Option<usize> {
         self.element.bits().map(|_| self.present.buffer.bytes)
     }
 
-    /// Returns the elements in the cache's buffer before element `[0, 0, …]`: its [`Layout::with_offset`]. A [`Block`] counts from the
-    /// start of the buffer. 0 if the cache has no elements.
+    /// Returns the offset of element `[0, 0, …]` in the cache's buffer, in elements.
+    ///
+    /// This is the offset that was set with [`Layout::with_offset`], or 0 if the cache has no elements. The
+    /// offsets of a [`Block`] count from the start of the buffer.
     #[must_use]
     pub fn cache_offset(&self) -> usize {
         self.cache.offset
     }
 
-    /// Returns the elements in the update's buffer before element `[0, 0, …]`.
+    /// Returns the offset of element `[0, 0, …]` in the update's buffer, in elements.
     #[must_use]
     pub fn update_offset(&self) -> usize {
         self.update.offset
     }
 
-    /// What the specification calls its arguments.
+    /// Returns the specification's names of the arguments.
     #[inline]
     pub(crate) fn names(&self) -> &'static ArgumentNames {
         self.names
     }
 
-    /// How the update holds its samples.
+    /// Returns how the update is divided into samples.
     #[inline]
     pub(crate) fn samples(&self) -> Samples {
         self.samples
     }
 
-    /// The rows that a sample usually brings: kernels are chosen for them.
+    /// Returns the number of rows that a sample usually has. The kernels are chosen for this number.
     pub(crate) fn usual_rows(&self) -> usize {
         match self.samples {
             Samples::Padded { rows, .. } => rows,
-            // As many tokens as samples at most: each brings its next one.
+            // With at most one token per sample, each sample adds its next token.
             Samples::Packed { tokens } if tokens <= self.cache_batch => 1,
             Samples::Packed { tokens } => tokens.min(self.capacity),
         }
     }
 
-    /// Elements of one row: over all outer and inner dimensions.
+    /// Returns the number of elements in one row, over all outer and inner dimensions.
     #[inline]
     pub(crate) fn row_elements(&self) -> usize {
         self.row_elements
     }
 
-    /// Elements of one sample of the cache.
+    /// Returns the number of elements in one sample of the cache.
     pub(crate) fn sample_elements(&self) -> usize {
-        // G1: a part of the tensor.
+        // G1: a sample is a part of the tensor.
         self.row_elements.wrapping_mul(self.capacity)
     }
 
-    /// Whether every run of every mapping begins and ends at an even element, so that no 4-bit element moves without
-    /// the one that it shares a byte with.
+    /// Returns whether every run of every mapping begins and ends at an even element. Then the two 4-bit
+    /// elements of a byte always move together.
     pub(crate) fn is_even(&self) -> bool {
         let Self { cache, update, layers, present, write, .. } = self;
         let offsets = [cache.offset, update.offset];
@@ -157,39 +164,39 @@ impl Geometry {
             && mappings.iter().all(|mapping| mapping.is_even())
     }
 
-    /// Whether the cache is dense and takes all of its buffer.
+    /// Returns whether the cache is dense and takes its whole buffer.
     pub(crate) fn is_cache_dense(&self) -> bool {
         self.cache.exact
     }
 
-    /// Whether two caches of this geometry share a bit if one buffer begins `bytes` after the other.
+    /// Returns whether two caches of this geometry share a bit if one buffer begins `bytes` after the other.
     pub(crate) fn caches_overlap_at(&self, bytes: isize) -> bool {
         self.overlap.overlaps_at(bytes, self.element.size_bits())
     }
 
-    /// How far one layer of the cache lies from the next, in elements.
+    /// Returns the distance from one layer of the cache to the next, in elements.
     pub(crate) fn layer_stride(&self) -> isize {
         self.layers.stride
     }
 
-    /// The same for the present.
+    /// Returns the distance from one layer of the present to the next, in elements.
     pub(crate) fn present_layer_stride(&self) -> isize {
         self.present.layer_stride
     }
 
-    /// The length of a present's buffer.
+    /// Returns the required length of a present's buffer.
     #[inline]
     pub(crate) fn present_len(&self, unit: LengthUnit) -> usize {
         self.present.buffer.len_in(unit)
     }
 
-    /// Cache from update: the write in place.
+    /// Returns the mapping from the update to the cache, for a write in place.
     #[inline]
     pub(crate) fn write_mapping(&self) -> &Mapping {
         &self.write
     }
 
-    /// Present from past or from update: the functional form.
+    /// Returns the mapping from the past or the update to the present, for the functional form.
     #[inline]
     pub(crate) fn present_mapping(&self, source: Source) -> &Mapping {
         match source {
@@ -198,7 +205,7 @@ impl Geometry {
         }
     }
 
-    /// Compares the lengths of a cache and an update with what the tensors need. An error names the pair.
+    /// Checks the lengths of the buffers of a cache and an update. An error names the pair.
     #[inline]
     pub(crate) fn check_buffers(
         &self,
@@ -210,19 +217,19 @@ impl Geometry {
         self.update.check(self.names.update, pair, update, unit)
     }
 
-    /// Compares the length of a present with what the functional form writes.
+    /// Checks the length of the buffer of a present.
     #[inline]
     pub(crate) fn check_present(&self, len: usize, unit: LengthUnit) -> Result<(), Error> {
         self.present.buffer.check(self.names.present, 0, len, unit)
     }
 
-    /// Where sample 0 of a layer begins in the cache, and where sample 0 begins in the update.
+    /// Returns the offsets of sample 0 of a layer in the cache and of sample 0 in the update.
     #[inline]
     pub(crate) fn write_offsets(&self, layer: usize) -> Offsets {
         Offsets { dst: layer_offset(self.cache.offset, self.layers.stride, layer), src: self.update.offset }
     }
 
-    /// Where sample 0 of a layer begins in the present and in what it is copied from.
+    /// Returns the offsets of sample 0 of a layer in the present and in the source that it is copied from.
     #[inline]
     pub(crate) fn present_offsets(&self, layer: usize, source: Source) -> Offsets {
         let src = match source {
@@ -232,11 +239,15 @@ impl Geometry {
         Offsets { dst: layer_offset(0, self.present.layer_stride, layer), src }
     }
 
-    /// The one constructor: `Prepared::new` calls it.
+    /// Checks the shapes. `Prepared::new` calls this only constructor.
     ///
     /// # Errors
-    /// [`Error`] if the update does not fit the cache, the cache's positions overlap (G2), a layout does not
-    /// merge, or a size does not fit (G1).
+    /// Returns an [`Error`] if one of these conditions fails:
+    ///
+    /// * The update fits the cache.
+    /// * The positions of the cache do not overlap (G2).
+    /// * Every layout merges into at most three loops.
+    /// * Every size fits (G1).
     pub(crate) fn new(operands: &Operands<'_>) -> Result<Self, Error> {
         let Operands { names, element, cache, update, layers, batch, rows, outer, inner } = operands;
         let overlap = SortedStrides::new(cache, names.cache)?;
@@ -278,7 +289,7 @@ impl Geometry {
             cache_batch: batch.cache.size,
             samples,
             capacity,
-            // G1: a factor of the cache's own product.
+            // G1: this is a factor of the product of the cache's dimensions.
             row_elements: outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.cache.size)),
             overlap,
             write: mapping(max_rows, &cache_dims, &update_dims)?,
@@ -294,7 +305,7 @@ impl Geometry {
     }
 }
 
-/// The sizes; mappings and strides are left out.
+/// Prints the sizes, without the mappings and strides.
 impl fmt::Debug for Geometry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { element, layers, cache_batch, samples, capacity, row_elements, .. } = self;
@@ -309,21 +320,22 @@ impl fmt::Debug for Geometry {
     }
 }
 
-/// Where a layer begins. P1: the layer exists, and `View` proves every partial sum.
+/// Returns the offset of a layer. P1: the layer exists, and `View` proves every partial sum.
 fn layer_offset(offset: usize, stride: isize, layer: usize) -> usize {
     offset.wrapping_add_signed(stride.wrapping_mul(layer.cast_signed()))
 }
 
-/// How the update holds its samples.
+/// The division of an update into samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Samples {
-    /// The same number of rows for each.
+    /// Every sample has the same number of rows.
     Padded { batch: usize, rows: usize },
-    /// One after the other. Each call brings the number of rows of each.
+    /// The samples follow each other, and each call gives the number of rows of each.
     Packed { tokens: usize },
 }
 
-/// The functional form: a dense buffer of the cache's shape, with the update and the rest of the past in it.
+/// The functional form, whose result is a dense buffer with the cache's shape. It contains the update and the
+/// rest of the past.
 #[derive(Clone, Debug)]
 struct Present {
     buffer: Buffer,

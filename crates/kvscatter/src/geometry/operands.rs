@@ -1,4 +1,4 @@
-//! What a specification gives: two tensors with a role for each dimension.
+//! The input of a geometry, which is two tensors with a role for each dimension.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use super::mapping::{MappingDims, Strides};
 use crate::argument::ArgumentNames;
 use crate::element::ElementType;
 
-/// Two checked tensors with a role for each dimension, as a specification assigns them.
+/// Two checked tensors. The specification has assigned a role to each dimension.
 #[derive(Debug)]
 pub(crate) struct Operands<'a> {
     pub(crate) names: &'static ArgumentNames,
@@ -17,16 +17,16 @@ pub(crate) struct Operands<'a> {
     pub(crate) cache: &'a View,
     pub(crate) update: &'a View,
     pub(crate) layers: Dim,
-    /// A packed update has no batch dimension.
+    /// `None` if the update is packed, because it then has no batch dimension.
     pub(crate) batch: ByTensor<Dim, Option<Dim>>,
     pub(crate) rows: ByTensor,
-    /// Sizes agree.
+    /// The dimensions between the batch and the sequence. The sizes of each pair agree.
     pub(crate) outer: Vec<ByTensor>,
-    /// Sizes agree.
+    /// The dimensions after the sequence. The sizes of each pair agree.
     pub(crate) inner: Vec<ByTensor>,
 }
 
-/// A dimension of the cache and the one of the update with the same role.
+/// A dimension of the cache, and the dimension of the update with the same role.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByTensor<C = Dim, U = C> {
     pub(crate) cache: C,
@@ -34,7 +34,7 @@ pub(crate) struct ByTensor<C = Dim, U = C> {
 }
 
 impl Operands<'_> {
-    /// The layer stride and the side of a dense tensor of the cache's shape.
+    /// Returns the layer stride and the dimensions of a dense tensor with the cache's shape.
     pub(super) fn present(&self) -> Option<(isize, TensorDims)> {
         let Self { layers, batch, rows, outer, inner, .. } = self;
         let sizes = |pairs: &[ByTensor]| pairs.iter().map(|pair| pair.cache.size).collect::<Vec<_>>();
@@ -48,7 +48,7 @@ impl Operands<'_> {
     }
 }
 
-/// One side of a mapping.
+/// The dimensions of the destination or of the source of a mapping.
 #[derive(Debug)]
 pub(super) struct TensorDims {
     sample: isize,

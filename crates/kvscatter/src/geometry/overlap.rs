@@ -1,4 +1,4 @@
-//! Overlap: which positions of a cache share memory, within one cache (G2) and between two with the same strides.
+//! Checks whether positions share memory, within one cache (G2) and between two caches with the same strides.
 
 use alloc::vec::Vec;
 
@@ -6,8 +6,10 @@ use super::layout::View;
 use crate::argument::Argument;
 use crate::error::Error;
 
-/// The strides of a cache in ascending order. Each stride steps over everything that the smaller ones reach, which
-/// proves G2. Dimensions that are contiguous with each other are merged.
+/// The strides of a cache in ascending order.
+///
+/// Each stride is larger than the distance that all smaller strides together can reach, which proves G2.
+/// Contiguous dimensions are merged.
 #[derive(Clone, Debug)]
 pub(crate) struct SortedStrides(Vec<Strided>);
 
@@ -17,13 +19,15 @@ struct Strided {
     size: usize,
 }
 
-/// The most strides for which `overlaps_at` searches, since the search doubles with each. A sliced tensor has fewer.
+/// The largest number of strides that `overlaps_at` searches, because each stride doubles the search. A
+/// sliced tensor has fewer strides.
 const MAX_SEARCHED: usize = 16;
 
 impl SortedStrides {
-    /// Establishes G2: no two positions share an element, so the view may be written. An error names `argument`.
+    /// Checks G2: no two positions share an element, so the view may be written. An error names `argument`.
     ///
-    /// The check is sufficient, not necessary. Views made by slicing, transposing and reversing a dense buffer pass.
+    /// The check is sufficient but not necessary. Views made by slicing, transposing and reversing a dense
+    /// buffer pass.
     pub(crate) fn new(view: &View, argument: Argument) -> Result<Self, Error> {
         let mut strides: Vec<Strided> = Vec::with_capacity(view.dims.len());
         if view.elements == 0 {
@@ -37,13 +41,14 @@ impl SortedStrides {
             if *stride < covered {
                 return Err(Error::CacheOverlapsItself { argument });
             }
-            // Their sum is `below + above - offset` of `resolve`, and `below <= offset`: it fits.
+            // The sum fits, because the total is `below + above - offset` of `resolve`, and
+            // `below <= offset`.
             covered = covered.wrapping_add(size.wrapping_sub(1).wrapping_mul(*stride));
         }
         strides.dedup_by(|next, previous| {
             let contiguous = previous.stride.checked_mul(previous.size) == Some(next.stride);
             if contiguous {
-                // G1: a part of all elements.
+                // G1: these are a part of all elements.
                 previous.size = previous.size.wrapping_mul(next.size);
             }
             contiguous
@@ -51,11 +56,11 @@ impl SortedStrides {
         Ok(Self(strides))
     }
 
-    /// Whether two caches share a bit if one buffer begins `bytes` after the other. Elements are `bits` wide. Returns
-    /// true for more than [`MAX_SEARCHED`] strides.
+    /// Returns whether two caches share a bit if one buffer begins `bytes` after the other and elements are
+    /// `bits` wide. Returns true if there are more than [`MAX_SEARCHED`] strides.
     pub(crate) fn overlaps_at(&self, bytes: isize, bits: usize) -> bool {
         let Ok(bits) = isize::try_from(bits) else { return true };
-        // A buffer does not reach so far.
+        // No buffer reaches a distance whose bits do not fit.
         let Some(distance) = bytes.checked_mul(8) else { return false };
         let (whole, part) = (distance.div_euclid(bits.max(1)), distance.rem_euclid(bits.max(1)));
         let next = whole.checked_add(1).filter(|_| part != 0);
@@ -64,9 +69,11 @@ impl SortedStrides {
     }
 }
 
-/// Whether two positions have this distance: whether it is a sum of strides, each taken fewer times than its dimension
-/// has positions, forwards or backwards. All smaller strides together stay below one step of the largest, so only the
-/// multiples just below and just above the distance can be part of the sum.
+/// Returns whether two positions can have this distance.
+///
+/// They can if the distance is a sum of strides, where each stride is added or subtracted fewer times than
+/// its dimension has positions. All smaller strides together reach less than one step of the largest. So only
+/// the multiples of the largest stride just below and just above the distance can be part of the sum.
 fn is_sum_of_strides(strides: &[Strided], distance: isize) -> bool {
     let Some((Strided { stride, size }, smaller)) = strides.split_last() else { return distance == 0 };
     let Ok(stride) = isize::try_from(*stride) else { return true };
@@ -112,7 +119,7 @@ mod tests {
         assert_eq!(sorted(&[2, 3, 4], &[24, 4, 1]).unwrap().0.len(), 2);
     }
 
-    /// Every shape and stride of a small domain, every distance, against the sets of their bytes.
+    /// Compares every shape and stride of a small domain at every distance with the sets of their bytes.
     #[test]
     #[expect(clippy::as_conversions, reason = "small numbers")]
     fn two_meet_exactly_if_their_bytes_do() {
@@ -143,7 +150,8 @@ mod tests {
     #[test]
     fn four_bit_elements_meet_by_halves_of_bytes() {
         let cache = sorted(&[3], &[3]).unwrap();
-        // At 0, 3 and 6; one byte on, at 2, 5 and 8; three bytes on, at 6, 9 and 12.
+        // The elements lie at 0, 3 and 6. One byte further they lie at 2, 5 and 8, and three bytes further at
+        // 6, 9 and 12.
         assert_eq!(
             [0, 1, 2, 3, 4, -3].map(|bytes| cache.overlaps_at(bytes, 4)),
             [true, false, false, true, false, true]

@@ -1,11 +1,11 @@
-//! What a picture shows, before it is drawn.
+//! The content of a picture, independent of how it is drawn.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::{Argument, WritePlan};
 
-/// What a write does to a cache, sample by sample.
+/// The effect of a write on each sample of a cache.
 ///
 /// ```
 /// use kvscatter::picture::Picture;
@@ -21,7 +21,7 @@ use crate::{Argument, WritePlan};
 /// # Ok::<(), kvscatter::Error>(())
 /// ```
 ///
-/// The text in full, without `ascii`:
+/// The complete text without `ascii` is:
 /// ```text
 ///                        0   4  7
 /// sample  write_indices  ╷   ╷  ╷
@@ -31,50 +31,52 @@ use crate::{Argument, WritePlan};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Slots of the cache along the sequence. What a lane claims beyond it is not drawn.
+    /// The number of slots of the cache along the sequence. Slots of a lane beyond this number are not drawn.
     pub capacity: usize,
-    /// Samples of the cache; those that have no lane are counted in the picture, not drawn.
+    /// The number of samples of the cache. Samples without a lane are counted in the picture, but not drawn.
     pub samples: usize,
-    /// How many of all samples are skipped.
+    /// The number of skipped samples, including those without a lane.
     pub skipped: usize,
-    /// What the operator calls a position.
+    /// The operator's name for the positions.
     pub positions: Argument,
-    /// The samples that are drawn, from top to bottom.
+    /// The drawn samples, from top to bottom.
     pub lanes: Vec<Lane>,
 }
 
 /// One sample of a [`Picture`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// Its index in the batch.
+    /// The index of the sample in the batch.
     pub sample: usize,
-    /// Its position as the caller gave it, which in a ring may be negative or beyond the capacity; `None` for
-    /// a sample that the update does not have.
+    /// The position as the caller passed it, or `None` if the update does not have this sample.
+    ///
+    /// In a ring, the position may be negative or beyond the capacity.
     pub position: Option<i64>,
-    /// What happens to it.
+    /// The effect of the write on the sample.
     pub outcome: SampleOutcome,
 }
 
-/// What happens to one sample.
+/// The effect of a write on one sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SampleOutcome {
-    /// These slots are written.
+    /// Slots of the sample are written.
     Written {
-        /// From the first slot written on; empty if nothing is written.
+        /// The slots from the first written one on. It is empty if no slot is written.
         first: Range<usize>,
-        /// Slots from 0 on, written after the end of a ring; empty if nothing wraps.
+        /// The slots from 0 on that are written after the end of a ring. It is empty if the write does not
+        /// wrap.
         wrapped: Range<usize>,
     },
-    /// The sample's position is out of range, and the policy is to skip it.
+    /// The position of the sample is out of range, and the policy is to skip the sample.
     Skipped,
 }
 
 impl Picture {
-    /// The most lanes a picture has.
+    /// The largest number of lanes of a picture.
     pub const MAX_LANES: usize = 4096;
 
-    /// The picture of a plan, with a lane for each of the cache's first samples, at most `lanes` and
-    /// [`MAX_LANES`](Self::MAX_LANES).
+    /// Makes the picture of a plan. It has a lane for each of the first samples of the cache, at most `lanes`
+    /// and at most [`MAX_LANES`](Self::MAX_LANES).
     #[must_use]
     pub fn new(plan: &WritePlan<'_>, lanes: usize) -> Self {
         let geometry = plan.geometry();
@@ -107,7 +109,7 @@ impl Picture {
 }
 
 impl Lane {
-    /// The written runs with the way each is drawn; the wrapped one last.
+    /// Returns the written runs and their marks. The wrapped run is last.
     pub(super) fn runs(&self) -> impl Iterator<Item = (Mark, &Range<usize>)> {
         let (first, wrapped) = match &self.outcome {
             SampleOutcome::Written { first, wrapped } => (Some(first), Some(wrapped)),
@@ -117,8 +119,8 @@ impl Lane {
         runs.into_iter().filter_map(|(mark, run)| Some((mark, run?))).filter(|(_, run)| !run.is_empty())
     }
 
-    /// How a column that stands for these slots is drawn. Where both runs meet in it, the shorter one shows: the
-    /// longer one is seen beside it.
+    /// Returns the mark of a column that stands for these slots. If both runs share the column, the shorter
+    /// run is drawn, because the longer run is also visible in the next column.
     pub(super) fn mark(&self, slots: &Range<usize>) -> Mark {
         if self.outcome == SampleOutcome::Skipped {
             return Mark::Skipped;
@@ -130,7 +132,7 @@ impl Lane {
     }
 }
 
-/// The four ways a slot is drawn.
+/// The four ways to draw a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     Old,

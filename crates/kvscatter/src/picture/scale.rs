@@ -1,12 +1,14 @@
-//! From slots to columns of text or pixels, and where a ruler has room for numbers.
+//! Converts slots to columns of text or pixels, and chooses the numbers on a ruler.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::words::digits;
 
-/// A whole number of columns per slot, or of slots per column: no two slots, and no two columns, differ in
-/// size, except the last column, which may stand for fewer slots.
+/// A scale with a whole number of columns per slot or of slots per column.
+///
+/// All slots have the same size, and so have all columns, except that the last column may stand for fewer
+/// slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     capacity: usize,
@@ -15,7 +17,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// At most `columns` for the whole capacity, and at most `widest` for one slot.
+    /// Makes a scale with at most `columns` for the whole capacity and at most `widest` for one slot.
     pub(super) fn new(capacity: usize, columns: usize, widest: usize) -> Self {
         let columns = columns.max(2); // so that both runs of a ring have a column
         let columns_per_slot = columns.checked_div(capacity).unwrap_or(1).clamp(1, widest.max(1));
@@ -30,12 +32,12 @@ impl Scale {
         self.slots_per_column
     }
 
-    /// Columns of the whole capacity.
+    /// Returns the number of columns of the whole capacity.
     pub(super) fn columns(self) -> usize {
         self.columns_of(&(0..self.capacity)).end
     }
 
-    /// The columns of a run: at least one if it has a slot.
+    /// Returns the columns of a run. A run with at least one slot has at least one column.
     pub(super) fn columns_of(self, slots: &Range<usize>) -> Range<usize> {
         let Range { start, end } = *slots;
         let start = start.min(self.capacity);
@@ -45,15 +47,17 @@ impl Scale {
         scaled(start)..scaled(end.div_ceil(self.slots_per_column))
     }
 
-    /// The slots that a column stands for.
+    /// Returns the slots that a column stands for.
     pub(super) fn slots_of(self, column: usize) -> Range<usize> {
         let column = column.checked_div(self.columns_per_slot).unwrap_or(0);
         let start = column.saturating_mul(self.slots_per_column);
         start..start.saturating_add(self.slots_per_column).min(self.capacity)
     }
 
-    /// The slots whose numbers a ruler has room for, with the column of each: multiples of a power of two, and
-    /// the last slot. `advance` is the columns that one digit takes.
+    /// Returns the slots whose numbers fit on a ruler, and the column of each.
+    ///
+    /// These slots are multiples of a power of two, and the last slot. `advance` is the number of columns of
+    /// one digit.
     pub(super) fn ticks(self, advance: usize) -> Vec<(usize, usize)> {
         let Some(last) = self.capacity.checked_sub(1) else { return Vec::new() };
         let at = |slot: usize| (slot, self.columns_of(&(slot..slot.saturating_add(1))).start);

@@ -1,4 +1,4 @@
-//! The picture for a page.
+//! The picture as an SVG document.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -11,16 +11,16 @@ use super::scale::Scale;
 use super::words::{Ends, UNTOUCHED, digits, plural};
 use crate::Argument;
 
-/// A [`Picture`] as a standalone SVG document of fixed size: `Display` prints it.
+/// A [`Picture`] as a standalone SVG document of fixed size, which `Display` prints.
 ///
-/// It brings its own background, follows the reader's light or dark colour scheme, and says in its
-/// description what it shows.
+/// The document has a background and follows the light or dark colour scheme of the reader. Its description
+/// contains the content of the picture in words.
 #[derive(Clone, Copy, Debug)]
 pub struct Svg<'a> {
     picture: &'a Picture,
 }
 
-/// Pixels. Text is monospace, so that its extent is known: `ADVANCE` is a little more than a character.
+/// The width of one character of monospace text in pixels, rounded up. The constants below are pixels too.
 const ADVANCE: usize = 8;
 const MARGIN: usize = 24;
 const GAP: usize = 12;
@@ -28,12 +28,12 @@ const HEADING: usize = 36;
 const RULER: usize = 92;
 const LANE: usize = 24;
 const PITCH: usize = 52;
-/// Baseline of the note under a lane.
+/// The baseline of the note under a lane.
 const NOTE: usize = 38;
 const LEGEND: usize = 12;
-/// Least width of a slot for its borders to be drawn.
+/// The smallest width of a slot at which its borders are drawn.
 const CELL: usize = 8;
-/// Least width of a run.
+/// The smallest width of a run.
 const RUN: usize = 3;
 
 const STYLE: &str = "\
@@ -101,7 +101,7 @@ impl<'a> Svg<'a> {
         writeln!(f, "  <text class='heading' x='{MARGIN}' y='{HEADING}'>{heading}</text>")
     }
 
-    /// The heading of the lanes, in their own coordinates: they begin at (0, 0).
+    /// Draws the ruler above the lanes, in the coordinates of the lanes, which begin at (0, 0).
     fn ruler(f: &mut fmt::Formatter<'_>, page: &Page) -> fmt::Result {
         writeln!(f, "  <g transform='translate({} {RULER})'>", page.left)?;
         writeln!(f, "    <text class='end' x='-{GAP}' y='-20'>slot</text>")?;
@@ -124,7 +124,8 @@ impl<'a> Svg<'a> {
         let width = page.scale.columns();
         let ground = if lane.outcome == SampleOutcome::Skipped { Mark::Skipped } else { Mark::Old };
         bar(f, &(0..width), ground)?;
-        // The shorter run last: where both share a pixel, the longer one is seen beside it.
+        // The shorter run is drawn last. If both runs share a pixel, the longer one is also visible in the
+        // next pixel.
         let mut runs: Vec<_> = lane.runs().collect();
         runs.sort_by_key(|(_, run)| Reverse(run.len()));
         for (mark, run) in runs {
@@ -158,10 +159,10 @@ fn legend(f: &mut fmt::Formatter<'_>, top: usize) -> fmt::Result {
     Ok(())
 }
 
-/// Where things are.
+/// The scale and the coordinates of the document.
 struct Page {
     scale: Scale,
-    /// Where the lanes begin.
+    /// The left edge of the lanes.
     left: usize,
     width: usize,
     height: usize,
@@ -178,7 +179,7 @@ impl Page {
         };
         let label = picture.lanes.iter().map(label).fold("slot".len(), usize::max);
         let left = label.saturating_mul(ADVANCE).saturating_add(GAP).saturating_add(MARGIN);
-        // The last number of the ruler begins at its tick and may stand out.
+        // The last number of the ruler begins at its tick and may extend beyond the lane.
         let number = |(slot, x): (usize, usize)| digits(slot).saturating_mul(ADVANCE).saturating_add(x);
         let right = scale.ticks(ADVANCE).last().copied().map_or(0, number).max(scale.columns());
         let width = left.saturating_add(right).saturating_add(MARGIN);
@@ -188,7 +189,7 @@ impl Page {
         Self { scale, left, width: width.max(480), height }
     }
 
-    /// The pixels of a run, enough of them to be seen.
+    /// Returns the pixels of a run, enlarged so that the run is visible.
     fn bar_of(&self, run: &Range<usize>) -> Range<usize> {
         let Range { start, end } = self.scale.columns_of(run);
         let end = end.max(start.saturating_add(RUN)).min(self.scale.columns());
@@ -207,7 +208,7 @@ impl Page {
         writeln!(f, "'/>")
     }
 
-    /// Slot numbers under their runs, and words where there is no run.
+    /// Writes the slot numbers under their runs, or words if no slot is written.
     fn notes(&self, f: &mut fmt::Formatter<'_>, lane: &Lane) -> fmt::Result {
         let mut runs: Vec<_> =
             lane.runs().map(|(_, run)| (self.bar_of(run), Ends(run).to_string())).collect();
@@ -215,7 +216,7 @@ impl Page {
             let words = if lane.outcome == SampleOutcome::Skipped { Mark::Skipped.name() } else { UNTOUCHED };
             return writeln!(f, "    <text y='{NOTE}'>{words}</text>");
         }
-        runs.reverse(); // the wrapped run lies on the left
+        runs.reverse(); // the wrapped run is on the left
         let mut free = 0;
         for (bar, ends) in runs {
             let extent = ends.len().saturating_mul(ADVANCE);
@@ -229,7 +230,7 @@ impl Page {
     }
 }
 
-/// Height of the line that counts the samples without a lane.
+/// Returns the height of the line with the number of samples without a lane.
 fn more_height(picture: &Picture) -> usize {
     if picture.hidden() > 0 { 28 } else { 0 }
 }
@@ -244,7 +245,7 @@ impl fmt::Display for Heading<'_> {
     }
 }
 
-/// One lane in words.
+/// The description of one lane in words.
 struct Sentence<'a> {
     positions: Argument,
     lane: &'a Lane,

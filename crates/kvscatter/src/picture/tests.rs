@@ -23,12 +23,12 @@ fn picture(capacity: usize, lanes: Vec<Lane>) -> Picture {
     Picture { capacity, samples: lanes.len(), skipped, positions: Argument::WriteIndices, lanes }
 }
 
-/// Every mark at once, in a cache small enough to count its slots.
+/// Returns a picture with every mark, of a cache that is small enough to count its slots.
 fn small() -> Picture {
     picture(16, vec![written(0, 3, 3..7, 0..0), written(1, 14, 14..16, 0..2), skipped(2, 99), untouched(3)])
 }
 
-/// Runs of a single slot among thousands, and samples without a lane.
+/// Returns a picture with runs of a single slot among thousands, and with samples without a lane.
 fn large() -> Picture {
     let lanes = vec![
         written(0, 2047, 2047..2048, 0..0),
@@ -41,7 +41,7 @@ fn large() -> Picture {
     Picture { samples: 256, ..picture(4096, lanes) }
 }
 
-/// Every write of a cache of `capacity` slots that may wrap, as one lane each.
+/// Returns pictures of one lane each. They show writes of several lengths near both ends of a ring.
 fn every_write(capacity: usize) -> impl Iterator<Item = Picture> {
     let starts = (0..capacity).filter(move |start| *start < 40 || *start + 40 > capacity);
     let writes =
@@ -90,7 +90,7 @@ fn no_run_is_ever_rounded_away() {
     }
 }
 
-/// Of every bar: the pattern and the pixels it takes, in the order of drawing.
+/// Returns the pattern and the pixels of every bar, in the order of drawing.
 fn bars(svg: &str) -> Vec<(String, Range<usize>)> {
     let bars = svg.lines().filter_map(|line| line.strip_prefix("    <rect x='"));
     bars.filter_map(|bar| {
@@ -103,7 +103,7 @@ fn bars(svg: &str) -> Vec<(String, Range<usize>)> {
     .collect()
 }
 
-/// Of every note: its text and the pixels it takes.
+/// Returns the text and the pixels of every note.
 fn notes(svg: &str) -> Vec<(String, Range<usize>)> {
     let notes = svg.lines().filter_map(|line| line.strip_prefix("    <text x='"));
     notes

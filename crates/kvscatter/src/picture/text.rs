@@ -1,4 +1,4 @@
-//! The picture for a terminal.
+//! The picture as text for a terminal.
 
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write as _};
@@ -8,7 +8,7 @@ use super::model::{Lane, Mark, Picture, SampleOutcome};
 use super::scale::Scale;
 use super::words::{Ends, UNTOUCHED, digits, plural};
 
-/// A [`Picture`] as text: `Display` prints it, each line ending in a newline.
+/// A [`Picture`] as text, which `Display` prints. Every line ends in a newline.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
     picture: &'a Picture,
@@ -21,13 +21,14 @@ impl<'a> Text<'a> {
         Self { picture, width: 80, ascii: false }
     }
 
-    /// At most this many columns for the slots, and 2 at least; the labels on both sides come on top.
+    /// Sets the largest number of columns for the slots, which is at least 2. The labels on both sides need
+    /// more columns.
     #[must_use]
     pub const fn width(self, columns: usize) -> Self {
         Self { width: columns, ..self }
     }
 
-    /// Whether to use ASCII characters only.
+    /// Sets whether the text contains only ASCII characters.
     #[must_use]
     pub const fn ascii(self, ascii: bool) -> Self {
         Self { ascii, ..self }
@@ -84,7 +85,7 @@ impl<'a> Text<'a> {
 
 const SAMPLE: &str = "sample";
 
-/// Widths of the labels on the left.
+/// The widths of the labels on the left.
 #[derive(Clone, Copy)]
 struct Left {
     sample: usize,
@@ -103,7 +104,7 @@ impl Left {
     }
 }
 
-/// The slots a lane writes, in words.
+/// The slots that a lane writes, in words.
 struct Note<'a>(&'a Lane);
 
 impl fmt::Display for Note<'_> {

@@ -1,9 +1,9 @@
-//! Words and numbers that every drawing has.
+//! Words and numbers that all drawings use.
 
 use core::fmt;
 use core::ops::Range;
 
-/// What is said of a lane in which no slot is written.
+/// The text for a lane in which no slot is written.
 pub(super) const UNTOUCHED: &str = "nothing written";
 
 /// The first and the last slot of a run.
@@ -19,12 +19,12 @@ impl fmt::Display for Ends<'_> {
     }
 }
 
-/// The plural of a noun, where it needs one.
+/// Returns the plural ending of a noun, if the count needs one.
 pub(super) const fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Characters of a number in decimal.
+/// Returns the number of decimal digits of a number.
 pub(super) fn digits(number: usize) -> usize {
     1_usize.saturating_add(number.checked_ilog10().and_then(|log| log.try_into().ok()).unwrap_or(0))
 }

@@ -1,69 +1,73 @@
-//! One number per sample, borrowed from the caller, and the lists that one call brings.
+//! The lists of one call, which are borrowed from the caller.
 
 use alloc::vec::Vec;
 
-/// One position per sample. The operator's [`Convention`](crate::Convention) says what it counts: the first slot written,
-/// or for Ascend the length after the write.
+/// One position per sample.
 ///
-/// A borrowed slice, array or vector of [`Integers`] converts into it, and so does an `Option` of one (ONNX's optional
-/// `write_indices`: absent means zero).
+/// The operator's [`Convention`](crate::Convention) defines what a position counts. For ONNX and TensorRT it
+/// is the first slot written. For Ascend it is the length after the write.
+///
+/// A borrowed slice, array or vector of [`Integers`] converts into this type. An `Option` of one of these
+/// converts too, for ONNX's optional `write_indices`. `None` means that every position is zero.
 #[doc(alias = "write_indices")]
 #[doc(alias = "cache_position")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Positions<'a> {
-    /// ONNX's absent `write_indices`: every sample starts at slot 0.
+    /// The absent `write_indices` of ONNX. Every sample starts at slot 0.
     Zero,
     /// One position per sample.
     Each(Integers<'a>),
 }
 
-/// How many rows of the update are real, per sample. Padding after them is not written.
+/// The number of real rows of each sample of the update. The padding after them is not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lengths<'a> {
-    /// Every row of every sample.
+    /// Every row of every sample is real.
     Full,
     /// One length per sample.
     Each(Integers<'a>),
 }
 
-/// Borrowed integers of any of these types, read as `i64`. Slices, arrays and vectors convert into it.
+/// Borrowed integers of one of five types, read as `i64`. Slices, arrays and vectors convert into this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Integers<'a> {
-    /// ONNX's and TensorRT's type.
+    /// The type of ONNX and TensorRT.
     I64(&'a [i64]),
-    /// TensorRT's and Ascend's type.
+    /// The type of TensorRT and Ascend.
     I32(&'a [i32]),
-    /// Unsigned positions.
+    /// Unsigned 32-bit integers.
     U32(&'a [u32]),
-    /// Unsigned positions. A value above `i64::MAX` is refused.
+    /// Unsigned 64-bit integers. A value above `i64::MAX` is refused.
     U64(&'a [u64]),
     /// Lengths of Rust's own collections. A value above `i64::MAX` is refused.
     Usize(&'a [usize]),
 }
 
-/// The lists of one call: [`Prepared::plan`](crate::Prepared::plan) takes what converts into it.
+/// The lists of one call.
 ///
-/// That is a list of positions for ONNX's `TensorScatter` and a padded `KVCacheUpdate`, a
-/// [`PackedCall`](crate::spec::tensorrt::PackedCall) for a packed one, and a
-/// [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) for Ascend.
+/// [`Prepared::plan`](crate::Prepared::plan) takes any type that converts into this one:
+///
+/// * a list of positions for ONNX's `TensorScatter` and a padded `KVCacheUpdate`
+/// * a [`PackedCall`](crate::spec::tensorrt::PackedCall) for a packed `KVCacheUpdate`
+/// * a [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) for Ascend
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// How many layers the call names: Ascend's `layerId` has one. It saturates.
+    /// The number of layers that the call names, saturated. Ascend's `layerId` has one.
     pub(crate) layer_count: u32,
-    /// The first of them.
+    /// The first of these layers.
     pub(crate) layer: i32,
     pub(crate) positions: Positions<'a>,
-    /// The rows that each sample brings, as the convention of the operator gives them.
+    /// The numbers of rows of the samples, in the form that the operator's convention defines.
     pub(crate) row_counts: Option<&'a [i32]>,
     pub(crate) lengths: Lengths<'a>,
 }
 
 impl<'a> Call<'a> {
-    /// Returns the call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never reaches
-    /// the cache.
+    /// Returns a call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never
+    /// reaches the cache.
     #[must_use]
     #[inline]
     pub fn with_lengths(self, lengths: impl Into<Lengths<'a>>) -> Self {
@@ -90,7 +94,7 @@ impl<'a> Lengths<'a> {
 }
 
 impl Integers<'_> {
-    /// Returns how many there are.
+    /// Returns the number of integers.
     #[must_use]
     pub fn len(self) -> usize {
         match self {
@@ -102,13 +106,13 @@ impl Integers<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no integers.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The address of the first and the bytes of all.
+    /// Returns the address of the first integer and the size in bytes of all of them.
     pub(crate) fn memory(self) -> (*const u8, usize) {
         match self {
             Self::I64(values) => (values.as_ptr().cast(), size_of_val(values)),
@@ -119,7 +123,8 @@ impl Integers<'_> {
         }
     }
 
-    /// One of them; `None` beyond the last, and if it exceeds `i64::MAX`.
+    /// Returns the integer at an index, or `None` if the index is out of range or the integer exceeds
+    /// `i64::MAX`.
     #[inline(always)]
     pub(crate) fn get(self, index: usize) -> Option<i64> {
         match self {
@@ -224,7 +229,7 @@ impl<'a, I: Into<Integers<'a>>> From<Option<I>> for Lengths<'a> {
     }
 }
 
-/// `write_indices` alone.
+/// Makes a call that consists of `write_indices` only.
 impl<'a, S: Into<Positions<'a>>> From<S> for Call<'a> {
     #[inline]
     fn from(write_indices: S) -> Self {

@@ -1,7 +1,7 @@
-//! Plans: one call's positions, all checked before the first byte moves, as rows that move.
+//! Plans, which check the positions of one call before the first byte moves.
 //!
-//! [`Call`] borrows what a caller passes, [`CallRules`] has the rules for it, and [`Moves`] is the proof that a call keeps
-//! them. Buffers, kernels and threads do not exist here.
+//! [`Call`] borrows the lists of the caller. [`CallRules`] contains the rules for these lists. A [`Moves`]
+//! value proves that a call follows the rules. This module has no buffers, kernels and threads.
 
 mod indices;
 mod moves;

@@ -1,4 +1,4 @@
-//! Which rows of which sample go where.
+//! The rows that one call moves from the update into the cache.
 
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
@@ -7,46 +7,47 @@ use crate::argument::Argument;
 use crate::error::{Error, LengthUnit};
 use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source};
 
-/// The rows that one call moves. All of its indices are checked:
+/// The rows that one call moves. All of its indices have been checked:
 ///
-/// * **P1** every row lies inside the cache and inside the update;
-/// * **P2** no two rows have the same place in the cache.
+/// * **P1**: Every row lies inside the cache and inside the update.
+/// * **P2**: No two rows have the same place in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moves<'a> {
     indices: CallIndices<'a>,
     checked: Checked,
 }
 
-/// The lists of one call, and the operator that they are for.
+/// The lists of one call, and the rules of the operator that they are for.
 #[derive(Clone, Copy, Debug)]
 struct CallIndices<'a> {
     rules: &'a CallRules,
     call: Call<'a>,
 }
 
-/// The result of a check of all indices.
+/// The result of the check of all indices.
 #[derive(Clone, Copy, Debug)]
 struct Checked {
-    /// Rows written, over all samples.
+    /// The number of rows written, over all samples.
     rows: usize,
     skipped: usize,
-    /// Whether the call consists of positions alone, all in range: each sample is padded and writes all of its rows.
+    /// Whether the call consists only of positions, all in range. Then the update is padded, and every sample
+    /// writes all of its rows.
     positions_only: bool,
 }
 
 /// A run of slots of one sample that receives consecutive rows of its update.
 ///
-/// A sample has one, or two where a ring wraps. The second then begins at slot 0.
+/// A sample has one segment, or two if a ring wraps. The second segment then begins at slot 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Segment {
-    /// The sample.
+    /// The index of the sample.
     pub sample: usize,
     /// The first slot written.
     pub slot: usize,
-    /// The row of the sample's update that goes there.
+    /// The row of the sample's update that is written to this slot.
     pub row: usize,
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
 }
 
@@ -61,13 +62,13 @@ impl Segment {
 impl<'a> Moves<'a> {
     /// Checks every index:
     ///
-    /// 1. there is one layer if the operator has layers, and it exists;
-    /// 2. there is one start and one length per sample, and no more samples than the cache has;
-    /// 3. the rows that the samples bring are the rows of the update, and each sample fits the cache;
-    /// 4. `0 <= lengths[i] <=` the rows that sample `i` brings;
-    /// 5. linear: `0 <= start` and `start + length <= capacity`; circular: any start, or any that is not negative under
-    ///    [`NegativeIndex::Reject`](super::NegativeIndex::Reject). Under [`OutOfRange::SkipSample`] a sample that fails
-    ///    this is counted and left out.
+    /// 1. There is one layer if the operator has layers, and this layer exists.
+    /// 2. There is one start and one length per sample, and there are no more samples than in the cache.
+    /// 3. The samples together have as many rows as the update, and each sample fits the cache.
+    /// 4. `lengths[i]` is at least 0 and at most the number of rows of sample `i`.
+    /// 5. In linear mode, `0 <= start` and `start + length <= capacity`. In circular mode, every start fits,
+    ///    except that [`NegativeIndex::Reject`](super::NegativeIndex::Reject) refuses negative starts. Under
+    ///    [`OutOfRange::SkipSample`], a sample that breaks this condition is counted and left out.
     #[inline(always)]
     pub(crate) fn new(rules: &'a CallRules, call: Call<'a>) -> Result<Self, Error> {
         let indices = CallIndices { rules, call };
@@ -85,40 +86,40 @@ impl<'a> Moves<'a> {
 
     #[inline]
     pub(crate) fn layer(&self) -> usize {
-        usize::try_from(self.indices.call.layer).unwrap_or(0) // `new` has seen that it fits
+        usize::try_from(self.indices.call.layer).unwrap_or(0) // `new` has checked that it fits
     }
 
     pub(crate) fn skipped(&self) -> usize {
         self.checked.skipped
     }
 
-    /// Elements that move.
+    /// Returns the number of elements that move.
     #[inline]
     pub(crate) fn elements(&self) -> usize {
-        // G1: a part of the update.
+        // G1: these elements are a part of the update.
         self.checked.rows.wrapping_mul(self.geometry().row_elements())
     }
 
-    /// Samples of the update.
+    /// Returns the number of samples of the update.
     #[inline]
     pub(crate) fn batch(&self) -> usize {
         self.indices.batch()
     }
 
-    /// The position of a sample as the caller gave it.
+    /// Returns the position of a sample as the caller passed it.
     pub(crate) fn position(&self, sample: usize) -> Option<i64> {
         let positions = self.indices.call.positions.integers();
         let position = || positions.map_or(Some(0), |positions| positions.get(sample));
         if sample < self.batch() { position() } else { None }
     }
 
-    /// Whether a sample is left as it is.
+    /// Returns whether a sample is skipped.
     pub(crate) fn skips(&self, sample: usize) -> bool {
         let slot = |(rows, length)| self.indices.first_slot(sample, rows, length);
         sample < self.batch() && self.indices.rows_of(sample).and_then(slot).is_err()
     }
 
-    /// The lists that are read again while bytes move, by name.
+    /// Returns the lists that are read again during the write, with their names.
     pub(crate) fn lists(&self) -> impl Iterator<Item = (Argument, Integers<'a>)> + use<'a> {
         let names = self.geometry().names();
         let lists = [
@@ -129,7 +130,7 @@ impl<'a> Moves<'a> {
         lists.into_iter().filter_map(|(argument, values)| Some((argument, values?)))
     }
 
-    /// The rows that move from the update into the cache.
+    /// Visits the rows that move from the update into the cache.
     #[inline(always)]
     pub(crate) fn for_each_row_range(&self, mut visit: impl FnMut(RowRange)) {
         match self.indices.call.positions {
@@ -152,14 +153,15 @@ impl<'a> Moves<'a> {
         }
     }
 
-    /// Returns the rows that move one range at a time, each with the row of the sample's update that it begins with.
+    /// Returns the ranges of rows that move. Each comes with its first row, counted within the sample's
+    /// update.
     pub(crate) fn row_ranges(&self) -> impl Iterator<Item = (RowRange, usize)> + use<'a> {
         self.targets().flat_map(|target| {
             target.row_ranges().map(move |rows| (rows, rows.src_row.wrapping_sub(target.first_row)))
         })
     }
 
-    /// The functional form: every sample of every layer of the cache.
+    /// Visits every sample of every layer of the cache, for the functional form.
     #[inline(always)]
     pub(crate) fn for_each_sample(&self, mut visit: impl FnMut(SampleRows)) {
         let geometry = self.geometry();
@@ -181,14 +183,15 @@ impl<'a> Moves<'a> {
         }
     }
 
-    /// Where a sample goes if the call consists of positions alone.
+    /// Returns the target of one sample of a call that consists only of positions.
     #[inline(always)]
     fn position_target(&self, sample: usize) -> Option<Target> {
         let position = self.indices.call.positions.integers()?.get(sample)?;
         self.position_targets(core::iter::once(position)).next().map(|target| Target { sample, ..target })
     }
 
-    /// Where each sample goes if the call consists of positions alone: these are its positions, in order.
+    /// Returns the target of each sample of a call that consists only of positions. `positions` are all of
+    /// them, in order.
     #[inline(always)]
     fn position_targets(&self, positions: impl Iterator<Item = i64>) -> impl Iterator<Item = Target> {
         let length = self.indices.padded_rows();
@@ -208,14 +211,14 @@ impl<'a> Moves<'a> {
             .flatten()
     }
 
-    /// Samples to go through; none if there is nothing to move.
+    /// Returns the number of samples to visit, which is 0 if no element moves.
     fn visited(&self) -> usize {
         if self.elements() == 0 { 0 } else { self.batch() }
     }
 
-    /// Where a sample goes; `None` if it is skipped.
+    /// Returns the target of a sample, or `None` if the sample is skipped.
     fn target(&self, sample: usize, packed_row: &mut usize) -> Option<Target> {
-        let (rows, length) = self.indices.rows_of(sample).ok()?; // `new` has seen that this is `Ok`
+        let (rows, length) = self.indices.rows_of(sample).ok()?; // `new` has checked that this is `Ok`
         let row = *packed_row;
         if let Samples::Packed { .. } = self.geometry().samples() {
             *packed_row = row.wrapping_add(rows); // at most the tokens of the update
@@ -228,8 +231,9 @@ impl<'a> Moves<'a> {
 }
 
 impl CallIndices<'_> {
-    /// Returns the number of rows written if the call is the usual one of decoding and is valid: one position per sample
-    /// of a padded update, and no other list. `None` leaves the call to [`check_each`](Self::check_each).
+    /// Checks the usual call of decoding: one position per sample of a padded update, and no other list.
+    /// Returns the number of rows written. Returns `None` if the call has another form or is invalid, so that
+    /// [`check_each`](Self::check_each) must check it.
     #[inline(always)]
     fn check_positions_only(self) -> Option<usize> {
         let Padded { batch, rows } = self.rules.padded?;
@@ -254,11 +258,12 @@ impl CallIndices<'_> {
             }
             Integers::U32(_) | Integers::U64(_) | Integers::Usize(_) => false,
         };
-        // G1: the rows of the update.
+        // G1: these are the rows of the update.
         fit.then(|| batch.wrapping_mul(rows))
     }
 
-    /// It takes `self` by value, so that the copy whose address it needs is made here, and not by a decoder's call.
+    /// Takes `self` by value, so that the copy whose address it needs is made in this cold function and not
+    /// in the caller.
     #[cold]
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {
@@ -272,8 +277,8 @@ impl CallIndices<'_> {
         self.rules.check_layer(self.call.layer.into())?; // Condition 1
         let mut checked = Checked { rows: 0, skipped: 0, positions_only: false };
         if self.is_full_from_slot_0() {
-            // `Geometry` has checked that the update fits from slot 0. Without this case the loop below could run over a
-            // huge batch of empty samples.
+            // `Geometry` has checked that the update fits from slot 0. Without this case, the loop below
+            // could run over a huge batch of empty samples.
             checked.rows = self.batch().wrapping_mul(self.padded_rows());
             return Ok(checked);
         }
@@ -283,9 +288,11 @@ impl CallIndices<'_> {
             let (rows, length) = self.rows_of(sample)?; // Conditions 3 and 4
             brought = brought.saturating_add_unsigned(u64::try_from(rows).unwrap_or(u64::MAX));
             match self.first_slot(sample, rows, length) {
-                // Condition 5. No sum of lengths wraps: each is at most the capacity of its own sample.
+                // Condition 5. The sum of lengths cannot wrap, because each length is at most the capacity of
+                // its own sample.
                 Ok(_) => checked.rows = checked.rows.wrapping_add(length),
-                // A position that cannot be read is no position out of range.
+                // A position that cannot be read is always an error, because `SkipSample` skips only
+                // positions out of range.
                 Err(error @ Error::IndexTooLarge { .. }) => return Err(error),
                 Err(_) if self.rules.options.out_of_range == OutOfRange::SkipSample => {
                     checked.skipped = checked.skipped.wrapping_add(1);
@@ -297,7 +304,7 @@ impl CallIndices<'_> {
         Ok(checked)
     }
 
-    /// Cumulative lengths begin with 0, without samples too, and do not decrease.
+    /// Checks that cumulative lengths begin with 0, even without samples, and do not decrease.
     fn check_cumulative(&self) -> Result<(), Error> {
         let (Convention::StartsAndCumulativeLengths, Some(values)) =
             (self.rules.options.convention, self.call.row_counts)
@@ -311,7 +318,7 @@ impl CallIndices<'_> {
         })
     }
 
-    /// The rows that a sample brings, and how many of them are written.
+    /// Returns the number of rows of a sample, and how many of them are written.
     #[inline(always)]
     fn rows_of(&self, sample: usize) -> Result<(usize, usize), Error> {
         let argument = self.rules.geometry.names().row_counts;
@@ -334,7 +341,7 @@ impl CallIndices<'_> {
         Ok((rows, length))
     }
 
-    /// The first slot written.
+    /// Returns the first slot written of a sample.
     #[inline(always)]
     fn first_slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
         let Some(positions) = self.call.positions.integers() else { return Ok(0) };
@@ -342,7 +349,7 @@ impl CallIndices<'_> {
         self.rules.slot_of_position(sample, position, rows, length)
     }
 
-    /// A value of a list, whose length `check_counts` has compared with the batch.
+    /// Reads a value of a list. `check_counts` has compared the length of the list with the batch.
     #[inline(always)]
     fn read(&self, argument: Argument, values: Integers<'_>, at: usize) -> Result<i64, Error> {
         match values.get(at) {
@@ -361,14 +368,14 @@ impl CallIndices<'_> {
         }
     }
 
-    /// Every sample of a padded update from slot 0, in full.
+    /// Returns whether every sample of a padded update is written in full from slot 0.
     fn is_full_from_slot_0(&self) -> bool {
         self.call.positions == Positions::Zero
             && self.call.lengths == Lengths::Full
             && self.rules.padded.is_some()
     }
 
-    /// Rows that each sample of a padded update brings.
+    /// Returns the number of rows of each sample of a padded update.
     #[inline(always)]
     fn padded_rows(&self) -> usize {
         match self.rules.geometry.samples() {
@@ -377,7 +384,7 @@ impl CallIndices<'_> {
         }
     }
 
-    /// Samples of the update.
+    /// Returns the number of samples of the update.
     fn batch(&self) -> usize {
         let values = self.call.row_counts.map_or(0, <[i32]>::len);
         match (self.rules.geometry.samples(), self.rules.options.convention) {
@@ -388,23 +395,23 @@ impl CallIndices<'_> {
     }
 }
 
-/// Where one sample goes.
+/// The slots that one sample is written to, and the rows that are written.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     sample: usize,
     slot: usize,
-    /// Its first row in the update.
+    /// The sample's first row in the update.
     first_row: usize,
     length: usize,
     capacity: usize,
 }
 
 impl Target {
-    /// Visits one run of slots, and a second from slot 0 where the ring wraps. No range that it visits is empty.
+    /// Visits one range of rows, and a second one at slot 0 if the ring wraps. No visited range is empty.
     #[inline(always)]
     fn for_each_row_range(self, visit: &mut impl FnMut(RowRange)) {
         let Self { sample, slot, first_row, length, capacity } = self;
-        // `slot <= capacity` and `first <= length`: nothing here wraps.
+        // Nothing here wraps, because `slot <= capacity` and `first <= length`.
         let first = length.min(capacity.wrapping_sub(slot));
         if first > 0 {
             visit(RowRange { sample, dst_row: slot, src_row: first_row, count: first });
@@ -415,7 +422,7 @@ impl Target {
         }
     }
 
-    /// Returns those one or two ranges.
+    /// Returns the one or two ranges that [`for_each_row_range`](Self::for_each_row_range) visits.
     fn row_ranges(self) -> impl Iterator<Item = RowRange> {
         let mut pieces = [None; 2];
         let mut free = pieces.iter_mut();
@@ -423,7 +430,7 @@ impl Target {
         pieces.into_iter().flatten()
     }
 
-    /// All slots of a sample, first to last, and where they come from.
+    /// Returns all slots of a sample, from first to last, with the source of each.
     fn pieces(target: Option<Self>, sample: usize, capacity: usize) -> [(Source, RowRange); 3] {
         let past = |from: usize, to: usize| {
             (Source::Past, RowRange { sample, dst_row: from, src_row: from, count: to.saturating_sub(from) })
@@ -434,7 +441,8 @@ impl Target {
         let update = |dst: usize, src: usize, count: usize| {
             (Source::Update, RowRange { sample, dst_row: dst, src_row: src, count })
         };
-        // No sum wraps: slot and length are at most the capacity, which fits `isize`; the rows are the update's.
+        // No sum wraps. The slot and the length are at most the capacity, which fits `isize`, and the rows
+        // are rows of the update.
         let end = slot.wrapping_add(length);
         match end.checked_sub(capacity) {
             Some(wrapped) => {

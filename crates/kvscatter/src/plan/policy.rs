@@ -1,28 +1,28 @@
-//! What to do with an index that does not fit: named choices, each with one default.
+//! The policies for positions that do not fit. Each has one default.
 
 use core::fmt;
 use core::str::FromStr;
 
 use crate::error::Error;
 
-/// How positions beyond the capacity are meant (ONNX's `mode` attribute).
+/// The treatment of positions beyond the capacity (ONNX's `mode` attribute).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Every row lies inside the cache: `start + length <= capacity`.
+    /// Every row must lie inside the cache: `start + length <= capacity`.
     #[default]
     Linear,
-    /// The cache is a ring buffer: the *sequence coordinate alone* is taken modulo the capacity.
+    /// The cache is a ring buffer, and *only the sequence coordinate* is taken modulo the capacity.
     ///
-    /// ONNX's text takes the whole index tuple modulo, which moves a batch or head index at or above the
-    /// capacity into another sample; the erratum (onnx 1.23 and later) is followed here.
+    /// ONNX's text takes the whole index tuple modulo the capacity. That moves a batch or head index at or
+    /// above the capacity into another sample. This crate follows the erratum (onnx 1.23 and later) instead.
     #[doc(alias = "ring")]
     #[doc(alias = "sliding_window")]
     Circular,
 }
 
 impl Mode {
-    /// ONNX's spelling.
+    /// Returns ONNX's spelling.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl Mode {
 }
 
 impl fmt::Display for Mode {
-    /// ONNX's spelling.
+    /// Writes ONNX's spelling.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Mode {
 impl FromStr for Mode {
     type Err = Error;
 
-    /// ONNX's spelling: `linear` or `circular`.
+    /// Parses ONNX's spelling, which is `linear` or `circular`.
     fn from_str(name: &str) -> Result<Self, Error> {
         match name {
             "linear" => Ok(Self::Linear),
@@ -52,25 +52,26 @@ impl FromStr for Mode {
     }
 }
 
-/// What happens to a sample whose position does not fit. An extension of ours to all three operators.
+/// The treatment of a sample whose position does not fit. This is our extension of all three operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OutOfRange {
-    /// The call is refused and nothing is written.
+    /// The call returns an error and writes nothing.
     #[default]
     Error,
-    /// The sample is left as it is, the others are written, and the number of skipped samples is reported. An unsigned
-    /// position above `i64::MAX` is an error all the same.
+    /// The sample is left unchanged, the other samples are written, and the number of skipped samples is
+    /// returned. An unsigned position above `i64::MAX` is still an error.
     SkipSample,
 }
 
-/// What a negative index means in a ring. In linear mode it never fits.
+/// The treatment of a negative index in a ring. In linear mode, a negative index never fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NegativeIndex {
-    /// Floor-modulo, as ONNX's reference implementation: `-1` is the last slot.
+    /// The index is taken modulo the capacity with a floor, as in ONNX's reference implementation: `-1` is
+    /// the last slot.
     #[default]
     Modulo,
-    /// It does not fit, as in ONNX Runtime.
+    /// The index does not fit, as in ONNX Runtime.
     Reject,
 }

@@ -1,50 +1,53 @@
-//! The rules for one call's lists: how many values each has, and which values fit. Each rule stands here once, for plans
-//! and for backends that read the values themselves.
+//! The rules for the lists of one call: how many values a list has, and which values fit.
+//!
+//! Plans use these rules, and so do backends that read the values themselves, so each rule is written once.
 
 use super::policy::{Mode, NegativeIndex, OutOfRange};
 use crate::argument::Argument;
 use crate::error::Error;
 use crate::geometry::{Geometry, Samples};
 
-/// What the lists of a call mean. The specification decides.
+/// The meaning of the lists of a call, which the specification defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Convention {
-    /// The first slot written, for each sample of a padded update: ONNX and TensorRT.
+    /// ONNX and TensorRT. The positions are the first slot written, for each sample of a padded update.
     Starts,
-    /// The first slot written for each sample of a packed update, and cumulative lengths from 0, one more than samples:
-    /// TensorRT's `updateLengths`.
+    /// TensorRT with a packed update. The positions are the first slot written for each sample.
+    /// `updateLengths` are cumulative lengths that begin with 0, one more than there are samples.
     #[doc(alias = "cu_seqlens")]
     StartsAndCumulativeLengths,
-    /// The length after the write and the rows that are brought, one of each for every sample of the cache, and a layer:
-    /// Ascend's `tokenOffset`, `seqLen` and `layerId`.
+    /// Ascend. `tokenOffset` is the length after the write and `seqLen` the number of new rows, one of each
+    /// for every sample of the cache. `layerId` is the layer.
     EndsAndRowCounts,
 }
 
-/// How many values the lists of a call have; `None` where a list is absent.
+/// The number of values in each list of a call, or `None` if a list is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListCounts {
-    /// The positions.
+    /// The number of positions.
     pub positions: Option<usize>,
-    /// The rows that samples bring, one by one or cumulative.
+    /// The number of row counts, which may be cumulative.
     pub row_counts: Option<usize>,
-    /// The rows that are written.
+    /// The number of lengths, which set how many rows are written.
     pub lengths: Option<usize>,
-    /// The layers that the call names: 1, or 0 where the operator has none.
+    /// The number of layers that the call names, which is 0 if the operator has no layers and 1 otherwise.
     pub layers: usize,
 }
 
-/// How many rows a sample may bring. For a padded update both limits are the update's rows.
+/// The number of rows that a sample may have. For a padded update, both limits are the rows of the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowLimits {
-    /// The minimum. It exceeds `max` if each sample must bring a row, and the update or the cache has none: then no number
-    /// fits.
+    /// The minimum.
+    ///
+    /// It exceeds `max` if every sample must have at least one row, but the update or the cache has none.
+    /// Then no number fits.
     pub min: usize,
     /// The maximum.
     pub max: usize,
 }
 
-/// What a specification and its options ask of indices.
+/// The rules that a specification and its options define for indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RuleOptions {
     pub(crate) mode: Mode,
@@ -53,14 +56,15 @@ pub(crate) struct RuleOptions {
     /// Whether absent positions mean zero.
     pub(crate) optional_positions: bool,
     pub(crate) convention: Convention,
-    /// The rows that a sample brings at least, where a list gives them.
+    /// The smallest number of rows that a list may give to a sample.
     pub(crate) min_rows: usize,
     /// Whether a call names a layer.
     pub(crate) has_layers: bool,
 }
 
 impl RuleOptions {
-    /// Those of a specification without rings and layers: a negative position never fits.
+    /// Returns the options of a specification without rings and layers, in which a negative position never
+    /// fits.
     pub(crate) const fn linear(convention: Convention, out_of_range: OutOfRange) -> Self {
         Self {
             mode: Mode::Linear,
@@ -74,16 +78,16 @@ impl RuleOptions {
     }
 }
 
-/// What an operator asks of the indices of each call, and the geometry that they are for.
+/// The rules that an operator defines for the indices of each call, and the geometry that they apply to.
 #[derive(Clone, Debug)]
 pub(crate) struct CallRules {
     pub(crate) geometry: Geometry,
     pub(crate) options: RuleOptions,
-    /// The update, if a call needs only a list of positions, as in decoding.
+    /// The samples and rows of the update if a call needs only a list of positions, as in decoding.
     pub(super) padded: Option<Padded>,
 }
 
-/// The samples of a padded update, and the rows of each.
+/// The number of samples of a padded update, and the number of rows of each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Padded {
     pub(super) batch: usize,
@@ -110,8 +114,10 @@ impl CallRules {
         RowLimits { min: min.max(self.options.min_rows), max }
     }
 
-    /// Compares the lengths of the lists with each other and with the cache: one value per sample, no more samples than
-    /// the cache has, and one layer if the operator has layers. Returns the number of samples.
+    /// Checks the lengths of the lists, and returns the number of samples.
+    ///
+    /// Each list must have one value per sample. The call must have no more samples than the cache, and one
+    /// layer if the operator has layers.
     pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         let Self { geometry, options: RuleOptions { convention, .. }, .. } = self;
         let names = geometry.names();
@@ -122,7 +128,8 @@ impl CallRules {
             (Convention::Starts, Samples::Packed { .. }) => 0,
             (Convention::EndsAndRowCounts, _) => geometry.cache_batch(),
             (Convention::StartsAndCumulativeLengths, _) => {
-                // A list with one value per sample has plain lengths, not cumulative ones.
+                // A list with one value per sample contains plain lengths instead of cumulative ones, so it
+                // is refused.
                 let cumulative = row_counts.filter(|&count| positions != Some(count));
                 cumulative.and_then(|count| count.checked_sub(1)).ok_or(Error::ListLength {
                     argument: names.row_counts,
@@ -135,7 +142,7 @@ impl CallRules {
             return Err(Error::ListLength { argument: names.positions, got: 0, expected });
         }
         check_count(names.positions, positions, expected)?;
-        // Only the lists of a packed update can bring more samples than the cache has.
+        // Only the lists of a packed update can have more samples than the cache.
         let cache = geometry.cache_batch();
         if expected > cache {
             return Err(Error::BatchTooLarge { argument: names.positions, cache, update: expected });
@@ -149,7 +156,7 @@ impl CallRules {
         Ok(expected)
     }
 
-    /// A call names one layer if the operator has layers, and none otherwise.
+    /// Checks that the call names one layer if the operator has layers, and none otherwise.
     fn check_layer_count(&self, got: usize) -> Result<(), Error> {
         let expected = usize::from(self.options.has_layers);
         if got == expected {
@@ -165,23 +172,23 @@ impl CallRules {
         layer.ok_or(Error::LayerOutOfRange { argument: self.geometry.names().layer, value, layers })
     }
 
-    /// The rows that a sample brings, from a list of such numbers.
+    /// Checks a value of a list of row counts, and returns the number of rows of the sample.
     #[inline(always)]
     pub(crate) fn check_row_count(&self, sample: usize, value: i64) -> Result<usize, Error> {
         let RowLimits { min, max } = self.row_limits();
         within(self.geometry.names().row_counts, sample, value, min, max)
     }
 
-    /// The rows that a sample brings, from two neighbours of a list of cumulative lengths that
+    /// Returns the number of rows of a sample, from two neighbours in a list of cumulative lengths that
     /// [`check_cumulative`](Self::check_cumulative) has accepted.
     pub(crate) fn rows_between(&self, sample: usize, previous: i64, value: i64) -> Result<usize, Error> {
         let (argument, capacity) = (self.geometry.names().row_counts, self.geometry.capacity());
-        let rows = value.wrapping_sub(previous); // both are at least 0 in a plan, by `check_cumulative`
+        let rows = value.wrapping_sub(previous); // In a plan, `check_cumulative` has checked that both are at least 0.
         let fits = usize::try_from(rows).ok().filter(|&rows| rows <= capacity);
         fits.ok_or(Error::CumulativeLength { argument, index: sample, rows, capacity })
     }
 
-    /// Cumulative lengths begin with 0 and do not decrease.
+    /// Checks that cumulative lengths begin with 0 and do not decrease.
     pub(crate) fn check_cumulative(&self, sample: usize, previous: i64, value: i64) -> Result<(), Error> {
         let argument = self.geometry.names().row_counts;
         if sample == 0 && previous != 0 {
@@ -194,12 +201,12 @@ impl CallRules {
         Ok(())
     }
 
-    /// The rows that are written of those that a sample brings.
+    /// Returns how many of the `rows` rows of a sample are written.
     pub(crate) fn check_length(&self, sample: usize, value: i64, rows: usize) -> Result<usize, Error> {
         within(Argument::Lengths, sample, value, 0, rows)
     }
 
-    /// All samples together bring the tokens of a packed update.
+    /// Checks that the samples together have as many rows as a packed update has tokens.
     pub(crate) fn check_total(&self, got: i64) -> Result<(), Error> {
         match self.geometry.samples() {
             Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {
@@ -209,7 +216,8 @@ impl CallRules {
         }
     }
 
-    /// The first slot that a position means for a sample that brings `rows` rows, of which `length` are written.
+    /// Returns the first slot written for a position of a sample that has `rows` rows, of which `length` are
+    /// written.
     #[inline(always)]
     pub(crate) fn slot_of_position(
         &self,
@@ -243,10 +251,11 @@ impl CallRules {
     fn slot_from_end(&self, sample: usize, end: i64, rows: usize, length: usize) -> Result<usize, Error> {
         let (argument, rule) = (self.geometry.names().positions, self.slot_rule(length));
         let start = i64::try_from(rows).ok().and_then(|rows| end.checked_sub(rows));
-        // In a plan `length <= rows <= capacity`, by `rows_of`. A backend brings these numbers to
-        // `DeviceInterface::error_for` itself. If they are larger, its answer is wrong, and nothing else depends on it.
+        // In a plan, `rows_of` has checked that `length <= rows <= capacity`. A backend passes its own
+        // numbers to `DeviceInterface::error_for`. If they are larger, the result is wrong, but nothing else
+        // depends on it.
         let slot = start.and_then(|start| rule.linear_slot(start));
-        // Neither wraps: `length <= rows`, and `rows` and the capacity fit `isize`.
+        // No operation wraps, because `length <= rows` and because `rows` and the capacity fit `isize`.
         let max = rule.capacity.wrapping_add(rows.wrapping_sub(length));
         slot.ok_or(Error::EndOutOfRange { argument, index: sample, value: end, min: rows, max })
     }
@@ -258,7 +267,7 @@ impl CallRules {
     }
 }
 
-/// Which slot a start means.
+/// The rule that converts a start to a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotRule {
     mode: Mode,
@@ -268,7 +277,8 @@ pub(super) struct SlotRule {
 }
 
 impl SlotRule {
-    /// `None` if the start is out of range, or negative where that is refused.
+    /// Returns the first slot written for a start. Returns `None` if the start is out of range, or if it is
+    /// negative and the policy rejects negative starts.
     #[inline(always)]
     pub(super) fn slot_of_start(self, start: i64) -> Option<usize> {
         match self.mode {
@@ -283,11 +293,12 @@ impl SlotRule {
 
     #[inline(always)]
     fn linear_slot(self, start: i64) -> Option<usize> {
-        // `rows <= capacity`, so this is `start + rows <= capacity` without overflow.
+        // `rows <= capacity`, so this checks `start + rows <= capacity` without overflow.
         usize::try_from(start).ok().filter(|&slot| slot <= self.capacity.wrapping_sub(self.rows))
     }
 
-    /// Reduces first and adds later, so no start overflows. A ring without slots has only slot 0.
+    /// Reduces the start before anything is added to it, so no start overflows. A ring without slots has only
+    /// slot 0.
     #[cold]
     fn reduce(self, start: i64) -> usize {
         let slots = i64::try_from(self.capacity).unwrap_or(i64::MAX);
@@ -295,7 +306,7 @@ impl SlotRule {
     }
 }
 
-/// A list that is present has `expected` values.
+/// Checks that a list has `expected` values, if it is present.
 fn check_count(argument: Argument, got: Option<usize>, expected: usize) -> Result<(), Error> {
     match got {
         Some(got) if got != expected => Err(Error::ListLength { argument, got, expected }),

@@ -1,10 +1,13 @@
 //! Ascend ATB [`KVCacheOperation`](https://www.hiascend.com/doc_center/source/zh/canncommercial/80RC3/apiref/ascendtbapi/ascendtb_01_0068.html).
 //!
-//! Token `j` of batch `i` goes to row `tokenOffset[i] - seqLen[i] + j` of layer `layerId[0]`: **`tokenOffset` is
-//! the length after the write**, not its start. Tokens are packed: batch `i`'s first is the sum of the earlier
-//! `seqLen`. The document asks for `tokenOffset < maxSeqLen`; by its own formula `tokenOffset == maxSeqLen`
-//! fills the last slot, and the real kernel accepts it, so `seqLen[i] <= tokenOffset[i] <= maxSeqLen` is the
-//! rule here. Real kernels check no values at all and let a smaller `tokenOffset` land in another batch.
+//! The operation writes token `j` of batch `i` to row `tokenOffset[i] - seqLen[i] + j` of layer `layerId[0]`.
+//! So **`tokenOffset` is the length after the write**, not its start. The tokens are packed: the first token
+//! of batch `i` has the sum of the earlier `seqLen` as its index.
+//!
+//! The document requires `tokenOffset < maxSeqLen`. But by the document's own formula,
+//! `tokenOffset == maxSeqLen` fills the last slot, and the real kernel accepts it. This module therefore
+//! requires `seqLen[i] <= tokenOffset[i] <= maxSeqLen`. Real kernels check no values at all. If `tokenOffset`
+//! is less than `seqLen`, they write into another batch.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -28,7 +31,7 @@ const NAMES: ArgumentNames = ArgumentNames {
     layer: Argument::LayerId,
 };
 
-/// The operation: `past` is `[layer, batch, maxSeqLen, hiddenSize]`, written in place.
+/// The operation, which writes in place into `past`, a `[layer, batch, maxSeqLen, hiddenSize]` tensor.
 ///
 /// ```
 /// use kvscatter::ElementType;
@@ -52,37 +55,50 @@ pub struct KvCacheOperation {
 }
 
 impl KvCacheOperation {
-    /// The types of caches that the operation takes. The document names float16 and int8; the kernel takes bfloat16
-    /// as well.
+    /// The element types that the operation accepts for caches.
+    ///
+    /// The document lists float16 and int8. The kernel also accepts bfloat16.
     pub const ELEMENT_TYPES: &[ElementType] =
         &[ElementType::Float16, ElementType::BFloat16, ElementType::Int8];
 
-    /// The types of `layerId`, `tokenOffset` and `seqLen` that the operation takes.
+    /// The element types that the operation accepts for `layerId`, `tokenOffset` and `seqLen`.
     pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int32];
 
-    /// Makes an operation for which an offset out of range is an error.
+    /// Makes an operation that returns an error for an offset out of range.
     #[must_use]
     pub const fn new() -> Self {
         Self { out_of_range: OutOfRange::Error }
     }
 
-    /// Sets what happens to a sample whose `tokenOffset` does not fit. The specification has only the default, an error.
+    /// Sets what happens to a sample whose `tokenOffset` does not fit. The specification has only the
+    /// default, which is an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.out_of_range = policy;
         self
     }
 
-    /// Checks everything about shapes, once. `newKv` is `[nTokens, hiddenSize]`, or
-    /// `[batch, seq_len, head_num, head_size]` with `head_num * head_size == hiddenSize`; every `seqLen` must
-    /// then be `seq_len`, since the kernel reads that form flat.
+    /// Checks everything about the shapes, once per shape.
     ///
-    /// The cache comes first, as for every operator here; Ascend's document lists `newKv` first.
+    /// `newKv` has one of two forms:
+    ///
+    /// * `[nTokens, hiddenSize]`
+    /// * `[batch, seq_len, head_num, head_size]` with `head_num * head_size == hiddenSize`. Every `seqLen`
+    ///   must then be `seq_len`, because the kernel reads this form as a flat list of tokens.
+    ///
+    /// The cache is the first argument, as for every operator in this crate. Ascend's document lists `newKv`
+    /// first.
     ///
     /// # Errors
-    /// [`Error::ElementType`] unless float16, bfloat16 or int8; those of the layouts;
-    /// [`Error::Rank`]; [`Error::DimensionMismatch`] or [`Error::HiddenSize`]; [`Error::UpdateLongerThanCache`];
-    /// [`Error::CacheOverlapsItself`], [`Error::TooManyLoops`].
+    /// * Returns [`Error::ElementType`] unless the element type is float16, bfloat16 or int8.
+    /// * Returns [`Error::StrideCount`], [`Error::TooLarge`] or [`Error::BeforeBuffer`] if a layout is
+    ///   invalid.
+    /// * Returns [`Error::Rank`] if a tensor has the wrong number of dimensions.
+    /// * Returns [`Error::DimensionMismatch`] or [`Error::HiddenSize`] if the sizes of `newKv` do not fit
+    ///   `past`.
+    /// * Returns [`Error::UpdateLongerThanCache`] if a 4-D `newKv` has more rows than `past`.
+    /// * Returns [`Error::CacheOverlapsItself`] if two positions of `past` share memory.
+    /// * Returns [`Error::TooManyLoops`] if the two layouts need too many loops.
     pub fn prepare<'a>(
         &self,
         element: ElementType,
@@ -102,7 +118,7 @@ impl KvCacheOperation {
             }
             [sample, rows, heads, head] => {
                 pair_dimensions(Argument::NewKv, 0, &[batch], &[sample])?;
-                // G1 has bounded the product.
+                // G1 bounds this product.
                 if heads.size.wrapping_mul(head.size) != hidden.size {
                     let (heads, head_size, hidden) = (heads.size, head.size, hidden.size);
                     return Err(Error::HiddenSize { argument: Argument::NewKv, heads, head_size, hidden });
@@ -139,13 +155,16 @@ impl KvCacheOperation {
         Prepared::new(&operands, RuleOptions { min_rows: 1, has_layers: true, ..options })
     }
 
-    /// Infers `present` from the inputs: it has the element type and the shape of `past`.
+    /// Infers `present` from the inputs. It has the element type and the shape of `past`.
     ///
-    /// Unknown types and dimensions contradict nothing. A `newKv` of unknown rank is taken as `[nTokens, hiddenSize]`.
+    /// An unknown type or dimension fits everything. If the rank of `newKv` is unknown, the form
+    /// `[nTokens, hiddenSize]` is assumed.
     ///
     /// # Errors
-    /// The variants that [`prepare`](Self::prepare) and [`Prepared::plan`] have for the same faults.
-    /// [`Error::ElementTypeMismatch`], and [`Error::ElementType`] and [`Error::Rank`] for lists as well.
+    /// * Returns the errors that [`prepare`](Self::prepare) and [`Prepared::plan`] return for the same
+    ///   faults.
+    /// * Returns [`Error::ElementTypeMismatch`] if `past` and `newKv` have different element types.
+    /// * Returns [`Error::ElementType`] or [`Error::Rank`] if a list has the wrong type or rank.
     pub fn infer<'a>(
         &self,
         past: PartialTensor<'a>,
@@ -158,7 +177,7 @@ impl KvCacheOperation {
             tensor.element.map_or(Ok(()), |element| check_element(argument, element))?;
         }
         past.check_same_element(Argument::NewKv, new_kv)?;
-        // If `prepare` refuses the sizes chosen to fit, it refuses those of every run too.
+        // If `prepare` refuses these sizes, which were chosen to fit, it refuses the sizes of every run.
         let element = past.element.or(new_kv.element).unwrap_or(ElementType::Int8);
         let (past_sizes, new_kv_sizes) = fitting_sizes(past, new_kv);
         self.prepare(element, &past_sizes, &new_kv_sizes)?;
@@ -172,12 +191,12 @@ impl KvCacheOperation {
     }
 }
 
-/// Returns the sizes of `past` and `newKv`, with each unknown size chosen to fit.
+/// Returns the sizes of `past` and `newKv`. Each unknown size is chosen to fit.
 fn fitting_sizes(past: PartialTensor<'_>, new_kv: PartialTensor<'_>) -> (Vec<usize>, Vec<usize>) {
     let (mut past, mut new_kv) = (past.sizes_or(4), new_kv.sizes_or(2));
     let pairs: &[_] = match (past.as_mut_slice(), new_kv.as_mut_slice()) {
         ([_, _, _, hidden], [_, _, heads, head_size]) => {
-            // `hidden` is the product of the other two, so they cannot be compared unless all three are known.
+            // `hidden` is the product of the other two, so they can be compared only if all three are known.
             if [&heads, &head_size, &hidden].iter().any(|size| size.is_none()) {
                 (*heads, *head_size, *hidden) = (Some(1), Some(1), Some(1));
             }
@@ -188,7 +207,7 @@ fn fitting_sizes(past: PartialTensor<'_>, new_kv: PartialTensor<'_>) -> (Vec<usi
     fill_unknown(past, new_kv, pairs)
 }
 
-/// Refuses element types that the operation does not take.
+/// Checks that the operation accepts this element type.
 fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
     check_accepted(argument, element, KvCacheOperation::ELEMENT_TYPES)
 }
@@ -196,17 +215,19 @@ fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> 
 /// One call of a `KVCacheOperation`, for [`Prepared::plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCacheOperationCall<'a> {
-    /// `layerId`: exactly one, the layer that is written.
+    /// The `layerId` list, which contains exactly one layer, the one to write.
     pub layer_id: &'a [i32],
-    /// `tokenOffset`: the length after the write, one per batch of `past`, in `seqLen[i]..=maxSeqLen`.
+    /// The `tokenOffset` list, which contains the length after the write for each batch of `past`, in
+    /// `seqLen[i]..=maxSeqLen`.
     pub token_offset: &'a [i32],
-    /// `seqLen`: the tokens that each batch brings, in `1..=maxSeqLen`; for a 4-D newKv its seq_len. They add up to
-    /// nTokens.
+    /// The `seqLen` list, which contains the number of new tokens of each batch, in `1..=maxSeqLen`.
+    ///
+    /// For a 4-D `newKv`, each value is its `seq_len`. The values add up to `nTokens`.
     pub seq_len: &'a [i32],
 }
 
 impl<'a> KvCacheOperationCall<'a> {
-    /// Makes a call from the operation's three lists, in the order of its document.
+    /// Makes a call from the three lists, in the order of Ascend's document.
     #[must_use]
     pub const fn new(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) -> Self {
         Self { layer_id, token_offset, seq_len }

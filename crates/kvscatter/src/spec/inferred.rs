@@ -1,4 +1,4 @@
-//! What is known of a tensor before any shape is certain, and sizes that fit where nothing is known.
+//! Partly known tensors, for checks before any shape is certain, and sizes that fit where a size is unknown.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,28 +8,28 @@ use crate::argument::Argument;
 use crate::element::ElementType;
 use crate::error::Error;
 
-/// A dimension as a model may know it.
+/// A dimension of a tensor in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dimension<'a> {
-    /// A number (`dim_value`).
+    /// The size is a number (`dim_value`).
     Known(usize),
-    /// A name (`dim_param`), such as `batch`.
+    /// The size has a name (`dim_param`), such as `batch`.
     Symbolic(&'a str),
-    /// Nothing.
+    /// The size is unknown.
     Unknown,
 }
 
-/// What is known of an input or output.
+/// The known facts about an input or output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartialTensor<'a> {
-    /// The element type.
+    /// The element type, if it is known.
     pub element: Option<ElementType>,
     /// The dimensions, if at least their number is known.
     pub shape: Option<&'a [Dimension<'a>]>,
 }
 
 impl Dimension<'_> {
-    /// Returns the number, if it is known.
+    /// Returns the size, if it is a known number.
     #[must_use]
     pub const fn size(self) -> Option<usize> {
         match self {
@@ -40,13 +40,14 @@ impl Dimension<'_> {
 }
 
 impl PartialTensor<'_> {
-    /// Returns the known sizes of the dimensions, if at least the number of dimensions is known.
+    /// Returns the known sizes of the dimensions, if their number is known.
     #[must_use]
     pub fn sizes(&self) -> Option<Vec<Option<usize>>> {
         Some(self.shape?.iter().map(|dimension| dimension.size()).collect())
     }
 
-    /// Returns the known sizes of the dimensions, or `rank` unknown ones if their number is not known.
+    /// Returns the known sizes of the dimensions, or `rank` unknown sizes if the number of dimensions is
+    /// unknown.
     pub(super) fn sizes_or(&self, rank: usize) -> Vec<Option<usize>> {
         self.sizes().unwrap_or_else(|| vec![None; rank])
     }
@@ -56,7 +57,7 @@ impl PartialTensor<'_> {
         self.shape?.get(dimension)?.size()
     }
 
-    /// Checks that another tensor has the element type of this one, a cache, if both are known.
+    /// Checks that another tensor has the element type of this cache, if both types are known.
     pub(super) fn check_same_element(
         &self,
         argument: Argument,
@@ -68,7 +69,8 @@ impl PartialTensor<'_> {
         }
     }
 
-    /// Checks what is known of a list of indices: its type, its rank, and that it has `expected` values.
+    /// Checks the known facts about a list of indices: its type, its rank and its number of values, which
+    /// must be `expected`.
     pub(super) fn check_indices(
         &self,
         argument: Argument,
@@ -88,9 +90,9 @@ impl PartialTensor<'_> {
 
 /// Fills in the unknown sizes of two tensors so that they fit each other.
 ///
-/// `pairs` are the dimensions of `one` and `other` that must agree. A size that is unknown becomes the size of its
-/// counterpart, or 1 where that is unknown too or there is none. A rule that refuses the result refuses every pair
-/// of shapes with the known sizes.
+/// `pairs` contains the dimensions of `one` and `other` that must agree. An unknown size becomes the size of
+/// its counterpart, or 1 if the counterpart is also unknown or does not exist. If a rule refuses the result,
+/// the rule refuses every pair of shapes with the known sizes.
 pub(super) fn fill_unknown(
     mut one: Vec<Option<usize>>,
     mut other: Vec<Option<usize>>,

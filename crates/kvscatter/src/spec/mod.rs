@@ -1,5 +1,7 @@
-//! The three specifications, each in its own words. Their `prepare` ends in one [`Geometry`](crate::Geometry), and no
-//! layer below knows which of them it was.
+//! The three specifications, each with the names that it defines.
+//!
+//! Every `prepare` makes a [`Geometry`](crate::Geometry). The lower layers do not depend on the
+//! specification.
 
 pub mod ascend;
 mod inferred;

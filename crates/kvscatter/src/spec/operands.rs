@@ -1,4 +1,4 @@
-//! From tensors of a specification to the operands of a geometry: which dimension has which role.
+//! Converts the tensors of a specification to the operands of a geometry, by giving each dimension a role.
 
 use alloc::vec::Vec;
 
@@ -7,11 +7,13 @@ use crate::element::ElementType;
 use crate::error::{Error, SequenceHint};
 use crate::geometry::{ByTensor, Dim, Operands, View};
 
-/// Two tensors of one rank that differ only in the batch and in the sequence, the dimension at `axis`.
+/// Pairs two tensors of the same rank that differ only in the batch and in the sequence, which is the
+/// dimension `axis`.
 ///
 /// # Errors
-/// [`Error::RankMismatch`]; [`Error::DimensionMismatch`] at the first other dimension that differs, with a hint if that
-/// dimension seems to be the sequence.
+/// * Returns [`Error::RankMismatch`] if the ranks differ.
+/// * Returns [`Error::DimensionMismatch`] for the first other dimension that differs. The error has a hint if
+///   that dimension seems to be the sequence.
 pub(super) fn padded<'a>(
     names: &'static ArgumentNames,
     element: ElementType,
@@ -43,10 +45,12 @@ pub(super) fn padded<'a>(
     })
 }
 
-/// Adds what the two shapes suggest to a mismatch. `attribute` is the one that chooses the axis, if there is one.
+/// Adds a hint to a dimension mismatch, if the two shapes suggest one. `attribute` chooses the axis, if the
+/// operator has such an attribute.
 ///
-/// Tensors of `[batch, sequence, heads, head_size]` are the usual cause. If both have that order, their other dimensions
-/// agree. If only one of them has it, the update fits after two of its dimensions are exchanged.
+/// The usual cause is a tensor with the order `[batch, sequence, heads, head_size]`. If both tensors have
+/// that order, all other dimensions agree. If only one of them has it, the update fits after two of its
+/// dimensions are exchanged.
 fn with_hint(error: Error, attribute: Option<Argument>, [cache, update]: [&[Dim]; 2], axis: usize) -> Error {
     let Error::DimensionMismatch { argument, dimension, expected, got, .. } = error else { return error };
     let fit = |sequence: usize, update: &[Dim]| {
@@ -72,10 +76,10 @@ fn with_hint(error: Error, attribute: Option<Argument>, [cache, update]: [&[Dim]
     Error::DimensionMismatch { argument, dimension, expected, got, hint }
 }
 
-/// Checks that an operator takes this element type.
+/// Checks that an operator accepts this element type.
 ///
 /// # Errors
-/// [`Error::ElementType`].
+/// Returns [`Error::ElementType`] if the operator does not accept it.
 pub(super) fn check_accepted(
     argument: Argument,
     element: ElementType,
@@ -84,10 +88,11 @@ pub(super) fn check_accepted(
     if accepted.contains(&element) { Ok(()) } else { Err(Error::ElementType { argument, element, accepted }) }
 }
 
-/// Checks that the cache and another tensor have one element type, and returns it. `argument` is the other tensor.
+/// Checks that the cache and another tensor have the same element type, and returns the type. `argument` is
+/// the other tensor.
 ///
 /// # Errors
-/// [`Error::ElementTypeMismatch`].
+/// Returns [`Error::ElementTypeMismatch`] if the types differ.
 pub fn same_element_type(
     cache: ElementType,
     argument: Argument,
@@ -96,7 +101,7 @@ pub fn same_element_type(
     if cache == element { Ok(cache) } else { Err(Error::ElementTypeMismatch { cache, argument, element }) }
 }
 
-/// The dimensions of a tensor by their roles. The sequence is the one at `axis`.
+/// The dimensions of a tensor by their roles. The sequence is the dimension `axis`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Roles<'a> {
     pub(super) sample: Dim,
@@ -106,7 +111,7 @@ pub(super) struct Roles<'a> {
 }
 
 impl<'a> Roles<'a> {
-    /// `None` if `axis` is 0 or not a dimension.
+    /// Assigns the roles. Returns `None` if `axis` is 0 or not a dimension.
     pub(super) fn of(dims: &'a [Dim], axis: usize) -> Option<Self> {
         let ([sample, outer @ ..], [rows, inner @ ..]) = dims.split_at_checked(axis)? else {
             return None;
@@ -115,11 +120,12 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// The dimensions of cache and update that must agree, paired.
+/// Pairs the dimensions of the cache and the update that must agree.
+///
+/// `first` is the index of the first pair in the shape of the update.
 ///
 /// # Errors
-/// [`Error::DimensionMismatch`] at the first that does not agree; `first` is the place of the first pair in the update's
-/// shape.
+/// Returns [`Error::DimensionMismatch`] for the first pair whose sizes differ.
 pub(super) fn pair_dimensions(
     argument: Argument,
     first: usize,

@@ -1,5 +1,7 @@
-//! Writes through pointers to memory that a foreign caller owns. The checks here, made before the first byte moves,
-//! replace what the types of slices guarantee: no null pointers, no overlap, no end beyond the address space.
+//! Writes through pointers to memory that a foreign caller owns.
+//!
+//! The types of slices guarantee that a buffer is not null, does not overlap another and does not end beyond
+//! the address space. The checks here establish the same before the first byte moves.
 
 use core::ptr;
 
@@ -12,47 +14,57 @@ use crate::plan::Integers;
 
 /// The memory of one tensor, by address and length, as a C caller or a host runtime gives it.
 ///
-/// A dense tensor takes all of it; a strided one lies somewhere in it. No alignment is asked for.
+/// A dense tensor takes all of the memory. A strided tensor lies somewhere inside it. The address may have
+/// any alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawBuffer {
     /// The address of the first byte. If `len` is 0, it may be null or dangling.
     pub ptr: *mut u8,
-    /// Bytes from there on.
+    /// The number of bytes from `ptr` on.
     pub len: usize,
 }
 
-/// Writing through pointers. On an error nothing has been written (X1), and no byte outside the plan ever changes
-/// (X2).
+/// Writes through pointers. If a method returns an error, nothing has been written (X1). Bytes outside the
+/// plan never change (X2).
 impl WritePlan<'_> {
-    /// [`write_bytes`](Self::write_bytes) for a cache and an update that a foreign caller owns.
+    /// Writes an update into a cache that a foreign caller owns, as [`write_bytes`](Self::write_bytes) does
+    /// for slices.
     ///
     /// # Errors
-    /// [`Error::BufferLength`], [`Error::NullBuffer`], [`Error::AddressSpace`]; [`Error::Overlap`] if the cache shares a byte
-    /// with the update or with the plan's indices, which are read again while it is written; [`Error::ElementWidth`] for
-    /// strings.
+    /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
+    /// * Returns [`Error::NullBuffer`] if a buffer is null and its length is not 0.
+    /// * Returns [`Error::AddressSpace`] if a buffer reaches past the end of the address space.
+    /// * Returns [`Error::Overlap`] if the cache shares a byte with the update or with the plan's indices.
+    ///   The indices are read again while the cache is written.
+    /// * Returns [`Error::ElementWidth`] if the elements are strings.
     ///
     /// # Safety
-    /// Each buffer is null, which is refused unless its length is 0, or valid for reads of its length, the cache for writes
-    /// as well. If elements have 4 bits, both are initialised. While this runs nothing else writes to either, and nothing
-    /// else reads the cache.
+    /// * Each buffer is null or valid for reads of its length. (A null buffer whose length is not 0 is
+    ///   refused.) A cache that is not null is also valid for writes of its length.
+    /// * If elements have 4 bits, both buffers are initialised.
+    /// * While this function runs, nothing else writes to either buffer, and nothing else reads the cache.
     pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
-        // SAFETY: both buffers are null or valid, initialised where elements have 4 bits, and nothing else uses them in a
-        // way that conflicts. An array yields the same pair each time.
+        // SAFETY: Both buffers are null or valid. They are initialised if elements have 4 bits. Nothing else
+        // uses them in a way that conflicts. An array yields the same pair each time.
         unsafe { self.write_many_raw([(cache, update)]) }
     }
 
-    /// [`write_many`](Self::write_many) for buffers that a foreign caller owns. All pairs of a cache and
-    /// its update are checked before the first byte moves. Strided caches may interleave, as long as no two positions
-    /// overlap. If the address range of the updates includes caches, each of those is compared with each update. That
-    /// takes 35 µs for 160 pairs, measured on an Intel Xeon.
+    /// Writes every pair of buffers that a foreign caller owns, as [`write_many`](Self::write_many) does for
+    /// slices.
+    ///
+    /// All pairs are checked before the first byte moves. Strided caches may interleave if no two positions
+    /// overlap.
+    ///
+    /// If the address range of the updates includes caches, each of those caches is compared with each
+    /// update. This takes 35 µs for 160 pairs, measured on an Intel Xeon.
     ///
     /// # Errors
-    /// As [`write_raw`](Self::write_raw), naming the pair; [`Error::Overlap`] also if a cache shares a byte with
-    /// another pair's update, or a bit with another cache.
+    /// Returns the errors of [`write_raw`](Self::write_raw), which name the pair. Also returns
+    /// [`Error::Overlap`] if a cache shares a byte with another pair's update, or a bit with another cache.
     ///
     /// # Safety
-    /// As [`write_raw`](Self::write_raw), for every pair; and the iterator, each time it or a clone of it is walked,
-    /// yields the same pairs.
+    /// * The conditions of [`write_raw`](Self::write_raw) hold for every pair.
+    /// * The iterator and its clones yield the same pairs each time they are walked.
     pub unsafe fn write_many_raw(
         &self,
         pairs: impl IntoIterator<Item = (RawBuffer, RawBuffer), IntoIter: Clone>,
@@ -65,26 +77,32 @@ impl WritePlan<'_> {
             self.check_lists(names.cache, pair, cache)?;
         }
         for (cache, update) in pairs {
-            // SAFETY: K1: both are of this plan. `check_pairs` has compared the width and the lengths of the same pairs
-            // with the geometry. V1: it has seen that the cache shares no byte with an update, both are valid for their
-            // lengths, and nothing else uses the cache or writes to the update. `slice` is never null. Elements of 4
-            // bits are initialised.
+            // SAFETY: K1: the moves and the kernels are those of this plan. `check_pairs` has compared the
+            // width and the lengths of the same pairs with the geometry. V1: `check_pairs` has checked that
+            // the cache shares no byte with an update. Both buffers are valid for their lengths, and nothing
+            // else uses the cache or writes to the update. `slice` is never null. Elements of 4 bits are
+            // initialised.
             unsafe { cpu.write_raw(&moves, threads, cache.slice(), update.slice()) };
         }
         Ok(self.written())
     }
 
-    /// [`write_present_bytes`](Self::write_present_bytes) for buffers that a foreign caller owns. The present need
-    /// not be initialised.
+    /// Writes the functional form for buffers that a foreign caller owns, as
+    /// [`write_present_bytes`](Self::write_present_bytes) does for slices. The present need not be
+    /// initialised.
     ///
     /// # Errors
-    /// As [`write_raw`](Self::write_raw); [`Error::Overlap`] if the present shares a byte with the past, the update or
-    /// the indices. (Where it *is* the past, write in place.)
+    /// Returns the errors of [`write_raw`](Self::write_raw). [`Error::Overlap`] here means that the present
+    /// shares a byte with the past, the update or the indices. If the present *is* the past, write in place
+    /// instead.
     ///
     /// # Safety
-    /// Each buffer is null, which is refused unless its length is 0, or valid for its length: past and update for reads, the
-    /// present for writes and, if elements have 4 bits, for reads as well. If elements have 4 bits, past and update are initialised. While this
-    /// runs nothing else writes to any of them, and nothing else reads the present.
+    /// * Each buffer is null or valid for its length: the past and the update for reads, and the present for
+    ///   writes. (A null buffer whose length is not 0 is refused.)
+    /// * If elements have 4 bits, the present is also valid for reads, and the past and the update are
+    ///   initialised.
+    /// * While this function runs, nothing else writes to any of the buffers, and nothing else reads the
+    ///   present.
     pub unsafe fn write_present_raw(
         &self,
         past: RawBuffer,
@@ -95,19 +113,22 @@ impl WritePlan<'_> {
         check_present(moves.geometry(), cpu, past, update, present)?;
         self.check_lists(moves.geometry().names().present, 0, present)?;
         if cpu.reads_present() && present.len > 0 {
-            // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses it.
+            // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses
+            // it.
             unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
         }
         let sources = [past.slice().cast_const(), update.slice().cast_const()];
-        // SAFETY: K1: both are of this plan. `check_present` has compared the width and all lengths with the geometry.
-        // V1: it has seen that the present shares no byte with the others, all three are valid for their lengths, and
-        // nothing else uses the present or writes to the others. `slice` is never null. If kernels read the present, it
-        // was just initialised, and the others are, since elements have 4 bits.
+        // SAFETY: K1: the moves and the kernels are those of this plan. `check_present` has compared the
+        // width and all lengths with the geometry. V1: `check_present` has checked that the present shares no
+        // byte with the other buffers. All three are valid for their lengths, and nothing else uses the
+        // present or writes to the others. `slice` is never null. If the kernels read the present, elements
+        // have 4 bits. The present was then initialised above, and the caller has initialised the others.
         unsafe { cpu.write_present_raw(&moves, threads, sources, present.slice()) };
         Ok(self.written())
     }
 
-    /// Checks that `written` shares no byte with the index lists, because they are read again while bytes move.
+    /// Checks that `written` shares no byte with the index lists, because the lists are read again while
+    /// bytes move.
     fn check_lists(&self, argument: Argument, pair: usize, written: RawBuffer) -> Result<(), Error> {
         match self.moves.lists().find(|(_, values)| written.overlaps(RawBuffer::of(*values))) {
             Some((with, _)) => Err(Error::Overlap { argument, with, pair, with_pair: pair }),
@@ -116,7 +137,7 @@ impl WritePlan<'_> {
     }
 }
 
-/// Checks pairs of a cache and its update for a write in place, by addresses and lengths alone.
+/// Checks pairs of a cache and its update for a write in place. The checks use addresses and lengths alone.
 pub(crate) fn check_pairs(
     geometry: &Geometry,
     cpu: &CpuKernels,
@@ -131,7 +152,7 @@ pub(crate) fn check_pairs(
     check_overlap(geometry, &pairs)
 }
 
-/// The same for the functional form.
+/// Checks the buffers of the functional form, also by addresses and lengths alone.
 pub(crate) fn check_present(
     geometry: &Geometry,
     cpu: &CpuKernels,
@@ -165,7 +186,7 @@ fn check_addresses<const N: usize>(pair: usize, buffers: [(Argument, RawBuffer);
     Ok(())
 }
 
-/// No cache shares a byte with an update, nor a bit with another cache.
+/// Checks that no cache shares a byte with an update, or a bit with another cache.
 fn check_overlap(
     geometry: &Geometry,
     pairs: &(impl Iterator<Item = (RawBuffer, RawBuffer)> + Clone),
@@ -175,7 +196,7 @@ fn check_overlap(
         let distance = one.ptr.addr().wrapping_sub(other.ptr.addr()).cast_signed();
         one.overlaps(other) && geometry.caches_overlap_at(distance)
     };
-    // A cache outside of all updates needs no second look.
+    // A cache that lies outside the address range of all updates need not be compared with each one.
     let updates = pairs.clone().fold(RawBuffer::NONE, |all, (_, update)| all.join(update));
     let mut caches = RawBuffer::NONE;
     for (pair, (cache, _)) in pairs.clone().enumerate() {
@@ -208,24 +229,23 @@ impl RawBuffer {
         self.ptr.addr().saturating_add(self.len)
     }
 
-    /// Whether it reaches past the end of the address space, as no memory does. If strides lead to lower
-    /// addresses, this also catches a first byte that would lie below address 0, because `wrapping_sub` then
-    /// gives a high address.
+    /// Returns whether the buffer reaches past the end of the address space, which no memory does.
     ///
-    /// A buffer without bytes never does.
+    /// If strides lead to lower addresses, this check also detects a first byte below address 0, because
+    /// `wrapping_sub` then returns a high address. The result is false for a buffer of length 0.
     #[must_use]
     pub fn wraps(self) -> bool {
         self.len > 0 && self.ptr.addr().checked_add(self.len).is_none()
     }
 
-    /// Whether the two share a byte.
+    /// Returns whether the two buffers share a byte.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         let disjoint = self.end() <= other.ptr.addr() || other.end() <= self.ptr.addr();
         self.len > 0 && other.len > 0 && !disjoint
     }
 
-    /// The smallest buffer that holds both.
+    /// Returns the smallest buffer that contains both.
     fn join(self, other: Self) -> Self {
         if self.len == 0 || other.len == 0 {
             return if self.len == 0 { other } else { self };
@@ -235,7 +255,7 @@ impl RawBuffer {
         Self { len: end.saturating_sub(first.ptr.addr()), ..first }
     }
 
-    /// The memory as a slice that is safe to borrow if its bytes are: one of no bytes does not point to null.
+    /// Returns the memory as a slice that may be borrowed if its bytes may be. An empty slice is never null.
     fn slice(self) -> *mut [u8] {
         if self.len == 0 { &mut [] } else { ptr::slice_from_raw_parts_mut(self.ptr, self.len) }
     }

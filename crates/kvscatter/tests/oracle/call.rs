@@ -1,4 +1,4 @@
-//! An oracle's call, made through the core.
+//! Executes a call of the oracle with the core.
 
 use kvscatter::spec::{ascend, onnx, tensorrt};
 use kvscatter::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, WritePlan};
@@ -7,7 +7,8 @@ use kvscatter_oracle::Refusal;
 use kvscatter_oracle::cases::Call;
 use kvscatter_oracle::tensorrt::UpdateForm;
 
-/// Prepares and plans the call, and hands the plan over. Errors have no hint: `tests/tensor_scatter.rs` follows hints.
+/// Prepares and plans the call, and passes the plan to `execute`. Removes hints from errors, because
+/// `tests/tensor_scatter.rs` tests the hints.
 pub(crate) fn with_plan<R>(
     call: &Call,
     element: ElementType,
@@ -59,7 +60,7 @@ fn plan_and_execute<R>(
     }
 }
 
-/// The core's operator with the oracle's attributes and policies.
+/// Returns the core's operator with the attributes and policies of the oracle's operator.
 pub(crate) fn tensor_scatter(operator: &oracle::onnx::TensorScatter) -> Result<onnx::TensorScatter, Error> {
     Ok(onnx::TensorScatter::new()
         .axis(operator.axis)
@@ -78,8 +79,8 @@ fn out_of_range(policy: oracle::OutOfRange) -> OutOfRange {
     }
 }
 
-/// Whether the rule can be broken at all through [`with_plan`], whose calls have one element type and take cumulative
-/// lengths exactly where they belong.
+/// Returns whether a call through [`with_plan`] can break this rule. Such a call has one element type, and
+/// has cumulative lengths if and only if the operator needs them.
 pub(crate) fn can_be_said(refusal: &Refusal) -> bool {
     !matches!(
         refusal,
@@ -87,7 +88,7 @@ pub(crate) fn can_be_said(refusal: &Refusal) -> bool {
     )
 }
 
-/// The core's error for a rule that the oracle says is broken.
+/// Returns the core's error for a rule that is broken according to the oracle.
 pub(crate) fn error(
     refusal: &Refusal,
     call: &Call,
@@ -189,7 +190,7 @@ pub(crate) fn error(
     }
 }
 
-/// The error for an end, Ascend's `tokenOffset`, that does not fit into the cache.
+/// Returns the error for Ascend's `tokenOffset` that does not fit into the cache.
 fn end_error(words: &Words, call: &Call, sample: usize, capacity: usize) -> Error {
     let Call::KvCacheOperation { token_offset, seq_len, lengths, .. } = call else { unreachable!() };
     let rows = seq_len[sample] as usize;
@@ -203,7 +204,8 @@ fn end_error(words: &Words, call: &Call, sample: usize, capacity: usize) -> Erro
     }
 }
 
-/// The error for a `seqLen` that is not the rows of a padded update, or does not fit into the cache.
+/// Returns the error for a `seqLen` that differs from the rows of a padded update or does not fit into the
+/// cache.
 fn seq_len_error(
     words: &Words,
     sample: usize,
@@ -219,8 +221,8 @@ fn seq_len_error(
     Error::LengthOutOfRange { argument: words.rows, index: sample, value: seq_len.into(), min, max }
 }
 
-/// What a document calls things, and the ranks it asks for: ONNX's cache may have any from 2 on, and its update the
-/// cache's.
+/// A specification's names of the arguments, and the ranks that it accepts. ONNX accepts any cache of rank 2
+/// or more, and an update of the same rank.
 struct Words {
     cache: Argument,
     update: Argument,
@@ -232,7 +234,7 @@ struct Words {
 }
 
 impl Words {
-    /// The list that a specification calls by this name.
+    /// Returns the list with this name in the specification.
     fn list(&self, name: &str) -> Argument {
         match name {
             "lengths" => Argument::Lengths,

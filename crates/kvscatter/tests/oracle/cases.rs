@@ -1,4 +1,4 @@
-//! The adversarial cases that every backend and surface is run on.
+//! Tests the adversarial cases that run on every backend and surface.
 
 use kvscatter::{ElementType, Error};
 use kvscatter_oracle::cases::{Case, Expected, Random, Values, View, cases, tensor_scatter};
@@ -7,7 +7,7 @@ use crate::call::{can_be_said, error, with_plan};
 use crate::scene::Scene;
 use crate::view::AsLayout;
 
-/// As stored: bytes in, bytes out, for all 24 types.
+/// Checks a case with its buffers as raw bytes or strings, for all 24 types.
 fn check(case: &Case) {
     if case.expected.as_ref().is_err_and(|refusal| !can_be_said(refusal)) {
         return;
@@ -65,7 +65,7 @@ fn at_other_places_in_memory() {
         let outcome = &call.run_on_origins(cache_shape, update_shape);
         let cache = View::strided(cache_shape, 2, &mut random);
         let update = View::broadcast(update_shape, 2, &mut random);
-        // More than three strided loops behind the sequence are a layout that the core says it refuses.
+        // The core refuses layouts with more than three strided loops after the sequence.
         let checked = with_plan(call, element, cache.layout(), update.layout(), |_| Ok(()));
         if let Err(Error::TooManyLoops { loops }) = checked {
             assert!(loops > 3 && cache_shape.len() > 4, "{case:?}");

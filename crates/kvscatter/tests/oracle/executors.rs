@@ -1,15 +1,15 @@
-//! Executors that do too little or too much.
+//! Executors that run the work too seldom or too often.
 
 use kvscatter::Executor;
 
-/// Calls nothing: all is left to the thread that asked.
+/// An executor that does not run the work, so that the calling thread must do all of it.
 struct Never;
 
 impl Executor for Never {
     fn broadcast(&self, _work: &(dyn Fn() + Sync)) {}
 }
 
-/// Calls the same work three times, one after the other.
+/// An executor that runs the same work three times, one after the other.
 struct Thrice;
 
 impl Executor for Thrice {
@@ -18,9 +18,9 @@ impl Executor for Thrice {
     }
 }
 
-/// The executors that every case runs on, after it ran without one. None with the real limits, whose share
-/// begins far above what cases have.
+/// The executors that every case runs on, after a run without one. There are none with the real limits,
+/// because the cases are much too small to be shared between threads.
 pub(crate) const ODD: &[&dyn Executor] = if cfg!(kvscatter_tiny) { &[&Never, &Thrice] } else { &[] };
 
-/// The same, for writes that are large.
+/// The executors that large writes run on.
 pub(crate) const ODD_FOR_LARGE: &[&dyn Executor] = &[&Never, &Thrice];

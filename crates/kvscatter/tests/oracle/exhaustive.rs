@@ -1,10 +1,10 @@
-//! Every `TensorScatter` of a small domain, at every width, dense and strided.
+//! Tests every `TensorScatter` of a small domain, at every width, dense and strided.
 
 use kvscatter_oracle::cases::{Call, Random, SmallCase, View, exhaustive, exhaustive_extensions};
 
 use crate::scene::{Scene, every_width};
 
-/// Guards of an even number of elements, so that a buffer of nibbles begins on a byte.
+/// The elements in each guard. The number is even, so that a buffer of 4-bit elements begins at a byte.
 const GUARD: usize = 2;
 
 fn check(case: &SmallCase, random: &mut Random) {
@@ -29,7 +29,7 @@ fn check(case: &SmallCase, random: &mut Random) {
     }
 }
 
-/// The part of the domain with this rank and axis: parts run side by side.
+/// Checks the part of the domain with this rank and axis. Each part is a test, so that parts run in parallel.
 fn check_part(rank: usize, axis: usize) {
     let mut random = Random::new(0x5CA7, 10 * rank + axis);
     let mut cases = 0;

@@ -1,4 +1,4 @@
-//! Writes that are large enough to be shared with the real limits, through every kind of executor.
+//! Tests writes that are large enough to be shared with the real limits, with every kind of executor.
 
 use std::iter;
 use std::mem::MaybeUninit;
@@ -42,7 +42,7 @@ fn a_ring_that_wraps() {
     check(&call, ElementType::Float32, &View::dense(&[2, 4096, 128], 2), &View::dense(&[2, 2049, 128], 2));
 }
 
-/// Slots of a few bytes behind many outer indices: tiles in the functional form.
+/// With slots of a few bytes and many outer indices, the functional form copies tiles.
 #[test]
 fn short_slabs() {
     let call = tensor_scatter(-1, "circular", &[250, 3]);
@@ -81,7 +81,7 @@ fn one_of_three_layers() {
     check(&call, ElementType::Float16, &View::dense(&[3, 2, 2048, 384], 2), &View::dense(&[3100, 384], 2));
 }
 
-/// Whole buffers, in place and functional, bit for bit.
+/// Compares whole buffers, in place and functional, bit for bit.
 fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
     let width = element.bits().unwrap() / 8;
     let past = paint(0, cache.total() * width);
@@ -128,7 +128,7 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
     assert_eq!(checked, Ok(()));
 }
 
-/// Bytes whose period no stride shares.
+/// Returns bytes with a period that no stride shares.
 fn paint(from: usize, count: usize) -> Vec<u8> {
     (from..from + count).map(|at| (at % 251) as u8 ^ (at / 251 % 241) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! The core against the oracle: the same calls, whole buffers, bit for bit, the exact error.
+//! Compares the core with the oracle: the same calls, whole buffers bit for bit, and the exact errors.
 
 #[cfg(test)]
 mod call;

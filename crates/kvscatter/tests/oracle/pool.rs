@@ -1,4 +1,4 @@
-//! A host's pool: threads that live as long as the tests, and spin before they sleep.
+//! A pool like that of a host program. Its threads live as long as the tests and spin before they sleep.
 
 use std::sync::LazyLock;
 
@@ -13,6 +13,7 @@ impl Executor for Pool {
     }
 }
 
-/// More threads than small machines have cores, so that they are also interrupted in the middle of a piece.
+/// There are more threads than a small machine has cores, so that threads are also interrupted while they
+/// copy.
 pub(crate) static POOL: LazyLock<Pool> =
     LazyLock::new(|| Pool(ThreadPoolBuilder::new().num_threads(3).build().unwrap()));

@@ -1,4 +1,4 @@
-//! Larger shapes than the exhaustive domain has, of all three operators.
+//! Tests all three operators with larger shapes than the exhaustive domain.
 
 use kvscatter::{ElementType, Executor};
 use kvscatter_oracle::ascend::KvCacheOperation;
@@ -16,7 +16,7 @@ use crate::pool::POOL;
 use crate::scene::{PAINTED, Scene, every_width};
 use crate::view::AsLayout;
 
-/// A call and the shapes of its cache and its update.
+/// A call, and the shapes of its cache and its update.
 type Sized = (Call, Vec<usize>, Vec<usize>);
 
 proptest! {
@@ -37,7 +37,7 @@ proptest! {
         check(&sized, seed)?;
     }
 
-    /// P3, on threads that really run at the same time.
+    /// Tests P3 on threads that run at the same time.
     #[test]
     #[cfg_attr(not(kvscatter_tiny), ignore = "with the real limits, no write of these sizes is shared: see `large`")]
     fn on_a_pool(
@@ -51,7 +51,7 @@ proptest! {
         check_on(&(call, cache_shape, update_shape), seed, &[&*POOL])?;
     }
 
-    /// P1 and P2, and what a plan says about itself.
+    /// Tests P1 and P2, and the properties that a plan reports.
     #[test]
     fn blocks_partition_what_is_written(
         (call, cache_shape, update_shape) in prop_oneof![
@@ -97,7 +97,7 @@ proptest! {
         }
     }
 
-    /// G2, whatever the strides.
+    /// Tests G2 with arbitrary strides.
     #[test]
     fn a_cache_whose_positions_meet_is_refused(
         dimensions in vec((1_usize..=4, -12_isize..=12), 2..=4),
@@ -115,7 +115,7 @@ proptest! {
         }
     }
 
-    /// int32 indices mean what int64 indices mean.
+    /// Tests that int32 indices mean the same as int64 indices.
     #[test]
     fn narrow_indices(starts in vec(-9_i32..9, 3), lengths in vec(-1_i32..4, 3)) {
         let wide = |values: &[i32]| values.iter().copied().map(i64::from).collect::<Vec<_>>();
@@ -161,7 +161,7 @@ fn out_of_range() -> impl Strategy<Value = OutOfRange> {
     prop_oneof![3 => Just(OutOfRange::SkipSample), 1 => Just(OutOfRange::Error)]
 }
 
-/// Mostly near the cache, sometimes anywhere.
+/// Returns a start that is usually near the cache and sometimes arbitrary.
 fn start(capacity: usize) -> impl Strategy<Value = i64> {
     let capacity = capacity as i64;
     prop_oneof![10 => 0..=capacity, 2 => -2 * capacity..=2 * capacity, 1 => any::<i64>()]
@@ -201,7 +201,7 @@ fn tensor_scatter_call() -> impl Strategy<Value = Sized> {
         })
 }
 
-/// Samples, sizes of all kinds, and the rows of each sample.
+/// Returns the batch, heads, capacity and head size, and the number of rows of each sample.
 fn ragged(least: usize) -> impl Strategy<Value = ([usize; 4], Vec<usize>)> {
     (1_usize..=4, 1_usize..=4, 1_usize..=30, 1_usize..=9).prop_flat_map(
         move |(batch, heads, capacity, size)| {

@@ -1,4 +1,4 @@
-//! One call on one pair of views, at every width and through every way to execute it.
+//! Executes one call on one pair of views, at every width and in every way.
 
 use std::fmt::Debug;
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use crate::call::{can_be_said, error, with_plan};
 use crate::executors;
 use crate::view::AsLayout;
 
-/// A call, where its tensors lie, and what the oracle says in index space.
+/// A call, the views of its tensors, and the oracle's result as indices of elements.
 pub(crate) struct Scene<'a> {
     pub(crate) call: &'a Call,
     pub(crate) cache: View,
@@ -21,7 +21,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) outcome: &'a Result<Outcome<Origin>, Refusal>,
 }
 
-/// One representative of every width; each is a type that the call's operator takes.
+/// Returns one element type of every width that the call's operator accepts.
 pub(crate) fn every_width(call: &Call) -> &'static [ElementType] {
     use ElementType::{
         BFloat16, Complex64, Complex128, Float4E2M1, Float8E5M2, Float16, Float32, Int8, String,
@@ -35,10 +35,10 @@ pub(crate) fn every_width(call: &Call) -> &'static [ElementType] {
     }
 }
 
-/// How many elements there are to tell apart: a scene's buffers together hold fewer.
+/// The number of distinct elements. The buffers of a scene together have fewer.
 pub(crate) const PAINTED: usize = 1 << 16;
 
-/// Elements by their number, painted; the same at every width.
+/// The painted elements by their number, at every width.
 struct Paint {
     nibbles: Vec<u8>,
     bytes: Vec<u8>,
@@ -72,13 +72,13 @@ static PAINT: LazyLock<Paint> = LazyLock::new(|| {
 });
 
 impl Scene<'_> {
-    /// Runs the call at one width, in place and functional, on this thread and through executors, and compares whole
-    /// buffers, guards included.
+    /// Runs the call at one width, in place and functional, on this thread and with executors. Compares whole
+    /// buffers, including the guards.
     pub(crate) fn check(&self, element: ElementType) {
         self.check_on(element, executors::ODD);
     }
 
-    /// The same through these executors.
+    /// Does the same with these executors.
     pub(crate) fn check_on(&self, element: ElementType, executors: &[&dyn Executor]) {
         let outcome = match self.outcome {
             Ok(outcome) => outcome,
@@ -112,8 +112,8 @@ impl Scene<'_> {
         assert_eq!(checked, Err(expected), "{self:?}");
     }
 
-    /// Numbers of the elements of the cache's buffer after a write in place: its own are `0..total`, the update's come
-    /// behind them.
+    /// Returns the numbers of the elements in the cache's buffer after a write in place. The cache's elements
+    /// have the numbers `0..total`, and the update's elements have the following numbers.
     fn after_in_place(&self, outcome: &Outcome<Origin>) -> Vec<usize> {
         let mut numbers: Vec<_> = (0..self.cache.total()).collect();
         let from = self.update.places();
@@ -125,7 +125,7 @@ impl Scene<'_> {
         numbers
     }
 
-    /// Numbers of the elements of `present`, which is dense.
+    /// Returns the numbers of the elements of `present`, which is dense.
     fn present(&self, outcome: &Outcome<Origin>) -> Vec<usize> {
         let (past, from) = (self.cache.places(), self.update.places());
         let number = |origin: &Origin| match *origin {
@@ -160,11 +160,11 @@ impl Scene<'_> {
         assert_eq!(written.map(|written| written.skipped), Ok(plan.skipped()), "{self:?}");
         assert_eq!(cache, expected, "in place, {plan:?}, {self:?}");
 
-        // One byte off the words' own alignment.
+        // The second buffer begins one byte after an aligned address, so its words are not aligned.
         let mut bytes = vec![0; size_of_val(past) + 1];
         bytes[1..].copy_from_slice(bytemuck::cast_slice(past));
         let buffer = 1 + buffer.start * size_of::<W>()..1 + buffer.end * size_of::<W>();
-        // SAFETY: one buffer is borrowed exclusively, nobody writes to the other.
+        // SAFETY: one buffer is borrowed exclusively, and nothing writes to the other.
         let _ =
             unsafe { plan.write_raw(raw(&mut bytes[buffer]), read(bytemuck::cast_slice(update))) }.unwrap();
         let expected: &[u8] = bytemuck::cast_slice(expected);
@@ -197,7 +197,7 @@ impl Scene<'_> {
         let present = nibbles::pack(&look_up(self.present(outcome)));
 
         let mut cache = past.clone();
-        // SAFETY: one buffer is borrowed exclusively, nobody writes to the other.
+        // SAFETY: one buffer is borrowed exclusively, and nothing writes to the other.
         let _ =
             unsafe { plan.write_raw(raw(&mut cache[packed(cache_buffer.clone())]), read(update)) }.unwrap();
         assert_eq!(cache, in_place, "in place, {self:?}");
@@ -205,7 +205,7 @@ impl Scene<'_> {
         let past = &past[packed(cache_buffer)];
         let mut guarded = vec![0xA5; present.len() + 2];
         let inner = 1..=present.len();
-        // SAFETY: the result is borrowed exclusively, nobody writes to the others.
+        // SAFETY: the result is borrowed exclusively, and nothing writes to the others.
         let _ = unsafe { plan.write_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }
             .unwrap();
         assert_eq!(guarded[inner], present, "functional, {self:?}");
@@ -241,7 +241,7 @@ impl Debug for Scene<'_> {
     }
 }
 
-/// The bytes of a range of nibbles that begins on a byte.
+/// Returns the bytes of a range of 4-bit elements that begins at a byte.
 fn packed(nibbles: std::ops::Range<usize>) -> std::ops::Range<usize> {
     assert!(nibbles.start.is_multiple_of(2));
     nibbles.start / 2..nibbles.end.div_ceil(2)
@@ -251,7 +251,7 @@ fn raw(bytes: &mut [u8]) -> RawBuffer {
     RawBuffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }
 }
 
-/// To be read only.
+/// Returns a buffer that may only be read.
 fn read(bytes: &[u8]) -> RawBuffer {
     RawBuffer { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() }
 }

@@ -1,4 +1,4 @@
-//! What the core is told about where a tensor lies.
+//! Converts the oracle's views to layouts of the core.
 
 use kvscatter::Layout;
 use kvscatter_oracle::cases::View;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_bench::{Timings, units};
+use kvscatter_bench::Timings;
 use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::{CachePath, CachePathError, Model};
 use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
+use kvscatter_text::units;
 
 use super::subject::Timed;
 use crate::CertifyError;
@@ -78,8 +79,8 @@ fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[
             "{} caches one by one, at {} and {}, {} interleaved rounds: the largest ratio of the shortest times is {:.2}; \
              up to {FLAT_UP_TO:.2} counts as flat, a copied cache takes about {FACTOR} times as long.",
             times.caches,
-            crate::text::size(small),
-            crate::text::size(large),
+            units::bytes(small),
+            units::bytes(large),
             times.rounds,
             times.ratio,
         )

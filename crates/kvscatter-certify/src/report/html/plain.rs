@@ -2,7 +2,7 @@
 
 use maud::{Escaper, Render};
 
-use crate::text::one_line;
+use kvscatter_text::names::one_line;
 
 /// Text from files: shown as it is, but for what would move or turn the text around it.
 #[derive(Clone, Copy)]

@@ -1,11 +1,11 @@
 //! What was examined: files, runtime, machine, caches.
 
+use kvscatter_text::units;
 use maud::{Markup, html};
 
 use super::plain::Plain;
 use crate::certificate::{CacheSummary, Certificate, FileIdentity, Parameters, Subject};
 use crate::report::words;
-use crate::text;
 
 pub(super) fn section(certificate: &Certificate) -> Markup {
     let Certificate { model, original, machine, parameters, .. } = certificate;
@@ -117,14 +117,14 @@ fn caches(certificate: &Certificate) -> Markup {
                         td { code { (Plain(&shape)) } }
                         td { code { (Plain(&like.element)) } }
                         td { (Plain(&like.style)) }
-                        td.n { (text::size(caches.iter().map(|cache| cache.bytes).sum())) }
+                        td.n { (units::bytes(caches.iter().map(|cache| cache.bytes).sum())) }
                     }
                 }
             }
             tfoot { tr {
                 td.n { (decoder.caches.len()) }
-                td colspan="3" { "in all; " (text::size(decoder.bytes_per_token)) " per token and sample" }
-                td.n { (text::size(decoder.bytes)) }
+                td colspan="3" { "in all; " (units::bytes(decoder.bytes_per_token)) " per token and sample" }
+                td.n { (units::bytes(decoder.bytes)) }
             } }
         } }
         details {

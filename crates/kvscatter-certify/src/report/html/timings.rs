@@ -1,13 +1,12 @@
 //! What was timed, counted and weighed.
 
-use kvscatter_bench::units;
+use kvscatter_text::units;
 use maud::{Markup, html};
 
 use super::plain::Plain;
 use super::plot::{Line, Plot};
 use crate::certificate::{BytesMoved, CachePathTimes, ComparedModel, DecodeTimes, PeakMemory, Timings};
 use crate::report::words;
-use crate::text;
 
 pub(super) fn section(timings: &Timings) -> Markup {
     html! {
@@ -37,7 +36,7 @@ fn cache_path(times: &CachePathTimes) -> Markup {
             thead { tr { th.n { "capacity" } th.n { "cache" } th.n { "fastest" } th.n { "median" } th {} } }
             tbody { @for at in &times.at { tr {
                 td.n { (at.capacity) }
-                td.n { (text::size(at.cache_bytes)) }
+                td.n { (units::bytes(at.cache_bytes)) }
                 td.n { (units::time(at.fastest_ns)) }
                 td.n { (units::time(at.median_ns)) }
                 td.bar { span style=(format!("width: {:.1}%", 100.0 * at.median_ns / longest)) {} }
@@ -51,9 +50,9 @@ fn bytes_moved(bytes: BytesMoved) -> Markup {
         h3 { "Bytes moved per step" }
         p {
             "Computed from the shapes, not measured: to bring all caches up to date, a decode step of batch "
-            (bytes.batch) " moves " b { (text::size(bytes.in_place)) }
+            (bytes.batch) " moves " b { (units::bytes(bytes.in_place)) }
             " in place, each new row read once and written once. Where the caches are copied, at " (bytes.capacity)
-            " slots, it moves " b { (text::size(bytes.copied)) } "."
+            " slots, it moves " b { (units::bytes(bytes.copied)) } "."
         }
     }
 }
@@ -71,7 +70,7 @@ fn peak_memory(peaks: &[PeakMemory]) -> Markup {
                 td.n { (peak.batch) }
                 td.n { (peak.steps) }
                 td.n { (peak.context) }
-                td.n { @if let Some(bytes) = peak.bytes { (text::size(bytes)) } @else { "not measured" } }
+                td.n { @if let Some(bytes) = peak.bytes { (units::bytes(bytes)) } @else { "not measured" } }
             } } }
         } }
     }

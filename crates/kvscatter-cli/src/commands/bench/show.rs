@@ -7,8 +7,9 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
     Case, EngineOutcome, Form, Histogram, Machine, MedianSpread, Outcome, Pages, RatioRange, Reference,
-    Report, Spread, Temperature, UpdateLayout, Variation, units,
+    Report, Spread, Temperature, UpdateLayout, Variation,
 };
+use kvscatter_text::units;
 
 use crate::error::CommandError;
 use crate::output::{Output, columns, count, hanging, one_line, table};
@@ -87,7 +88,8 @@ pub(super) fn case(case: &Case) -> String {
 }
 
 fn machine(machine: &Machine) -> String {
-    let caches: Vec<_> = machine.caches.iter().map(|&cache| units::bytes(cache)).collect();
+    let caches: Vec<_> =
+        machine.caches.iter().map(|&cache| units::bytes(u64::try_from(cache).unwrap_or(u64::MAX))).collect();
     let cpu = if machine.cpu.is_empty() { "unknown processor".to_owned() } else { one_line(&machine.cpu) };
     format!("{cpu}, {}, data caches of {}", count(machine.cores, "core"), caches.join(", "))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anstyle::AnsiColor;
 use kvscatter_certify::certificate::{Certificate, Check, Subject, Verdict};
 use kvscatter_certify::report::words;
-use kvscatter_certify::text;
+use kvscatter_text::units;
 
 use crate::output::{Output, count, hanging, one_line, styled, table};
 
@@ -65,7 +65,7 @@ fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
         "{} of {} slots, {} in all; prompts of {} tokens, {}, seed {}",
         count(decoder.caches.len(), "cache"),
         parameters.capacity,
-        text::size(decoder.bytes),
+        units::bytes(decoder.bytes),
         prompts.join(", "),
         count(parameters.steps, "step"),
         parameters.seed

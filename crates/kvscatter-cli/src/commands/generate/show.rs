@@ -3,10 +3,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use kvscatter_bench::units;
-use kvscatter_certify::text::size;
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_session::{CacheSize, Generated, MemoryReport};
+use kvscatter_text::units;
 use serde::Serialize;
 
 use crate::engines::EngineInfo;
@@ -75,7 +74,7 @@ impl Generation {
             _ if steps == 0 => "no step after the prompts".to_owned(),
             (None, _) => format!("{bytes}: caches that grow are copied whole"),
             (Some(_), 0) => format!("{bytes}, in place: no cache was copied"),
-            (Some(_), copied) => format!("{bytes}; NOT in place: the engine copied {}", size(copied)),
+            (Some(_), copied) => format!("{bytes}; NOT in place: the engine copied {}", units::bytes(copied)),
         }
     }
 
@@ -86,14 +85,14 @@ impl Generation {
         };
         let layers = match memory.layers.as_slice() {
             [first, rest @ ..] if rest.iter().all(|layer| layer == first) => {
-                format!("{} of {}", count(memory.layers.len(), "layer"), size(*first))
+                format!("{} of {}", count(memory.layers.len(), "layer"), units::bytes(*first))
             }
             layers => {
-                let layers: Vec<String> = layers.iter().map(|layer| size(*layer)).collect();
+                let layers: Vec<String> = layers.iter().map(|layer| units::bytes(*layer)).collect();
                 format!("layers of {}", layers.join(", "))
             }
         };
-        let (total, token) = (size(memory.total), size(memory.per_token));
+        let (total, token) = (units::bytes(memory.total), units::bytes(memory.per_token));
         format!("{total}: {layers}; {token} a token, room for {capacity} of each sample")
     }
 }

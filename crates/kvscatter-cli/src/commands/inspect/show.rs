@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anstyle::AnsiColor;
-use kvscatter_bench::units;
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cache, Cost, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle};
+use kvscatter_text::units;
 
 use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, groups, shape};
@@ -75,7 +75,7 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
     // Where every capacity is fixed, what it would be is what it is.
     let converts = inspected.decoder.caches.iter().any(|cache| cache.fixed_capacity().is_none());
     let row = |name: String, cost: Option<Cost>| {
-        let size = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), bytes_text);
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), units::bytes);
         let mut cells = vec![
             name,
             size(cost.map(|cost| cost.per_token)),
@@ -108,10 +108,6 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
     };
     writeln!(output, "{}", paragraph(&heading))?;
     writeln!(output, "{}\n", table(&headers, &numbers, rows))
-}
-
-fn bytes_text(bytes: u64) -> String {
-    usize::try_from(bytes).map_or_else(|_| format!("{bytes} B"), units::bytes)
 }
 
 /// Why costs are `?`, and what to add to the command line.

@@ -1,4 +1,5 @@
-//! Caches of one model that are not written in one way, and positions that are taken for what they are not.
+//! Finds caches of one model that are written in different ways, and positions that are used with different
+//! meanings.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     two_conventions(decoder, hazards);
 }
 
-/// The first cache of each kind, and how many there are.
+/// Returns the first cache of each kind and the number of caches of that kind.
 fn grouped<'c, 'm, K: Ord>(
     caches: impl Iterator<Item = (K, &'c Cache<'m>)>,
 ) -> BTreeMap<K, (&'c Cache<'m>, usize)> {
@@ -42,7 +43,8 @@ fn grouped<'c, 'm, K: Ord>(
     groups
 }
 
-/// Every static cache is to be written at the same positions, and not always at the first.
+/// Reports static caches that are written at different positions, and those that are always written at
+/// position 0.
 fn write_indices<'c, 'm: 'c>(
     decoder: &Decoder<'m>,
     caches: impl Iterator<Item = &'c Cache<'m>>,
@@ -68,7 +70,8 @@ fn write_indices<'c, 'm: 'c>(
     }
 }
 
-/// One number cannot be a start, a length and a last index.
+/// Reports inputs that nodes use as two different positions. One number cannot be a start, a length and a
+/// last index at once.
 fn two_conventions(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let is_position =
         |role| matches!(role, InputRole::WriteIndices | InputRole::NonpadKvSeqlen | InputRole::SeqlensK);

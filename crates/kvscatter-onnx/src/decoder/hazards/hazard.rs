@@ -6,41 +6,42 @@ use crate::NodeLabel;
 use crate::decoder::cache::WriterStyle;
 use crate::decoder::roles::InputRole;
 
-/// One thing that keeps a cache from being written in place, or makes its use go wrong.
+/// A property of the graph that prevents a cache from being written in place, or makes its use incorrect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hazard {
-    /// Past is read by something beside its writer: in place, it may meet old rows or new ones.
+    /// A node besides the writer reads the past. If the cache is written in place, the node may see old rows
+    /// or new ones.
     PastReadElsewhere {
         /// The cache.
         past: String,
-        /// Who reads it.
+        /// The reader.
         reader: NodeLabel,
     },
-    /// Present is read by something that is no attention.
+    /// A node that is not an attention reads the present.
     PresentReadElsewhere {
         /// The cache.
         present: String,
-        /// Who reads it.
+        /// The reader.
         reader: NodeLabel,
     },
-    /// Present is given as more than one output: one of them is a copy.
+    /// More than one output returns the present, so one of them is a copy.
     PresentGivenTwice {
         /// The cache.
         present: String,
         /// The other outputs.
         copies: Vec<String>,
     },
-    /// Two nodes write to one past, each on its own: the rows of one are lost, or the cache is copied.
+    /// Two nodes write to the same past independently. The rows of one are lost, or the cache is copied.
     WrittenTwice {
         /// The cache.
         past: String,
         /// The writer that makes the present.
         first: NodeLabel,
-        /// The other.
+        /// The other writer.
         second: NodeLabel,
     },
-    /// A node writes to what another has written.
+    /// A node writes to the result of another writer.
     WrittenInTurn {
         /// The cache.
         past: String,
@@ -49,14 +50,14 @@ pub enum Hazard {
         /// The later one.
         second: NodeLabel,
     },
-    /// A ring is read by an attention that hides slots by their index: `nonpad_kv_seqlen`, or `is_causal`. The slots
-    /// of a ring are not in the order of their tokens.
+    /// An attention reads a ring and hides slots by their index, with `nonpad_kv_seqlen` or `is_causal`. The
+    /// slots of a ring are not in the order of their tokens.
     CircularPrefixMask {
         /// The cache.
         past: String,
         /// The attention.
         attention: NodeLabel,
-        /// What hides slots by their index.
+        /// The input or attribute that hides slots by their index.
         by: PrefixMask,
     },
     /// A node between past and present makes another tensor of the cache's size.
@@ -66,25 +67,26 @@ pub enum Hazard {
         /// The node.
         node: NodeLabel,
     },
-    /// Past and present are of different types, so that they cannot share memory.
+    /// Past and present have different types, so they cannot share memory.
     TypesDiffer {
         /// The cache.
         past: String,
-        /// Its present.
+        /// The present.
         present: String,
-        /// The type of past.
+        /// The type of the past.
         past_type: ElementType,
-        /// The type of present.
+        /// The type of the present.
         present_type: ElementType,
     },
-    /// Present is longer than past by the new rows, so that they cannot share memory.
+    /// The present is longer than the past by the new rows, so they cannot share memory.
     Grows {
         /// The cache.
         past: String,
-        /// Its present.
+        /// The present.
         present: String,
     },
-    /// An operator of ONNX Runtime writes the cache itself, and copies it whole unless past and present share memory.
+    /// An operator of ONNX Runtime writes the cache itself. It copies the whole cache unless past and present
+    /// share memory.
     OperatorWrites {
         /// The cache.
         past: String,
@@ -93,47 +95,48 @@ pub enum Hazard {
     },
     /// Caches of one model are written in different ways.
     MixedStyles {
-        /// Each way, with a cache that is written so and the number of those.
+        /// The styles, each with a cache of that style and the number of such caches.
         styles: Vec<(WriterStyle, String, usize)>,
     },
     /// Static caches of one model have different capacities.
     MixedCapacities {
-        /// Each capacity, with a cache that has it and the number of those.
+        /// The capacities, each with a cache of that capacity and the number of such caches.
         capacities: Vec<(usize, String, usize)>,
     },
     /// Caches of one model are written at different positions.
     MixedWriteIndices {
         /// A cache.
         past: String,
-        /// Where it is written; `None` is position 0.
+        /// The positions at which this cache is written, or `None` for position 0.
         write_indices: Option<String>,
         /// Another cache.
         other: String,
-        /// Where that is written.
+        /// The positions at which the other cache is written.
         other_write_indices: Option<String>,
     },
-    /// A static cache without `write_indices`: every step overwrites the first rows.
+    /// A static cache has no `write_indices`, so every step overwrites the first rows.
     NoWriteIndices {
         /// The cache.
         past: String,
         /// The writer.
         writer: NodeLabel,
     },
-    /// One input is taken for two different positions: a start, a length after the write, or that length less 1.
+    /// Two nodes use one input as different positions: a start, a length after the write, or that length less
+    /// 1.
     TwoConventions {
         /// The input.
         input: String,
-        /// What one node takes it for.
+        /// The meaning of the input for the first node.
         first: InputRole,
-        /// That node.
+        /// The first node.
         first_node: NodeLabel,
-        /// What another takes it for.
+        /// The meaning of the input for the second node.
         second: InputRole,
-        /// That node.
+        /// The second node.
         second_node: NodeLabel,
     },
-    /// One scale is computed from all samples and tokens of a step. So the numbers of a sample depend on its
-    /// neighbours in the batch, on padding, and on how its prompt is cut into steps.
+    /// One scale is computed from all samples and tokens of a step. A sample's numbers therefore depend on
+    /// its neighbours in the batch, on padding, and on how its prompt is cut into steps.
     TensorWideScale {
         /// The node that computes the scale.
         node: NodeLabel,
@@ -142,17 +145,17 @@ pub enum Hazard {
     RuntimeBug {
         /// The bug.
         bug: RuntimeBug,
-        /// The first such node.
+        /// The first affected node.
         node: NodeLabel,
     },
 }
 
-/// How an attention hides slots by their index.
+/// The way in which an attention hides slots by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefixMask {
-    /// Input `nonpad_kv_seqlen`.
+    /// The input `nonpad_kv_seqlen`.
     NonpadKvSeqlen,
-    /// Attribute `is_causal`.
+    /// The attribute `is_causal`.
     IsCausal,
 }
 
@@ -160,17 +163,18 @@ pub enum PrefixMask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RuntimeBug {
-    /// ONNX Runtime before 1.25 has no kernel of `TensorScatter`.
+    /// ONNX Runtime before 1.25 has no kernel for `TensorScatter`.
     NoKernel,
-    /// ONNX Runtime's kernel has 13 of the 24 types: no strings, complex numbers, 8-bit floats and 4-bit types.
+    /// ONNX Runtime's kernel supports 13 of the 24 types. It has no strings, complex numbers, 8-bit floats or
+    /// 4-bit types.
     NoKernelForType(ElementType),
-    /// ONNX Runtime up to 1.29 refuses an index after it has written the samples before.
+    /// ONNX Runtime up to 1.29 refuses an invalid index only after it has written the samples before it.
     RowsLeftWritten,
-    /// ONNX Runtime's CUDA kernel moves an index that is out of range into the range, and overwrites other rows.
+    /// ONNX Runtime's CUDA kernel clamps an index that is out of range, and so overwrites other rows.
     IndexClamped,
-    /// ONNX Runtime 1.25 aligns the mask of a causal `Attention` with `nonpad_kv_seqlen` at the top left, which is
-    /// wrong for several rows in the middle of a cache.
+    /// ONNX Runtime 1.25 aligns the mask of a causal `Attention` with `nonpad_kv_seqlen` at the top left.
+    /// This is wrong for several rows in the middle of a cache.
     MaskTopLeft,
-    /// onnx up to 1.22 evaluates `mode = circular` modulo the capacity in every coordinate.
+    /// ONNX up to 1.22 evaluates `mode = circular` modulo the capacity in every coordinate.
     ModuloEverywhere,
 }

@@ -1,4 +1,4 @@
-//! Who reads and writes a cache beside the one that should.
+//! Finds unexpected readers and writers of a cache.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::decoder::flow::Flow;
 use crate::decoder::part::{hands_on, is_product};
 use crate::decoder::trace::handed_on;
 
-/// More values than this are not followed from one cache.
+/// The largest number of values that are followed from one cache.
 const MAX_VALUES: usize = 64;
 
 pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
@@ -25,7 +25,7 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) 
     of_present(flow, cache, writer, hazards);
 }
 
-/// Everything that reads past, or what is handed on from it to the writer.
+/// Reports every other node that reads the past or a value between the past and the writer.
 fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
     let known = |node: &Node<'_>| {
         let is = |other: &Node<'_>| other.index() == node.index();
@@ -57,7 +57,7 @@ fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut 
     }
 }
 
-/// Everything that present reaches until it meets queries or weights.
+/// Reports the nodes that the present reaches before it meets queries or weights.
 fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
     let mut copies: BTreeSet<_> = cache.copies.iter().copied().collect();
     let mut pending = vec![cache.written];
@@ -102,7 +102,7 @@ fn reads_as_attention(node: &Node<'_>, slot: usize) -> bool {
     is_product(node) || (node.op_type().ends_with("Attention") && (slot == 1 || slot == 2))
 }
 
-/// A ring whose slots are hidden by their index.
+/// Returns a hazard if an attention hides the slots of a ring by their index.
 fn circular(cache: &Cache<'_>, attention: &Node<'_>) -> Option<Hazard> {
     if cache.style != WriterStyle::TensorScatter(Mode::Circular) || !attention.is("Attention") {
         return None;

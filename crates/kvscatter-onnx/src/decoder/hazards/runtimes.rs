@@ -1,4 +1,5 @@
-//! Runtimes that are known to be wrong: observed on the versions that are named, or read in their sources.
+//! Finds nodes that known runtimes handle incorrectly. Each bug was observed in the named versions or read in
+//! their sources.
 
 use kvscatter::{ElementType, Mode};
 
@@ -31,7 +32,7 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     found(RuntimeBug::ModuloEverywhere, circular.and_then(|cache| cache.writer));
 }
 
-/// Whether ONNX Runtime's kernel of `TensorScatter` has the type.
+/// Returns whether ONNX Runtime's kernel of `TensorScatter` supports the type.
 fn has_kernel(element: ElementType) -> bool {
     use ElementType::{Complex64, Complex128, String};
     !is_narrow(element) && !matches!(element, String | Complex64 | Complex128)

@@ -1,4 +1,4 @@
-//! Scales of activations that are computed from a whole tensor.
+//! Finds scales of activations that are computed from a whole tensor.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,9 @@ use super::hazard::Hazard;
 use crate::Node;
 use crate::decoder::flow::Flow;
 
-/// Finds the nodes whose scale depends on the model's inputs and reaches an output. A scale that does neither changes
-/// no result, so it is no reason to leave a comparison out.
+/// Finds the nodes whose scale depends on the model's inputs and reaches an output.
+///
+/// Any other scale changes no result, so it does not prevent a comparison.
 pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
     if !flow.nodes().iter().any(scales_a_tensor) {
         return;
@@ -32,8 +33,8 @@ pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
     hazards.extend(scales.into_iter().map(|node| Hazard::TensorWideScale { node: node.label() }));
 }
 
-/// Whether a node computes one scale from all elements of its first input. `com.microsoft` has operators that contain
-/// a `DynamicQuantizeLinear`.
+/// Returns whether a node computes one scale from all elements of its first input. Two operators of
+/// `com.microsoft` contain a `DynamicQuantizeLinear`.
 fn scales_a_tensor(node: &Node<'_>) -> bool {
     let is_fused = || matches!(node.op_type(), "DynamicQuantizeMatMul" | "DynamicQuantizeLSTM");
     node.is("DynamicQuantizeLinear") || (node.domain() == "com.microsoft" && is_fused())

@@ -1,4 +1,4 @@
-//! Hazards in words.
+//! The texts of hazards.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::decoder::roles::InputRole;
 use crate::node_label::ShortLabel;
 
 impl Hazard {
-    /// A name for the kind of hazard that programs can rely on.
+    /// Returns a stable name for the kind of hazard, for use by programs.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -32,7 +32,8 @@ impl Hazard {
         }
     }
 
-    /// The cache it is about, by past, or by present where only that matters; `None` if it is about several.
+    /// Returns the affected cache, or `None` if several caches are affected. The cache is named by its past,
+    /// or by its present if only the present matters.
     #[must_use]
     pub fn cache(&self) -> Option<&str> {
         match self {
@@ -57,7 +58,7 @@ impl Hazard {
         }
     }
 
-    /// The node to look at.
+    /// Returns the node that causes the hazard.
     #[must_use]
     pub fn node(&self) -> Option<&NodeLabel> {
         match self {
@@ -188,7 +189,7 @@ fn mixed(
     write!(f, "caches {verb} {} {noun}: {}", groups.len(), list(each))
 }
 
-/// The positions at which a cache is written, by the name of the value that holds them.
+/// Returns the positions at which a cache is written, as the name of the value that contains them.
 fn written_at(write_indices: &Option<String>) -> String {
     write_indices.as_deref().map_or("position 0".to_owned(), |indices| format!("{indices:?}"))
 }
@@ -214,7 +215,7 @@ impl fmt::Display for RuntimeBug {
     }
 }
 
-/// What the number that has a role is.
+/// Returns a description of the number that an input with this role contains.
 fn position(role: InputRole) -> &'static str {
     match role {
         InputRole::WriteIndices => "the first slot written",

@@ -1,19 +1,20 @@
-//! Attention, the rotary embedding before it, and the write into the cache: the shapes of their outputs.
+//! The output shapes of attention, of the rotary embedding before it, and of the write into the cache.
 //!
-//! `TensorScatter` of which everything is known is no exception: what it writes is a matter of the core, and no mask
-//! or position is made of it.
+//! `TensorScatter` has only a shape here even if its inputs are known. The core computes its values, and no
+//! mask or position depends on them.
 
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::{FoldError, Value};
 
-/// The first input's type and shape: of operators that change values and nothing else.
+/// Returns the first input's type and shape, for operators that change only values.
 pub(super) fn like_first(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     call.shaped([(input.element, input.shape.clone())])
 }
 
-/// ONNX `Attention` of versions 23 and 24. In rank 3, heads follow each other in the last axis.
+/// Evaluates ONNX `Attention` of versions 23 and 24. In rank 3, the last axis contains the heads one after
+/// another.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
     let [query, key, value] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let q = Heads::new(call, 0, "q_num_heads")?;
@@ -40,7 +41,7 @@ pub(super) fn attention(call: &Call<'_>) -> Outputs {
     ])
 }
 
-/// A query, key or value.
+/// The dimensions of a query, key or value.
 struct Heads {
     batch: usize,
     heads: usize,
@@ -49,7 +50,8 @@ struct Heads {
 }
 
 impl Heads {
-    /// `[batch, heads, length, size]`, or `[batch, length, heads * size]` with the number of heads as an attribute.
+    /// Reads `[batch, heads, length, size]`, or `[batch, length, heads * size]` with the number of heads as
+    /// an attribute.
     fn new(call: &Call<'_>, index: usize, count: &'static str) -> Result<Self, OnnxError> {
         match *call.input(index)?.shape.as_slice() {
             [batch, heads, length, size] => Ok(Self { batch, heads, length, size }),
@@ -63,8 +65,10 @@ impl Heads {
     }
 }
 
-/// ONNX Runtime's `GroupQueryAttention`. Queries, keys and values may be packed in input 0. The present is as long
-/// as the past's buffer, or as the whole sequence (input 6) where that is longer.
+/// Evaluates ONNX Runtime's `GroupQueryAttention`.
+///
+/// Queries, keys and values may be packed in input 0. The present is as long as the past's buffer, or as the
+/// whole sequence (input 6) if that is longer.
 pub(super) fn group_query_attention(call: &Call<'_>) -> Outputs {
     let query = call.input(0)?;
     let &[batch, length, hidden] = query.shape.as_slice() else {
@@ -89,7 +93,7 @@ pub(super) fn group_query_attention(call: &Call<'_>) -> Outputs {
     call.shaped([output, present.clone(), present])
 }
 
-/// ONNX Runtime's `MultiHeadAttention`, its inputs not packed.
+/// Evaluates ONNX Runtime's `MultiHeadAttention` with inputs that are not packed.
 pub(super) fn multi_head_attention(call: &Call<'_>) -> Outputs {
     let query = call.input(0)?;
     let [key, value] = [1, 2].map(|index| call.optional(index));
@@ -99,7 +103,7 @@ pub(super) fn multi_head_attention(call: &Call<'_>) -> Outputs {
     let heads = head_count(call, "num_heads")?;
     let own = |index: usize, of: &Value| match *of.shape.as_slice() {
         [_, length, hidden] => Ok((length, share(call, index, hidden, heads)?)),
-        // Of a past that is not its own: `[batch, heads, length, size]`.
+        // Keys or values from another attention's past are `[batch, heads, length, size]`.
         [_, _, length, size] => Ok((length, size)),
         _ => Err(call.bad_shape(index, "rank 3 or 4")),
     };
@@ -120,14 +124,14 @@ pub(super) fn multi_head_attention(call: &Call<'_>) -> Outputs {
     ])
 }
 
-/// A number of heads, which no attribute makes 0.
+/// Returns a number of heads, which must be an attribute greater than 0.
 fn head_count(call: &Call<'_>, name: &'static str) -> Result<usize, OnnxError> {
     let count = call.int(name, 0)?;
     let positive = usize::try_from(count).ok().filter(|&count| count > 0);
     positive.ok_or_else(|| FoldError::AttributeValue { name, value: count.to_string() }.into())
 }
 
-/// What each of so many heads has of the last axis.
+/// Returns the part of the last axis that belongs to each head.
 fn share(call: &Call<'_>, index: usize, hidden: usize, heads: usize) -> Result<usize, OnnxError> {
     let is_even = hidden.checked_rem(heads) == Some(0);
     let share = hidden.checked_div(heads).filter(|_| is_even);

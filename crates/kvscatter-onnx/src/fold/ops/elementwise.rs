@@ -1,4 +1,4 @@
-//! Operators that compute each element of the output from one element of each of several inputs, and casts.
+//! Casts, and operators that compute each output element from one element of each of several inputs.
 
 use kvscatter::ElementType;
 
@@ -49,7 +49,8 @@ pub(super) fn where_(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Two inputs of one type, broadcast; only `Pow` has an exponent of another.
+/// Evaluates an operator on two broadcast inputs. They must have one type, except that the exponent of `Pow`
+/// may have another.
 pub(super) fn binary(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     let is_power = call.op_type == "Pow";
@@ -82,7 +83,10 @@ pub(super) fn binary(call: &Call<'_>) -> Outputs {
 
 type IntOperator = fn(i64, i64) -> Result<Option<i64>, OnnxError>;
 
-/// Division truncates, as ONNX has it; the remainder has the divisor's sign, or with `fmod` the dividend's.
+/// Returns the integer form of an operator.
+///
+/// Division truncates, as ONNX defines it. The remainder has the sign of the divisor, or of the dividend with
+/// `fmod`.
 fn int_operator(call: &Call<'_>) -> Result<IntOperator, OnnxError> {
     Ok(match call.op_type {
         "Add" => |l, r| Ok(l.checked_add(r)),
@@ -125,7 +129,8 @@ fn float_operator(call: &Call<'_>) -> Result<fn(f64, f64) -> f64, OnnxError> {
     })
 }
 
-/// The only remainder that does not fit beside its quotient is the least integer's by -1.
+/// Returns the remainder. It can be computed unless the smallest integer is divided by -1, whose remainder is
+/// 0.
 fn remainder(left: i64, right: i64) -> i64 {
     left.checked_rem(right).unwrap_or(0)
 }
@@ -134,7 +139,8 @@ fn non_zero(divisor: i64) -> Result<(), OnnxError> {
     if divisor == 0 { Err(FoldError::DivisionByZero.into()) } else { Ok(()) }
 }
 
-/// The smallest, largest, sum or mean of any number of inputs. NaN is smaller and larger than everything.
+/// Computes the minimum, maximum, sum or mean of any number of inputs. If an element is NaN, so is the
+/// result.
 pub(super) fn variadic(call: &Call<'_>) -> Outputs {
     let inputs = call.all_inputs()?;
     let first = call.input(0)?;
@@ -183,7 +189,7 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// The bounds are inputs, attributes in old versions, or open.
+/// Evaluates `Clip`. The bounds are inputs, attributes in old versions, or absent.
 pub(super) fn clip(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let element = input.element;
@@ -239,7 +245,7 @@ fn float_bound(bound: Option<Option<Values>>) -> Option<f64> {
     }
 }
 
-/// The operands of each element of a shape that both inputs broadcast to.
+/// Returns the operands of each element of a shape that both inputs broadcast to.
 pub(super) fn pairs<'a, L: Copy, R: Copy>(
     left: &'a [L],
     left_shape: &[usize],

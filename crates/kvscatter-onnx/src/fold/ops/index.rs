@@ -1,4 +1,4 @@
-//! Operators that pick values by indices, and that put values where indices say.
+//! Operators that pick values by indices, and operators that write values at indices.
 
 use kvscatter::ElementType;
 
@@ -43,7 +43,7 @@ pub(super) fn gather_elements(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// A `reduction` is not computed: only the shape is known.
+/// Evaluates `ScatterElements`. With a `reduction`, only the shape is known.
 pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
     let [input, indices, updates] = [call.input(0)?, call.input(1)?, call.input(2)?];
     same_type(call, 2, input)?;
@@ -59,7 +59,8 @@ pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// The positions in `input` that an index on one axis names, and its own coordinates on the others.
+/// Returns the positions in `input` that indices on one axis select. The coordinates on the other axes are
+/// the element's own.
 fn along_axis(input: &Value, axis: usize, shape: &[usize], indices: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let own = strides(&input.shape);
     let size = input.shape.get(axis).copied().unwrap_or_default();
@@ -103,7 +104,7 @@ pub(super) fn gather_nd(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// A `reduction` is not computed: only the shape is known.
+/// Evaluates `ScatterND`. With a `reduction`, only the shape is known.
 pub(super) fn scatter_nd(call: &Call<'_>) -> Outputs {
     let [input, indices, updates] = [call.input(0)?, call.input(1)?, call.input(2)?];
     same_type(call, 2, input)?;
@@ -130,7 +131,7 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Where the slice begins that each row of indices names.
+/// Returns the beginning of the slice that each row of indices selects.
 fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let own = strides(shape);
     let start = |row: usize| {
@@ -144,7 +145,8 @@ fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result
     (0..rows).map(start).collect()
 }
 
-/// The input's values, those at the positions replaced; the last of several for one position stays.
+/// Returns the input's values with those at the positions replaced. If a position occurs several times, the
+/// last value stays.
 fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Option<Values>, OnnxError> {
     let Some(all) = Values::chain([input.data.as_ref(), updates.data.as_ref()]) else { return Ok(None) };
     let mut from: Vec<usize> = (0..input.len()).collect();
@@ -156,7 +158,7 @@ fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Opti
     all.pick(&from).map(Some)
 }
 
-/// The shape is a matter of values: they must be known.
+/// Evaluates `NonZero`, whose shape depends on the values. They must be known.
 pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     call.work.charge(input.data.as_ref().map_or(0, Values::len))?;
@@ -181,7 +183,7 @@ pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// The shape only.
+/// Returns the shape of `OneHot`.
 pub(super) fn one_hot(call: &Call<'_>) -> Outputs {
     let [indices, values] = [call.input(0)?, call.input(2)?];
     let depth = dim(call.scalar(1)?)?;
@@ -190,7 +192,7 @@ pub(super) fn one_hot(call: &Call<'_>) -> Outputs {
     call.shaped([(values.element, [before, &[depth], after].concat())])
 }
 
-/// An index counted from the start.
+/// Returns an index counted from the start.
 fn place(index: i64, limit: usize) -> Result<usize, OnnxError> {
     shapes::axis(index, limit).map_err(|_| FoldError::Index { index, limit }.into())
 }

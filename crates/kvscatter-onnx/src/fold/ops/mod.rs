@@ -1,4 +1,4 @@
-//! What each operator computes.
+//! The rules of the operators.
 
 mod attention;
 mod elementwise;
@@ -18,14 +18,15 @@ use super::call::Call;
 use crate::OnnxError;
 use crate::graph::DEFAULT_DOMAIN;
 
-/// An operator's rule: its outputs, as many as it knows. Those that the node does not name are ignored.
+/// An operator's rule, which returns the outputs that it knows. Outputs that the node does not name are
+/// ignored.
 pub(super) type Rule = fn(&Call<'_>) -> Result<Vec<Value>, OnnxError>;
 
 /// The domain of ONNX Runtime's own operators.
 const MICROSOFT: &str = "com.microsoft";
 
-/// The rule of an operator, if there is one. ONNX Runtime's operators that it also finds in the default domain are
-/// found there.
+/// Returns the rule of an operator, if there is one. An operator of ONNX Runtime that also exists in the
+/// default domain has the rule of the default domain.
 pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
     match domain {
         DEFAULT_DOMAIN => default_rule(op_type),
@@ -34,13 +35,14 @@ pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
     }
 }
 
-/// Returns the input that gives the operator's one output its type and shape, independent of the other
-/// inputs.
+/// Returns the input that determines the type and shape of the operator's only output, regardless of the
+/// other inputs.
 pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
     (domain == DEFAULT_DOMAIN && matches!(op_type, "ScatterElements" | "ScatterND")).then_some(0)
 }
 
-/// Whether the shape of the operator's output depends on its inputs' values, however many there are.
+/// Returns whether the shape of the operator's output depends on its inputs' values, regardless of their
+/// number.
 pub(super) fn is_shaped_by_values(domain: &str, op_type: &str) -> bool {
     domain == DEFAULT_DOMAIN && op_type == "NonZero"
 }
@@ -49,7 +51,7 @@ fn default_rule(op_type: &str) -> Option<Rule> {
     moving_rule(op_type).or_else(|| arithmetic_rule(op_type)).or_else(|| layer_rule(op_type))
 }
 
-/// The rule of an operator that computes shapes, or moves values without computing any.
+/// Returns the rule of an operator that computes shapes, or that moves values without computing any.
 fn moving_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "Shape" => shape::shape,
@@ -85,7 +87,7 @@ fn moving_rule(op_type: &str) -> Option<Rule> {
     })
 }
 
-/// The rule of an operator that computes values element by element, or along an axis.
+/// Returns the rule of an operator that computes values element by element or along an axis.
 fn arithmetic_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "Cast" => elementwise::cast,
@@ -118,7 +120,8 @@ fn arithmetic_rule(op_type: &str) -> Option<Rule> {
     })
 }
 
-/// The rule of an operator that is a whole layer: a product, a normalization, a quantization or an attention.
+/// Returns the rule of an operator that is a whole layer: a product, a normalization, a quantization or an
+/// attention.
 fn layer_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "MatMul" => neural::mat_mul,

@@ -1,4 +1,4 @@
-//! Operators that move values and compute none.
+//! Operators that move values without computing any.
 
 use crate::OnnxError;
 use crate::attribute;
@@ -27,7 +27,8 @@ pub(super) fn transpose(call: &Call<'_>) -> Outputs {
     })
 }
 
-/// Broadcasts both ways: the result may be larger than the shape that is asked for.
+/// Evaluates `Expand`. The shapes broadcast in both directions, so the result may be larger than the
+/// requested shape.
 pub(super) fn expand(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let target = call.ints(1)?.iter().map(|&size| dim(size)).collect::<Result<Vec<_>, _>>()?;
@@ -45,7 +46,7 @@ pub(super) fn tile(call: &Call<'_>) -> Outputs {
     let shape =
         sizes.map(|(&size, &times)| dim(signed(size).saturating_mul(times))).collect::<Result<_, _>>()?;
     call.moved(input, shape, |_| {
-        // Each axis is split in two: over the repetitions, which go nowhere, and over the values.
+        // Each axis is split into the repetitions, which have a stride of 0, and the values.
         let (mut split, mut steps) = (Vec::new(), Vec::new());
         for ((&size, &times), stride) in input.shape.iter().zip(repeats).zip(strides(&input.shape)) {
             split.extend([dim(times)?, size]);
@@ -98,7 +99,8 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
     Ok(vec![made])
 }
 
-/// ONNX: sizes by input or attribute, or as many equal parts as there are outputs; the last may be smaller.
+/// Evaluates `Split`. The sizes are an input or an attribute. Without sizes, there are as many equal parts as
+/// outputs, and the last part may be smaller.
 pub(super) fn split(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", 0, input)?;
@@ -128,7 +130,8 @@ fn equal_parts(dim: usize, parts: usize) -> Result<Vec<usize>, OnnxError> {
     Ok((0..parts).map(|part| dim.saturating_sub(part.saturating_mul(size)).min(size)).collect())
 }
 
-/// ONNX: bounds count from the end if negative and are then clamped, so that any large number means the end.
+/// Evaluates `Slice`. Negative bounds count from the end. Bounds are then clamped, so any large number means
+/// the end.
 pub(super) fn slice(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let given = |index, name| call.ints_of(index, name);
@@ -154,7 +157,7 @@ pub(super) fn slice(call: &Call<'_>) -> Outputs {
     call.moved(input, shape, |shape| Ok(walk(shape, offset, &walked)))
 }
 
-/// Where a slice of an axis begins, and how many indices it takes.
+/// Returns the beginning of a slice of an axis and the number of indices.
 fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), OnnxError> {
     if size == 0 {
         return Ok((0, 0));
@@ -162,7 +165,7 @@ fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), On
     let from_start = |bound: i64| if bound < 0 { bound.saturating_add(size) } else { bound };
     let (start, end) = (from_start(start), from_start(end));
     let last = size.saturating_sub(1);
-    // Going back, the end lies before the first index.
+    // With a negative step, the end is before the first index.
     let (start, span) = if step > 0 {
         let start = start.clamp(0, size);
         (start, end.clamp(0, size).saturating_sub(start))
@@ -175,7 +178,8 @@ fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), On
     Ok((start, dim(count.ok_or(FoldError::DivisionByZero)?)?))
 }
 
-/// ONNX: begins, then ends, for all axes or those of input 3; a negative pad removes.
+/// Evaluates `Pad`. The pads are all begins, followed by all ends, for all axes or for those of input 3. A
+/// negative pad removes elements.
 pub(super) fn pad(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let pads = call.ints_of(1, "pads")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
@@ -207,7 +211,7 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         call.work.charge(input.len())?;
         let Some(all) = Values::chain([input.data.as_ref(), fill.as_ref()]) else { return Ok(None) };
         let own = strides(&input.shape);
-        // Position of the padding, after the input's values.
+        // The position of the padding value is after the input's values.
         let outside = signed(input.len());
         let mut positions = vec![Some(0_i64)];
         for (((&to, &from), &before), &stride) in shape.iter().zip(&input.shape).zip(&before).zip(&own) {
@@ -227,10 +231,11 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
     Ok(vec![padded])
 }
 
-/// The index that an element of the result comes from, given its own index and the size of the axis.
+/// A function that returns the index from which an element of the result comes, given its own index and the
+/// size of the axis.
 type PadSource = fn(i64, i64) -> Option<i64>;
 
-/// Returns, for a mode of `Pad`, the index that an index outside the axis takes its element from; `None` is the fill.
+/// Returns the source of elements for a mode of `Pad`. The source `None` is the padding value.
 fn padded_from(mode: &str) -> Result<PadSource, OnnxError> {
     Ok(match mode {
         "constant" => |at, size| (0..size).contains(&at).then_some(at),
@@ -245,7 +250,7 @@ fn padded_from(mode: &str) -> Result<PadSource, OnnxError> {
     })
 }
 
-/// The upper or lower triangle of the last two axes, zeros elsewhere.
+/// Evaluates `Trilu`: keeps the upper or lower triangle of the last two axes, and sets the rest to zero.
 pub(super) fn trilu(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let [.., rows, columns] = *input.shape.as_slice() else {
@@ -273,7 +278,7 @@ pub(super) fn trilu(call: &Call<'_>) -> Outputs {
     Ok(vec![made])
 }
 
-/// The one integer of an input that decides values and no shape; `None` while it is not known.
+/// Returns the single integer of an input that affects values but no shape, or `None` if it is not known.
 pub(super) fn known_scalar(call: &Call<'_>, index: usize) -> Result<Option<i64>, OnnxError> {
     let is_known = call.optional(index).is_some_and(|value: &Value| value.data.is_some());
     is_known.then(|| call.scalar(index)).transpose()

@@ -1,5 +1,6 @@
-//! The operators that models are made for: products, normalizations, attention. Of most, only the shapes of the
-//! outputs are known here; what decides a mask or a position is not among them.
+//! Operators for neural networks, mainly products.
+//!
+//! Of most outputs, only the shapes are known here. They do not decide a mask or a position.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ use crate::fold::number::{fit, round};
 use crate::fold::shapes::{broadcast, elements, spread};
 use crate::fold::{FoldError, Value, Values};
 
-/// NumPy's: the last two axes are matrices, those before broadcast, a vector is a row or a column.
+/// Evaluates `MatMul` as NumPy defines it. The last two axes are matrices, the axes before them broadcast,
+/// and a vector is a row or a column.
 pub(super) fn mat_mul(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     if left.element != right.element {
@@ -131,14 +133,14 @@ impl Product {
     }
 }
 
-/// Of bytes, in 32 bits: the shape only.
+/// Returns the shape of `MatMulInteger`, whose elements are int32.
 pub(super) fn mat_mul_integer(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     let product = Product::new(call, &left.shape, &right.shape)?;
     call.shaped([(ElementType::Int32, product.shape(left.rank(), right.rank()))])
 }
 
-/// The shape only.
+/// Returns the shape of `Gemm`.
 pub(super) fn gemm(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     let turned = |value: &Value, index: usize, name: &str| match *value.shape.as_slice() {
@@ -154,7 +156,7 @@ pub(super) fn gemm(call: &Call<'_>) -> Outputs {
     call.shaped([(left.element, vec![rows, columns])])
 }
 
-/// A product of one or two inputs that the last two axes of may be turned: the shape only.
+/// Returns the shape of a product whose inputs may each have their last two axes transposed.
 pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     for unsupported in ["transBatchA", "transBatchB"] {
@@ -174,7 +176,7 @@ pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
     call.shaped([(left.element, product.shape(left.rank(), right.rank()))])
 }
 
-/// The shape only, of equations without an ellipsis.
+/// Returns the shape of `Einsum` for equations without an ellipsis.
 pub(super) fn einsum(call: &Call<'_>) -> Outputs {
     let equation: String =
         call.string("equation", "")?.chars().filter(|letter| !letter.is_whitespace()).collect();
@@ -190,7 +192,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Outputs {
     if terms.len() != inputs.len() {
         return Err(call.bad_shape(terms.len(), "a term of the equation"));
     }
-    // Size and number of each letter.
+    // The size and the number of occurrences of each letter.
     let mut letters = BTreeMap::new();
     for (index, (term, input)) in terms.iter().zip(&inputs).enumerate() {
         if term.len() != input.rank() {
@@ -206,7 +208,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Outputs {
             }
         }
     }
-    // Without a result, it is the letters that occur once, in order.
+    // If the equation has no result, the result consists of the letters that occur once, in order.
     let once = letters.iter().filter(|(_, (_, count))| *count == 1).map(|(&letter, _)| letter);
     let result: Vec<char> = result.map_or_else(|| once.collect(), |result| result.chars().collect());
     let size = |letter: &char| {

@@ -1,4 +1,4 @@
-//! Normalizations and quantization: the shapes of their outputs.
+//! The output shapes of normalizations and quantization.
 
 use kvscatter::ElementType;
 
@@ -7,8 +7,10 @@ use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes;
 use crate::fold::{FoldError, Value};
 
-/// `LayerNormalization` and `SimplifiedLayerNormalization`: the result, then one mean (of the former) and one
-/// inverse deviation for every index before the axis, in the type they are computed in.
+/// Returns the shapes of `LayerNormalization` and `SimplifiedLayerNormalization`.
+///
+/// The outputs are the result, one mean (only of `LayerNormalization`) and one inverse deviation for every
+/// index before the axis. The statistics have the type in which they are computed.
 pub(super) fn layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", -1, input)?;
@@ -20,7 +22,7 @@ pub(super) fn layer(call: &Call<'_>) -> Outputs {
     }
 }
 
-/// ONNX Runtime's normalizations of a sum, which they give as well.
+/// Returns the shapes of ONNX Runtime's normalizations of a sum, which return the sum as well.
 pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
@@ -34,14 +36,15 @@ fn statistic(input: &Value, axis: usize, stash: Option<ElementType>) -> (Element
     (stash.unwrap_or(ElementType::Float32), input.shape.iter().enumerate().map(ones).collect())
 }
 
-/// As bytes, with one scale and one zero point.
+/// Returns the shapes of `DynamicQuantizeLinear`: bytes, one scale and one zero point.
 pub(super) fn dynamic_quantize(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let byte = ElementType::UInt8;
     call.shaped([(byte, input.shape.clone()), (ElementType::Float32, vec![]), (byte, vec![])])
 }
 
-/// The type is said by `output_dtype`, or by the zero point, or is uint8.
+/// Returns the shape of `QuantizeLinear`. Its type is `output_dtype`, or the type of the zero point, or
+/// uint8.
 pub(super) fn quantize(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let zero_point = call.optional(2).map(|zero_point| zero_point.element);
@@ -49,13 +52,14 @@ pub(super) fn quantize(call: &Call<'_>) -> Outputs {
     call.shaped([(element, input.shape.clone())])
 }
 
-/// The type is that of the scale.
+/// Returns the shape of `DequantizeLinear`. Its type is `output_dtype`, or the type of the scale.
 pub(super) fn dequantize(call: &Call<'_>) -> Outputs {
     let element = call.element("output_dtype")?.unwrap_or(call.input(1)?.element);
     call.shaped([(element, call.input(0)?.shape.clone())])
 }
 
-/// ONNX Runtime's product with blockwise quantized weights: `K` columns become `N`.
+/// Returns the shape of ONNX Runtime's product with blockwise quantized weights, which turns `K` columns into
+/// `N`.
 pub(super) fn mat_mul_n_bits(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;

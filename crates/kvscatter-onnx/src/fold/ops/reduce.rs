@@ -10,7 +10,8 @@ use crate::fold::number::{self, fit, round};
 use crate::fold::shapes::{self, elements, signed, strides, walk};
 use crate::fold::{FoldError, Value, Values};
 
-/// Axes by input or attribute; none named means all, or with `noop_with_empty_axes` none.
+/// Evaluates a reduction. The axes are an input or an attribute. If no axis is given, all axes are reduced,
+/// or none with `noop_with_empty_axes`.
 pub(super) fn reduce(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let rank = input.rank();
@@ -91,7 +92,7 @@ fn float_result(call: &Call<'_>, group: &[f64]) -> f64 {
     }
 }
 
-/// A sum that is 0 where there is nothing, and not the standard library's -0.
+/// Returns a sum that is 0 if there are no values. The standard library would return -0.
 pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }
@@ -116,7 +117,7 @@ pub(super) fn arg(call: &Call<'_>) -> Outputs {
             }
             best.map_or(0, |(index, _)| signed(index))
         };
-        // Where NaN ranks is nowhere said.
+        // The rank of NaN is not specified.
         let Some(values) = as_exact_floats(input).filter(|values| !values.iter().any(|value| value.is_nan()))
         else {
             return Ok(None);
@@ -126,7 +127,7 @@ pub(super) fn arg(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Values as 64-bit floats, if all of them are such.
+/// Returns the values as 64-bit floats if all of them are exactly representable.
 fn as_exact_floats(input: &Value) -> Option<Vec<f64>> {
     match &input.data {
         Some(Values::Floats(values)) => Some(values.clone()),
@@ -183,7 +184,8 @@ fn running<T: Copy + Default>(
     Ok(())
 }
 
-/// Before version 13, everything from the axis on was one axis.
+/// Evaluates `Softmax` and `LogSoftmax`. Before version 13, all axes from the given one on counted as one
+/// axis.
 pub(super) fn softmax(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let is_old = call.version < 13;
@@ -206,7 +208,7 @@ pub(super) fn softmax(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// The shapes of the values and of their indices.
+/// Returns the shapes of the values of `TopK` and of their indices.
 pub(super) fn top_k(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", -1, input)?;
@@ -214,7 +216,8 @@ pub(super) fn top_k(call: &Call<'_>) -> Outputs {
     call.shaped([(input.element, shape.clone()), (ElementType::Int64, shape)])
 }
 
-/// The elements that an operator along some axes works on: one group for each index of the other axes.
+/// The elements that an operator along some axes works on. There is one group for each index of the other
+/// axes.
 struct Groups<'a> {
     shape: &'a [usize],
     axes: &'a [usize],
@@ -225,7 +228,7 @@ impl<'a> Groups<'a> {
         Self { shape, axes }
     }
 
-    /// The shape of one result for each group.
+    /// Returns the shape of one result for each group.
     fn shape(&self, keep_dims: bool) -> Vec<usize> {
         let sizes = self.shape.iter().enumerate();
         let size = |(axis, &size): (usize, &usize)| match self.axes.contains(&axis) {
@@ -235,7 +238,7 @@ impl<'a> Groups<'a> {
         sizes.filter_map(size).collect()
     }
 
-    /// The positions of all elements, group by group, and how many make a group.
+    /// Returns the positions of all elements, group by group, and the size of a group.
     fn positions(&self) -> (Vec<usize>, usize) {
         let all = self.shape.iter().copied().zip(strides(self.shape)).enumerate();
         let (along, kept): (Vec<_>, Vec<_>) = all.partition(|(axis, _)| self.axes.contains(axis));
@@ -244,7 +247,7 @@ impl<'a> Groups<'a> {
         (walk(&shape, 0, &steps), group)
     }
 
-    /// One result for each group.
+    /// Returns one result for each group.
     fn each<T: Copy, R>(
         &self,
         values: &[T],
@@ -258,7 +261,7 @@ impl<'a> Groups<'a> {
         values.chunks(group).map(compute).collect()
     }
 
-    /// As many values as there were, those of each group changed by `compute`.
+    /// Returns as many values as there were, where `compute` has changed those of each group.
     fn map<T: Copy>(
         &self,
         values: &[T],

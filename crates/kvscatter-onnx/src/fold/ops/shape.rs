@@ -1,4 +1,4 @@
-//! Operators that ask for shapes, change them, or make values out of them.
+//! Operators that read shapes, change them, or make values from them.
 
 use kvscatter::ElementType;
 
@@ -30,7 +30,7 @@ pub(super) fn identity(call: &Call<'_>) -> Outputs {
     Ok(vec![call.input(0)?.clone()])
 }
 
-/// As it is without training: the mask keeps everything.
+/// Evaluates `Dropout` without training, whose mask keeps everything.
 pub(super) fn dropout(call: &Call<'_>) -> Outputs {
     if let Some(training) = call.optional(2)
         && training.as_bools() != Some(&[false])
@@ -68,7 +68,8 @@ pub(super) fn constant_of_shape(call: &Call<'_>) -> Outputs {
     call.moved(&fill, shape, |shape| Ok(vec![0; shapes::elements(shape)]))
 }
 
-/// ONNX: a 0 keeps the input's dimension unless `allowzero` is set, and one -1 is replaced by the size that is left.
+/// Evaluates `Reshape`. A 0 keeps the input's dimension unless `allowzero` is set, and one -1 is replaced
+/// with the remaining size.
 pub(super) fn reshape(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let allow_zero = call.flag("allowzero", false)?;
@@ -88,7 +89,7 @@ pub(super) fn reshape(call: &Call<'_>) -> Outputs {
     }
     let known = Value::shaped(input.element, shape.clone())?.len();
     if let Some(open) = open {
-        // With a dimension of 0 elsewhere, anything would fit; ONNX Runtime and NumPy refuse it too.
+        // If another dimension is 0, any size would fit. ONNX Runtime and NumPy refuse this too.
         let left = input.len().checked_div(known).ok_or_else(refused)?;
         shape = shapes::with_dim(&shape, open, left);
     }
@@ -102,7 +103,7 @@ pub(super) fn flatten(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.int("axis", 1)?;
     let rank = input.rank();
-    // The shape can be cut at its end, too.
+    // The axis may equal the rank, which splits the shape at its end.
     let axis = if axis == signed(rank) { rank } else { shapes::axis(axis, rank)? };
     let split = AxisSplit::new(&input.shape, axis);
     call.reshaped(input, vec![split.outer, split.block()])
@@ -137,7 +138,7 @@ pub(super) fn unsqueeze(call: &Call<'_>) -> Outputs {
     call.reshaped(input, shape.collect())
 }
 
-/// ONNX: `max(ceil((limit - start) / delta), 0)` numbers from `start` on.
+/// Evaluates `Range`: `max(ceil((limit - start) / delta), 0)` numbers, beginning with `start`.
 pub(super) fn range(call: &Call<'_>) -> Outputs {
     let [start, limit, delta] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let element = start.element;
@@ -201,7 +202,7 @@ pub(super) fn eye_like(call: &Call<'_>) -> Outputs {
     Ok(vec![eye])
 }
 
-/// Axes counted from the start, each once.
+/// Returns the axes counted from the start. Each may occur only once.
 pub(super) fn distinct(axes: &[i64], rank: usize) -> Result<Vec<usize>, OnnxError> {
     if rank.max(axes.len()) > MAX_RANK {
         return Err(FoldError::RankTooLarge { rank: rank.max(axes.len()), limit: MAX_RANK }.into());

@@ -1,5 +1,7 @@
-//! One line for each thing an operator does: `Operator attributes | inputs => outputs`, an input or output written as
-//! its type, its dimensions and, where they are known, its values.
+//! Tests what operators compute, with one line for each behaviour.
+//!
+//! A line is `Operator attributes | inputs => outputs`. Inputs and outputs are written as their type, their
+//! dimensions and, if they are known, their values.
 
 use kvscatter::ElementType;
 
@@ -137,7 +139,7 @@ fn elements() {
         "Cast to=10 | float 3: -65504 -65519 -3.4028234663852886e38 => float16 3: -65504 -65504 -inf",
         "Cast to=17 | float 1: 1 => float8e4m3fn 1",
         "CastLike | bool 2: 1 0, float 1 => float 2: 1 0",
-        // The mask that is added twice: past the least number of its type there is only infinity.
+        // A mask that is added twice exceeds the range of its type and becomes infinite.
         "Add | float16 1: -65504, float16 1: -65504 => float16 1: -inf",
         "Add | float 1: -3.4028234663852886e38, float 1: -3.4028234663852886e38 => float 1: -inf",
         "Add | float 1: -3.4028234663852886e38, float 1: 5 => float 1: -3.4028234663852886e38",
@@ -266,7 +268,7 @@ fn a_shape_too_large_for_any_buffer_is_refused_before_anything_is_allocated() {
         let error = Case::parse(line).outputs().expect_err(line);
         assert!(matches!(error.root(), OnnxError::Tensor(_)), "{line}: {error}");
     }
-    // These fit, and only their shapes are known.
+    // These sizes are possible, and only the shapes are known.
     holds(&[
         "Expand | float 1: 1, int64 1: 1000000000000 => float 1000000000000",
         "ConstantOfShape | int64 2: 1000000000000 0 => float 1000000000000x0:",
@@ -276,12 +278,12 @@ fn a_shape_too_large_for_any_buffer_is_refused_before_anything_is_allocated() {
     ]);
 }
 
-/// Whether every line is so, its values to the last bit.
+/// Checks that every line is correct, with its values to the last bit.
 fn holds(lines: &[&str]) {
     for line in lines {
         let case = Case::parse(line);
         let got = case.outputs().unwrap_or_else(|error| panic!("{line}: {error}"));
-        // NaN differs from itself; as text it does not.
+        // NaN differs from itself, but not as text.
         assert_eq!(format!("{got:?}"), format!("{:?}", case.expected), "{line}");
     }
 }
@@ -341,7 +343,7 @@ impl Case {
     }
 }
 
-/// `perm=[1,0]`, `axis=-1`, `alpha=0.5`, `mode=edge`.
+/// Parses `perm=[1,0]`, `axis=-1`, `alpha=0.5` and `mode=edge`.
 fn attribute(text: &str) -> AttributeProto {
     let (name, value) = text.split_once('=').unwrap();
     let mut attribute = AttributeProto { name: Some(name.to_owned()), ..Default::default() };
@@ -364,7 +366,7 @@ fn attribute(text: &str) -> AttributeProto {
     attribute
 }
 
-/// `int64 2x3: 1 2 3 4 5 6`, `float scalar: -inf`, `float 2x3` of which the values are not known.
+/// Parses `int64 2x3: 1 2 3 4 5 6`, `float scalar: -inf`, and `float 2x3` without known values.
 fn value(text: &str) -> Value {
     let (header, values) =
         text.split_once(':').map_or((text, None), |(header, values)| (header, Some(values)));

@@ -18,7 +18,7 @@ pub(super) fn signed(call: &Call<'_>) -> Outputs {
     let floats: fn(f64) -> f64 = match call.op_type {
         "Neg" => |value| -value,
         "Abs" => f64::abs,
-        // Zeros and NaN are their own sign.
+        // The sign of zeros and NaN is the value itself.
         _ => |value| {
             if value > 0.0 {
                 1.0
@@ -78,7 +78,7 @@ pub(super) fn leaky_relu(call: &Call<'_>) -> Outputs {
     each(call, call.input(0)?, |value| if value < 0.0 { alpha * value } else { value })
 }
 
-/// `Swish`, and `QuickGelu` by its default.
+/// Evaluates `Swish`, and `QuickGelu` with its default.
 pub(super) fn swish(call: &Call<'_>) -> Outputs {
     let alpha = call.float("alpha", if call.op_type == "QuickGelu" { 1.702 } else { 1.0 })?;
     each(call, call.input(0)?, |value| value * sigmoid(alpha * value))
@@ -92,7 +92,7 @@ pub(super) fn gelu(call: &Call<'_>) -> Outputs {
     }
 }
 
-/// ONNX Runtime's `BiasGelu` and `FastGelu`: a sum first.
+/// Evaluates ONNX Runtime's `BiasGelu` and `FastGelu`, which add a bias first.
 pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let shape = match call.optional(1) {

@@ -1,4 +1,4 @@
-//! Graphs that are no decoders, and declarations that cannot be true.
+//! Tests graphs that are not decoders, and declarations that cannot be true.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::OnnxError;
@@ -20,7 +20,7 @@ fn no_cache() {
     let x = || value("x", FLOAT, &["n", "16"]);
     let model = model(vec![x()], vec![node("Relu", &["x"], "y")], vec![value("y", FLOAT, &["n", "16"])]);
     assert_refused!(Decoder::of(&model.graph().unwrap()), OnnxError::CacheNone);
-    // What comes back unchanged is no cache.
+    // An output that returns an input unchanged is not a cache.
     let mut relay = crate::support::model(
         vec![value("x", FLOAT, &["b", "2", "s", "16"])],
         vec![node("Identity", &["x"], "y")],
@@ -68,7 +68,7 @@ fn sizes_that_contradict_each_other() {
         OnnxError::DimsDiffer { first_axis: 2, first_size: 64, second_size: 128, .. }
     );
 
-    // One symbol, two sizes: each by way of another name.
+    // One symbol has two sizes, each through another name.
     let made = Made::growing().output(value("present_k", FLOAT, &["4", "2", "all", "16"])).output(value(
         "present_v",
         FLOAT,
@@ -95,7 +95,7 @@ fn a_cache_that_grows_and_does_not() {
     // A buffer that past and present may share has one size.
     let made = Made::group_query().output(value("present_k", FLOAT, &["batch", "2", "past", "16"]));
     assert_eq!(decoder(made).unwrap(), 2);
-    // Names say nothing about other names.
+    // Different symbols do not contradict each other.
     assert_eq!(decoder(Made::growing().output(value("present_k", FLOAT, &ALL))).unwrap(), 2);
 }
 

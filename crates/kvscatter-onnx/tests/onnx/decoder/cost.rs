@@ -1,4 +1,4 @@
-//! Costs, against arithmetic done by hand.
+//! Compares costs with arithmetic done by hand.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn costs(model: &Model, batch: usize, length: usize, capacity: usize) -> Vec<Opt
 
 #[test]
 fn of_the_styles() {
-    // 2 heads of 16 floats.
+    // A row is 2 heads of 16 floats.
     const ROW: u64 = 2 * 16 * 4;
     let growing = Cost {
         per_token: ROW,
@@ -30,7 +30,7 @@ fn of_the_styles() {
     for made in [Made::growing(), Made::attention_past(), Made::group_query()] {
         assert_eq!(costs(&made.model(), 3, 100, 128), [Some(growing); 2]);
     }
-    // Its own capacity counts.
+    // The cache's own capacity counts.
     let fixed = Cost { size: 3 * 64 * ROW, static_size: 3 * 64 * ROW, copied: Some(3 * ROW), ..growing };
     assert_eq!(costs(&Made::fixed().model(), 3, 100, 128), [Some(fixed); 2]);
     // Every node between past and present copies the cache once more.
@@ -51,7 +51,7 @@ fn of_float16_and_of_what_has_no_size() {
     assert_eq!(costs(&strings.model(), 1, 1, 1), [None; 2]);
 }
 
-/// The export leaves the size of a head open; its weights do not.
+/// The export leaves the head size open, but its weights determine it.
 #[test]
 fn a_head_size_that_only_the_weights_tell() {
     let model = Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap();

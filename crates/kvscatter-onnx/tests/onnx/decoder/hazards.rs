@@ -1,4 +1,4 @@
-//! Each hazard in a graph that has it and no other.
+//! Tests each hazard in a graph that has it and no other.
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::Model;
@@ -21,7 +21,7 @@ fn what_is_right_has_none() {
     }
     // The operator copies the whole cache unless past and present share memory.
     assert_eq!(kinds(&Made::group_query().hazards()), ["operator-writes"; 2]);
-    // The shape of a cache is no row of it.
+    // Reading the shape of a cache is not reading its rows.
     let shapes =
         Made::fixed().node(node("Shape", &["past_k"], "shape")).node(node("Size", &["present_v"], "n"));
     assert_eq!(shapes.hazards(), []);
@@ -33,7 +33,7 @@ fn caches_that_grow() {
         (Made::growing(), 2),
         (Made::attention_past(), 2),
         (Made::fixed(), 0),
-        // They grow or not as past and present share memory or not.
+        // These grow only if past and present do not share memory.
         (Made::group_query(), 0),
     ] {
         let model = made.model();
@@ -48,7 +48,7 @@ fn past_is_read_by_another_node() {
     sum.attribute = vec![int("keepdims", 0)];
     for made in [
         Made::fixed().node(sum.clone()),
-        // However it is handed on.
+        // Nodes that pass on the past do not hide its reader.
         Made::fixed().node(node("Neg", &["past_k"], "turned")).node(node("ReduceSum", &["turned"], "sum")),
         Made::fixed().reading("q", "past_k"),
         Made::growing().node(sum),
@@ -84,7 +84,7 @@ fn present_is_read_by_something_that_is_no_attention() {
             if present == "present_v" && reader.name == "nmost"),
         "{hazards:?}"
     );
-    // A second attention reads as the first does.
+    // A second attention reads the cache like the first one.
     let mut second = attention(&["q", "present_k", "present_v"], &["z"]);
     second.name = Some("second".to_owned());
     assert_eq!(Made::fixed().node(second).hazards(), []);
@@ -106,7 +106,7 @@ fn present_is_given_twice() {
 
 #[test]
 fn one_cache_is_written_twice() {
-    // Side by side.
+    // Two nodes write the same past.
     let made = Made::fixed().node(scatter("past_k", "new_v", "other")).output(value(
         "other",
         ElementType::Float32,
@@ -118,7 +118,7 @@ fn one_cache_is_written_twice() {
             if past == "past_k" && first.name == "npresent_k" && second.name == "nother"),
         "{hazards:?}"
     );
-    // One after the other.
+    // Two nodes write one after the other.
     let made = Made::fixed().making("present_k", "half").reading("present_k", "half").node(scatter(
         "half",
         "new_k",
@@ -130,7 +130,7 @@ fn one_cache_is_written_twice() {
             if past == "past_k" && first.index == 0 && second.index == 3),
         "{hazards:?}"
     );
-    // One after the present.
+    // A node writes after the present.
     let hazards = Made::fixed().node(scatter("present_v", "new_v", "later")).hazards();
     assert!(
         matches!(&hazards[..], [Hazard::WrittenInTurn { second, .. }] if second.name == "nlater"),
@@ -161,7 +161,7 @@ fn a_ring_is_read_by_a_prefix_mask() {
     assert_eq!(Made::growing().change("y", |node| node.attribute = vec![int("is_causal", 1)]).hazards(), []);
 }
 
-/// Equal pointers, right rows, and yet the whole cache is copied, twice.
+/// The pointers are equal and the rows are right, but the whole cache is copied twice.
 #[test]
 fn nodes_between_past_and_present() {
     let there_and_back = vec![node("Neg", &["past_k"], "once"), node("Neg", &["once"], "twice")];
@@ -169,7 +169,7 @@ fn nodes_between_past_and_present() {
     let names: Vec<_> = hazards.iter().filter_map(Hazard::node).map(|node| node.name.as_str()).collect();
     assert_eq!((kinds(&hazards), names), (vec!["node-between"; 2], vec!["nonce", "ntwice"]));
 
-    // After the writer.
+    // The node is after the writer.
     let made = Made::fixed().making("present_k", "raw").reading("present_k", "raw").node(node(
         "Neg",
         &["raw"],
@@ -177,7 +177,7 @@ fn nodes_between_past_and_present() {
     ));
     assert_eq!(kinds(&made.hazards()), ["node-between"]);
 
-    // Handed on as it is: a runtime makes nothing of it.
+    // The tensor is passed on unchanged, and a runtime removes these nodes.
     let mut cast = node("Cast", &["same"], "cast");
     cast.attribute = vec![int("to", 1)];
     let same = vec![node("Identity", &["past_k"], "same"), cast];
@@ -259,7 +259,7 @@ fn positions_that_differ() {
             if (past.as_str(), here.as_str(), other.as_str(), there.as_str()) == ("past_v", "elsewhere", "past_k", "write_indices")),
         "{hazards:?}"
     );
-    // The same indices by another name.
+    // The indices are the same under another name.
     let made = Made::fixed()
         .before(vec![node("Identity", &["write_indices"], "renamed")])
         .change("present_v", |node| node.input[2] = "renamed".to_owned());
@@ -281,7 +281,7 @@ fn one_input_for_two_conventions() {
         "{hazards:?}"
     );
 
-    // `nonpad_kv_seqlen` where `seqlens_k` is expected.
+    // `nonpad_kv_seqlen` is used in place of `seqlens_k`.
     let mut other = node("GroupQueryAttention", &["q", "new_k", "new_v", "", "", "nonpad"], "z");
     other.domain = Some("com.microsoft".to_owned());
     let hazards = Made::fixed().node(other).hazards();
@@ -335,9 +335,9 @@ fn one_scale_for_the_activations_of_all_samples() {
         assert_eq!((node.name.as_str(), hazard.cache()), ("quantise", None));
         assert!(hazard.to_string().contains("one scale for a whole tensor"), "{hazard}");
     }
-    // Another domain's operator of that name may be anything.
+    // An operator of this name in another domain may be anything.
     assert_eq!(quantise("DynamicQuantizeLinear", "com.microsoft"), []);
-    // A scale changes nothing if no output is made of it, or if it is the same in every step.
+    // A scale changes nothing if no output depends on it, or if it is the same in every step.
     let unused = node("DynamicQuantizeLinear", &["q"], "quantised");
     assert_eq!(Made::fixed().node(unused).hazards(), []);
     let constant = node("DynamicQuantizeLinear", &["weight"], "quantised");

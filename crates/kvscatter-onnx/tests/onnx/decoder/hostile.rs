@@ -1,4 +1,5 @@
-//! Graphs made to break the code that follows them. Each gives a decoder or an error, and soon.
+//! Tests graphs that are made to break the code that follows them. Each must return a decoder or an error
+//! quickly.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use proptest::sample::Index;
 use super::made::Made;
 use crate::support::{int, ints, model, node, testdata, value};
 
-/// Everything that can be asked about a model.
+/// Queries everything about a model.
 fn ask(model: &Model) -> Result<usize, OnnxError> {
     let decoder = Decoder::of(&model.graph()?)?;
     let dims = BTreeMap::new();
@@ -33,18 +34,18 @@ fn ask(model: &Model) -> Result<usize, OnnxError> {
     Ok(decoder.caches.len())
 }
 
-/// One thing that is changed in a model.
+/// One change to a model.
 #[derive(Clone, Debug)]
 enum Change {
-    /// A node reads something else.
+    /// A node reads another value.
     Rewire(Index, Index, Index),
-    /// A node loses its last inputs, or outputs.
+    /// A node loses its last inputs or outputs.
     Cut(Index, Index),
-    /// A node becomes another operator.
+    /// A node gets another operator.
     Operator(Index, Index),
-    /// A node has other attributes.
+    /// A node gets other attributes.
     Attributes(Index, i64),
-    /// A node is of another domain.
+    /// A node gets another domain.
     Domain(Index),
     /// An input or output declares another size.
     Size(Index, Index, i64),
@@ -170,7 +171,7 @@ proptest! {
     }
 }
 
-/// Chains that are far longer than any exporter's.
+/// The chains are far longer than those of any exporter.
 #[test]
 fn endless_chains_and_fans() {
     let link = |at: usize| match at {
@@ -182,7 +183,7 @@ fn endless_chains_and_fans() {
         |op_type: &str| (0..LINKS).map(|at| node(op_type, &[&link(at)], &link(at + 1))).collect::<Vec<_>>();
     for op_type in ["Identity", "Neg"] {
         let made = Made::fixed().reading("past_k", &link(LINKS)).before(chain(op_type));
-        // Not followed to its end, so that nothing is the past of this present.
+        // The chain is not followed to its end, so no past is found for this present.
         assert!(matches!(ask(&made.model()).unwrap_err().root(), OnnxError::CacheNotFed { .. }));
     }
     let fan: Vec<NodeProto> =
@@ -191,7 +192,7 @@ fn endless_chains_and_fans() {
     assert_eq!(ask(&made.model()).unwrap(), 2);
 }
 
-/// As many caches as there is room for, all through one node of an unknown operator.
+/// The graph has as many caches as possible, all through one node of an unknown operator.
 #[test]
 fn many_caches_of_one_node() {
     const CACHES: usize = 5_000;

@@ -13,14 +13,14 @@ pub(super) struct Made {
     pub(super) inputs: Vec<ValueInfoProto>,
     pub(super) nodes: Vec<NodeProto>,
     pub(super) outputs: Vec<ValueInfoProto>,
-    /// Declarations of values between inputs and outputs.
+    /// The declarations of intermediate values.
     pub(super) values: Vec<ValueInfoProto>,
 }
 
 const FLOAT: ElementType = ElementType::Float32;
 
 impl Made {
-    /// `TensorScatter` on caches of 64 slots, which TensorRT takes.
+    /// Makes a layer with `TensorScatter` on caches of 64 slots, which TensorRT accepts.
     pub(super) fn fixed() -> Self {
         let cache = ["batch", "2", "64", "16"];
         let inputs = vec![value("write_indices", ElementType::Int64, &["batch"]), nonpad()];
@@ -32,7 +32,7 @@ impl Made {
         Self::with(inputs, nodes, &cache, &cache)
     }
 
-    /// `Concat` on the sequence.
+    /// Makes a layer with `Concat` on the sequence.
     pub(super) fn growing() -> Self {
         let mut nodes = vec![
             node("Concat", &["past_k", "new_k"], "present_k"),
@@ -44,14 +44,14 @@ impl Made {
         Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
     }
 
-    /// `Attention` with past inputs.
+    /// Makes a layer with `Attention` with past inputs.
     pub(super) fn attention_past() -> Self {
         let inputs = ["q", "new_k", "new_v", "", "past_k", "past_v"];
         let nodes = vec![attention(&inputs, &["y", "present_k", "present_v"])];
         Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
     }
 
-    /// `GroupQueryAttention`.
+    /// Makes a layer with `GroupQueryAttention`.
     pub(super) fn group_query() -> Self {
         let mut gqa =
             node("GroupQueryAttention", &["q", "new_k", "new_v", "past_k", "past_v", "last", "total"], "y");
@@ -100,7 +100,7 @@ impl Made {
         self
     }
 
-    /// Puts nodes before all others.
+    /// Adds nodes before all others.
     pub(super) fn before(mut self, nodes: Vec<NodeProto>) -> Self {
         self.nodes.splice(0..0, nodes);
         self
@@ -137,7 +137,7 @@ impl Made {
         model
     }
 
-    /// The hazards, without those of growing and of runtimes, which come with the style.
+    /// Returns the hazards, except those of growth and of runtimes, which depend only on the style.
     #[track_caller]
     pub(super) fn hazards(self) -> Vec<Hazard> {
         let model = self.model();
@@ -150,7 +150,7 @@ impl Made {
         hazards
     }
 
-    /// What TensorRT refuses, as the output of the node and the rule.
+    /// Returns what TensorRT refuses, as the output of the node and the rule.
     #[track_caller]
     pub(super) fn refusals(self) -> Vec<(String, TensorRtRule)> {
         let model = self.model();
@@ -159,7 +159,7 @@ impl Made {
     }
 }
 
-/// `TensorScatter` on axis -2.
+/// Makes a `TensorScatter` on axis -2.
 pub(super) fn scatter(past: &str, new: &str, present: &str) -> NodeProto {
     node("TensorScatter", &[past, new, "write_indices"], present)
 }

@@ -1,4 +1,4 @@
-//! Caches found in real exports, and in graphs made for one case each.
+//! Tests which caches are found in real exports, and in graphs that are made for one case each.
 
 mod bad;
 mod cost;
@@ -18,7 +18,7 @@ fn load(name: &str) -> Model {
     Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap()
 }
 
-/// Every cache as `past → present`, style, part and axis.
+/// Returns every cache as `past → present`, style, part and axis.
 fn caches(decoder: &Decoder<'_>) -> Vec<(String, WriterStyle, CachePart, usize)> {
     let line = |cache: &kvscatter_onnx::decoder::Cache<'_>| {
         assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());
@@ -34,7 +34,7 @@ fn roles(decoder: &Decoder<'_>) -> Vec<(String, InputRole)> {
     inputs.map(|input| (input.value.name.to_owned(), input.role)).collect()
 }
 
-/// Keys and values of two layers.
+/// Returns the keys and values of two layers.
 fn four(
     past: &str,
     present: &str,
@@ -50,7 +50,7 @@ fn four(
         .collect()
 }
 
-/// The inputs of a decoder whose cache grows, besides its pasts.
+/// The inputs of a decoder whose cache grows, except its pasts.
 const GROWING: [(&str, InputRole); 3] = [
     ("input_ids", InputRole::TokenIds),
     ("attention_mask", InputRole::AttentionMask),
@@ -110,7 +110,7 @@ fn genai_leaves_it_to_group_query_attention() {
     assert!(matches!(decoder.input(InputRole::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
 }
 
-/// Exporters, models and precisions that nothing here was written for.
+/// These exporters, models and precisions were not considered when the code was written.
 #[test]
 fn decoders_of_other_exporters() {
     let (concat, past) = (WriterStyle::Concat, WriterStyle::AttentionPast);
@@ -119,7 +119,7 @@ fn decoders_of_other_exporters() {
         ("mobius-0.1-gpt2", &past, ElementType::Float32, &all[..]),
         ("mobius-0.1-qwen3-float16", &past, ElementType::Float16, &all),
         ("optimum-0.1-mistral-window", &concat, ElementType::Float32, &all),
-        // OPT counts its positions in the mask, ALiBi has none.
+        // OPT counts its positions in the mask, and ALiBi has none.
         ("optimum-1.18-opt", &concat, ElementType::Float32, &all[..2]),
         ("optimum-0.1-qwen3-float16", &concat, ElementType::Float16, &all),
         ("optimum-1.18-falcon", &concat, ElementType::Float32, &all[..2]),

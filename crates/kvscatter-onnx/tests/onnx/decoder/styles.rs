@@ -1,4 +1,4 @@
-//! Caches whose style is not known, with the reason.
+//! Tests caches whose style is not known, with the reason.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::decoder::{CachePart, Decoder, UnknownStyle, WriterStyle};
@@ -8,7 +8,7 @@ use crate::support::{graph, int, node, value};
 
 const FLOAT: ElementType = ElementType::Float32;
 
-/// The style of the keys, and the axis of their sequence.
+/// Returns the style of the keys and the axis of their sequence.
 fn keys(made: Made) -> (String, usize) {
     let model = made.model();
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
@@ -60,7 +60,7 @@ fn other_operators() {
         (style.as_str(), axis),
         ("unknown: com.microsoft's DecoderMaskedMultiHeadAttention writes it", 2)
     );
-    // An unknown domain: pasts and presents are paired in order.
+    // In an unknown domain, pasts and presents are paired in order.
     let made = Made::attention_past();
     let mut model = {
         let mut node = node("KeyValueAttention", &["q", "past_v", "past_k"], "y");
@@ -84,7 +84,7 @@ fn other_operators() {
     assert_eq!(parts, [CachePart::Key, CachePart::Value]);
 }
 
-/// What `kvscatter lower` makes of a `TensorScatter`.
+/// `kvscatter lower` replaces a `TensorScatter` with such nodes.
 #[test]
 fn a_cache_that_is_scattered_into() {
     for op_type in ["ScatterND", "ScatterElements"] {
@@ -95,7 +95,7 @@ fn a_cache_that_is_scattered_into() {
     }
 }
 
-/// The merged decoders of optimum: one branch has a past, the other has none.
+/// In the merged decoders of optimum, one branch has a past and the other has none.
 #[test]
 fn a_branch_that_holds_the_decoder() {
     let join = |past: &str, new: &str, output: &str| {
@@ -113,7 +113,7 @@ fn a_branch_that_holds_the_decoder() {
     ];
     let mut made = Made::growing().input(value("use_cache", ElementType::Bool, &["1"]));
     made.nodes = vec![branch, node("Relu", &["q"], "y")];
-    // New rows are no pasts: here they come in another layout.
+    // New rows are not pasts. Here they have another layout.
     for name in ["new_k", "new_v"] {
         made = made.input(value(name, FLOAT, &["batch", "s", "32"]));
     }

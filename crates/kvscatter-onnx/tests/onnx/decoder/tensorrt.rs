@@ -1,4 +1,4 @@
-//! What TensorRT refuses: each rule in a graph that breaks it and no other.
+//! Tests each rule of TensorRT in a graph that breaks it and no other.
 
 use kvscatter::spec::tensorrt::{KvCacheUpdate, NetworkError};
 use kvscatter::{Argument, ElementType, Error, Mode};
@@ -168,7 +168,7 @@ fn updates_have_the_cache_s_type_and_fit() {
     let refusals = Made::fixed().input(update(cache, "65")).change("present_k", on_axis_1).refusals();
     assert_eq!(refusals, [("npresent_k".to_owned(), TensorRtRule::Axis { axis: 1 })]);
 
-    // An update that a node computes has the type and shape that the graph declares, if it declares them.
+    // A computed update has the type and shape that the graph declares, if it declares them.
     let mut made =
         Made::fixed().reading("new_k", "computed").before(vec![node("Relu", &["new_k"], "computed")]);
     assert_eq!(made.clone().refusals(), []);

@@ -1,4 +1,4 @@
-"""Tests for your kernel: adversarial calls with their answers, and a picture of what it got wrong.
+"""Tests for your kernel: adversarial calls with their expected results, and a picture of the failures.
 
 >>> import numpy as np
 >>> from kvscatter import testing

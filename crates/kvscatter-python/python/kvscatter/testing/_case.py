@@ -1,4 +1,4 @@
-"""Calls that are made up to be difficult, with their answers from the oracle."""
+"""Adversarial calls, with their expected results from the oracle."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One call and what must come of it."""
+    """One call and its expected result."""
 
     name: str
-    """Says what is difficult about it; unique for a seed."""
+    """Describes the difficulty of the case. Names are unique for a seed."""
     operator: Operator
     arguments: dict[str, Any]
-    """All arguments by their specification's names, the cache first. Arrays are the case's own: copy what is
-    written."""
+    """All arguments by their specification's names, the cache first. Copy an array before you write into it,
+    because the case owns it."""
     expected: Array | None
-    """The cache after the call; None where it must be refused."""
+    """The cache after the call, or None if the call must be refused."""
     skipped: int
-    """Samples that ``out_of_range="skip"`` leaves as they are."""
+    """The number of samples that ``out_of_range="skip"`` leaves unchanged."""
     refusal: Refused | None
     """The rule that the call breaks, if it must be refused."""
     origins: npt.NDArray[np.int64] | None
-    """For each element of ``expected`` the index in the update that it comes from; -1 if it is the past's."""
+    """The index in the update of each element of ``expected``, or -1 for an element of the past cache."""
 
     @property
     def cache(self) -> Array:
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def starts(self) -> tuple[str, Array | None]:
-        """What the operator calls the positions, and the positions."""
+        """The operator's name for the positions, and the positions."""
         name = _NAMES[self.operator]["starts"]
         return name, self.arguments[name]
 
@@ -79,15 +79,19 @@ def cases(
     dtypes: Sequence[npt.DTypeLike] | None = None,
     extensions: Collection[Extension] = (),
 ) -> Iterator[Case]:
-    """``n`` cases, the same for the same arguments, each idea with each element type in turn.
+    """Yields ``n`` cases, which are the same for the same arguments. Each idea meets each element type in
+    turn.
 
-    ``dtypes`` limits the cache's element types; without it all 24 take part, but for those that ml_dtypes lacks or that
-    lack ml_dtypes, see ``left_out``. ``extensions`` names arguments of this package's own that may be used as well:
-    ``lengths``, ``out_of_range`` and ``negative_index``.
+    ``dtypes`` limits the cache's element types. By default all 24 types take part, except those that are not
+    available without a newer ml_dtypes, see ``left_out``. ``extensions`` names arguments that only this
+    package has and that the cases may use: ``lengths``, ``out_of_range`` and ``negative_index``.
 
-    Raises ``OptionError`` for names that there are none of, for a ``seed`` or an ``n`` that is out of range, and for
-    types that no case of the operators has; ``ElementTypeError`` for a ``seed`` or an ``n`` that is no integer;
-    ``ImportError`` for a dtype that needs ml_dtypes where that is missing.
+    Raises:
+
+    - ``OptionError`` for unknown names, for a ``seed`` or an ``n`` out of range, and for types that no case
+      of the operators has.
+    - ``ElementTypeError`` if ``seed`` or ``n`` is not an integer.
+    - ``ImportError`` for a dtype that needs ml_dtypes if that is missing.
     """
     _check_names("operators", operators, OPERATORS)
     _check_names("extensions", extensions, EXTENSIONS)
@@ -108,7 +112,8 @@ def cases(
 
 
 def left_out() -> tuple[str, ...]:
-    """The element types, by their NumPy names, that cannot be made because ml_dtypes is missing or too old."""
+    """Returns the NumPy names of the element types that are missing because ml_dtypes is missing or too
+    old."""
     return tuple(name for name in ONNX_NAMES if dtype_named(name) is None)
 
 
@@ -202,7 +207,7 @@ def _arguments(operator: Operator, cache: Array, update: Array, drawn_case: dict
 
 
 def _indices(values: list[int] | None, *, narrow: bool = False) -> npt.NDArray[np.integer[Any]] | None:
-    """int64, or int32 where the document asks for it and the values allow it."""
+    """Returns int64, or int32 if ``narrow`` is set and the values fit."""
     if values is None:
         return None
     wide = np.array(values, np.int64)

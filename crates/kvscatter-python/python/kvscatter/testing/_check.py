@@ -16,7 +16,7 @@ from kvscatter.testing._failure import Failure, Problem
 from kvscatter.testing._report import Report
 
 _POSITIONAL: dict[Operator, int] = {"tensor_scatter": 3, "kv_cache_update": 4, "kv_cache_operation": 5}
-"""How many arguments are not passed by name."""
+"""The number of arguments that are passed by position."""
 
 
 def check(
@@ -30,21 +30,22 @@ def check(
     in_place: bool = False,
     refusals: bool = True,
 ) -> Report:
-    """What ``fn`` gets wrong on ``n`` cases of an operator.
+    """Checks ``fn`` on ``n`` cases of an operator and reports its failures.
 
-    ``fn`` is called with NumPy arrays, as one of
+    ``fn`` is called with NumPy arrays, with one of these signatures:
 
-    - ``fn(past_cache, update, write_indices, *, axis, mode)``, where ``write_indices`` may be None;
-    - ``fn(cache, update, writeIndices, updateLengths)``, where ``updateLengths`` is None for a padded update;
-    - ``fn(past, newKv, layerId, tokenOffset, seqLen)``.
+    - ``fn(past_cache, update, write_indices, *, axis, mode)``, where ``write_indices`` may be None
+    - ``fn(cache, update, writeIndices, updateLengths)``, where ``updateLengths`` is None for a padded update
+    - ``fn(past, newKv, layerId, tokenOffset, seqLen)``
 
-    A functional kernel returns the whole new cache, as anything that ``numpy.asarray`` takes, and changes none of its
-    arguments. With ``in_place`` it writes into the cache that it is given, and what it returns is not looked at. To
-    refuse a call is to raise any exception and change nothing; with ``refusals=False`` no call has to be refused.
-    ``dtypes`` and ``extensions`` are those of ``cases``; the arguments that ``extensions`` names are passed by name,
-    where they are used.
+    A functional kernel returns the whole new cache, as anything that ``numpy.asarray`` accepts, and changes
+    none of its arguments. With ``in_place``, the kernel writes into the cache that it is given, and its
+    return value is ignored. A kernel refuses a call by raising any exception without changing anything. With
+    ``refusals=False`` no call has to be refused. ``dtypes`` and ``extensions`` are those of ``cases``. The
+    arguments that ``extensions`` names are passed by name in the cases that use them.
 
-    Results are compared bit for bit. Raises as ``cases`` does; what ``fn`` raises is in the report.
+    Results are compared bit for bit. The function raises the same errors as ``cases``. Exceptions of ``fn``
+    are in the report.
     """
     failures = []
     drawn = cases(seed, n, operators=(operator,), dtypes=dtypes, extensions=extensions)
@@ -109,7 +110,7 @@ def _judged(case: Case, result: Any, problems: list[Problem]) -> Failure | None:
 
 
 def _as_array(result: Any) -> Array | None:
-    """None for what is no array: NumPy makes an object array of anything."""
+    """Returns the array, or None if the result is not an array. NumPy makes an object array of anything."""
     if isinstance(result, np.ndarray):
         return result
     array = np.asarray(result)

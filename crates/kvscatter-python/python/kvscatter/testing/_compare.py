@@ -1,4 +1,4 @@
-"""Which rows of a cache are wrong, and what is there instead."""
+"""Finds the wrong rows of a cache, and what they contain instead."""
 
 from __future__ import annotations
 
@@ -33,54 +33,55 @@ class Row(NamedTuple):
     """A row of the update."""
 
     sample: int | None
-    """None where samples are packed one after the other."""
+    """The sample, or None if samples are packed one after the other."""
     row: int
-    """The row of the sample, or the token."""
+    """The row of the sample, or the token if samples are packed."""
 
 
 @dataclass(frozen=True)
 class WrongSlot:
-    """A slot of a cache that is not as it must be."""
+    """A slot of a cache with wrong contents."""
 
     lane: int
-    """The sample; for ``kv_cache_operation``, ``layer * batch + sample``."""
+    """The sample, or ``layer * batch + sample`` for ``kv_cache_operation``."""
     slot: int
     """The index along the sequence axis."""
     kind: Kind
     expected: Row | None
-    """The row of the update that must be there; None if it must stay as it was."""
+    """The row of the update that must be there, or None if the slot must stay unchanged."""
     found: Row | None
-    """The row of the update that is there, if it is one."""
+    """The row of the update that is there, or None if the slot does not match any row."""
     elements: int = 0
-    """Elements of the row, those of all heads together."""
+    """The number of elements of the row, for all heads together."""
     right: int = 0
-    """How many of them are as they must be."""
+    """The number of elements that are right."""
     past: int = 0
-    """How many of them are as they were, where that is wrong."""
+    """The number of elements that still have their old value, although they must not."""
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """A cache, sample by sample along the sequence axis."""
+    """The samples of a cache, each as a lane along the sequence axis."""
 
     names: tuple[str, ...]
     marks: tuple[str, ...]
-    """For each lane a glyph per slot, see ``MEANINGS``."""
+    """A glyph for each slot of each lane, see ``MEANINGS``."""
     wrong: tuple[WrongSlot, ...]
 
     def sentences(self, lane: int) -> list[str]:
-        """What is wrong in a lane, slots of one kind together."""
+        """Describes what is wrong in a lane, with one sentence for neighbouring slots of one kind."""
         mine = [slot for slot in self.wrong if slot.lane == lane]
         return [_sentence(list(run)) for run in _runs(mine)]
 
 
 def same(left: Array, right: Array) -> bool:
-    """Whether two arrays of one shape and dtype are equal bit for bit."""
+    """Returns whether two arrays of one shape and dtype are equal bit for bit."""
     return bool(np.array_equal(_comparable(left), _comparable(right)))
 
 
 def compare(case: Case, present: Array) -> Lanes:
-    """What a kernel left of a case that is not to be refused. ``present`` has the cache's shape and dtype."""
+    """Compares a kernel's result with the case, which is valid. ``present`` has the cache's shape and
+    dtype."""
     assert case.origins is not None and case.expected is not None
     labels, rows = _labels(case)
     lanes = [_lanes(case, array) for array in (case.expected, case.cache, present)]
@@ -117,13 +118,13 @@ def compare(case: Case, present: Array) -> Lanes:
 
 
 def hint(case: Case, lanes: Lanes, present: Array) -> str | None:
-    """What all misplaced rows have in common."""
+    """Describes what all misplaced rows have in common, if anything."""
     labels, rows = _labels(case)
     assert case.origins is not None
     known = {key: label for label, key in reversed(rows)}
     origins = _lanes(case, case.origins)
     if origins.size == 0 or len(known) < len(rows):
-        return None  # rows that look alike say nothing about where they came from
+        return None  # the origin of identical rows cannot be identified
     places = {
         labels[int(origins[lane, slot].reshape(-1)[0])]: (lane, slot)
         for lane, slot in np.ndindex(*origins.shape[:2])
@@ -145,12 +146,13 @@ def hint(case: Case, lanes: Lanes, present: Array) -> str | None:
 
 
 def _nearest(alike: list[Row], lane: int) -> Row | None:
-    """Of rows that look alike, as those of few bits do, one of the lane's own sample if there is one."""
+    """Chooses from identical rows, which are common in narrow types. Prefers a row of the lane's own
+    sample."""
     return next((row for row in alike if row.sample == lane), alike[0] if alike else None)
 
 
 def _lanes(case: Case, array: Array) -> Array:
-    """``[lane, slot, the rest]`` of a cache."""
+    """Returns a view of a cache as ``[lane, slot, the rest]``."""
     if case.operator == "tensor_scatter":
         moved = np.moveaxis(array, case.arguments["axis"], 1)
     elif case.operator == "kv_cache_update":
@@ -167,7 +169,7 @@ def _names(case: Case) -> list[str]:
 
 
 def _labels(case: Case) -> tuple[list[Row], list[tuple[Row, Any]]]:
-    """For each element of the update the row that it belongs to, and the rows with the bits that distinguish them."""
+    """Returns the row that each element of the update belongs to, and all rows with their bits as keys."""
     update = case.update
     if case.operator == "tensor_scatter":
         rows, axis = _lanes(case, update), case.arguments["axis"] % update.ndim
@@ -185,7 +187,7 @@ def _labels(case: Case) -> tuple[list[Row], list[tuple[Row, Any]]]:
 
 
 def _keys(lanes: Array) -> list[list[Any]]:
-    """The bits of rows, which distinguish them."""
+    """Returns the bits of each row as a key that distinguishes it from other rows."""
     comparable = _comparable(lanes)
     if comparable.dtype.hasobject:
         return [[tuple(row) for row in lane] for lane in comparable]
@@ -193,27 +195,27 @@ def _keys(lanes: Array) -> list[list[Any]]:
 
 
 def _equal(left: Array, right: Array) -> npt.NDArray[np.bool_]:
-    """Which elements of two arrays of one shape and dtype are equal bit for bit."""
+    """Returns which elements of two arrays of one shape and dtype are equal bit for bit."""
     alike = _comparable(left) == _comparable(right)
     if alike.ndim > left.ndim:
-        alike = np.logical_and.reduce(alike, axis=-1)  # an element is compared byte by byte
+        alike = np.logical_and.reduce(alike, axis=-1)  # an element is equal if all of its bytes are
     equal: npt.NDArray[np.bool_] = alike
     return equal
 
 
 def _comparable(array: Array) -> Array:
-    """As strings, or as numbers whose equality is that of bits."""
+    """Converts an array to strings, or to integers that are equal exactly when the bits are."""
     if array.dtype.hasobject:
         return array
     flat = np.ascontiguousarray(array)
     if array.dtype.name in FOUR_BITS:
         return flat.view(np.uint8) & 0xF
-    # Another dimension for the bytes: no type is 16 bytes wide and compares by bits.
+    # The bytes get their own dimension, because no NumPy type of 16 bytes compares by bits.
     return flat.reshape(*array.shape, 1).view(np.uint8)
 
 
 def _runs(slots: Iterable[WrongSlot]) -> Iterator[Iterator[WrongSlot]]:
-    """Neighbours of one kind whose rows follow each other as they do."""
+    """Groups neighbouring slots that are wrong in the same way and whose rows are consecutive."""
 
     def alike(item: tuple[int, WrongSlot]) -> tuple[Any, ...]:
         _, wrong = item
@@ -239,7 +241,7 @@ def _sentence(run: list[WrongSlot]) -> str:
 
 
 def _torn(slot: WrongSlot) -> str:
-    """What a slot is made of that holds neither a row nor the past."""
+    """Counts the elements of a slot that contains neither a row nor its old value."""
     other = slot.elements - slot.right - slot.past
     counts = [
         (slot.right, "right"),

@@ -1,4 +1,4 @@
-"""A case that a kernel got wrong."""
+"""A case that a kernel failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ProblemKind = Literal["argument_changed", "not_refused", "raised", "no_array", "
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong with a whole call."""
+    """A failure of a whole call."""
 
     kind: ProblemKind
     text: str
@@ -21,20 +21,20 @@ class Problem:
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that a kernel got wrong."""
+    """A case that a kernel failed."""
 
     case: Case
     problems: tuple[Problem, ...]
     lanes: Lanes | None = None
-    """The cache slot by slot, where it is one of the right shape and dtype with the wrong contents."""
+    """The cache slot by slot, if it has the right shape and dtype but the wrong contents."""
     hint: str | None = None
-    """What all wrong rows have in common."""
+    """A description of what all wrong rows have in common."""
     exception: Exception | None = field(default=None, compare=False)
-    """What the kernel raised where it must not."""
+    """The exception that the kernel raised for a valid call."""
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Everything that is wrong, by kind: those of ``Problem`` and of ``WrongSlot``."""
+        """All kinds of failures in this case, those of ``Problem`` and of ``WrongSlot``."""
         slots = self.lanes.wrong if self.lanes else ()
         return frozenset([*(problem.kind for problem in self.problems), *(slot.kind for slot in slots)])
 
@@ -75,7 +75,8 @@ class Failure:
 
 
 def positions(case: Case) -> list[str]:
-    """What was given as the position of each lane: nothing for samples that the update does not have."""
+    """Returns the position argument of each lane as text, which is empty for samples that the update does
+    not have."""
     _, starts = case.starts
     given = [] if starts is None else [str(start) for start in starts.tolist()]
     if case.operator == "kv_cache_operation":

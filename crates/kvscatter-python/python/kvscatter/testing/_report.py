@@ -1,4 +1,4 @@
-"""What a kernel got wrong, as text and as a picture."""
+"""The results of a check, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ WORDS: Final = {
 }
 
 SHOWN: Final = 6
-"""Failures in a picture, each different in kind from those before as long as there are such."""
+"""The number of failures in a picture. Failures of different kinds come first."""
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What a kernel got right and wrong. ``str`` draws it; a notebook shows it as a picture."""
+    """The results of a check. ``str`` draws them as text, and a notebook shows them as a picture."""
 
     total: int
-    """Cases that ran."""
+    """The number of cases that ran."""
     failures: tuple[Failure, ...]
     """The cases that failed, in order."""
     left_out: tuple[str, ...] = ()
-    """Element types that no case was about, because ml_dtypes is missing or too old."""
+    """Element types without any case, because ml_dtypes is missing or too old."""
 
     @property
     def passed(self) -> bool:
-        """Whether every case passed, and there was one."""
+        """Whether every case passed. It is False if no case ran."""
         return not self.failures and self.total > 0
 
     @property
     def kinds(self) -> dict[str, int]:
-        """In how many cases each kind of failure occurred, the most frequent first."""
+        """The number of cases with each kind of failure, the most frequent kind first."""
         return dict(
             Counter(kind for failure in self.failures for kind in sorted(failure.kinds)).most_common()
         )
@@ -57,14 +57,15 @@ class Report:
             raise AssertionError(str(self))
 
     def shown(self) -> tuple[Failure, ...]:
-        """The failures that the picture shows: of each combination of kinds the first, then the next."""
+        """Returns the failures that the picture shows, beginning with the first of each combination of
+        kinds."""
         firsts = {failure.kinds: failure for failure in reversed(self.failures)}
         chosen = sorted(firsts.values(), key=self.failures.index)
         rest = [failure for failure in self.failures if failure not in chosen]
         return tuple((chosen + rest)[:SHOWN])
 
     def summary(self) -> list[str]:
-        """The report without the cases."""
+        """Returns the lines of the report that precede the failures."""
         failed = len(self.failures)
         lines = [
             f"{self.total - failed} of {self.total} cases passed" + (f", {failed} failed" if failed else "")
@@ -90,7 +91,7 @@ class Report:
         return f"<kvscatter.testing.Report: {self.summary()[0]}>"
 
     def svg(self) -> str:
-        """The same as a picture."""
+        """Returns the report as an SVG picture."""
         return draw(self.summary(), self.shown(), self._hidden())
 
     def _repr_html_(self) -> str:

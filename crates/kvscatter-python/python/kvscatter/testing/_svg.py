@@ -1,4 +1,4 @@
-"""A report as SVG."""
+"""Draws a report as SVG."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kvscatter.testing._compare import GLYPHS, KEPT, MEANINGS, WRITTEN, Lanes
 from kvscatter.testing._failure import Failure, positions
 
 CELL = 18
-"""Sides of a slot."""
+"""The side of a slot."""
 LINE = 18
-"""From one line of text to the next."""
+"""The distance between two lines of text."""
 LETTER = 7.3
-"""The width of a letter of the monospaced text."""
+"""The width of a letter in the monospaced font."""
 MARGIN = 16
 LONGEST = 118
-"""Letters of a line of prose."""
+"""The most letters in a line of prose."""
 
 _STYLE = """
 .card { fill: #ffffff; stroke: #d0d7de }
@@ -45,7 +45,7 @@ text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mo
 
 
 class _Page:
-    """Lines from top to bottom, and how far they reach."""
+    """Lines from top to bottom, and the width that they need."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -53,20 +53,20 @@ class _Page:
         self.width = 0.0
 
     def line(self, text: str, kind: str = "") -> None:
-        """Text from the margin, on as many lines as it takes."""
+        """Adds text at the margin and breaks it into as many lines as it needs."""
         for line in wrap(text, LONGEST):
             self.y += LINE
             self.text(MARGIN, line, kind)
 
     def text(self, x: float, text: str, kind: str = "") -> None:
-        """Text on the current line."""
+        """Adds text to the current line."""
         size = LETTER * (14 / 12 if kind == "heading" else 1)
         if kind not in {"end", "glyph", "glyph on-wrong"}:
             self.width = max(self.width, x + len(text) * size)
         self.parts.append(f'<text class="{kind}" x="{x:g}" y="{self.y:g}">{escape(text)}</text>')
 
     def slot(self, x: float, glyph: str) -> None:
-        """A slot of a cache on the current line."""
+        """Adds a slot of a cache to the current line."""
         wrong = glyph in GLYPHS.values()
         kind = "slot wrong" if wrong else "slot written" if glyph == WRITTEN else "slot"
         top = self.y - 13
@@ -76,7 +76,7 @@ class _Page:
         self.width = max(self.width, x + CELL)
 
     def drawn(self, title: str) -> str:
-        """The whole picture."""
+        """Returns the whole picture."""
         width, height = self.width + MARGIN, self.y + MARGIN
         return "\n".join(
             [
@@ -92,7 +92,8 @@ class _Page:
 
 
 def draw(summary: Sequence[str], shown: Sequence[Failure], hidden: int) -> str:
-    """A summary whose first line is its heading, the failures that stand for all, and how many more there are."""
+    """Draws a summary with its first line as the heading, then the failures, then the number of failures not
+    shown."""
     page = _Page()
     heading, *rest = summary
     page.line(heading, "heading")
@@ -142,7 +143,7 @@ def _draw_lanes(page: _Page, failure: Failure, lanes: Lanes) -> None:
 
 
 def _cut(sentences: list[str]) -> Iterator[str]:
-    """The first ones, and how many more there are."""
+    """Yields the first sentences, and then the number of the others."""
     yield from sentences[:2]
     if len(sentences) > 2:
         yield f"{len(sentences) - 2} more"

@@ -1,10 +1,11 @@
-"""The write for PyTorch: operators, ONNX export, a cache for transformers, rules for distributed tensors.
+"""kvscatter for PyTorch: operators, ONNX export, a cache for transformers, and rules for distributed
+tensors.
 
-Importing this package registers ``torch.ops.kvscatter.tensor_scatter`` and ``tensor_scatter_`` and, where PyTorch has
-distributed tensors, their sharding rules. `tensor_scatter` and `tensor_scatter_` here are these operators with the
-arguments of ``kvscatter.tensor_scatter``; unlike that function they are seen by ``torch.compile`` and
-``torch.export``. ``kvscatter.torch.onnx`` exports them; `KvCache` is imported when it is first asked for, since it
-needs transformers.
+Importing this package registers ``torch.ops.kvscatter.tensor_scatter`` and ``tensor_scatter_``. If PyTorch
+has distributed tensors, it also registers their sharding rules. `tensor_scatter` and `tensor_scatter_` in
+this module are these operators with the arguments of ``kvscatter.tensor_scatter``. Unlike that function,
+they are visible to ``torch.compile`` and ``torch.export``. ``kvscatter.torch.onnx`` exports them. `KvCache`
+needs transformers, so it is imported at its first use.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from kvscatter.torch.cache import KvCache as KvCache
     from kvscatter.torch.cache import KvLayer as KvLayer
 
-__all__ = ["tensor_scatter", "tensor_scatter_"]  # and what needs transformers, which `import *` should not
+# Without `KvCache`, because `import *` would then need transformers.
+__all__ = ["tensor_scatter", "tensor_scatter_"]
 
 
 def tensor_scatter(
@@ -43,14 +45,17 @@ def tensor_scatter(
     mode: _ops.Mode = "linear",
     lengths: torch.Tensor | Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """ONNX TensorScatter-24, functional: a new, dense tensor that is ``past_cache`` with ``update`` written into it.
+    """ONNX TensorScatter-24 in functional form. Returns a new, dense copy of ``past_cache`` that contains
+    ``update``.
 
-    ``past_cache`` is ``[batch, .., capacity, ..]``, with the capacity at ``axis``; ``update`` has the same dimensions
-    but for that one. ``write_indices`` and ``lengths`` are integers ``[batch]``, a tensor or a sequence: the slot of
-    each sample's first row (zeros if None), and how many of its rows are real (all if None; not a word of ONNX's). In
-    mode ``"circular"`` slots are taken modulo the capacity.
+    ``past_cache`` is ``[batch, .., capacity, ..]``, with the capacity at ``axis``. ``update`` has the same
+    dimensions, except for the one at ``axis``. ``write_indices`` and ``lengths`` are integers ``[batch]``,
+    as a tensor or a sequence. ``write_indices`` are the slots of each sample's first row and default to
+    zeros. ``lengths`` count the rows of each sample that are written and default to all rows. ONNX has no
+    equivalent of ``lengths``. In mode ``"circular"``, slots are taken modulo the capacity.
 
-    Differentiable in ``past_cache`` and ``update``. Raises what ``kvscatter.tensor_scatter`` raises.
+    The function is differentiable in ``past_cache`` and ``update``. It raises the same errors as
+    ``kvscatter.tensor_scatter``.
     """
     axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
     starts = _positions(write_indices, "write_indices", past_cache)
@@ -70,11 +75,12 @@ def tensor_scatter_(
     mode: _ops.Mode = "linear",
     lengths: torch.Tensor | Sequence[int] | None = None,
 ) -> None:
-    """ONNX TensorScatter-24 in place: writes ``update`` into ``cache``, strided or dense, and returns nothing.
+    """ONNX TensorScatter-24 in place. Writes ``update`` into ``cache``, strided or dense, and returns
+    nothing.
 
-    The arguments are `tensor_scatter`'s. Raises what ``kvscatter.tensor_scatter_`` raises, and then nothing has been
-    written. Where gradients are recorded for ``cache`` or ``update``, they are those of `tensor_scatter`, and so is
-    the cost.
+    The arguments are those of `tensor_scatter`. The function raises the same errors as
+    ``kvscatter.tensor_scatter_``, and after an error nothing has been written. If gradients are recorded for
+    ``cache`` or ``update``, the write has the gradients and the cost of `tensor_scatter`.
     """
     axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
     starts = _positions(write_indices, "write_indices", cache)
@@ -89,7 +95,7 @@ def tensor_scatter_(
 def _positions(
     values: torch.Tensor | Sequence[int] | None, argument: str, cache: torch.Tensor
 ) -> torch.Tensor | None:
-    """A sequence as the tensor that the operators take, beside the cache."""
+    """Converts a sequence to the tensor that the operators take, on the cache's device."""
     if values is None or isinstance(values, torch.Tensor):
         return values
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray)):
@@ -102,7 +108,7 @@ def _positions(
     return torch.tensor(values, dtype=torch.int64, device=cache.device)
 
 
-if not TYPE_CHECKING:  # to a type checker, a module with this function has an attribute of every name
+if not TYPE_CHECKING:  # with this function, a type checker would accept every attribute of the module
 
     def __getattr__(name):
         if name in {"KvCache", "KvLayer"}:

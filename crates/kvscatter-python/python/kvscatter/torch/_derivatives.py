@@ -1,11 +1,12 @@
-"""Derivatives and batching of the write: reverse and forward mode, of any order, ``torch.func`` and ``torch.vmap``.
+"""Derivatives and batching of the write: reverse and forward mode, of any order, ``torch.func`` and
+``torch.vmap``.
 
-A write is linear, and PyTorch's ``scatter`` has every derivative of it. A call that is recorded becomes a ``scatter``
-to the slots that ``kvscatter::slots`` returns, so this module defines no derivative. That costs a copy of
-the cache, as the functional operator does. All other calls go to the operators' kernels.
+A write is linear, and PyTorch's ``scatter`` has all of its derivatives. A recorded call becomes a
+``scatter`` to the slots that ``kvscatter::slots`` returns, so this module defines no derivative. Such a call
+costs a copy of the cache, like the functional operator. All other calls go to the operators' kernels.
 
-``torch.library.register_autograd`` is not enough: it has no forward mode, whose tangents it drops without an error, and
-it fails under the transforms of ``torch.func``.
+``torch.library.register_autograd`` is not enough. It has no forward mode and drops tangents without an
+error, and it fails under the transforms of ``torch.func``.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from kvscatter.torch import _ops
 __all__: list[str] = []
 
 _C: Any = torch._C
-"""PyTorch's stubs lack the part that tells whether ``torch.func`` transforms a function."""
+"""PyTorch's stubs lack the functions that report whether ``torch.func`` transforms a function."""
 
 
 def _functional(
     keyset: torch._C.DispatchKeySet, past_cache: torch.Tensor, update: torch.Tensor, *rest: Any
 ) -> torch.Tensor:
-    """``tensor_scatter`` where derivatives may be recorded."""
+    """Calls ``tensor_scatter`` and records derivatives if they are needed."""
     if not _is_recorded(past_cache, update):
         below = keyset & torch._C._after_autograd_keyset
         present: torch.Tensor = torch.ops.kvscatter.tensor_scatter.default.redispatch(
@@ -40,7 +41,8 @@ def _functional(
 
 
 def _in_place(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
-    """``tensor_scatter_`` where derivatives may be recorded: the functional write, and a copy that PyTorch records."""
+    """Calls ``tensor_scatter_``. If derivatives are needed, it copies the result of the functional write,
+    which PyTorch records."""
     if _is_recorded(cache, update):
         cache.copy_(torch.ops.kvscatter.tensor_scatter.default(cache, update, *rest))
         return
@@ -49,20 +51,22 @@ def _in_place(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torc
 
 
 def check_not_captured(cache: torch.Tensor) -> None:
-    """Refuses a write in place to a cache that a function uses and does not take, while ``torch.func`` transforms it.
+    """Refuses an in-place write to a captured cache while ``torch.func`` transforms the function.
 
-    The derivative would be lost. PyTorch refuses this for in-place operators that return their argument, but does not
-    recognize those that return nothing. So this calls one of PyTorch's in-place operators, on no elements.
+    A captured cache is used by the function but is not one of its arguments. The derivative would be lost.
+    PyTorch refuses this for in-place operators that return their argument, but it does not recognize
+    operators that return nothing. This function therefore calls one of PyTorch's in-place operators on zero
+    elements.
     """
     if _C._functorch.peek_interpreter_stack() is not None and cache.dim() > 0:
         cache.detach().narrow(0, 0, 0).zero_()
 
 
 def _is_recorded(*tensors: torch.Tensor) -> bool:
-    """Whether a derivative of the write is asked for.
+    """Returns whether a derivative of the write is needed.
 
-    An exported program keeps its writes as they are, since it is differentiated when it runs. The transforms of
-    ``torch.func`` are part of the program, and are recorded there too.
+    An exported program keeps its writes unchanged, because it is differentiated when it runs. The transforms
+    of ``torch.func`` are part of the program, so they are recorded there too.
     """
     if _may_have_tangents() and any(_unpacked(tensor).tangent is not None for tensor in tensors):
         return True
@@ -79,7 +83,7 @@ def composed(
     mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The write as operators that PyTorch differentiates."""
+    """Composes the write of operators that PyTorch can differentiate."""
     slots = torch.ops.kvscatter.slots.default(
         _value(past_cache), _value(update), write_indices, axis, mode, lengths
     )
@@ -88,9 +92,10 @@ def composed(
     per_row = [1] * past_cache.dim()
     per_row[0], per_row[axis] = batch, rows
     index = slots.view(per_row).expand(update.shape)
-    if lengths is not None:  # a row that is left out is replaced by what its slot holds
+    if lengths is not None:  # rows beyond the length are replaced by the current contents of their slots
         left_out = torch.arange(rows, device=slots.device) >= lengths[:, None]
-        # Indexed, because `gather` would keep the cache for the backward pass, and a write in place changes it.
+        # `gather` would keep the cache for the backward pass, and an in-place write changes the cache.
+        # Indexing does not.
         samples = torch.arange(batch, device=slots.device)[:, None]
         held = past_cache.movedim(axis, 1)[samples, slots].movedim(1, axis)
         update = torch.where(left_out.view(per_row), held, update)
@@ -98,25 +103,30 @@ def composed(
 
 
 def _value(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` without history and without a tangent."""
+    """Returns ``tensor`` without its history and without a tangent."""
     return (_unpacked(tensor).primal if _may_have_tangents() else tensor).detach()
 
 
 def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
-    # PyTorch has no other level.
+    # Level 0 is the only level that PyTorch has.
     unpacked: forward_ad.UnpackedDualTensor = forward_ad.unpack_dual(tensor, level=0)  # type: ignore[no-untyped-call]
     return unpacked
 
 
 def _may_have_tangents() -> bool:
-    """Checked first, because unpacking a tensor takes long, and a traced graph would record it as an operation."""
+    """Returns whether tensors may have tangents.
+
+    This is checked first, because unpacking a tensor is slow and a traced graph would record it as an
+    operation.
+    """
     return forward_ad._current_level >= 0 or _C._functorch.peek_interpreter_stack() is not None
 
 
 def is_traced_forward_mode() -> bool:
-    """Whether the function that is being compiled differentiates in forward mode itself.
+    """Returns whether the function that is being compiled differentiates in forward mode itself.
 
-    When it runs, it opens PyTorch's level where the operators cannot see it. So they must not be part of it.
+    When such a function runs, it opens PyTorch's level where the operators cannot see it. The operators must
+    therefore not be part of the compiled function.
     """
     return torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
@@ -130,7 +140,7 @@ def _is_distributed(tensor: torch.Tensor) -> bool:
 
 
 class _Distributed(torch.autograd.Function):
-    """A write of distributed tensors, which has no gradient."""
+    """A write of distributed tensors. It has no gradient."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> torch.Tensor:
@@ -149,7 +159,7 @@ class _Distributed(torch.autograd.Function):
 
 
 def _batched(operator: Any) -> Any:
-    """The batching rule of an operator that changes nothing."""
+    """Returns the batching rule of a functional operator."""
 
     def rule(
         info: Any,
@@ -189,7 +199,7 @@ def _(
     tensors = _folded(info, in_dims, cache, update, write_indices, lengths)
     try:
         samples = items.view(-1, *items.shape[2:])
-    except RuntimeError:  # the dimensions cannot be one without a copy
+    except RuntimeError:  # the dimensions cannot be merged without a copy
         present = torch.ops.kvscatter.tensor_scatter.default(*tensors[:3], axis, cache_mode, tensors[3])
         items.copy_(_unfolded(info, present))
     else:
@@ -200,11 +210,12 @@ def _(
 def _folded(
     info: Any, in_dims: tuple[int | None, ...], *tensors: torch.Tensor | None
 ) -> list[torch.Tensor | None]:
-    """Returns the items of vmap as more samples of the batch. They are as independent of each other as samples.
+    """Turns the items of vmap into more samples of the batch. Items are as independent of each other as
+    samples.
 
     The tensors are the cache, the update, the indices and the lengths.
     """
-    places = (0, 1, 2, 5)  # among the operator's arguments, of which the last may be left away
+    places = (0, 1, 2, 5)  # their positions among the operator's arguments, the last of which is optional
     return [
         None if tensor is None else _as_samples(tensor, dict(enumerate(in_dims)).get(place), info.batch_size)
         for place, tensor in zip(places, tensors, strict=True)
@@ -216,7 +227,7 @@ def _as_samples(tensor: torch.Tensor, dim: int | None, items: int) -> torch.Tens
         tensor = tensor.expand(items, *tensor.shape)
     elif dim != 0:
         tensor = tensor.movedim(dim, 0)
-    # An item without dimensions is refused by the operator, for its rank.
+    # The operator refuses an item without dimensions because of its rank.
     return tensor.flatten(0, 1) if tensor.dim() > 1 else tensor[:, None]
 
 

@@ -1,4 +1,5 @@
-"""An exported program whose writes into its inputs and buffers are outputs, since `torch.onnx` drops them otherwise."""
+"""Turns the writes of an exported program into outputs, because `torch.onnx` drops writes to inputs and
+buffers."""
 
 from __future__ import annotations
 
@@ -23,20 +24,22 @@ _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 @dataclass(frozen=True)
 class Writes:
-    """The tensors that a program writes to, which were not among its outputs."""
+    """The tensors that a program writes and that were not among its outputs."""
 
     places: list[tuple[int, int]]
-    """Of each, its index among the inputs that are tensors, and that of what is written among the outputs, counted
-    from the end: -1 is the last."""
+    """For each tensor, its index among the tensor inputs, and the index of its written value among the
+    outputs. The second index counts from the end, so -1 is the last output."""
     new_inputs: int
-    """How many buffers have become inputs: the last ones."""
+    """The number of buffers that became inputs. They are the last inputs."""
 
 
 def with_writes_as_outputs(program: ExportedProgram) -> tuple[ExportedProgram, Writes]:
-    """``program``, in functional form, with buffers that it writes to as inputs, and with all writes as outputs.
+    """Returns ``program``, which is functional, with its written buffers as inputs and with all writes as
+    outputs.
 
-    New inputs are keyword arguments after the others, named after the buffer with ``_`` for dots. New outputs follow
-    the program's own; a write that the program returns already is not returned twice, and not listed.
+    New inputs are keyword arguments after the others. Each has the name of its buffer, with ``_`` for dots.
+    New outputs follow the program's own outputs. A write that the program already returns is neither
+    returned twice nor listed.
     """
     graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     signature = program.graph_signature
@@ -83,7 +86,7 @@ def rebuilt(
     signature: ExportGraphSignature,
     **changed: Any,
 ) -> ExportedProgram:
-    """``program`` with another graph, and with what else is ``changed``."""
+    """Returns ``program`` with another graph and with the ``changed`` attributes."""
     kept = (
         "state_dict",
         "range_constraints",
@@ -97,7 +100,7 @@ def rebuilt(
 
 
 def _names(program: ExportedProgram) -> dict[str, str]:
-    """The buffers that are written to, and what they are called as inputs."""
+    """Returns the buffers that are written, each with its name as an input."""
     signature = program.graph_signature
     taken, names = set(signature.user_inputs), {}
     for buffer in signature.buffers_to_mutate.values():
@@ -112,7 +115,7 @@ def _names(program: ExportedProgram) -> dict[str, str]:
 def _buffers_last(
     graph: torch.fx.Graph, signature: ExportGraphSignature, buffers: dict[str, str]
 ) -> list[InputSpec]:
-    """Moves the buffers after all other inputs, and returns what the inputs are now."""
+    """Moves the buffers after all other inputs and returns the new inputs."""
     inputs = list(zip(signature.input_specs, graph.find_nodes(op="placeholder"), strict=True))
     moved = [
         (spec, node) for spec, node in inputs if spec.kind is InputKind.BUFFER and spec.target in buffers
@@ -130,7 +133,8 @@ def _buffers_last(
 def _call(
     program: ExportedProgram, signature: ExportGraphSignature, names: list[str], outputs: int
 ) -> list[ModuleCallEntry]:
-    """How the program is called, with keyword arguments ``names`` and ``outputs`` more results."""
+    """Returns how the program is called with ``names`` as new keyword arguments and with ``outputs`` more
+    results."""
     entry, *inner = program.module_call_graph
     call = entry.signature
     assert call is not None, "the outermost module is called somehow"

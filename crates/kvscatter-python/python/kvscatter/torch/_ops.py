@@ -1,10 +1,10 @@
 """``torch.ops.kvscatter.tensor_scatter`` and ``tensor_scatter_``: the write as PyTorch operators.
 
-Both are opaque to ``torch.compile`` and ``torch.export`` and have fake kernels, so they trace with static and with
-symbolic shapes. What a write means is not decided here: the kernels hand memory to the compiled module.
+Both are opaque to ``torch.compile`` and ``torch.export``. They have fake kernels, so they trace with static
+and with symbolic shapes. The kernels pass memory to the compiled module, which implements the write.
 
-``kvscatter::slots`` is the part of a write that has no derivative: it checks the call and returns which slot each row
-goes to. `_derivatives` composes the rest of PyTorch's own operators.
+``kvscatter::slots`` is the part of a write that has no derivative. It checks the call and returns the slot
+of each row. `_derivatives` composes the rest of PyTorch's own operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.autograd.forward_ad import (
     _set_fwd_grad_enabled,
-)  # kernels are below it, where tangents cannot be asked for
+)  # kernels run without forward mode, so they cannot ask for tangents
 
 import kvscatter
 from kvscatter import Prepared, errors
@@ -36,11 +36,11 @@ def tensor_scatter(
 ) -> torch.Tensor:
     """The operator that ``kvscatter.torch.tensor_scatter`` calls and documents."""
     past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
-    if 0 in past.stride():  # broadcast, as gradients often are; what is only read may be
+    if 0 in past.stride():  # gradients are often broadcast, and a cache that is only read may be
         past = past.contiguous()
     present = torch.empty(
         past.shape, dtype=past.dtype
-    )  # what lies on a device is refused below, before it is used
+    )  # the call below refuses tensors on a device, so this memory is not used for them
     with _set_fwd_grad_enabled(False):
         kvscatter.tensor_scatter(
             past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present
@@ -59,8 +59,8 @@ def tensor_scatter_(
 ) -> None:
     """The operator that ``kvscatter.torch.tensor_scatter_`` calls and documents.
 
-    ``mode`` is ``cache_mode`` here: PyTorch cannot functionalize a write in place by an operator that has an argument
-    ``mode``.
+    ``mode`` has the name ``cache_mode``, because PyTorch cannot functionalize an in-place operator with an
+    argument ``mode``.
     """
     memory, rows = _memory(cache, "cache"), _memory(update, "update")
     with _set_fwd_grad_enabled(False):
@@ -78,9 +78,10 @@ def slots(
     mode: str = "linear",
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The slot of each row of the update, ``[batch, rows]``, after the checks of `tensor_scatter`.
+    """Checks the arguments like `tensor_scatter` and returns the slot of each row of the update, ``[batch,
+    rows]``.
 
-    The slots of one sample differ from each other, those of rows that ``lengths`` leaves out included.
+    The slots of one sample differ from each other, including those of rows that ``lengths`` leaves out.
     """
     past, new = _memory(past_cache, "past_cache"), _memory(update, "update")
     if 0 in past.stride():
@@ -89,14 +90,16 @@ def slots(
         kvscatter.plan(past, new, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths)
     rows, capacity = update.shape[axis], past_cache.shape[axis]
     first = torch.zeros(1, dtype=torch.int64) if write_indices is None else write_indices.to(torch.int64)
-    # In linear mode only rows that `lengths` leaves out lie past the end. A cache without slots has no rows.
+    # In linear mode, only rows that `lengths` leaves out are past the end. A cache without slots has no
+    # rows.
     slots = max(capacity, 1)
-    first = first % slots  # a ring's indices can be so large that adding to them would overflow
+    first = first % slots  # circular indices can be so large that adding to them would overflow
     return (first[:, None] + torch.arange(rows)).expand(past_cache.shape[0], rows) % slots
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
-    """``tensor`` as what DLPack can lend: strided and outside of autograd, which has been dealt with above."""
+    """Returns ``tensor`` detached from autograd, which `_derivatives` handles. Refuses tensors that are not
+    strided."""
     if tensor.layout is not torch.strided:
         message = f"{argument} is {tensor.layout}: only strided tensors can be read and written"
         raise errors.ArrayError(message, "layout", argument)
@@ -146,7 +149,8 @@ def _(
 
 
 def _prepared(past_cache: Sequence[int], update: Sequence[int], axis: int, mode: str = "linear") -> Prepared:
-    """The compiled module's rules about shapes and attributes, which hold for elements of every size."""
+    """Applies the compiled module's rules about shapes and attributes, which are the same for all element
+    sizes."""
     return kvscatter.prepare(
         tuple(past_cache), tuple(update), axis=axis, mode=cast(Mode, mode), dtype=np.uint8
     )
@@ -160,12 +164,13 @@ def _check_shapes(
     mode: str,
     lengths: torch.Tensor | None,
 ) -> None:
-    """What can be known without values: sizes now, symbols when the traced program learns them."""
+    """Checks everything that does not depend on values. Symbolic sizes are checked when the traced program
+    knows them."""
     if past_cache.dtype != update.dtype:
         message = f"update is {update.dtype}, but the cache is {past_cache.dtype}: both must have one type"
         raise errors.ElementTypeError(message, "element_type_mismatch", "update")
     shapes = past_cache.shape, update.shape
-    # Each of these sizes is compared with the other tensor's below.
+    # Symbolic sizes are replaced by 1 here and compared with the other tensor's sizes below.
     symbols = {dimension for shape in shapes for dimension, size in enumerate(shape) if _is_symbol(size)}
     known = [
         [1 if dimension in symbols else size for dimension, size in enumerate(shape)] for shape in shapes
@@ -185,7 +190,7 @@ def _check_shapes(
 
 
 def _count(argument: str, values: torch.Tensor | None, batch: int) -> int | None:
-    """How many positions or lengths there are, which is ``batch`` where either is a symbol."""
+    """Returns the number of positions or lengths. It is ``batch`` if one of the two numbers is symbolic."""
     if values is None:
         return None
     if values.dim() != 1:
@@ -210,7 +215,8 @@ def _is_symbol(size: int | torch.SymInt) -> bool:
 
 
 def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
-    """Resolves a view of an update. Refuses one of a cache, which would have to be rewritten."""
+    """Resolves a lazy view of an update. Refuses a lazy view of a cache, whose memory would have to be
+    rewritten."""
     if cache.is_conj() or cache.is_neg():
         message = (
             "cache is a conjugated or negated view of its memory: resolve_conj() or resolve_neg() it first"
@@ -220,7 +226,7 @@ def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
 
 
 _LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
-"""Kept, since what a library registers ends when it does."""
+"""Kept alive, because its registrations end with it."""
 
 for _key in ("Conjugate", "Negative"):
     _LIBRARY.impl("tensor_scatter_", _resolve, _key)  # type: ignore[no-untyped-call]

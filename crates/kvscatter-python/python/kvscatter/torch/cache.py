@@ -1,8 +1,8 @@
 """A static cache for Hugging Face transformers that writes with ``kvscatter::tensor_scatter_``.
 
-`KvCache` is used where `transformers.StaticCache` is: it has the same shapes, works under `torch.compile` and
-`torch.export` where that does, and holds every sample's keys and values in memory that never moves. Needs
-transformers 5, which this module imports.
+`KvCache` replaces `transformers.StaticCache`. It has the same shapes and works under `torch.compile` and
+`torch.export` where that does. The keys and values of every sample are in memory that never moves. This
+module needs transformers 5 and imports it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ __all__ = ["KvCache", "KvLayer"]
 
 
 class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
-    """One layer's keys and values, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
+    """The keys and values of one layer, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
 
-    Lengths, masks and the time of allocation are `StaticLayer`'s. Unlike it, this can be cropped.
+    Lengths, masks and the time of allocation are those of `StaticLayer`. Unlike `StaticLayer`, this layer
+    can be cropped.
     """
 
     is_croppable = True
@@ -37,33 +38,37 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes new keys and values after the old ones and returns the whole caches.
 
-        Both are ``[batch, heads, rows, head_size]``, strided as they come. Raises `errors.PositionError` before
-        anything is written if they do not fit, which `StaticLayer` leaves to an index error or a device assert.
+        Both are ``[batch, heads, rows, head_size]`` and may have any strides. If they do not fit, this
+        raises `errors.PositionError` before anything is written. `StaticLayer` fails with an index error or
+        a device assertion instead.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
-        start = self.cumulative_length.repeat(key_states.shape[0])  # a copy: gradients need it as it is now
+        start = self.cumulative_length.repeat(key_states.shape[0])  # a copy, which gradients need
         tensor_scatter_(self.keys, key_states, start)
         tensor_scatter_(self.values, value_states, start)
         self.cumulative_length.add_(key_states.shape[-2])
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forgets the last ``-tokens_to_remove`` tokens, at most all: the next ones are written over them.
+        """Forgets the last ``-tokens_to_remove`` tokens, or all if there are fewer. The next tokens
+        overwrite them.
 
-        The number is 0 or negative, as in `DynamicLayer.crop`; a positive one raises `errors.OptionError`.
+        The number is 0 or negative, as in `DynamicLayer.crop`. A positive number raises
+        `errors.OptionError`.
         """
         tokens_to_remove = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), 0)
         self.cumulative_length.add_(tokens_to_remove).clamp_(
             min=0
-        )  # in place: compiled graphs know its address
+        )  # in place, because compiled graphs keep the address
 
 
 class KvCache(Cache):
-    """A cache of ``max_cache_len`` positions for the model of ``config``: `transformers.StaticCache`, kvscatter's way.
+    """A cache of ``max_cache_len`` positions for the model of ``config``, in place of
+    `transformers.StaticCache`.
 
-    Every layer of the model must attend to all positions: a model with another kind of layer raises
+    Every layer of the model must attend to all positions. A model with another kind of layer raises
     `errors.OptionError`.
     """
 

@@ -1,22 +1,22 @@
 """Sharding rules of the write for PyTorch's distributed tensors (`torch.distributed.tensor.DTensor`).
 
-Importing this module registers them; ``kvscatter.torch`` does so where PyTorch has distributed tensors. A write moves
-rows of one sample along the sequence and nothing else, so a cache that is replicated, or sharded over any dimension
-but the sequence, is written where its parts lie, without communication:
+Importing this module registers the rules. ``kvscatter.torch`` imports it if PyTorch has distributed tensors.
+A write only moves rows of one sample along the sequence. A cache that is replicated, or sharded over any
+dimension except the sequence, is therefore written on each rank without communication:
 
 ========================  =======================  ===============================
 the cache, per mesh axis  the update               write_indices and lengths
 ========================  =======================  ===============================
 ``Replicate()``           ``Replicate()``          ``Replicate()``
-``Shard(batch)``          ``Shard(batch)``         ``Shard(0)``: they follow the batch
+``Shard(batch)``          ``Shard(batch)``         ``Shard(0)``, as they follow the batch
 ``Shard(other)``          ``Shard(other)``         ``Replicate()``
 ``Shard(sequence)``       refused                  refused
 ``Partial()``             refused                  refused
 ========================  =======================  ===============================
 
-An update or indices that are replicated where they should be sharded are cut where they lie. Whatever would have to
-be communicated is refused with the placements that are needed, and redistributed by the caller if that is wanted.
-There are no rules for gradients.
+If an update or indices are replicated where they should be sharded, each rank cuts out its own part. A
+placement that would need communication is refused, and the error names the required placements. The caller
+can then redistribute the tensor. There are no rules for gradients.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__: list[str] = []
 
 
 def _strategy(schema: OpSchema) -> OpStrategy:
-    """The one way to write without communication, or an error.
+    """Returns the only strategy that writes without communication, or raises an error.
 
-    PyTorch's `register_sharding` is not enough: it chooses among placements by an estimate of costs, which may cut
-    or gather the cache, and it has no placement for a dimension that is shorter than the mesh.
+    PyTorch's `register_sharding` is not enough. It chooses between placements by an estimate of costs, which
+    may cut or gather the cache. It also has no placement for a dimension that is shorter than the mesh.
     """
     given: dict[str, Any] = dict(zip(_NAMES, schema.args_schema, strict=False))
     cache = _spec(given["past_cache"])
@@ -89,7 +89,8 @@ def _check_cache(placements: tuple[Placement, ...], sequence: int) -> None:
 def _check_local(
     argument: str, given: DTensorSpec, cache: DTensorSpec, wanted: tuple[Placement, ...]
 ) -> None:
-    """Whether ``given`` can become ``wanted`` where it lies: it does already, or it is replicated and cut."""
+    """Checks that ``given`` can become ``wanted`` without communication: it is equal, or it is replicated
+    and can be cut."""
     if given.mesh != cache.mesh:
         message = f"{argument} is on {given.mesh}, the cache on {cache.mesh}: both must be on one mesh"
         raise errors.OptionError(message, "mesh", argument)
@@ -103,7 +104,7 @@ def _check_local(
 
 
 def _register() -> None:
-    hashed_from = _NAMES.index("axis")  # what the rule depends on beside placements and shapes
+    hashed_from = _NAMES.index("axis")  # the rule also depends on the arguments from here on
     for op in (torch.ops.kvscatter.tensor_scatter.default, torch.ops.kvscatter.tensor_scatter_.default):
         propagator = DTensor._op_dispatcher.sharding_propagator
         propagator.register_op_strategy(op, _strategy, RuntimeSchemaInfo(hashed_from))

@@ -1,8 +1,9 @@
-"""PyTorch models to ONNX models that write their caches with ``TensorScatter``, opset 24.
+"""Exports PyTorch models to ONNX models that write their caches with ``TensorScatter``, opset 24.
 
-`export` is `torch.onnx.export` with the two things that it needs for that: a program in which the write in place has
-become the functional operator (`functionalize`), and the operator's translation (`translations`). ONNX has no
-operation in place; a runtime writes in place where the output is given the input's memory.
+`export` calls `torch.onnx.export` with the two things that it needs for that. One is a program in which the
+in-place writes are functional (`functionalize`), and the other is the operator's translation
+(`translations`). ONNX has no in-place operations. A runtime writes in place if the output uses the input's
+memory.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ def export(
     keep_initializers_as_inputs: bool = False,
     **options: Any,
 ) -> torch.onnx.ONNXProgram:
-    """`torch.onnx.export` for a model that uses ``kvscatter::tensor_scatter`` or ``tensor_scatter_``.
+    """Calls `torch.onnx.export` for a model that uses ``kvscatter::tensor_scatter`` or ``tensor_scatter_``.
 
-    The arguments are `torch.onnx.export`'s, and so is what is returned. What the model writes to in place, whether
-    one of its inputs or one of its buffers, is an input of the ONNX model, and an output named ``present_`` and the
-    input's name; `torch.onnx.export` on its own drops such writes. These inputs and outputs come last.
+    The arguments and the result are those of `torch.onnx.export`. An input or a buffer that the model writes
+    in place is an input of the ONNX model. It is also an output, whose name is ``present_`` plus the input's
+    name. `torch.onnx.export` on its own drops such writes. These inputs and outputs come last.
 
-    Raises `errors.OptionError` for an opset below 24 and for a write with ``lengths``, for which ONNX has no word.
+    Raises `errors.OptionError` for an opset below 24, and for a write with ``lengths``, which ONNX does not
+    support.
     """
     opset_version = _integers.within("opset_version", opset_version, 1, 2**31 - 1)
     if opset_version < OPSET:
@@ -62,7 +64,7 @@ def export(
     program, writes = with_writes_as_outputs(functionalize(program))
     for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONAL):
         _refuse_lengths(_arguments(node)["lengths"])
-    if dynamic_shapes is not None:  # it names dimensions only if it describes every input
+    if dynamic_shapes is not None:  # the names of dimensions are kept only if every input is described
         dynamic_shapes = (dynamic_shapes, *[None] * writes.new_inputs)
     exported = torch.onnx.export(
         program,
@@ -87,7 +89,8 @@ def export(
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What `torch.onnx.export` takes as ``custom_translation_table``; it wants ``opset_version=24`` beside it."""
+    """Returns the ``custom_translation_table`` for `torch.onnx.export`, which also needs
+    ``opset_version=24``."""
     from onnxscript import ir, values
 
     onnx24 = values.Opset("", OPSET)
@@ -109,10 +112,11 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def functionalize(program: ExportedProgram) -> ExportedProgram:
-    """``program`` with every ``tensor_scatter_`` as ``tensor_scatter``, in functional form.
+    """Returns ``program`` in functional form, with every ``tensor_scatter_`` replaced by ``tensor_scatter``.
 
-    Of writes that `ExportedProgram.run_decompositions` has already made ``auto_functionalized_v2``, those into a view
-    of a tensor are refused with `errors.OptionError`: call this first.
+    Call this before `ExportedProgram.run_decompositions`, which turns writes into
+    ``auto_functionalized_v2``. This function refuses such writes with `errors.OptionError` if they write
+    into a view of a tensor.
     """
     graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     graph, signature = graph_module.graph, copy.deepcopy(program.graph_signature)
@@ -125,11 +129,12 @@ def functionalize(program: ExportedProgram) -> ExportedProgram:
     return functional
 
 
-# ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── implementation ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _replace_write(node: torch.fx.Node) -> None:
-    """A write in place is a copy of the functional write into the cache, which PyTorch knows how to functionalize."""
+    """Replaces an in-place write by a functional write and a copy into the cache, which PyTorch can
+    functionalize."""
     arguments = _arguments(node)
     cache = arguments["cache"]
     with node.graph.inserting_before(node):
@@ -139,7 +144,11 @@ def _replace_write(node: torch.fx.Node) -> None:
 
 
 def _replace_functionalized(node: torch.fx.Node, signature: ExportGraphSignature) -> None:
-    """``auto_functionalized_v2`` gives (the operator's result, the bases after the write); ours has no result."""
+    """Replaces ``auto_functionalized_v2``, which returns the operator's result and then the bases after the
+    write.
+
+    ``tensor_scatter_`` has no result.
+    """
     keywords: dict[str, Any] = dict(node.kwargs)
     names = ("update", "write_indices", "axis", "cache_mode", "lengths")
     if keywords.keys() != {*names, "_all_bases", "_cache_base_index"}:
@@ -162,7 +171,7 @@ def _replace_functionalized(node: torch.fx.Node, signature: ExportGraphSignature
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """The arguments of an operator by name, with its defaults, in the schema's order."""
+    """Returns the arguments of an operator by name, with its defaults, in the schema's order."""
     operator: Any = node.target
     schema = operator._schema.arguments
     given = dict(zip((argument.name for argument in schema), node.args, strict=False)) | node.kwargs
@@ -170,7 +179,8 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _call(like: torch.fx.Node, target: torch._ops.OpOverload, args: tuple[Any, ...]) -> torch.fx.Node:
-    """A new node instead of ``like``, with its origin, and with the value that its shapes are read from."""
+    """Adds a node that replaces ``like``. It has the same origin, and a value from which its shapes are
+    read."""
     node = like.graph.call_function(target, args)
     values = torch.fx.map_arg(args, lambda argument: argument.meta["val"])
     node.meta = {**like.meta, "val": target(*values)}
@@ -184,7 +194,8 @@ def _refuse_lengths(lengths: object) -> None:
 
 
 def _unnamed(shapes: Any) -> Any:
-    """Dynamic shapes for `torch.export`, to which the names that `torch.onnx.export` takes mean nothing."""
+    """Returns dynamic shapes for `torch.export`, which does not accept the names that `torch.onnx.export`
+    takes."""
     if isinstance(shapes, str):
         return Dim.DYNAMIC
     if isinstance(shapes, Mapping):

@@ -1,4 +1,4 @@
-//! Shape inference: what is known about the output before any shape is certain.
+//! Infers the shape of the output before the shapes of the inputs are certain.
 
 use alloc::vec::Vec;
 
@@ -9,21 +9,29 @@ use crate::error::Error;
 use crate::spec::{PartialTensor, fill_unknown};
 
 impl TensorScatter {
-    /// The types of `write_indices` that the operator takes.
+    /// The element types that the operator accepts for `write_indices`.
     pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int64];
 
-    /// Infers `present_cache` from the inputs; `write_indices` is `None` where the node has no such input.
+    /// Infers `present_cache` from the inputs. `write_indices` is `None` if the node has no such input.
     ///
-    /// As ONNX does it: the element type and the shape are those of `past_cache`; when both shapes are known,
-    /// their ranks are equal, the axis lies in `1..rank` and no other dimension contradicts; `write_indices`
-    /// has rank 1 and its dimension does not contradict the batch. Symbolic dimensions never contradict.
+    /// The result has the element type and the shape of `past_cache`. A symbolic or unknown dimension fits
+    /// every other. Like ONNX, this method checks these conditions:
     ///
-    /// Beyond what ONNX checks: the update is no longer than the cache, both have one type, and `write_indices`
-    /// is int64. (ONNX also leaves the `mode` attribute unread; here it is a [`Mode`](crate::Mode), which a wrong
-    /// name does not become.)
+    /// * If both shapes are known, their ranks are equal, the axis lies in `1..rank`, and all dimensions fit
+    ///   except the sequence.
+    /// * `write_indices` has rank 1, and its dimension fits the batch.
+    ///
+    /// This method also checks conditions that ONNX does not check:
+    ///
+    /// * The update is no longer than the cache.
+    /// * The cache and the update have the same element type.
+    /// * `write_indices` has the type int64.
+    ///
+    /// ONNX does not read the `mode` attribute here. In this crate the attribute is a [`Mode`](crate::Mode),
+    /// so a wrong name is refused when it is parsed.
     ///
     /// # Errors
-    /// The same variants that [`prepare`](Self::prepare) has for the same faults.
+    /// Returns the errors that [`prepare`](Self::prepare) returns for the same faults.
     pub fn infer<'a>(
         &self,
         past_cache: PartialTensor<'a>,
@@ -34,7 +42,8 @@ impl TensorScatter {
         if let Some(cache) = past_cache.sizes() {
             self.resolve_axis(cache.len())?;
             if let Some(sizes) = update.sizes() {
-                // If `prepare` refuses the sizes chosen to fit, it refuses every run of this node too.
+                // If `prepare` refuses these sizes, which were chosen to fit, it refuses every run of this
+                // node.
                 let pairs: Vec<_> = (0..cache.len()).map(|axis| (axis, axis)).collect();
                 let (cache, sizes) = fill_unknown(cache, sizes, &pairs);
                 let element = past_cache.element.or(update.element).unwrap_or(ElementType::UInt4);

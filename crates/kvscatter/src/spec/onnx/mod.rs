@@ -15,7 +15,7 @@ const NAMES: ArgumentNames = ArgumentNames {
     update: Argument::Update,
     axis: Some(Argument::Axis),
     positions: Argument::WriteIndices,
-    // It has neither list: the names of those that have, for a call that brings one.
+    // TensorScatter has no row counts and no layers. An error for a call that has them uses these names.
     row_counts: Argument::UpdateLengths,
     present: Argument::PresentCache,
     layer: Argument::LayerId,
@@ -44,10 +44,10 @@ pub struct TensorScatter {
 }
 
 impl TensorScatter {
-    /// ONNX's default of `axis`.
+    /// The value of `axis` that ONNX uses by default.
     pub const DEFAULT_AXIS: i64 = -2;
 
-    /// Makes the operator with ONNX's defaults: `axis` -2, `mode` linear.
+    /// Makes the operator with ONNX's defaults, which are `axis` -2 and `mode` linear.
     #[must_use]
     pub const fn new() -> Self {
         let rules = RuleOptions {
@@ -62,39 +62,42 @@ impl TensorScatter {
         Self { axis: Self::DEFAULT_AXIS, rules }
     }
 
-    /// Sets the sequence dimension: `1..rank`, or counted from the end, `-rank + 1..=-1`.
+    /// Sets the sequence dimension. It lies in `1..rank`, or in `-rank + 1..=-1` if it counts from the end.
     #[must_use]
     pub const fn axis(mut self, axis: i64) -> Self {
         self.axis = axis;
         self
     }
 
-    /// Sets whether the cache is a ring.
+    /// Sets whether the cache is linear or a ring.
     #[must_use]
     pub const fn mode(mut self, mode: Mode) -> Self {
         self.rules.mode = mode;
         self
     }
 
-    /// Sets what happens to a sample whose index does not fit. The specification has only the default, an error.
+    /// Sets what happens to a sample whose index does not fit. The specification has only the default, which
+    /// is an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.rules.out_of_range = policy;
         self
     }
 
-    /// Sets what a negative index means in circular mode. ONNX's reference takes it modulo, ONNX Runtime refuses it.
+    /// Sets what a negative index means in circular mode. ONNX's reference implementation takes it modulo the
+    /// capacity, and ONNX Runtime refuses it.
     #[must_use]
     pub const fn negative_index(mut self, policy: NegativeIndex) -> Self {
         self.rules.negative_index = policy;
         self
     }
 
-    /// Returns the sequence dimension of a cache of this rank, counted from the front: `1..rank`.
+    /// Returns the sequence dimension of a cache of this rank, counted from the front. It lies in `1..rank`.
     ///
     /// # Errors
-    /// [`Error::RankTooLow`] below 2, [`Error::AxisOutOfRange`] outside `[-rank, rank)`, [`Error::AxisIsBatch`] for 0
-    /// and `-rank`.
+    /// * Returns [`Error::RankTooLow`] if the rank is less than 2.
+    /// * Returns [`Error::AxisOutOfRange`] if the axis lies outside `[-rank, rank)`.
+    /// * Returns [`Error::AxisIsBatch`] if the axis is 0 or `-rank`.
     pub fn resolve_axis(&self, rank: usize) -> Result<usize, Error> {
         if rank < 2 {
             return Err(Error::RankTooLow { argument: Argument::PastCache, rank, min: 2 });
@@ -111,18 +114,23 @@ impl TensorScatter {
         }
     }
 
-    /// Checks everything about shapes, once. A plain shape is dense; see [`Layout`] for views.
+    /// Checks everything about the shapes, once per shape.
     ///
-    /// `past_cache` is `(batch_size, D1, …, max_sequence_length, …, Dn)`. `update` may differ from it only in the
+    /// A plain shape describes a dense tensor. See [`Layout`] for views. `past_cache` is
+    /// `(batch_size, D1, …, max_sequence_length, …, Dn)`. `update` may differ from `past_cache` only in the
     /// sequence dimension, where it must not be larger.
     ///
     /// # Errors
-    /// In the order of the checks:
+    /// The errors are listed in the order of the checks:
     ///
-    /// * the errors of [`resolve_axis`](Self::resolve_axis), and [`Error::RankMismatch`];
-    /// * [`Error::StrideCount`], [`Error::TooLarge`] or [`Error::BeforeBuffer`] for one of the layouts;
-    /// * [`Error::DimensionMismatch`], [`Error::CacheOverlapsItself`], [`Error::UpdateLongerThanCache`];
-    /// * [`Error::TooManyLoops`] if the two layouts need too many loops.
+    /// * Returns the errors of [`resolve_axis`](Self::resolve_axis).
+    /// * Returns [`Error::RankMismatch`] if the ranks differ.
+    /// * Returns [`Error::StrideCount`], [`Error::TooLarge`] or [`Error::BeforeBuffer`] if a layout is
+    ///   invalid.
+    /// * Returns [`Error::DimensionMismatch`] if a dimension other than the sequence differs.
+    /// * Returns [`Error::CacheOverlapsItself`] if two positions of the cache share memory.
+    /// * Returns [`Error::UpdateLongerThanCache`] if the update has more rows than the cache has slots.
+    /// * Returns [`Error::TooManyLoops`] if the two layouts need too many loops.
     pub fn prepare<'a>(
         &self,
         element: ElementType,

@@ -1,4 +1,4 @@
-//! Shape inference: what is known about the output before any shape is certain.
+//! Infers the shape of the output before the shapes of the inputs are certain.
 
 use super::{AttentionIoForm, KvCacheUpdate, check_element};
 use crate::argument::Argument;
@@ -6,7 +6,7 @@ use crate::element::ElementType;
 use crate::error::Error;
 use crate::spec::{PartialTensor, fill_unknown, same_element_type};
 
-/// What is known of the inputs of a layer.
+/// The known facts about the inputs of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs<'a> {
     pub(super) form: AttentionIoForm,
@@ -17,15 +17,17 @@ pub(super) struct Inputs<'a> {
 }
 
 impl KvCacheUpdate {
-    /// Infers the output from the inputs: it has the element type and the shape of `cache`. `update_lengths` is `None`
-    /// where the layer has no such input.
+    /// Infers the output from the inputs. It has the element type and the shape of `cache`.
     ///
-    /// Unknown types and dimensions contradict nothing.
+    /// `update_lengths` is `None` if the layer has no such input. An unknown type or dimension fits
+    /// everything.
     ///
     /// # Errors
-    /// The variants that [`prepare`](Self::prepare), [`prepare_packed`](Self::prepare_packed) and
-    /// [`Prepared::plan`](crate::Prepared::plan) have for the same faults. [`Error::ElementType`] and [`Error::Rank`] for
-    /// lists as well. [`Error::ListLength`] for a packed update without `update_lengths`, and for a padded one with them.
+    /// * Returns the errors that [`prepare`](Self::prepare), [`prepare_packed`](Self::prepare_packed) and
+    ///   [`Prepared::plan`](crate::Prepared::plan) return for the same faults.
+    /// * Returns [`Error::ElementType`] or [`Error::Rank`] if a list has the wrong type or rank.
+    /// * Returns [`Error::ListLength`] if a packed update has no `update_lengths`, or if a padded update has
+    ///   them.
     pub fn infer<'a>(
         &self,
         form: AttentionIoForm,
@@ -39,15 +41,15 @@ impl KvCacheUpdate {
         errors.next().map_or(Ok(cache), Err)
     }
 
-    /// Returns every error about the types and shapes of the inputs, after those of [`cache_errors`].
+    /// Returns every error about the types and shapes of the inputs, except those of [`cache_errors`].
     pub(super) fn input_errors(&self, inputs: Inputs<'_>) -> impl Iterator<Item = Error> {
         let checks =
             [check_types(inputs), self.check_shapes(inputs), check_indices(inputs), check_lengths(inputs)];
         checks.into_iter().filter_map(Result::err)
     }
 
-    /// Prepares the layer, with each unknown size chosen to fit. If that fails, every execution of the layer would fail
-    /// too.
+    /// Prepares the layer, with each unknown size chosen to fit. If this fails, every execution of the layer
+    /// would fail.
     fn check_shapes(&self, inputs: Inputs<'_>) -> Result<(), Error> {
         let Inputs { form, cache, update, .. } = inputs;
         let accepts = |element: &ElementType| Self::ELEMENT_TYPES.contains(element);
@@ -78,8 +80,9 @@ impl KvCacheUpdate {
 }
 
 impl Inputs<'_> {
-    /// Returns the number of samples that the layer writes, if it is known. A packed update has no batch: it has as many
-    /// samples as there are indices.
+    /// Returns the number of samples that the layer writes, if it is known.
+    ///
+    /// A packed update has no batch dimension, so its samples are counted by `write_indices`.
     fn samples(&self) -> Option<usize> {
         match self.form {
             AttentionIoForm::PaddedBhnd => self.update.size(0),
@@ -88,7 +91,7 @@ impl Inputs<'_> {
     }
 }
 
-/// Returns every error about the cache alone.
+/// Returns every error that concerns only the cache.
 pub(super) fn cache_errors(cache: PartialTensor<'_>) -> impl Iterator<Item = Error> {
     let argument = Argument::Cache;
     let of_type = cache.element.and_then(|element| check_element(argument, element).err());
@@ -113,8 +116,9 @@ fn check_indices(inputs: Inputs<'_>) -> Result<(), Error> {
     inputs.write_indices.check_indices(argument, accepted, inputs.samples())
 }
 
-/// A packed update needs one length more than it has samples, and a padded one takes none. Where the model does not give
-/// the number of samples or of lengths, the error has the smallest.
+/// Checks the cumulative lengths. A packed update needs one length more than it has samples, and a padded
+/// update takes none. If the number of samples or of lengths is unknown, the error contains the smallest
+/// possible number.
 fn check_lengths(inputs: Inputs<'_>) -> Result<(), Error> {
     let argument = Argument::UpdateLengths;
     let expected = inputs.samples().and_then(|samples| samples.checked_add(1));

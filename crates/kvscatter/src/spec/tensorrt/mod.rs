@@ -1,9 +1,10 @@
 //! TensorRT [`KVCacheUpdate`](https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/operators/KVCacheUpdate.html).
 //!
-//! The document's rule is `writeIndices[i] + sequenceLength <= maxSequenceLength`; the C++ header adds that
-//! updates out of bounds "will be ignored silently". Here they are an error;
-//! [`OutOfRange::SkipSample`] leaves such samples as they are and says how many there were. Whether TensorRT
-//! skips rows or whole samples is not known, so this is a policy of ours, not a claim to match it.
+//! The document's rule is `writeIndices[i] + sequenceLength <= maxSequenceLength`. The C++ header adds that
+//! updates out of bounds "will be ignored silently". In this module, such an update is an error by default.
+//! [`OutOfRange::SkipSample`] skips the samples that do not fit, and the write returns their number. It is
+//! not known whether TensorRT skips rows or whole samples, so this policy is our own and may differ from
+//! TensorRT.
 //!
 //! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index never fits.
 
@@ -29,11 +30,11 @@ const NAMES: ArgumentNames = ArgumentNames {
     positions: Argument::TensorRtWriteIndices,
     row_counts: Argument::UpdateLengths,
     present: Argument::Output,
-    // It has none: the name of Ascend's, for a call that brings one.
+    // KVCacheUpdate has no layers. An error for a call that has them uses Ascend's name.
     layer: Argument::LayerId,
 };
 
-/// The layer: `cache` is `[b, d, s_max, h]`, written in place.
+/// The layer, which writes in place into `cache`, a `[b, d, s_max, h]` tensor.
 ///
 /// ```
 /// use kvscatter::{ElementType, spec::tensorrt::KvCacheUpdate};
@@ -51,37 +52,45 @@ pub struct KvCacheUpdate {
 }
 
 impl KvCacheUpdate {
-    /// The types of caches that the layer takes.
+    /// The element types that the layer accepts for caches.
     pub const ELEMENT_TYPES: &[ElementType] =
         &[ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
 
-    /// The types of `writeIndices` that the layer takes.
+    /// The element types that the layer accepts for `writeIndices`.
     pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int32, ElementType::Int64];
 
-    /// The types of `updateLengths` that the layer takes.
+    /// The element types that the layer accepts for `updateLengths`.
     pub const LENGTH_TYPES: &[ElementType] = &[ElementType::Int32];
 
-    /// Makes a layer for which an index out of range is an error.
+    /// Makes a layer that returns an error for an index out of range.
     #[must_use]
     pub const fn new() -> Self {
         Self { out_of_range: OutOfRange::Error }
     }
 
-    /// Sets what happens to a sample whose index does not fit. The specification has only the default, an error.
+    /// Sets what happens to a sample whose index does not fit. The specification has only the default, which
+    /// is an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.out_of_range = policy;
         self
     }
 
-    /// Prepares writes of a padded update, `[b, d, s, h]`. It may have fewer samples than the cache; the later ones stay as they
-    /// are.
+    /// Prepares writes of a padded update, which is a `[b, d, s, h]` tensor.
+    ///
+    /// The update may have fewer samples than the cache. The remaining samples of the cache then stay
+    /// unchanged.
     ///
     /// # Errors
-    /// [`Error::ElementType`] unless float32, float16 or bfloat16; [`Error::Rank`] unless both are 4-D;
-    /// those of the layouts; [`Error::DimensionMismatch`] for heads or head size;
-    /// [`Error::UpdateLongerThanCache`]; [`Error::BatchTooLarge`]; [`Error::CacheOverlapsItself`],
-    /// [`Error::TooManyLoops`].
+    /// * Returns [`Error::ElementType`] unless the element type is float32, float16 or bfloat16.
+    /// * Returns [`Error::Rank`] unless both tensors are 4-D.
+    /// * Returns [`Error::StrideCount`], [`Error::TooLarge`] or [`Error::BeforeBuffer`] if a layout is
+    ///   invalid.
+    /// * Returns [`Error::DimensionMismatch`] if the number of heads or the head size differs.
+    /// * Returns [`Error::UpdateLongerThanCache`] if the update has more rows than the cache has slots.
+    /// * Returns [`Error::BatchTooLarge`] if the update has more samples than the cache.
+    /// * Returns [`Error::CacheOverlapsItself`] if two positions of the cache share memory.
+    /// * Returns [`Error::TooManyLoops`] if the two layouts need too many loops.
     pub fn prepare<'a>(
         &self,
         element: ElementType,
@@ -93,11 +102,13 @@ impl KvCacheUpdate {
         Prepared::new(&padded(&NAMES, element, &cache, &update, 2)?, options)
     }
 
-    /// Prepares writes of a packed update, `[totalTokens, d, h]`, as TensorRT 11 has it (`kPACKED_NHD`): the rows of one
-    /// sample after those of the other. Each call brings `updateLengths`.
+    /// Prepares writes of a packed update, which is a `[totalTokens, d, h]` tensor (`kPACKED_NHD` in TensorRT
+    /// 11).
+    ///
+    /// The rows of each sample follow the rows of the previous sample. Each call passes `updateLengths`.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare), the update being 3-D.
+    /// Returns the same errors as [`prepare`](Self::prepare), except that the update must be 3-D.
     pub fn prepare_packed<'a>(
         &self,
         element: ElementType,
@@ -129,13 +140,14 @@ impl KvCacheUpdate {
     }
 }
 
-/// How the update holds its samples (`AttentionIOForm`).
+/// The form of an update (`AttentionIOForm`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AttentionIoForm {
-    /// `kPADDED_BHND`: `[b, d, s, h]`.
+    /// A padded update (`kPADDED_BHND`), which is a `[b, d, s, h]` tensor.
     #[default]
     PaddedBhnd,
-    /// `kPACKED_NHD`, since TensorRT 11.0: `[totalTokens, d, h]`, and `updateLengths` cumulative.
+    /// A packed update (`kPACKED_NHD`, since TensorRT 11.0), which is a `[totalTokens, d, h]` tensor with
+    /// cumulative `updateLengths`.
     PackedNhd,
 }
 
@@ -145,7 +157,7 @@ pub enum AttentionIoForm {
 /// use kvscatter::ElementType;
 /// use kvscatter::spec::tensorrt::{KvCacheUpdate, PackedCall};
 ///
-/// // Two samples with 1 and 2 rows.
+/// // The two samples have 1 and 2 rows.
 /// let update = KvCacheUpdate::new().prepare_packed(ElementType::Float32, &[2, 1, 4, 1], &[3, 1, 1])?;
 /// let mut cache = [0.0_f32; 8];
 /// let written = update.write(&mut cache, &[1.0, 2.0, 3.0], PackedCall::new(&[3_i32, 0], &[0, 1, 3]))?;
@@ -156,10 +168,13 @@ pub enum AttentionIoForm {
 #[doc(alias = "cu_seqlens")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedCall<'a> {
-    /// The first slot written, per sample.
+    /// The first slot written of each sample.
     pub write_indices: Positions<'a>,
-    /// Cumulative lengths: one more than `write_indices`, the first 0, none smaller than the one before, the last
-    /// `totalTokens`, no sample longer than `s_max`.
+    /// The cumulative lengths.
+    ///
+    /// * There is one more of them than of `write_indices`.
+    /// * The first is 0, none is smaller than the one before, and the last is `totalTokens`.
+    /// * No sample is longer than `s_max`.
     pub update_lengths: &'a [i32],
 }
 
@@ -178,7 +193,7 @@ impl<'a> From<PackedCall<'a>> for Call<'a> {
     }
 }
 
-/// Whether the layer takes caches and updates of this type.
+/// Checks that the layer accepts this element type.
 fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> {
     check_accepted(argument, element, KvCacheUpdate::ELEMENT_TYPES)
 }

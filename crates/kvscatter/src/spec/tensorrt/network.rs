@@ -1,6 +1,6 @@
-//! The facts of a `KVCacheUpdate` layer in a network, and the rules that it may break.
+//! The description of a `KVCacheUpdate` layer in a network, and the rules that a network can break.
 //!
-//! DLA does not support the layer, so there is no rule here for it.
+//! DLA does not support the layer, so this module has no rule for DLA.
 
 use core::fmt;
 
@@ -9,42 +9,42 @@ use crate::argument::Argument;
 use crate::error::Error;
 use crate::spec::PartialTensor;
 
-/// A layer of a network (`IKVCacheUpdateLayer`).
+/// A `KVCacheUpdate` layer of a network (`IKVCacheUpdateLayer`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvCacheUpdateLayer<'a> {
-    /// `[b, d, s_max, h]`.
+    /// The cache, which is a `[b, d, s_max, h]` tensor.
     pub cache: NetworkTensor<'a>,
-    /// The new rows.
+    /// The update, which contains the new rows.
     pub update: NetworkTensor<'a>,
-    /// `writeIndices`, one for each sample.
+    /// The `writeIndices`, one for each sample.
     pub write_indices: NetworkTensor<'a>,
     /// The cumulative lengths of a packed update (`setUpdateLengths`).
     pub update_lengths: Option<NetworkTensor<'a>>,
-    /// How the update holds its samples (`setUpdateForm`).
+    /// The form of the update (`setUpdateForm`).
     pub form: AttentionIoForm,
     /// Whether the layer's output is marked as an output of the network (`markOutput`).
     pub output_is_marked: bool,
 }
 
-/// A tensor of a network (`ITensor`), as far as it is known. Only what is known can break a rule.
+/// The known facts about a tensor of a network (`ITensor`). An unknown fact never breaks a rule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetworkTensor<'a> {
-    /// Its name. Tensors with one name are one tensor, unless it is empty.
+    /// The name. Tensors with the same name are the same tensor, unless the name is empty.
     pub name: &'a str,
-    /// Where it comes from.
+    /// The place where the tensor comes from.
     pub source: TensorSource,
-    /// Its type and its dimensions.
+    /// The known facts about the type and the dimensions.
     pub inferred: PartialTensor<'a>,
 }
 
-/// Where a tensor of a network comes from.
+/// The place where a tensor of a network comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TensorSource {
-    /// It is an input of the network.
+    /// The tensor is an input of the network.
     NetworkInput,
-    /// It is the output of this `KVCacheUpdate` layer, or of layers that only hand that output on.
+    /// The tensor is the output of this `KVCacheUpdate` layer, or of layers that only pass that output on.
     KvCacheUpdateLayer(usize),
-    /// Another layer computes it.
+    /// Another layer computes the tensor.
     #[default]
     Computed,
 }
@@ -55,50 +55,51 @@ pub enum TensorSource {
 pub enum NetworkError {
     /// The types or the shapes of a layer break a rule of `KVCacheUpdate`.
     Layer {
-        /// Which layer.
+        /// The index of the layer.
         layer: usize,
-        /// The rule.
+        /// The broken rule.
         error: Error,
     },
-    /// The cache's sequence dimension, maxSequenceLength, is dynamic.
+    /// The cache's sequence dimension, `maxSequenceLength`, is dynamic.
     DynamicMaxSequenceLength {
-        /// Which layer.
+        /// The index of the layer.
         layer: usize,
     },
     /// The cache is not an input of the network.
     CacheNotNetworkInput {
-        /// Which layer.
+        /// The index of the layer.
         layer: usize,
     },
-    /// The output is not marked as an output of the network.
+    /// The output of the layer is not marked as an output of the network.
     OutputNotMarked {
-        /// Which layer.
+        /// The index of the layer.
         layer: usize,
     },
-    /// Two layers write one cache.
+    /// Two layers write the same cache.
     CacheSharedByLayers {
-        /// The second of them.
+        /// The index of the second layer.
         layer: usize,
-        /// The first.
+        /// The index of the first layer.
         first: usize,
     },
-    /// An input of the layer is the output of another.
+    /// An input of the layer is the output of another `KVCacheUpdate` layer.
     FedByLayer {
-        /// Which layer.
+        /// The index of the layer.
         layer: usize,
-        /// The layer it is fed from.
+        /// The index of the layer whose output is the input.
         from: usize,
-        /// The input.
+        /// The input of the layer.
         argument: Argument,
     },
-    /// An input of the layer is a cache, which is written while it would be read. A rule of ours: what TensorRT
-    /// makes of it is not known.
+    /// An input of the layer is a cache, so the cache would be read while it is written.
+    ///
+    /// This rule is our own, because it is not known what TensorRT does in this case.
     CacheReadByLayer {
-        /// Which layer.
+        /// The index of the layer.
         layer: usize,
-        /// The layer whose cache it is.
+        /// The index of the layer that writes the cache.
         cache_of: usize,
-        /// The input.
+        /// The input of the layer.
         argument: Argument,
     },
 }

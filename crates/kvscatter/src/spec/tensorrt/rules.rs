@@ -1,4 +1,4 @@
-//! The rules of TensorRT's builder about the layers of a network, before any shape is certain.
+//! Checks the rules of TensorRT's builder about the layers of a network, before any shape is certain.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -35,12 +35,12 @@ use crate::spec::Dimension;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Network<'a> {
-    /// The layers.
+    /// The layers, in the order in which they were added.
     pub layers: Vec<KvCacheUpdateLayer<'a>>,
 }
 
 impl Network<'_> {
-    /// Returns the rules that each layer breaks, layer by layer.
+    /// Returns the broken rules of each layer, in the order of the layers.
     pub fn check(&self) -> impl Iterator<Item = Vec<NetworkError>> {
         let mut writers = BTreeMap::new();
         let layers = self.layers.iter().enumerate();
@@ -51,10 +51,11 @@ impl Network<'_> {
     }
 }
 
-/// Returns every rule that a layer breaks: those about its cache, then those about where its tensors come from and
-/// go to, then those about the types and shapes of its other tensors.
+/// Returns every rule that a layer breaks.
 ///
-/// `writers` has the first layer that writes each cache.
+/// The rules about the cache come first. The rules about the sources of the tensors and the destination of
+/// the output follow, and then the rules about the types and shapes of the other tensors. `writers` contains
+/// the first layer that writes each cache.
 fn check(
     layer: usize,
     definition: &KvCacheUpdateLayer<'_>,

@@ -1,12 +1,4 @@
-//! Sizes, and names that come from strangers' files, as a certificate and the command line show them.
-
-use kvscatter_bench::units;
-
-/// Formats a number of bytes, such as `1.50 KiB`.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    units::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
-}
+//! Escapes names that come from files and arguments of strangers.
 
 /// Escapes the characters of a text that [mislead](misleads) its reader, so that it can be shown in one line.
 ///

@@ -1,18 +1,18 @@
-//! Times and sizes as people read them.
+//! Prints times and sizes with three digits.
 
-/// A time of three digits: `12.3 ns`, `1.05 µs`, `250 ms`.
+/// Formats a time in nanoseconds, such as `12.3 ns`, `1.05 µs` or `250 ms`.
 #[must_use]
 pub fn time(nanoseconds: f64) -> String {
     let units = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
-    // What rounds up to the next unit is written in it.
+    // A time that rounds up to the next unit is written in that unit.
     let (scale, unit) =
         units.into_iter().find(|(scale, _)| nanoseconds >= scale * 0.9995).unwrap_or((1.0, "ns"));
     format!("{} {unit}", three_digits(nanoseconds / scale))
 }
 
-/// A size: `256 B`, `1.5 KiB`, `480 MiB`.
+/// Formats a number of bytes, such as `256 B`, `1.50 KiB` or `480 MiB`.
 #[must_use]
-pub fn bytes(bytes: usize) -> String {
+pub fn bytes(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|(scale, _)| bytes >= *scale) {
         Some((scale, unit)) if bytes.is_multiple_of(scale) => format!("{} {unit}", bytes / scale),
@@ -21,7 +21,7 @@ pub fn bytes(bytes: usize) -> String {
     }
 }
 
-/// `1.23`, `12.3`, `123`, `1230`.
+/// Formats a number with three digits, such as `1.23`, `12.3` or `123`. Numbers from 1000 keep all digits before the point.
 #[must_use]
 pub fn three_digits(value: f64) -> String {
     match value {

@@ -1,0 +1,115 @@
+//! Counts words that are hard to read, or that stand for something else, in every page, comment and message.
+//!
+//! `xtask/words.txt` has one word and its count per line. A count may only fall: the test fails if a file has one more, and
+//! also if there are fewer than the list allows, until the list is lowered. Comments in Rust are at most [`COLUMNS`]
+//! wide, because rustfmt does not wrap them.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The most characters of a line that is a comment.
+const COLUMNS: usize = 120;
+
+/// What people read. Snapshots and tables are made from it.
+const ENDINGS: [&str; 9] = ["rs", "py", "pyi", "md", "h", "hpp", "c", "cpp", "cu"];
+
+/// Folders whose text is generated, or written by others.
+const LEFT_OUT: [&str; 5] = [".git", "target", "proto", "testdata", "node_modules"];
+
+#[test]
+fn the_count_of_every_word_only_falls() {
+    let allowed = allowed();
+    let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (path, text) in texts() {
+        for (line, content) in (1..).zip(text.lines()) {
+            let lower = content.to_lowercase();
+            for word in allowed.keys() {
+                let hits = occurrences(&lower, word);
+                found
+                    .entry(word)
+                    .or_default()
+                    .extend((0..hits).map(|_| format!("{}:{line}: {}", path.display(), content.trim())));
+            }
+        }
+    }
+    for (word, allowed) in &allowed {
+        let places = found.get(word.as_str()).map_or(&[][..], Vec::as_slice);
+        let count = places.len();
+        assert!(
+            count <= *allowed,
+            "{word:?} occurs {count} times, {allowed} are allowed; write it in other words:\n{}",
+            places.join("\n")
+        );
+        assert!(count == *allowed, "{word:?} occurs {count} times: lower its count in xtask/words.txt");
+    }
+}
+
+#[test]
+fn comments_fit_the_screen() {
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    let mut long = Vec::new();
+    let is_rust = |path: &Path| path.extension().is_some_and(|end| end == "rs");
+    for (path, text) in texts().into_iter().filter(|(path, _)| is_rust(path)) {
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| is_comment(line)) {
+            if line.chars().count() > COLUMNS && !line.contains("://") {
+                long.push(format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "comments are wider than {COLUMNS} columns:\n{}", long.join("\n"));
+}
+
+#[test]
+fn a_word_counts_where_it_stands_alone() {
+    assert_eq!(occurrences("the door, a door and doors", "door"), 2);
+    assert_eq!(occurrences("outdoor door_handle", "door"), 0);
+    assert_eq!(occurrences("a crate of its own, of its own", "of its own"), 2);
+}
+
+/// The list: a line has a word, or several, and the number of places where it may stand.
+fn allowed() -> BTreeMap<String, usize> {
+    let list = fs::read_to_string(root().join("xtask/words.txt")).unwrap();
+    let entry = |line: &str| {
+        let (word, count) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no count: {line}"));
+        (word.to_owned(), count.parse().unwrap_or_else(|_| panic!("no count: {line}")))
+    };
+    list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(entry).collect()
+}
+
+/// Returns how often a word occurs with no letter, digit or underscore on either side.
+fn occurrences(text: &str, word: &str) -> usize {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let stands_alone = |at: usize| {
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        !before.ends_with(is_part) && !after.starts_with(is_part)
+    };
+    text.match_indices(word).filter(|(at, _)| stands_alone(*at)).count()
+}
+
+fn texts() -> Vec<(PathBuf, String)> {
+    let mut texts = Vec::new();
+    read(root(), &mut texts);
+    assert!(texts.len() > 100, "only {} files were found", texts.len());
+    texts
+}
+
+fn read(folder: &Path, texts: &mut Vec<(PathBuf, String)>) {
+    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !LEFT_OUT.contains(&name.as_str()) && !name.starts_with('.') {
+            read(&path, texts);
+        } else if path.is_file() && path.extension().is_some_and(|end| ENDINGS.iter().any(|e| end == *e)) {
+            let text = fs::read_to_string(&path).unwrap();
+            texts.push((path.strip_prefix(root()).unwrap_or(&path).to_owned(), text));
+        }
+    }
+}
+
+fn root() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
+}
