@@ -1,4 +1,4 @@
-//! The adapter for candle against the core's own call, and against what candle and candle-nn offer.
+//! Times the adapter for candle and compares it with the core's call and with candle's own operations.
 
 mod caches;
 mod page;
@@ -23,7 +23,7 @@ const COMMAND: &str = "cargo xtask bench-candle --write-docs";
 const HEADS: usize = 8;
 const HEAD_SIZE: usize = 128;
 const TYPES: [ElementType; 3] = [ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
-/// Name, batch, capacity, rows.
+/// The name, the batch, the capacity and the rows of each case.
 const SHAPES: [(&str, usize, usize, usize); 5] = [
     ("decode, batch 1", 1, 2048, 1),
     ("decode, batch 8", 8, 2048, 1),
@@ -32,23 +32,24 @@ const SHAPES: [(&str, usize, usize, usize); 5] = [
     ("prefill of 512", 1, 2048, 512),
 ];
 
-/// Times the adapter for candle against the core's call, slice_set, scatter_set, cat and candle-nn's caches
+/// Times the adapter for candle and compares it with the core's call, slice_set, scatter_set, cat and
+/// candle-nn's caches
 ///
-/// Every result is checked before it is timed, and all are timed in turn. Takes some two minutes and 4 GiB of memory.
-/// Close other programs first.
+/// The result of every engine is checked before the engine is timed. All engines are timed in turn. The
+/// measurement takes about two minutes and 4 GiB of memory. Close other programs first.
 #[derive(Args)]
 #[command(bin_name = "cargo xtask bench-candle")]
 pub(crate) struct Arguments {
-    /// Short measurements, to see that things work
+    /// Measures briefly, as a test that everything works
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
-    /// Also rewrites docs/candle.md, between its markers
+    /// Also rewrites docs/candle.md between its markers
     #[arg(long)]
     write_docs: bool,
-    /// Takes the results of an earlier run instead of measuring
+    /// Reads the results of an earlier run instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     from: Option<PathBuf>,
-    /// Where candle.json goes
+    /// The folder for candle.json
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     out: PathBuf,
 }
@@ -91,7 +92,7 @@ fn measure_all(quick: bool) -> Result<Results, String> {
 
 fn all_parameters() -> impl Iterator<Item = Parameters> {
     SHAPES.into_iter().flat_map(|shape| {
-        // A batch of one has one start.
+        // A batch of one has only one start, so ragged and equal starts are the same.
         let rules =
             if shape.1 > 1 { &[StartRule::Ragged, StartRule::Equal][..] } else { &[StartRule::Equal] };
         rules.iter().flat_map(move |&rule| TYPES.map(|element| parameters(shape, element, rule)))
@@ -114,7 +115,7 @@ fn parameters(
         form: kvscatter_bench::Form::InPlace,
         temperature: kvscatter_bench::Temperature::Hot,
         layers: 1,
-        // What allocators give to candle.
+        // candle's tensors come from the allocator, which uses small pages.
         pages: Pages::Small,
         update: kvscatter_bench::UpdateLayout::Dense,
         threads: 1,
@@ -180,7 +181,7 @@ mod tests {
 
     use super::{all_parameters, measure_case};
 
-    /// Small, but every engine and every element type.
+    /// Runs small cases with every engine and every element type.
     #[test]
     fn every_engine_writes_what_it_should() {
         let small = |parameters: Parameters| Parameters {

@@ -1,6 +1,7 @@
-//! Measures in other processes. One kind uses fewer instructions than the machine has, because the library
-//! reads its limit only once. The other repeats the measurement, because the addresses of a process's memory are
-//! chosen only once.
+//! Measures in other processes.
+//!
+//! One kind of process limits the instruction set, because the library reads its limit only once. The other
+//! kind repeats a measurement, because the addresses of a process's memory are chosen only once.
 
 use std::env;
 use std::fs;
@@ -13,15 +14,15 @@ use crate::host::{MAX_ISA, TUNABLES};
 use crate::results::{CaseResults, Results, RowResults};
 use crate::suite::Row;
 
-/// Takes AVX-512 from libc's memcpy.
+/// The setting that keeps libc's memcpy from using AVX-512.
 const WITHOUT_AVX512: &str =
     "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ,-AVX512CD,-AVX512ER,-AVX512PF";
 
-/// Processes that measure a case after the first.
+/// The number of processes that measure a case again.
 const PROCESSES: usize = 3;
 
-/// Runs this program again with the same arguments, limited to these instructions. The limit also applies to
-/// memcpy and the hand loop, as on a machine that has no others.
+/// Runs this program again with the same arguments, limited to this instruction set. The limit also applies
+/// to memcpy and the hand loop, as on a machine without newer instructions.
 pub(crate) fn run_limited(isa: &str) -> Result<(), String> {
     let say = |error: std::io::Error| format!("a process limited to {isa}: {error}");
     let mut command = Command::new(env::current_exe().map_err(say)?);
@@ -32,7 +33,7 @@ pub(crate) fn run_limited(isa: &str) -> Result<(), String> {
     }
 }
 
-/// Whether this process and its libc are limited to these instructions.
+/// Whether this process and its libc are limited to this instruction set.
 pub(crate) fn is_limited(isa: &str) -> bool {
     env::var(MAX_ISA).is_ok_and(|limit| limit == isa)
         && env::var(TUNABLES).is_ok_and(|set| set == WITHOUT_AVX512)
@@ -52,12 +53,12 @@ pub(crate) fn measure_again(row: &Row, case: &Parameters, out: &Path) -> Result<
     (0..PROCESSES).map(|_| again()).collect()
 }
 
-/// Whether the row asks for instructions that this process is not limited to.
+/// Whether the row requires a limit that this process does not have.
 pub(crate) fn needs_a_process(row: &Row) -> bool {
     row.isa.is_some() && env::var(MAX_ISA).ok() != row.isa
 }
 
-/// This program again, for this row alone.
+/// Measures a row in a process that is limited to `isa`.
 pub(crate) fn measure_row(row: &Row, isa: &str, quick: bool, out: &Path) -> RowResults {
     let measured = run(row, isa, quick, &out.join(isa));
     let mut results = RowResults::new(row);
@@ -89,7 +90,7 @@ fn this_program(name: &str, out: &Path) -> Result<Command, String> {
     Ok(command)
 }
 
-/// The cases that such a process leaves in its folder.
+/// Runs such a process, and returns the cases that it wrote to its folder.
 fn cases_of(mut command: Command, name: &str, out: &Path) -> Result<Vec<CaseResults>, String> {
     let say = |error: std::io::Error| format!("{name}: {error}");
     let output = command.output().map_err(say)?;
@@ -102,7 +103,7 @@ fn cases_of(mut command: Command, name: &str, out: &Path) -> Result<Vec<CaseResu
     Ok(results.rows.into_iter().flat_map(|row| row.cases).collect())
 }
 
-/// The case, if it was measured with the instructions that were asked for.
+/// Returns the case if it was measured with the required instruction set.
 fn used(case: &CaseResults, isa: &str) -> Result<CaseResults, String> {
     match case.isa.as_deref() {
         Some(used) if used != isa => Err(format!("kvscatter uses {used} here, must be {isa}")),

@@ -1,4 +1,4 @@
-//! What a run ran on, by name.
+//! Describes the machine of a run.
 
 use std::env;
 use std::fs;
@@ -8,16 +8,16 @@ use kvscatter_bench::Machine;
 use kvscatter_text::units;
 use serde::{Deserialize, Serialize};
 
-/// The variable that limits the library's instructions.
+/// The environment variable that limits the library's instructions.
 pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 
-/// The variable that limits libc's.
+/// The environment variable that limits libc's instructions.
 pub(crate) const TUNABLES: &str = "GLIBC_TUNABLES";
 
 /// Facts that a reader needs to interpret the times. Facts that the system does not report are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
-    /// What each fact is called, and the fact.
+    /// The name and the value of each fact.
     pub(crate) facts: Vec<(String, String)>,
 }
 
@@ -41,7 +41,7 @@ impl Host {
         Self { facts: facts.into_iter().filter_map(known).collect() }
     }
 
-    /// The processor, as tables and plots name it.
+    /// Returns the name of the processor, as in tables and plots.
     pub(crate) fn cpu(&self) -> &str {
         let cpu = self.facts.iter().find(|(name, _)| name == "CPU");
         cpu.map_or("unknown processor", |(_, cpu)| cpu)

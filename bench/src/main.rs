@@ -1,4 +1,4 @@
-//! Times the KV-cache write against what others offer: `cargo xtask bench --help`.
+//! Times the KV-cache write and compares it with other implementations: `cargo xtask bench --help`.
 
 mod candle;
 mod capped;
@@ -14,6 +14,7 @@ mod table;
 mod target;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -28,11 +29,11 @@ use crate::plots::Figure;
 use crate::results::{CaseResults, Results, RowResults};
 use crate::suite::{Row, Suite};
 
-/// Times the KV-cache write against memcpy, a hand-written loop of memcpys, and what other libraries offer.
+/// Times the KV-cache write and compares it with memcpy, a hand-written loop of memcpys, and other libraries.
 ///
-/// Every engine's result is checked before it is timed. Close other programs first. The A/A spread, an engine timed
-/// against itself, shows how much of a ratio is noise of the machine. Fresh processes measure small hot cases again. A
-/// target that the spread or those processes put in doubt counts as not measured.
+/// The result of every engine is checked before the engine is timed. Close other programs first. The A/A
+/// spread compares an engine with itself. It shows how much of a ratio is noise. Small hot cases are measured
+/// again in fresh processes. A target that the spread or these processes put in doubt counts as not measured.
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask bench",
@@ -40,34 +41,34 @@ use crate::suite::{Row, Suite};
     after_help = "Examples:
   cargo xtask bench --quick                         nearly everything, in about two minutes
   cargo xtask bench --case decode --case wrap-512   one row of the target table, and one case
-  cargo xtask bench --write-docs                    everything, then this machine's part of docs/performance.md
+  cargo xtask bench --write-docs                    everything, and writes this machine's page in docs/performance/
   cargo xtask bench --write-docs --isa avx2         the same as on a machine that has no AVX-512"
 )]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Short measurements, to see that things work
+    /// Measures briefly, as a test that everything works
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
-    /// A row or a case, by the name that --list shows; again for more
+    /// Measures this row or case, by the name that --list shows; may be repeated
     #[arg(long = "case", value_name = "NAME", conflicts_with = "write_docs")]
     cases: Vec<String>,
-    /// Limits the library and libc's memcpy to these instructions, as on a machine without newer ones: avx2
+    /// Limits the library and libc's memcpy to this instruction set, as on a machine without newer ones: avx2
     #[arg(long, value_name = "ISA", value_parser = ["avx2"])]
     isa: Option<String>,
-    /// Leaves out what others offer and the processes that measure again
+    /// Leaves out other libraries and the processes that measure again
     #[arg(long, hide = true)]
     alone: bool,
-    /// Shows all rows and cases, and measures nothing
+    /// Lists all rows and cases without measuring
     #[arg(long)]
     list: bool,
-    /// Also rewrites docs/performance.md, between its markers, and docs/performance/*.svg
+    /// Also writes the results and plots of this machine to docs/performance/
     #[arg(long)]
     write_docs: bool,
-    /// Takes the results of an earlier run instead of measuring
+    /// Reads the results of an earlier run instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "cases", "list"])]
     from: Option<PathBuf>,
-    /// Where results.json and the plots go
+    /// The folder for results.json and the plots
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     out: PathBuf,
 }
@@ -146,7 +147,7 @@ fn measure_all(suite: &Suite, arguments: &Arguments) -> Results {
     Results { host: Host::read(), quick, absent: peers.absent().to_vec(), rows, tested: suite.tested.clone() }
 }
 
-/// Steps of the progress bar per case.
+/// The steps of the progress bar per case.
 const PARTS: u64 = 100;
 
 fn measure_capped(row: &Row, isa: &str, quick: bool, out: &Path, bar: &ProgressBar) -> RowResults {
@@ -176,7 +177,7 @@ fn measure_row(row: &Row, peers: &Peers, arguments: &Arguments, bar: &ProgressBa
     results
 }
 
-/// The case beside what fresh processes measure of it, where that takes no more than a moment.
+/// Adds the measurements of fresh processes, if the case is hot and small.
 fn compared(mut case: CaseResults, row: &Row, arguments: &Arguments, bar: &ProgressBar) -> CaseResults {
     const MOMENT: usize = 16 << 20;
     let is_small = case.moved_bytes < MOMENT && !case.case.temperature.is_cold();
@@ -190,7 +191,7 @@ fn compared(mut case: CaseResults, row: &Row, arguments: &Arguments, bar: &Progr
     case
 }
 
-/// The case's memory is mapped here and given back here: the largest cases fit one at a time.
+/// Measures one case. Maps and unmaps its memory, because the largest cases do not fit together.
 fn measure_case(
     parameters: &Parameters,
     peers: Option<&Peers>,
@@ -212,8 +213,10 @@ fn measure_case(
     })
 }
 
-/// Where one call moves hundreds of megabytes it takes so long that few rounds suffice; cold calls cannot be repeated
-/// within a sample, so that they need more of them.
+/// Returns the time and the rounds for a case.
+///
+/// A call that moves hundreds of megabytes takes so long that few rounds suffice. Cold calls cannot be
+/// repeated within a sample, so they get more time.
 fn budget(case: &Case, quick: bool) -> Budget {
     const LARGE: usize = 256 << 20;
     let Budget { time, min_rounds } = if quick { Budget::quick() } else { Budget::full() };
@@ -224,16 +227,24 @@ fn budget(case: &Case, quick: bool) -> Budget {
     }
 }
 
+/// Writes the page of this machine and its plots. Text of the page outside its markers is kept.
 fn write_docs(results: &Results, figures: &[Figure]) -> Result<(), String> {
-    let page = Path::new("docs/performance.md");
-    let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
-    let section = page::generate(results, figures);
-    let command = "cargo xtask bench --write-docs";
-    write(page, &page::replace_machine(&text, command, &results.machine(), &section)?)?;
-    let folder = page.with_extension("");
-    figures
-        .iter()
-        .try_for_each(|figure| write(&folder.join(figure.file_stem()).with_extension("svg"), &figure.svg()?))
+    const COMMAND: &str = "cargo xtask bench --write-docs";
+    let folder = Path::new("docs/performance");
+    let page = folder.join(results.machine_in_files()).with_extension("md");
+    let text = match fs::read_to_string(&page) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            page::new_machine_page(&results.machine(), COMMAND)
+        }
+        Err(error) => return Err(format!("{}: {error}", page.display())),
+    };
+    write(&page, &page::replace(&text, COMMAND, &page::generate(results, figures))?)?;
+    for figure in figures {
+        write(&folder.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
+    }
+    println!("docs/performance.md is written by hand: compare its tables with {}", page.display());
+    Ok(())
 }
 
 fn read(file: &Path) -> Result<Results, String> {

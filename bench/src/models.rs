@@ -1,5 +1,7 @@
-//! What a static cache saves in a decode step: a generated decoder whose caches grow, and what `kvscatter convert` makes
-//! of it, side by side in ONNX Runtime.
+//! Measures what a static cache saves in a decode step.
+//!
+//! A generated decoder with growing caches and the decoder that `kvscatter convert` makes from it run in ONNX
+//! Runtime, in turn.
 
 mod decoder;
 mod measure;
@@ -18,33 +20,34 @@ use self::results::Results;
 use crate::host::Host;
 use crate::output::write;
 
-/// Slots of the static caches.
+/// The number of slots of the static caches.
 const CAPACITY: usize = 4096;
-/// Tokens in the caches before the step that is timed.
+/// The numbers of tokens in the caches before the timed step.
 const CONTEXTS: [usize; 6] = [128, 256, 512, 1024, 2048, CAPACITY - 1];
 const COMMAND: &str = "cargo xtask bench-models --write-docs";
 
-/// Times a decode step of a generated decoder, its caches growing against static, in ONNX Runtime
+/// Times a decode step of a generated decoder with growing and with static caches, in ONNX Runtime
 ///
-/// 4 layers of 8 heads of 128 float32: at 4096 slots the caches take 128 MiB. The handling of the caches is timed
-/// alone, as a model of the nodes between past and present, and the whole step with it. Before a length is timed, the
-/// logits of both are compared. Takes some ten seconds and 2 GiB of memory. Close other programs first.
+/// The decoder has 4 layers of 8 heads of 128 float32. At 4096 slots the caches take 128 MiB. The nodes
+/// between past and present are timed alone, as a separate model, and so is the whole step. Before a length
+/// is timed, the logits of both decoders are compared. The measurement takes about ten seconds and 2 GiB of
+/// memory. Close other programs first.
 #[derive(Args)]
 #[command(bin_name = "cargo xtask bench-models")]
 pub(crate) struct Arguments {
-    /// Few rounds, to see that things work
+    /// Measures few rounds, as a test that everything works
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
-    /// Also rewrites docs/models.md, between its markers, and docs/models/*.svg
+    /// Also rewrites docs/models.md between its markers, and docs/models/*.svg
     #[arg(long)]
     write_docs: bool,
-    /// Takes the results of an earlier run instead of measuring
+    /// Reads the results of an earlier run instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     from: Option<PathBuf>,
-    /// The library of ONNX Runtime; else that of KVSCATTER_ORT_LIB, ORT_DYLIB_PATH or the active Python
+    /// The library of ONNX Runtime. Default: KVSCATTER_ORT_LIB, ORT_DYLIB_PATH or the active Python
     #[arg(long, value_name = "PATH")]
     ort_lib: Option<PathBuf>,
-    /// Where models.json and the plots go
+    /// The folder for models.json and the plots
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     out: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! What other libraries offer for the same write, each as an implementation of one trait.
+//! The same write by other libraries, each as an implementation of [`Engine`].
 
 pub(crate) mod candle;
 mod limits;
@@ -7,7 +7,7 @@ mod onnxruntime;
 
 use kvscatter_bench::Engine;
 
-/// The libraries that are there.
+/// The libraries that are present.
 #[derive(Default)]
 pub(crate) struct Peers {
     onnxruntime: Option<onnxruntime::Library>,
@@ -15,7 +15,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Loads what is loaded at run time.
+    /// Loads the libraries that are loaded at run time.
     pub(crate) fn find() -> Self {
         match onnxruntime::Library::load() {
             Ok(library) => Self { onnxruntime: Some(library), absent: Vec::new() },
@@ -23,12 +23,12 @@ impl Peers {
         }
     }
 
-    /// A line for each library that is not there.
+    /// Returns a line for each library that is missing.
     pub(crate) fn absent(&self) -> &[String] {
         &self.absent
     }
 
-    /// The engines of those that are.
+    /// Returns the engines of the libraries that are present.
     pub(crate) fn engines(&self) -> Vec<Box<dyn Engine>> {
         let mut engines: Vec<Box<dyn Engine>> = Vec::new();
         engines.extend(candle::engines());
@@ -46,7 +46,7 @@ mod tests {
 
     use super::Peers;
 
-    /// Each case, and the engines that do it, ONNX Runtime's last.
+    /// Each case with the engines that support it. The engines of ONNX Runtime are last.
     const CASES: [(&str, &[&str]); 6] = [
         ("", &["candle slice_set", "candle scatter_set", "ndarray assign", SHARED, PLAIN]),
         ("starts = 'equal'", &["candle slice_set", "candle scatter_set", "ndarray assign", SHARED, PLAIN]),
@@ -58,7 +58,7 @@ mod tests {
     const SHARED: &str = "onnxruntime, shared buffer";
     const PLAIN: &str = "onnxruntime, run()";
 
-    /// One test, since a process has one ONNX Runtime.
+    /// This is one test, because a process has one ONNX Runtime.
     #[test]
     fn every_peer_does_what_it_says_it_can_and_does_it_right() {
         let peers = Peers::find();

@@ -1,5 +1,5 @@
-//! The plots: time per decode step against the batch, time against the capacity, bandwidth against the size of the
-//! update. Each has memcpy as its limit.
+//! The plots: time per decode step against the batch, time against the capacity, and bandwidth against the
+//! size of the update. Each shows memcpy as the limit.
 
 mod axis;
 mod draw;
@@ -13,7 +13,7 @@ pub(crate) use self::figure::{Figure, Look, PlotLine};
 use crate::results::{CaseResults, Results};
 use crate::suite::Plot;
 
-/// What a plot draws of which rows: the engine, what the plot calls it, and how it looks.
+/// A line of a plot: the rows that it is drawn from, the engine, its name in the plot, and its look.
 type Drawn = (Plot, &'static str, &'static str, Look);
 
 const SLICE_SET: &str = "candle slice_set";
@@ -56,7 +56,7 @@ fn drawn(plot: Plot) -> Vec<Drawn> {
 }
 
 impl Figure {
-    /// The plots that the results have at least two cases for.
+    /// Returns the plots that have at least two cases in the results.
     pub(crate) fn all(results: &Results) -> Vec<Self> {
         [Plot::Batch, Plot::Capacity, Plot::Update]
             .into_iter()
@@ -72,12 +72,12 @@ impl Figure {
         &self.file_stem
     }
 
-    /// The SVG document.
+    /// Returns the SVG document.
     pub(crate) fn svg(&self) -> Result<String, String> {
         draw::svg(self).map_err(|error| format!("{}.svg: {error}", self.file_stem))
     }
 
-    /// A plot of times over context lengths.
+    /// Returns a plot of times over context lengths.
     pub(crate) fn of_models(
         title: &'static str,
         subtitle: String,

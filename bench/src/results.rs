@@ -1,4 +1,4 @@
-//! The results of a run, as in the JSON file. Tables, plots and the page are made from them.
+//! The results of a run, as in the JSON file. Tables, plots and pages are made from them.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{
@@ -10,20 +10,20 @@ use crate::host::Host;
 use crate::suite::{Flat, Plot, Row, Suite, Target, TestedTarget};
 use crate::target::{Status, Verdict, limit, status};
 
-/// One run.
+/// The results of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) host: Host,
-    /// Whether times were taken with the small budget.
+    /// Whether times were measured with the small budget.
     pub(crate) quick: bool,
-    /// Lines about engines that were not there.
+    /// Lines about engines that were missing.
     pub(crate) absent: Vec<String>,
     pub(crate) rows: Vec<RowResults>,
-    /// What tests check, and is not timed.
+    /// Targets that tests check, and that are not timed.
     pub(crate) tested: Vec<TestedTarget>,
 }
 
-/// One line of the target table.
+/// The results of one row of the target table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RowResults {
     pub(crate) id: String,
@@ -33,40 +33,40 @@ pub(crate) struct RowResults {
     pub(crate) cases: Vec<CaseResults>,
 }
 
-/// One case, every engine.
+/// The results of one case with every engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CaseResults {
     pub(crate) case: Parameters,
-    /// The instructions that the library used; none if it did not come to that.
+    /// The instruction set that the library used. `None` if the case was not run.
     pub(crate) isa: Option<String>,
-    /// Bytes that one call moves.
+    /// The bytes that one call moves.
     pub(crate) moved_bytes: usize,
     pub(crate) engines: Vec<EngineResults>,
     /// The A/A spread.
     pub(crate) noise: Option<MedianSpread>,
-    /// What this process contributes to the variation.
+    /// The medians that this process contributes to the variation.
     #[serde(default)]
     pub(crate) medians: Option<Medians>,
-    /// How far the medians of blocks of rounds and of processes differ. `None` if the case was not measured in several
-    /// processes.
+    /// How far the medians of blocks of rounds and of processes differ. `None` if the case was not measured
+    /// in several processes.
     #[serde(default)]
     pub(crate) variation: Option<Variation>,
     pub(crate) verdicts: Vec<Verdict>,
-    /// Why the case could not be measured at all.
+    /// Why the case could not be measured.
     pub(crate) refused: Option<String>,
 }
 
-/// One engine.
+/// The results of one engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EngineResults {
     pub(crate) name: String,
-    /// Nanoseconds per call; none if it was not timed.
+    /// The nanoseconds per call. `None` if the engine was not timed.
     pub(crate) time: Option<Spread>,
     pub(crate) over_memcpy: Option<Spread>,
     pub(crate) over_hand_loop: Option<Spread>,
-    /// In cold cases: writing, and reading back what was written, over the hand loop's.
+    /// In cold cases, the ratio to the hand loop if the time includes reading the written rows.
     pub(crate) with_read_over_hand_loop: Option<Spread>,
-    /// Why it was not timed.
+    /// Why the engine was not timed.
     pub(crate) note: Option<Note>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum Note {
 }
 
 impl Results {
-    /// Whether they have every case of a suite, from a run with the full budget: the page shows nothing less.
+    /// Checks that the results have every case of the suite, measured with the full budget, as pages require.
     pub(crate) fn check_complete(&self, suite: &Suite) -> Result<(), String> {
         if self.quick {
             return Err("--write-docs: the results are those of a --quick run".to_owned());
@@ -95,15 +95,15 @@ impl Results {
 }
 
 impl Results {
-    /// The machine as pages name it: its processor, and the instructions that the library used. Rows that are limited
-    /// to fewer name those themselves.
+    /// Returns the name of the machine in pages: its processor, and the instruction set that the library
+    /// used. Rows that are limited to a smaller set name theirs.
     pub(crate) fn machine(&self) -> String {
         let cpu = self.host.cpu();
         let isa = self.rows.iter().flat_map(|row| &row.cases).find_map(|case| case.isa.as_deref());
         isa.map_or_else(|| cpu.to_owned(), |isa| format!("{cpu}, {isa}"))
     }
 
-    /// The same for the name of a file.
+    /// Returns the machine's name for file names.
     pub(crate) fn machine_in_files(&self) -> String {
         let machine = self.machine().to_lowercase().replace("(r)", "").replace("(tm)", "");
         let words = machine.split(|letter: char| !letter.is_ascii_alphanumeric());
@@ -112,7 +112,7 @@ impl Results {
 }
 
 impl RowResults {
-    /// A row without its cases.
+    /// Returns the row without its cases.
     pub(crate) fn new(row: &Row) -> Self {
         let Row { id, description, goal, plot, .. } = row;
         Self {
@@ -124,7 +124,7 @@ impl RowResults {
         }
     }
 
-    /// Takes a case in, and compares it with the first one where the row asks for that.
+    /// Adds a case, and compares it with the first one if the row requires this.
     pub(crate) fn push(&mut self, mut case: CaseResults, flat: Option<&Flat>) {
         if let (Some(flat), Some(first)) = (flat, self.cases.first()) {
             case.verdicts.push(case.against(first, flat));
@@ -134,7 +134,7 @@ impl RowResults {
 }
 
 impl CaseResults {
-    /// Sums a report up and judges it.
+    /// Summarises a report and compares it with the targets.
     pub(crate) fn new(report: &Report, targets: &[Target]) -> Self {
         let noise = report.noise.as_ref().map(|noise| noise.spread);
         Self {
@@ -150,15 +150,14 @@ impl CaseResults {
         }
     }
 
-    /// Adds the measurements of fresh processes. A verdict that one of them contradicts counts as not
-    /// measured.
+    /// Adds the measurements of fresh processes. Verdicts that one of them contradicts count as not measured.
     pub(crate) fn compare(&mut self, others: &[Self]) {
         let medians = [&*self].into_iter().chain(others).filter_map(|case| case.medians.clone());
         self.variation = Variation::over(&medians.collect::<Vec<_>>());
         for (index, verdict) in self.verdicts.iter_mut().enumerate() {
             let (Some(ratio), Some(noise)) = (verdict.ratio, self.noise) else { continue };
-            // A limit in nanoseconds becomes another ratio in each process, because the baselines differ. So
-            // each ratio is compared as a part of its process's limit.
+            // A limit in nanoseconds is a different ratio in each process, because the baselines differ. So
+            // each ratio is divided by its process's limit before it is compared.
             let elsewhere = others.iter().filter_map(|case| case.verdicts.get(index));
             let elsewhere = elsewhere.filter_map(|other| Some((other.ratio?, other.ratio? / other.limit)));
             let own = ratio / verdict.limit;
@@ -173,7 +172,7 @@ impl CaseResults {
         }
     }
 
-    /// A case that this machine has no room for.
+    /// Returns the results of a case that could not be measured.
     pub(crate) fn refused(case: &Parameters, why: String, targets: &[Target]) -> Self {
         let unknown = |target: &Target| Verdict {
             engine: target.engine.clone(),
@@ -196,16 +195,17 @@ impl CaseResults {
         }
     }
 
-    /// The engine of that name, if it was timed.
+    /// Returns the time of the engine with this name, if it was timed.
     pub(crate) fn time(&self, engine: &str) -> Option<Spread> {
         self.engines.iter().find(|result| result.name == engine)?.time
     }
 
+    /// Compares the time of an engine in this case with its time in the first case of the row.
     fn against(&self, first: &Self, flat: &Flat) -> Verdict {
         let compared = || {
             let ratio = self.time(&flat.engine)?.median / first.time(&flat.engine)?.median;
-            // Two cases are measured at two moments. How fast the machine was at either shows in a memcpy of the
-            // same bytes, which knows no capacity.
+            // The two cases are measured at different times, between which the machine's speed may change.
+            // This shows in the memcpy of the same bytes, which does not depend on the capacity.
             let [a, b] = [self.noise?, first.noise?];
             let drift = self.time(MEMCPY)?.median / first.time(MEMCPY)?.median;
             let noise = MedianSpread {
@@ -325,7 +325,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Two cases of one row.
+    /// Returns results with two cases of one row.
     pub(crate) fn example() -> Results {
         Results {
             host: Host { facts: vec![("CPU".to_owned(), "Example 9000".to_owned())] },
@@ -360,7 +360,7 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), example());
     }
 
-    /// The hand loop moves from 370 to 448 ns between processes, each of which is steady in itself.
+    /// The hand loop takes 370 to 448 ns in different processes, and each process is steady.
     #[test]
     fn what_moves_between_processes_is_no_verdict() {
         let process = |time: f64, ratio: f64| {

@@ -1,17 +1,17 @@
-//! The cases and their targets, as `cases.toml` has them.
+//! The cases and their targets, which `cases.toml` defines.
 
 use std::collections::BTreeSet;
 
 use kvscatter_bench::{Case, Parameters, crosses_halves};
 use serde::{Deserialize, Serialize};
 
-/// Every row of the target table.
+/// All rows of the target table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Suite {
     #[serde(rename = "row")]
     pub(crate) rows: Vec<Row>,
-    /// Lines of the target table that tests check, and that are not timed.
+    /// Targets that tests check, and that are not timed.
     #[serde(default)]
     pub(crate) tested: Vec<TestedTarget>,
 }
@@ -31,15 +31,15 @@ pub(crate) struct TestedTarget {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Row {
     pub(crate) id: String,
-    /// What is measured.
+    /// Describes what is measured.
     pub(crate) description: String,
-    /// The target in words; empty where the row has none.
+    /// The target in words. Empty if the row has none.
     #[serde(default)]
     pub(crate) goal: String,
-    /// Caps the instructions that the library may use; the row is then measured in a separate process.
+    /// Limits the instructions that the library may use. The row is then measured in a separate process.
     #[serde(default)]
     pub(crate) isa: Option<String>,
-    /// Whether every 4-bit run must lie in the other half of its bytes than it comes from.
+    /// Whether every 4-bit run must move to the other half of its bytes.
     #[serde(default)]
     crosses_halves: bool,
     #[serde(default)]
@@ -56,7 +56,7 @@ pub(crate) struct Row {
     pub(crate) cases: Vec<Parameters>,
 }
 
-/// Which plot draws a row.
+/// The plot that a row is drawn in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Plot {
@@ -64,13 +64,13 @@ pub(crate) enum Plot {
     Batch,
     /// Time against the capacity.
     Capacity,
-    /// The same, of the functional form.
+    /// Time against the capacity in functional form.
     CapacityFunctional,
     /// Bandwidth against the size of the update.
     Update,
 }
 
-/// One engine against another, in the same case.
+/// Compares an engine with another in the same case.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Target {
@@ -78,12 +78,12 @@ pub(crate) struct Target {
     pub(crate) baseline: String,
     /// The largest ratio of times.
     pub(crate) at_most: f64,
-    /// Nanoseconds over the baseline that are granted where they are more than the ratio grants.
+    /// The nanoseconds above the baseline that are allowed if they are more than the ratio allows.
     #[serde(default)]
     pub(crate) slack_ns: Option<f64>,
 }
 
-/// One engine in every case of a row against itself in the first.
+/// Compares an engine in every case of a row with itself in the first case.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Flat {
@@ -91,16 +91,16 @@ pub(crate) struct Flat {
     pub(crate) at_most: f64,
 }
 
-/// Layers of a cold case with --quick: two for each engine and for one of them again.
+/// The layers of a cold case with `--quick`: two for each engine, and two for the one that has two turns.
 const QUICK_LAYERS: usize = 8;
 
 impl Suite {
-    /// Reads what is written down, and checks every case and that no name comes twice.
+    /// Parses the file, and checks every case and that names are unique.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let suite: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let mut names = BTreeSet::new();
         for (row, case) in suite.rows.iter().flat_map(|row| row.cases.iter().map(move |case| (row, case))) {
-            // How many threads there may be is the machine's business, not the file's.
+            // The number of threads depends on the machine, so it is not checked here.
             let single = Parameters { threads: case.threads.min(1), ..case.clone() };
             let valid = Case::new(single).map_err(|error| error.to_string())?;
             if row.crosses_halves && !crosses_halves(&valid) {
@@ -116,7 +116,7 @@ impl Suite {
         Ok(suite)
     }
 
-    /// Keeps the cases that are asked for, by their names or the ids of their rows; all if none are.
+    /// Keeps the wanted cases, by their names or the ids of their rows. An empty list keeps all.
     pub(crate) fn select(&mut self, wanted: &[String]) -> Result<(), String> {
         if wanted.is_empty() {
             return Ok(());
@@ -135,8 +135,8 @@ impl Suite {
         Ok(())
     }
 
-    /// Leaves out slow rows, and returns a line about each. Cold cases get as few layers as they need, because most
-    /// of their time goes into painting gigabytes.
+    /// Leaves out slow rows, and returns a line about each. Cold cases get as few layers as they need,
+    /// because painting gigabytes takes most of their time.
     pub(crate) fn leave_out_slow(&mut self) -> Vec<String> {
         self.rows
             .iter_mut()
@@ -146,7 +146,7 @@ impl Suite {
         self.rows.extract_if(.., slow).map(|row| format!("--quick leaves {} out", row.id)).collect()
     }
 
-    /// All rows and their cases, as `--list` shows them.
+    /// Returns all rows and their cases for `--list`.
     pub(crate) fn list(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -160,7 +160,7 @@ impl Suite {
 }
 
 impl Row {
-    /// What is measured, and the target.
+    /// Returns the description and the target.
     pub(crate) fn title(&self) -> String {
         if self.goal.is_empty() {
             self.description.clone()

@@ -1,12 +1,13 @@
-//! Tables on the terminal.
+//! Tables for the terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-use kvscatter_bench::{MedianSpread, Spread, Variation, units};
+use kvscatter_bench::{MedianSpread, Spread, Variation};
+use kvscatter_text::units;
 
 use crate::results::{CaseResults, EngineResults, Note, Results};
 use crate::target::{Status, Verdict};
 
-/// One case: every engine, then the targets.
+/// Returns the table of one case: every engine, then the targets.
 pub(crate) fn case(case: &CaseResults) -> String {
     if let Some(why) = &case.refused {
         return format!("{} is not measured: {why}\n", case.case.name);
@@ -46,7 +47,7 @@ pub(crate) fn case(case: &CaseResults) -> String {
     text
 }
 
-/// How many targets were met, and which were not.
+/// Returns how many targets were met, and lists the others.
 pub(crate) fn summary(results: &Results) -> String {
     let all = || results.rows.iter().flat_map(|row| &row.cases);
     let verdicts = || all().flat_map(|case| case.verdicts.iter().map(move |verdict| (case, verdict)));
@@ -65,7 +66,7 @@ pub(crate) fn summary(results: &Results) -> String {
     text
 }
 
-/// A verdict in one line.
+/// Returns a verdict in one line.
 pub(crate) fn target(verdict: &Verdict) -> String {
     let Verdict { engine, baseline, limit, ratio, processes, status } = verdict;
     let is = ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));

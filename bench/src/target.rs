@@ -1,18 +1,18 @@
-//! Whether a target is met.
+//! Decides whether a target is met.
 
 use kvscatter_bench::MedianSpread;
 use serde::{Deserialize, Serialize};
 
-/// What a measurement shows about a target.
+/// The result of a measurement for a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    /// What is compared.
+    /// The engine that the target is about.
     pub(crate) engine: String,
-    /// With what.
+    /// The engine that it is compared with.
     pub(crate) baseline: String,
     /// The largest ratio that meets the target.
     pub(crate) limit: f64,
-    /// The ratio; `None` if one of the two was not measured.
+    /// The measured ratio. `None` if one of the two was not measured.
     pub(crate) ratio: Option<f64>,
     /// The smallest and the largest ratio of all processes that measured the case.
     #[serde(default)]
@@ -25,17 +25,17 @@ pub(crate) struct Verdict {
 pub(crate) enum Status {
     Met,
     Missed,
-    /// The median meets the target, but by no more than the noise: the A/A spread, or the distance between
-    /// the ratios of this process and of others.
+    /// The median meets the target, but by no more than the noise. The noise is the A/A spread, and the
+    /// difference between the ratios of this process and of others.
     MetWithinSpread,
-    /// The median misses the target, by no more than the noise.
+    /// The median misses the target, but by no more than the noise.
     MissedWithinSpread,
     /// One of the two engines has no time.
     NotMeasured,
 }
 
-/// Compares a median ratio with its limit. If the limit is among the ratios that the A/A spread makes of the one that
-/// was measured, another run may show the opposite.
+/// Compares a median ratio with its limit. If the limit is within the noise of the ratio, another run may
+/// give the opposite result.
 pub(crate) fn status(ratio: f64, limit: f64, noise: MedianSpread) -> Status {
     let is_close = (ratio * noise.lowest..=ratio * noise.highest).contains(&limit);
     match (ratio <= limit, is_close) {
@@ -46,13 +46,13 @@ pub(crate) fn status(ratio: f64, limit: f64, noise: MedianSpread) -> Status {
     }
 }
 
-/// The largest ratio allowed: the target's own, or what its slack comes to over a baseline of so many nanoseconds.
+/// Returns the target's largest allowed ratio, or the ratio that its slack allows if that is larger.
 pub(crate) fn limit(at_most: f64, slack_ns: Option<f64>, baseline_ns: f64) -> f64 {
     slack_ns.map_or(at_most, |slack| at_most.max((baseline_ns + slack) / baseline_ns))
 }
 
 impl Status {
-    /// As tables have it.
+    /// Returns the words for tables.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Met => "met",

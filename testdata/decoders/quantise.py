@@ -20,14 +20,14 @@ def folder(name: str) -> Path:
 
 
 def four_bits() -> None:
-    """Blocks of 32 weights with zero points: `MatMulNBits` in place of every `MatMul` with constant weights."""
+    """Replaces every `MatMul` with constant weights by `MatMulNBits`, with blocks of 32 weights and zero points."""
     quantizer = MatMulNBitsQuantizer(onnx.load(ORIGINAL), block_size=32, is_symmetric=False, accuracy_level=1)
     quantizer.process()
     onnx.save(quantizer.model.model, folder("optimum-llama-4bit"))
 
 
 def eight_bits() -> None:
-    """`DynamicQuantizeLinear` and `MatMulInteger` in place of every `MatMul` with constant weights."""
+    """Replaces every `MatMul` with constant weights by `DynamicQuantizeLinear` and `MatMulInteger`."""
     quantize_dynamic(ORIGINAL, folder("optimum-llama-int8"), weight_type=QuantType.QUInt8)
 
 

@@ -1,4 +1,4 @@
-"""Makes the files in this folder: tensors as other people's libraries write them.
+"""Makes the files in this folder: tensors as other libraries write them.
 
     pip install numpy==2.4.6 ml_dtypes==0.6.0 safetensors==0.8.0 onnx==1.23.2
     python make.py
@@ -60,7 +60,7 @@ pb("typed", onnx.helper.make_tensor("k", TensorProto.FLOAT, SHAPE, counted("floa
 pb("strings", numpy_helper.from_array(np.array([["κ", ""], ["bb", "ccc"]], dtype=object), "s"))
 
 def kv_pair():
-    """Keys and values written at the same place, one slot behind a cursor, in a ring; every size has a name."""
+    """Makes a model that writes keys and values in a ring, one slot after a cursor. Every dimension has a name."""
     make = onnx.helper.make_tensor_value_info
     half, names = TensorProto.FLOAT16, ["k", "v"]
     cache, update = ["batch", 2, "capacity", 4], ["batch", 2, "rows", 4]

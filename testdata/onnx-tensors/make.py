@@ -2,8 +2,8 @@
 
     pip install onnx==1.23.2 ml_dtypes==0.6.0 && python make.py
 
-tensors.onnx has two initializers per element type: `<type>/raw` and `<type>/typed`, the same values in raw_data and
-in the typed field (strings have only the latter). Every shape is [3], so 4-bit types end on half a byte.
+tensors.onnx has two initializers per element type: `<type>/raw` has its values in raw_data, and `<type>/typed` has the
+same values in the typed field. Strings have only the second one. Every shape is [3], so 4-bit types end on half a byte.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
-//! A library without the standard library that takes in `kvscatter`; `cargo xtask no-std` builds it.
+//! A library without the standard library that links `kvscatter`. `cargo xtask no-std` builds it and never
+//! runs it.
 //!
-//! Its own panic handler and allocator collide with those of `std`, so it compiles only while neither
-//! `kvscatter` nor anything below it links `std`. It is never run.
+//! Its own panic handler and allocator conflict with those of `std`. It therefore compiles only if neither
+//! `kvscatter` nor any of its dependencies links `std`.
 #![no_std]
 
 extern crate kvscatter;
@@ -11,8 +12,8 @@ use core::panic::PanicInfo;
 
 struct NoMemory;
 
-// SAFETY: a null pointer is the documented answer of an allocator that has no memory, so nothing it returned
-// can ever be given back to it.
+// SAFETY: a null pointer is the documented result of an allocator that has no memory. This allocator never
+// returns memory, so no memory can be passed back to it.
 unsafe impl GlobalAlloc for NoMemory {
     unsafe fn alloc(&self, _: Layout) -> *mut u8 {
         core::ptr::null_mut()

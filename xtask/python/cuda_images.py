@@ -1,9 +1,9 @@
-"""Compiles the CUDA kernels into the images that the crate holds, or shows that those are current.
+"""Compiles the CUDA kernels into the images that the crate contains, or checks that the images are current.
 
     python cuda_images.py FOLDER [--check]
 
-Everything is compiled into FOLDER, and the machine code is looked through, before anything checked in is replaced or
-compared. Run by the Python of an environment with what kernels/requirements.txt lists; nvcc also needs gcc.
+The script compiles everything into FOLDER and checks the machine code. It then replaces the checked-in images, or
+compares with them. Run it in an environment with the packages of kernels/requirements.txt. nvcc also needs gcc.
 """
 
 import argparse
@@ -23,15 +23,16 @@ ROOT = pathlib.Path(__file__).parents[2]
 KERNELS = ROOT / "crates/kvscatter-cuda/kernels"
 IMAGES = KERNELS / "images"
 SOURCE = "kvscatter.cu"
-#: What it consists of.
+#: The files that it consists of.
 SOURCES = (SOURCE, "abi.cuh", "rule.cuh", "walk.cuh")
 FATBIN_FILE, PTX_FILE = "kvscatter.fatbin", "kvscatter.ptx"
-#: What is checked in, and compared by what it inflates to: which bytes that takes is a matter of zlib's version.
+#: The checked-in files. They are compared after decompression, because the compressed bytes depend on the
+#: version of zlib.
 CHECKED_IN = (FATBIN_FILE, f"{PTX_FILE}.gz", "made-by.txt")
 TOOLS = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/bin"
 CUOBJDUMP = str(TOOLS / "cuobjdump")
 
-#: Those with machine code of their own; it also runs on later devices of the same generation.
+#: The architectures with separate machine code. It also runs on later devices of the same generation.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
 NVCC = ("nvcc", "-std=c++17", "-allow-unsupported-compiler")
@@ -39,14 +40,14 @@ FATBIN = (
     *(*NVCC, "-fatbin", "--compress-mode=size"),
     *(f"-gencode=arch={name.replace('sm', 'compute')},code={name}" for name in ARCHITECTURES),
 )
-#: For devices that have no machine code of their own, and for drivers that do not know this compiler's: the oldest
-#: target that it has, in the oldest language that has this target.
+#: The PTX is for devices without machine code here, and for drivers that are older than this compiler. It has
+#: the compiler's oldest target, in the oldest PTX version with that target.
 PTX = (*NVCC, "-ptx", "-arch=compute_75")
 PTX_VERSION = "6.3"
-#: Tells which bytes of a vector are used; to ptxas a hint, which older ones do not know.
+#: A hint to ptxas about which bytes of a vector are used. Older versions of ptxas do not support it.
 PTX_HINT = re.compile(r'\t\.pragma "used_bytes_mask \d+";\n')
 
-#: How a kernel loads what it moves, by the end of its name; and how all of them load an index.
+#: The instruction that loads the moved elements, by the end of a kernel's name, and the one for an index.
 LOADS = {"16": "LDG.E.128", "8": "LDG.E.64", "4": "LDG.E", "2": "LDG.E.U16", "1": "LDG.E.U8"}
 INDEX = re.compile(r"LDG\..*\.CONSTANT")
 
@@ -54,7 +55,7 @@ DIVISION = re.compile(r"\b(?:div|rem)\.")
 
 
 def build(folder: pathlib.Path) -> None:
-    """Images and `made-by.txt` in `folder`. By relative paths, so that no image tells where it was made."""
+    """Makes the images and `made-by.txt` in `folder`. Paths are relative, so that images contain no local path."""
     compiled = folder / "compiled.ptx"
     run(*FATBIN, SOURCE, "-o", str(folder / FATBIN_FILE))
     run(*PTX, SOURCE, "-o", str(compiled))
@@ -66,14 +67,14 @@ def build(folder: pathlib.Path) -> None:
 
 
 def run(tool: str, *arguments: str) -> None:
-    """Runs a tool of the wheels among the kernels, with no options but these."""
+    """Runs a tool of the wheels in the kernels' folder, with only these options."""
     print("  $", shlex.join([tool, *arguments]), flush=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NVCC_")}
     subprocess.run([str(TOOLS / tool), *arguments], check=True, cwd=KERNELS, env=environment)
 
 
 def lower(ptx: str) -> str:
-    """The same program, for drivers that are older than the compiler."""
+    """Returns the same program for drivers that are older than the compiler."""
     lowered, count = re.subn(
         r"^\.version \d+\.\d+$", f".version {PTX_VERSION}", PTX_HINT.sub("", ptx), flags=re.M
     )
@@ -83,7 +84,7 @@ def lower(ptx: str) -> str:
 
 
 def same_code(compiled: pathlib.Path, lowered: pathlib.Path) -> None:
-    """Fails unless ptxas, which refuses what a version does not have, makes the same machine code of both."""
+    """Fails unless ptxas makes the same machine code from both. ptxas refuses features that a version lacks."""
     code = []
     for ptx in (compiled, lowered):
         cubin = ptx.with_suffix(".cubin")
@@ -94,7 +95,7 @@ def same_code(compiled: pathlib.Path, lowered: pathlib.Path) -> None:
 
 
 def made_by(folder: pathlib.Path) -> str:
-    """What made the images, and what was made, in words that a later build can be compared with."""
+    """Returns a text about the tools and the images that a later build can be compared with."""
     commands = [shlex.join([*options, SOURCE]) for options in (FATBIN, PTX)]
     wheels = re.findall(r"^\S+==\S+", (KERNELS / "requirements.txt").read_text(), flags=re.M)
     files = {f"../{name}": KERNELS / name for name in SOURCES}
@@ -114,7 +115,7 @@ def made_by(folder: pathlib.Path) -> str:
 
 
 def look_through(folder: pathlib.Path) -> list[str]:
-    """What is wrong with the machine code, a line each."""
+    """Returns the faults of the machine code, one a line."""
     source = (KERNELS / SOURCE).read_text()
     wanted = set(re.findall(r"\b(kvscatter_(?:write|present)_\w+)\b", source))
     loads = int(re.findall(r"\bMAX_VECTORS_PER_THREAD = (\d+);", (KERNELS / "abi.cuh").read_text())[0])
@@ -125,7 +126,7 @@ def look_through(folder: pathlib.Path) -> list[str]:
         found = [f"there is no {name}" for name in sorted(wanted - names)]
         for kernel in kernels:
             late = late_loads(kernel, loads)
-            # Where a present comes from depends on indices.
+            # The source of a present depends on the indices, so its loads must be late.
             if kernel.name == "kvscatter_present_16" and not late:
                 raise SystemExit("no load is found to be late even where it must be")
             of_update = late if kernel.name.startswith("kvscatter_write_") else []
@@ -135,7 +136,7 @@ def look_through(folder: pathlib.Path) -> list[str]:
 
 
 def faults_of(kernel: machine_code.Kernel) -> list[str]:
-    """What is wrong with a kernel."""
+    """Returns the faults of a kernel."""
     faults = []
     if kernel.local_bytes or kernel.places("LDL") or kernel.places("STL"):
         faults.append(f"keeps {kernel.local_bytes} bytes of a thread in local memory")
@@ -151,10 +152,10 @@ def faults_of(kernel: machine_code.Kernel) -> list[str]:
 
 
 def late_loads(kernel: machine_code.Kernel, most: int) -> list[str]:
-    """Why loads of the update and of an index may wait for each other.
+    """Returns the reason why a load of an index may wait for a load of the update.
 
-    A warp issues instructions in the order of the code, and has to wait where one names a register that a load has yet
-    to fill. Between the first load of the update and that of an index there must be none.
+    A warp issues instructions in the order of the code. It waits at an instruction that names a register which a load
+    has not filled yet. No such instruction may be between the first load of the update and the load of an index.
     """
     if not (name := LOADS.get(kernel.name.rpartition("_")[2])):
         return []
@@ -171,7 +172,7 @@ def late_loads(kernel: machine_code.Kernel, most: int) -> list[str]:
 
 
 def divisions(folder: pathlib.Path) -> list[str]:
-    """What is wrong with the way of rows whose starts need no division, which takes longer than all the rest."""
+    """Returns the faults of the path for starts that need no division. A division would dominate the time."""
     good, any_start = (slots(folder, *options) for options in (["-DIS_GOOD"], []))
     if not good or not all(DIVISION.search(text) for name, text in any_start.items() if "ring" in name):
         raise SystemExit("straight.cu: no division is found even where there must be one")
@@ -179,28 +180,28 @@ def divisions(folder: pathlib.Path) -> list[str]:
         f"{name} of straight.cu divides a good start" for name, text in good.items() if DIVISION.search(text)
     ]
     ptx = (folder / PTX_FILE).read_text()
-    # Of 64 bits, that of a start by its ring's capacity, which the compiler also writes in 32.
+    # The only 64-bit division is that of a start by the ring's capacity. The compiler adds a 32-bit variant.
     if "div." in ptx or ptx.count("rem.") != 2 * ptx.count("rem.s64"):
         faults.append(f"{SOURCE} divides by more than the capacity of a ring")
     return faults
 
 
 def slots(folder: pathlib.Path, *options: str) -> dict[str, str]:
-    """The functions of `straight.cu` in PTX."""
+    """Returns the functions of `straight.cu` in PTX."""
     ptx = folder / "straight.ptx"
     run(*PTX, *options, "straight.cu", "-o", str(ptx))
     return dict(re.findall(r"^\.visible \.entry (straight_\w+)(.*?)^}", ptx.read_text(), flags=re.M | re.S))
 
 
 def compare(folder: pathlib.Path) -> list[str]:
-    """The files that are not what is checked in."""
+    """Returns a line for each file that differs from the checked-in one."""
     names = {*CHECKED_IN, *(path.name for path in IMAGES.glob("*"))}
     other = sorted(name for name in names if content(folder / name) != content(IMAGES / name))
     return [f"{IMAGES / name} is not what `cargo xtask cuda-images` makes of {SOURCE} now" for name in other]
 
 
 def replace(folder: pathlib.Path) -> None:
-    """Puts what was made where it is checked in."""
+    """Copies the new images over the checked-in ones."""
     IMAGES.mkdir(exist_ok=True)
     for name in CHECKED_IN:
         if content(folder / name) != content(IMAGES / name):
@@ -208,7 +209,7 @@ def replace(folder: pathlib.Path) -> None:
 
 
 def content(path: pathlib.Path) -> bytes | None:
-    """What a file holds, or inflates to; None where there is none."""
+    """Returns the decompressed contents of a file, or None if there is no file."""
     if not path.exists():
         return None
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -1,9 +1,9 @@
-"""Makes a virtual environment from a lock file, unless it is there already.
+"""Makes a virtual environment from a lock file, unless it exists.
 
     python3 environment.py FOLDER LOCK [REQUIREMENT...] [--gigabytes N]
 
-An environment is made again when the lock file, the further requirements or this Python are others than those
-it was made from, and when it was not finished. Before anything is downloaded, N gigabytes of the disk must be free.
+An environment is made again if the lock file, the requirements or this Python has changed, or if it was not finished.
+N gigabytes of the disk must be free before anything is downloaded.
 """
 
 import argparse
@@ -15,9 +15,9 @@ import venv
 
 
 def make(folder: pathlib.Path, lock: pathlib.Path, requirements: list[str], gigabytes: float) -> None:
-    """The environment in `folder`."""
+    """Makes the environment in `folder`."""
     wanted = "\n".join([lock.read_text(), *requirements, f"# Python {sys.version}"])
-    # Written last: an environment without it was not finished.
+    # This file is written last, so an environment without it was not finished.
     made_from = folder / "made-from.txt"
     if made_from.exists() and made_from.read_text() == wanted:
         return

@@ -1,11 +1,11 @@
-"""What the machine code of a CUDA image consists of, as cuobjdump tells it."""
+"""Reads the machine code of a CUDA image from the output of cuobjdump."""
 
 import dataclasses
 import re
 import subprocess
 
 FUNCTION = re.compile(r"\s*Function : (\w+)")
-#: A line that begins with an instruction: its address, its predicate (`@P0`), its name, its operands.
+#: A line with an instruction: the address, the predicate (`@P0`), the name, the operands.
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)([^;]*);")
 REGISTER = re.compile(r"\bR(\d+)\b")
 USAGE = re.compile(r"\s*Function (\w+):\n.*\bSTACK:(\d+) .*\bLOCAL:(\d+)")
@@ -19,11 +19,11 @@ class Instruction:
     operands: str
 
     def named(self) -> set[int]:
-        """The numbers of the registers that it names. A vector in several registers is named by its first."""
+        """Returns the numbers of the registers that it names. A vector is named by its first register."""
         return {int(number) for number in REGISTER.findall(self.operands)}
 
     def filled(self) -> set[int]:
-        """The registers that a load fills: as many as its name has bits for, from the first operand on."""
+        """Returns the registers that a load fills: from the first operand, as many as the name has bits for."""
         width = re.search(r"\.(64|128)\b", self.name)
         first = int(REGISTER.findall(self.operands)[0])
         return set(range(first, first + (int(width[1]) // 32 if width else 1)))
@@ -34,23 +34,23 @@ class Kernel:
     """A function of an image."""
 
     name: str
-    #: Bytes of local memory for each thread: what does not fit into registers.
+    #: Bytes of local memory for each thread, which hold the values that do not fit into registers.
     local_bytes: int
     code: list[Instruction]
 
     def places(self, prefix: str) -> list[int]:
-        """Where in the code there are instructions whose names begin with `prefix`."""
+        """Returns the positions of the instructions whose names begin with `prefix`."""
         return [place for place, one in enumerate(self.code) if one.name.startswith(prefix)]
 
 
 def dump(cuobjdump: str, image: str, architecture: str, what: str) -> str:
-    """What the tool says about the part of `image` that devices of `architecture`, such as `sm_90`, run."""
+    """Returns the tool's output for the part of `image` for `architecture`, such as `sm_90`."""
     command = [cuobjdump, what, "-arch", architecture, image]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def kernels(cuobjdump: str, image: str, architecture: str) -> list[Kernel]:
-    """The kernels that `image` has for devices of `architecture`."""
+    """Returns the kernels in `image` for devices of `architecture`."""
     usage = USAGE.findall(dump(cuobjdump, image, architecture, "-res-usage"))
     local_bytes = {name: int(stack) + int(local) for name, stack, local in usage}
     code: dict[str, list[Instruction]] = {}

@@ -1,9 +1,9 @@
-"""Fails if a wheel tells where it was built.
+"""Fails if a wheel contains a path of the machine that built it.
 
     python3 no_paths.py WHEELS PATH...
 
-`WHEELS` is a pattern of file names. Each file inside each wheel must hold none of the paths, as text or in the strings
-of a compiled module. Paths of one name, such as /src, are passed over: they are part of others.
+`WHEELS` is a pattern of file names. No file inside a wheel may contain one of the paths, as text or in the strings of a
+compiled module. Paths of one component, such as /src, are ignored because they are part of other paths.
 """
 
 import glob
@@ -12,7 +12,7 @@ import zipfile
 
 
 def found(wheel: str, paths: list[str]) -> list[str]:
-    """The files in `wheel` that hold one of `paths`, each with the first of them."""
+    """Returns the files in `wheel` that contain one of `paths`, each with the first such path."""
     lines = []
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():

@@ -1,9 +1,10 @@
-"""Whose code is compiled into the Python package, and under which licences: `THIRD-PARTY.txt`, made from `Cargo.lock`.
+"""Lists the third-party code in the Python package and its licences in `THIRD-PARTY.txt`, from `Cargo.lock`.
 
     python3 notices.py [--write]
 
-Without `--write`, fails if the file is not what it would write. Of a crate's licences the first of `CHOSEN` is taken.
-Crates of the build (macros, build scripts) are in no wheel, so not in the file. Fetched crates are needed.
+Without `--write`, the script fails if the file is not current. If a crate offers several licences, the first one in
+`CHOSEN` is used. The file does not list macros and build scripts, because no wheel contains them. Cargo must have
+fetched the crates.
 """
 
 import argparse
@@ -16,10 +17,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = ROOT / "crates/kvscatter-python/THIRD-PARTY.txt"
 
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
-"""What wheels are built for; a crate that one of them links is named."""
+"""The targets of the wheels. A crate is listed if it is linked on any of them."""
 
 CHOSEN = ("Apache-2.0", "MIT", "BSD-2-Clause", "ISC", "Zlib")
-"""The licences that are taken, the first that a crate offers. None but Apache-2.0 can do without its own notice."""
+"""The accepted licences, in order of preference. All except Apache-2.0 require the crate's own licence text."""
 
 HEAD = """\
 The compiled module of this package holds code of others, under the licences that this file names. Where a licence
@@ -32,10 +33,10 @@ onnx.proto (Apache-2.0, https://github.com/onnx/onnx).
 
 
 def crates() -> list[dict[str, Any]]:
-    """The foreign crates that are linked, as `cargo metadata` describes them, in the alphabet's order."""
+    """Returns the linked third-party crates in alphabetical order, as `cargo metadata` describes them."""
     tree = ["tree", "--package", "kvscatter-python", "--edges", "normal,no-proc-macro", "--no-dedupe"]
     tree += ["--prefix", "none", "--format", "{p}", *(f"--target={target}" for target in TARGETS)]
-    # "name v1.2.3", and for crates of this repository a path.
+    # A line is "name v1.2.3". Lines of crates in this repository also have a path.
     lines = set(cargo(*tree).split("\n")) - {""}
     linked = {tuple(line.split(" v")) for line in lines if "(/" not in line}
     every: list[dict[str, Any]] = json.loads(cargo("metadata", "--format-version", "1"))["packages"]
@@ -48,14 +49,14 @@ def crates() -> list[dict[str, Any]]:
 
 
 def cargo(*arguments: str) -> str:
-    """What cargo prints."""
+    """Returns the output of cargo."""
     return subprocess.run(
         ["cargo", *arguments, "--locked"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
 
 
 def chosen(crate: dict[str, Any]) -> str:
-    """The licence that the crate is taken under."""
+    """Returns the licence under which the crate is used."""
     offered = crate["license"].replace("/", " OR ").split(" OR ")
     for licence in CHOSEN:
         if licence in offered:
@@ -66,7 +67,7 @@ def chosen(crate: dict[str, Any]) -> str:
 
 
 def notice(crate: dict[str, Any], licence: str) -> list[str]:
-    """The texts that go with a crate: its notice if it has one, and its licence unless that is Apache-2.0."""
+    """Returns the texts to include for a crate: its notice, and its licence unless that is Apache-2.0."""
     folder = pathlib.Path(crate["manifest_path"]).parent
     texts = sorted(folder.glob("NOTICE*"))
     if licence != "Apache-2.0":
@@ -79,7 +80,7 @@ def notice(crate: dict[str, Any], licence: str) -> list[str]:
 
 
 def document() -> str:
-    """The file."""
+    """Returns the contents of the file."""
     rows, texts = [], []
     for crate in crates():
         licence = chosen(crate)

@@ -1,4 +1,4 @@
-//! Cargo's command lines, and the folders they run in.
+//! Cargo commands, and the folders that they run in.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,8 +11,8 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// The crates that `cargo xtask test` checks. They need neither an inference engine nor Python. The core's tests have a
-/// step of their own.
+/// The crates that `cargo xtask test` checks. They need neither an inference engine nor Python. The core's
+/// tests are a separate step.
 pub(crate) const LIGHT: &str = "-p kvscatter-text -p kvscatter-oracle -p kvscatter-onnx -p kvscatter-session \
                                 -p kvscatter-bench -p kvscatter-cli -p kvscatter-capi -p xtask";
 
@@ -21,13 +21,14 @@ pub(crate) const HEAVY: &str = "-p kvscatter-tract -p kvscatter-onnxruntime -p k
                                 -p kvscatter-cuda -p kvscatter-ort -p kvscatter-python \
                                 -p kvscatter-cli --features kvscatter-cli/full";
 
-/// Builds the command with every feature, as the step `unit-all` does. Other packages or features would build all its
-/// dependencies again.
+/// Builds the command with every feature, as the step `unit-all` does. Other packages or features would build
+/// all of its dependencies again.
 pub(crate) fn command() -> Command {
     cargo(&format!("test {HEAVY} --test cli --no-run"))
 }
 
-/// Cargo by its name, not by its path: only rustup's proxy understands `+nightly`.
+/// Makes a Cargo command from a line. Runs Cargo by its name and not by its path, because only rustup's proxy
+/// understands `+nightly`.
 pub(crate) fn cargo(line: &str) -> Command {
     let mut command = Command::new("cargo");
     command.args(line.split(' ')).env("INSTA_UPDATE", "no");

@@ -1,4 +1,4 @@
-//! Every step of continuous integration, runnable by hand: `cargo xtask --help`.
+//! All steps of continuous integration as commands: `cargo xtask --help`.
 
 mod cargo;
 mod python;
@@ -22,139 +22,144 @@ use clap::Parser;
 
 use crate::step::{Missing, Step};
 
-/// Every step of continuous integration, runnable by hand.
+/// All steps of continuous integration as commands.
 ///
-/// CI runs `cargo xtask test`, and then `cargo xtask test --all`. Each of their steps is also a command, and prints the plain
-/// cargo commands that it consists of. All of them work from any folder of the repository and honour
-/// CARGO_TARGET_DIR.
+/// CI runs `cargo xtask test`, and then `cargo xtask test --all`. Each step of the two is also a separate
+/// command. Every step prints the cargo commands that it runs. All commands work in any folder of the
+/// repository and respect CARGO_TARGET_DIR.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// What every change needs: fmt, words, lint, unit and c. It takes Rust and a C compiler, and no Python
+    /// Runs the steps for every change: fmt, words, lint, unit and c. Needs Rust and a C compiler
     Test {
-        /// Everything: also deny, features, no-std, docs, kernels, linear, instructions, bench-check, package, cuda,
+        /// Also runs deny, features, no-std, docs, kernels, linear, instructions, bench-check, package, cuda,
         /// cuda-images, candle-cuda, models, ort, python, python-torch and bench-gpu-check
         #[arg(long)]
         all: bool,
     },
-    /// Formatting, also of what is outside the workspace: fuzz targets, code generator, bench
+    /// Checks the formatting, also outside the workspace: fuzz targets, code generator, bench
     Fmt,
-    /// Clippy over every target of the workspace; a warning is an error
+    /// Runs clippy over every target of the workspace, with warnings as errors
     Lint,
-    /// Counts words that are hard to read in pages, comments and messages. Their number may only fall
+    /// Counts words that are hard to read in pages, comments and messages. The counts may only fall
     Words,
-    /// The core under every combination of its features
+    /// Checks the core with every combination of its features
     Features,
-    /// Unit, integration, property, command line and documentation tests
+    /// Runs unit, integration, property, command line and documentation tests
     Unit,
-    /// Packages every published crate, builds it from its package, and installs the command from there
+    /// Packages every published crate, builds each from its package, and installs the command from its
+    /// package
     Package,
-    /// The core's tests on every instruction set, with limits so small that they take every path
+    /// Tests the core on every instruction set, with limits so small that the tests take every path
     Kernels,
-    /// Counts the work on models that are long in one part: it may grow with the length, not with its square
+    /// Checks that the work on models that are long in one part grows with their length and not with its
+    /// square
     Linear,
-    /// Instructions per call against a checked-in table; slower fails (needs valgrind)
+    /// Counts instructions and compares them with a checked-in table. Slower code fails (needs valgrind)
     Instructions {
-        /// Rewrites the table instead
+        /// Writes the table instead of comparing
         #[arg(long)]
         bless: bool,
     },
-    /// The C interface, installed and compiled against: shared, static, under sanitizers and valgrind, through pkg-config
-    /// and CMake
+    /// Tests the installed C interface: shared, static, under sanitizers and valgrind, through pkg-config and
+    /// CMake
     C,
-    /// The CUDA kernels and their host code on a driver without a device, which runs the kernels as C++; then the same under
-    /// sanitizers
+    /// Tests the CUDA kernels and their host code on a simulated driver, which runs the kernels as C++. Then
+    /// runs the same tests under sanitizers
     Cuda,
-    /// The tests of `cuda` on the GPU that is here, those of the Python package, the first under compute-sanitizer; those of
-    /// `candle-cuda` if nvcc is here. What cannot run for want of a tool fails, and the rest runs
+    /// Tests CUDA on this machine's GPU: the tests of `cuda`, also under compute-sanitizer, those of the
+    /// Python package, and those of `candle-cuda` if nvcc is installed. A step whose tool is missing fails,
+    /// and the other steps still run
     CudaGpu,
-    /// Compiles the CUDA kernels into the images that are checked in (needs Python and gcc, downloads once)
+    /// Compiles the CUDA kernels into the checked-in images (needs Python and gcc, downloads once)
     CudaImages {
-        /// Compares them instead, as `test` does
+        /// Compares with the checked-in images instead of replacing them, as `test` does
         #[arg(long)]
         check: bool,
     },
-    /// The adapter for candle with its feature `cuda`, on the driver of `cuda`; no CUDA is needed to build it
+    /// Tests the adapter for candle with its feature `cuda` on the simulated driver. CUDA is not needed
     CandleCuda,
-    /// Installs kvscatter.h, both libraries and what pkg-config and CMake read
+    /// Installs kvscatter.h, both libraries, and the files of pkg-config and CMake
     InstallC {
-        /// Where include/, lib/ and share/ are or will be
+        /// The folder that contains include/, lib/ and share/. It is created if necessary
         #[arg(long, value_name = "DIR")]
         prefix: PathBuf,
     },
-    /// Decoders of several exporters, converted, lowered and certified, next to what they were, in ONNX Runtime (needs Python,
-    /// downloads once)
+    /// Converts, lowers and certifies decoders of several exporters, and compares them with the originals in
+    /// ONNX Runtime (needs Python, downloads once)
     Models,
-    /// The plugin inside ONNX Runtime: the Python suite with the wheels of several versions (needs Python, downloads once)
+    /// Tests the plugin in several versions of ONNX Runtime's Python wheels (needs Python, downloads once)
     Ort,
-    /// Times the plugin against the kernel that ONNX Runtime has itself; --quick, --write-docs
+    /// Times the plugin and compares it with ONNX Runtime's built-in kernel. Options: --quick, --write-docs
     OrtBench {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// The Python package: its wheel, format, lints, types, tests and examples, on every Python that is here (needs
-    /// Python, downloads once)
+    /// Tests the Python package on every installed Python: wheel, format, lints, types, tests and examples
+    /// (needs Python, downloads once)
     Python,
-    /// The Python package with PyTorch (needs Python and 12 GB of disk, downloads once)
+    /// Tests the Python package with PyTorch (needs Python and 12 GB of disk, downloads once)
     PythonTorch,
     /// Builds the Python package's wheel
     Wheel {
-        /// Where the file goes
+        /// The folder for the wheel
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Times the Python package against NumPy, PyTorch, ONNX Runtime and JAX in one process; --quick, --write-docs
+    /// Times the Python package and compares it with NumPy, PyTorch, ONNX Runtime and JAX in one process.
+    /// Options: --quick, --write-docs
     Peers {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Clippy over bench/, which is outside the workspace, and its tests; times nothing
+    /// Runs clippy and the tests of bench/, which is outside the workspace. Times nothing
     BenchCheck,
-    /// The documentation; a warning is an error
+    /// Builds the documentation, with warnings as errors
     Docs,
-    /// The core without its default features, linked into a library that has no standard library
+    /// Builds the core without its default features, in a library without the standard library
     NoStd,
-    /// Licences, bans and sources of the dependencies (needs cargo-deny)
+    /// Checks licences, bans and sources of the dependencies (needs cargo-deny)
     Deny,
-    /// The core's tests on every instruction set and the C programs under the address sanitizer (needs a nightly toolchain)
+    /// Runs the core's tests on every instruction set, and the C programs, under the address sanitizer (needs
+    /// a nightly toolchain)
     Asan,
-    /// The fuzz targets, one after the other (needs a nightly toolchain and cargo-fuzz)
+    /// Runs the fuzz targets one after the other (needs a nightly toolchain and cargo-fuzz)
     Fuzz {
-        /// How long each target runs
+        /// Seconds for each target
         #[arg(long, value_name = "N", default_value_t = 60)]
         seconds: u32,
     },
-    /// Times the write against memcpy and what others offer; --help after it shows its options
+    /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
     #[command(disable_help_flag = true)]
     Bench {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Times a generated decoder whose caches grow against what convert makes of it, in ONNX Runtime; --help after it
-    /// shows its options
+    /// Times a generated decoder with growing caches and the decoder that `convert` makes from it, in ONNX
+    /// Runtime. Add `--help` for the options
     #[command(disable_help_flag = true)]
     BenchModels {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Times the adapter for candle against the core, against candle and against candle-nn's caches; --help after it shows
-    /// its options
+    /// Times the adapter for candle and compares it with the core, candle and candle-nn. Add `--help` for the
+    /// options
     #[command(disable_help_flag = true)]
     BenchCandle {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Times the CUDA kernels on this machine's GPU against PyTorch, Triton, JAX and CuPy, of those that python3 has; --help
-    /// after it shows its options
+    /// Times the CUDA kernels on this machine's GPU and compares them with PyTorch, Triton, JAX and CuPy, if
+    /// python3 has them. Add `--help` for the options
     #[command(disable_help_flag = true)]
     BenchGpu {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// What of bench-gpu can be tried without a GPU: types, tests, small cases on the CPU (needs Python and 12 GB of disk,
-    /// downloads once)
+    /// Checks bench-gpu without a GPU: types, tests, and small cases on the CPU (needs Python and 12 GB of
+    /// disk, downloads once)
     BenchGpuCheck,
-    /// Generates the checked-in code of the ONNX messages from onnx.proto again
+    /// Generates the checked-in code of the ONNX messages from onnx.proto
     Codegen,
 }
 

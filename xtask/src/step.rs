@@ -1,4 +1,4 @@
-//! A step is a name and a few commands; running steps prints them, times them and sums them up.
+//! A step has a name and a few commands. Running steps prints them, times them and lists the results.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ pub(crate) struct Step {
     commands: Vec<Command>,
 }
 
-/// A program, or anything else that a machine may lack, beyond the toolchain that the README asks for.
+/// A program, or anything else that a machine may lack besides the toolchain that the README requires.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    /// A command that succeeds exactly when the tool is there.
+    /// A command that succeeds exactly if the tool is present.
     pub(crate) probe: &'static str,
-    /// The command that installs it, or another way to it.
+    /// The command that installs the tool, or another way to get it.
     pub(crate) install: &'static str,
 }
 
@@ -43,7 +43,7 @@ enum Outcome {
     Failed,
 }
 
-/// Runs every step, also after a failure, and reports whether none failed.
+/// Runs every step, even after a failure, and returns whether none failed.
 pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
     let begin = Instant::now();
     let count = steps.len();
@@ -68,7 +68,8 @@ impl Step {
         Self { needs, ..self }
     }
 
-    /// For one of several steps that are asked for by one name: it is skipped in any case.
+    /// Sets tools without which the step is always skipped. This is for one of several steps that one command
+    /// runs.
     pub(crate) fn skipped_without(self, skipped_without: &'static [Tool]) -> Self {
         Self { skipped_without, ..self }
     }
@@ -109,7 +110,7 @@ impl Tool {
     }
 }
 
-/// A program and its arguments, between spaces.
+/// Makes a command from a program and its arguments, separated by spaces.
 pub(crate) fn program(line: &str) -> Command {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -165,7 +166,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A command as a line for a shell.
+/// Displays a command as a line for a shell.
 struct Shown<'a>(&'a Command);
 
 impl fmt::Display for Shown<'_> {

@@ -13,26 +13,27 @@ use crate::{
 /// A separate workspace, so that building the project never builds a protobuf compiler.
 const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 
-/// A separate workspace, so that building the project never builds what it is compared with.
+/// A separate workspace, so that building the project never builds the libraries that the benchmarks compare
+/// with.
 const BENCH: &str = "bench/Cargo.toml";
 
-/// The names that the core's `Isa` has, and the variable that limits it to one of them.
+/// The names of the core's `Isa`, and the variable that limits the core to one of them.
 const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
 const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 
-/// Makes the limits between the paths of a copy a few bytes (`cpu/limits.rs`).
+/// Reduces the limits between the paths of a copy to a few bytes (`cpu/limits.rs`).
 const TINY: &str = "--cfg kvscatter_tiny";
 
-/// Lets the tests fail if the limits are not tiny. Other flags need a separate build folder.
+/// Makes the tests fail if the limits are not tiny. Other flags need a separate build folder.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
 
-/// The steps of `cargo xtask test`, cheapest first, so that a slip shows in the first minutes. They need Rust and a C
-/// compiler.
+/// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes show in the first minutes. These
+/// steps need Rust and a C compiler.
 pub(crate) fn light() -> Vec<Step> {
     vec![fmt(), words(), lint(), unit_core(), unit(), steps_c::c()]
 }
 
-/// The steps of `cargo xtask test --all`.
+/// Returns the steps of `cargo xtask test --all`.
 pub(crate) fn all() -> Vec<Step> {
     let rust = [
         deny(),
@@ -70,7 +71,8 @@ pub(crate) fn fmt() -> Step {
     Step::new("fmt", [members].into_iter().chain(others).collect())
 }
 
-/// Advisories stay out: they need a separate download, and change without a change here.
+/// Checks licences, bans and sources. Advisories are not checked, because they need a separate download and
+/// change without a change to this repository.
 pub(crate) fn deny() -> Step {
     const TOOL: Tool = Tool {
         name: "cargo-deny",
@@ -81,23 +83,23 @@ pub(crate) fn deny() -> Step {
     Step::new("deny", vec![check]).needs(&[TOOL])
 }
 
-/// Clippy over the core and the [`LIGHT`] crates.
+/// Runs clippy over the core and the [`LIGHT`] crates.
 pub(crate) fn lint() -> Step {
     Step::new("lint", vec![cargo(&format!("clippy -p kvscatter {LIGHT} --all-targets -- -Dwarnings"))])
 }
 
-/// Clippy over every crate with every feature, except that candle's feature `cuda` needs CUDA.
+/// Runs clippy over every crate with every feature, except candle's feature `cuda`, which needs CUDA.
 pub(crate) fn lint_all() -> Step {
     let clippy = cargo("clippy --workspace --all-targets --features kvscatter-cli/full -- -Dwarnings");
     Step::new("lint-all", vec![clippy])
 }
 
-/// Counts the words that `STYLE` wants out of pages, comments and messages.
+/// Counts the words that should disappear from pages, comments and messages.
 pub(crate) fn words() -> Step {
     Step::new("words", vec![cargo("test --quiet -p xtask --test words")])
 }
 
-/// The core under the features that [`lint()`] and [`unit_core()`] do not already cover.
+/// Checks the core with the features that [`lint()`] and [`unit_core()`] do not cover.
 pub(crate) fn features() -> Step {
     let clippy = |features| {
         let mut command = cargo("clippy -p kvscatter --lib --no-default-features --features");
@@ -109,8 +111,8 @@ pub(crate) fn features() -> Step {
     Step::new("features", commands)
 }
 
-/// A static library with its own panic handler and allocator takes in the core: the compiler refuses it
-/// (duplicate lang item) as soon as anything in it brings the standard library along.
+/// Links the core into a static library with its own panic handler and allocator. The compiler refuses such a
+/// library (duplicate lang item) as soon as anything in it links the standard library.
 pub(crate) fn no_std() -> Step {
     let folder = target_dir().join("no-std");
     let mut build = cargo("build -p kvscatter --lib --no-default-features --features=picture --target-dir");
@@ -128,7 +130,7 @@ pub(crate) fn no_std() -> Step {
 }
 
 pub(crate) fn docs() -> Step {
-    // With all its features candle asks for CUDA: `candle-cuda` makes those.
+    // With all of its features, candle needs CUDA. The step `candle-cuda` checks that documentation.
     let all = cargo("doc --workspace --exclude kvscatter-candle --lib --no-deps --all-features");
     let candle = cargo("doc -p kvscatter-candle --lib --no-deps");
     let commands = [all, candle].map(|mut doc| {
@@ -138,24 +140,25 @@ pub(crate) fn docs() -> Step {
     Step::new("docs", commands.into())
 }
 
-/// The core alone, as [`kernels()`] builds it. Next to other crates, its dependencies would have more features, and
-/// would be built again.
+/// Tests the core alone, as [`kernels()`] builds it. Together with other crates, its dependencies would have
+/// more features and would be built again.
 pub(crate) fn unit_core() -> Step {
     Step::new("unit-core", vec![cargo("test -p kvscatter --features=picture")])
 }
 
-/// The [`LIGHT`] crates, with the command as a plain build makes it.
+/// Tests the [`LIGHT`] crates, with the command built without optional features.
 pub(crate) fn unit() -> Step {
     Step::new("unit", vec![cargo(&format!("test {LIGHT}"))])
 }
 
-/// The [`HEAVY`] crates, and the command with every feature.
+/// Tests the [`HEAVY`] crates, and the command with every feature.
 pub(crate) fn unit_all() -> Step {
     Step::new("unit-all", vec![cargo(&format!("test {HEAVY}"))])
 }
 
-/// The core's suite on every instruction set that it has kernels for: with limits so small that the suite's tensors
-/// take every path, then with the real ones what depends on them. [`unit_core()`] covers the widest set.
+/// Runs the core's tests on every instruction set for which it has kernels. The limits are first so small
+/// that the tests' tensors take every path. The tests that depend on the limits then run with the real ones.
+/// [`unit_core()`] covers the widest instruction set.
 pub(crate) fn kernels() -> Step {
     let tiny = INSTRUCTION_SETS.map(|isa| {
         let mut test = cargo("test -p kvscatter --lib --tests --features=picture");
@@ -172,9 +175,10 @@ pub(crate) fn kernels() -> Step {
     Step::new("kernels", tiny.into_iter().chain(real).collect())
 }
 
-/// Counts the work on models that are long in one part, and compares several lengths. The compiler adds the
-/// counters, to the dependencies of the tests as well. Nothing uses the profile that the compiler's runtime
-/// writes at the end.
+/// Counts the work on models that are long in one part, and compares several lengths.
+///
+/// The compiler adds the counters, and also adds them to the dependencies of the tests. The profile that its
+/// runtime writes at the end is not used.
 pub(crate) fn linear() -> Step {
     let mut test = cargo("test -p kvscatter-onnx --test linear --target-dir");
     test.arg(target_dir().join("linear"));
@@ -183,10 +187,12 @@ pub(crate) fn linear() -> Step {
     Step::new("linear", vec![test])
 }
 
-/// Optimised, for the exhaustive tests' sake, with the checks of a debug build. The exhaustive tests take most of
-/// the time and run once, with the real limits on the widest instruction set; everything else runs again on every
-/// set, with limits that make it take every path. The target is named so that the flags reach the tests and not the
-/// build scripts.
+/// Runs the core's tests with the address sanitizer.
+///
+/// The build is optimised because of the exhaustive tests, and keeps the checks of a debug build. The
+/// exhaustive tests take most of the time, so they run once, with the real limits on the widest instruction
+/// set. All other tests run again on every instruction set, with limits that make them take every path. The
+/// target is named so that the flags apply to the tests and not to the build scripts.
 pub(crate) fn asan() -> Step {
     const FLAGS: &str = "-Zsanitizer=address -Cdebug-assertions -Coverflow-checks";
     const TEST: &str = "+nightly test --release -p kvscatter --lib --tests --features=picture \
@@ -216,17 +222,18 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
         command.args([target, "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
         command
     };
-    // The same inputs once more, on all paths of a copy.
+    // The same fuzz target runs again on all paths of a copy.
     let mut tiny = cargo("+nightly fuzz run --target-dir");
     tiny.arg(target_dir().join("tiny-fuzz")).env("RUSTFLAGS", TINY);
     tiny.args(["differential", "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
-    // Random bytes rarely become a model: the reader starts from real ones.
+    // Random bytes rarely form a model, so the reader starts from real models.
     let mut reader = run("onnx_reader");
     reader.arg(format!("-seed_inputs={SEEDS}"));
     Step::new("fuzz", vec![run("differential"), tiny, reader]).needs(&[NIGHTLY, TOOL])
 }
 
-/// Instructions, which are the same however busy the machine is, against the checked-in table.
+/// Counts instructions and compares them with the checked-in table. The count does not depend on how busy the
+/// machine is.
 pub(crate) fn instructions(bless: bool) -> Step {
     const TOOL: Tool =
         Tool { name: "valgrind", probe: "valgrind --version", install: "apt-get install valgrind" };
@@ -237,8 +244,8 @@ pub(crate) fn instructions(bless: bool) -> Step {
     Step::new("instructions", vec![count]).needs(&[TOOL])
 }
 
-/// Checks the benchmarks, which are a separate workspace. Nothing is timed, because times of a shared machine mean
-/// nothing.
+/// Checks the benchmarks, which are a separate workspace. Nothing is timed, because times from a shared
+/// machine are not meaningful.
 pub(crate) fn bench_check() -> Step {
     let in_folder = |command| {
         let mut command = cargo(command);
@@ -250,17 +257,18 @@ pub(crate) fn bench_check() -> Step {
     Step::new("bench-check", vec![clippy, in_folder("test")])
 }
 
-/// Optimised, and with every engine. Results and plots go to the build folder, since they are this machine's.
+/// Runs the benchmarks, optimised and with every engine. Results and plots go to the build folder because
+/// they describe this machine only.
 pub(crate) fn bench(options: &[OsString]) -> Step {
     Step::new("bench", vec![run_bench(&[], options)])
 }
 
-/// Decoders instead of single writes.
+/// Runs the benchmarks of decoders.
 pub(crate) fn bench_models(options: &[OsString]) -> Step {
     Step::new("bench-models", vec![run_bench(&["models"], options)])
 }
 
-/// The adapter for candle beside candle itself.
+/// Runs the benchmarks of the adapter for candle.
 pub(crate) fn bench_candle(options: &[OsString]) -> Step {
     Step::new("bench-candle", vec![run_bench(&["candle"], options)])
 }

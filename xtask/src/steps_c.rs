@@ -1,4 +1,4 @@
-//! The C interface as C and C++ programmers meet it: installed into a folder, compiled against and run.
+//! Tests the C interface as C and C++ programmers use it: installed into a folder, compiled against and run.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -17,23 +17,24 @@ const CMAKE: Tool = Tool { name: "cmake", probe: "cmake --version", install: "pi
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What the shared library calls itself: programs linked with it take any that has the same.
+/// The soname of the shared library. A program that was linked with the library accepts any library with this
+/// soname.
 const SONAME: &str = "libkvscatter.so.0.1";
 
-/// What a static library leaves to the linker: `rustc --print=native-static-libs`, but for `-lgcc_s`, of which a C
-/// compiler adds the one that fits: there is no static library of that name.
+/// The libraries that a static library needs from the linker, from `rustc --print=native-static-libs`.
+/// `-lgcc_s` is left out because it has no static library, and a C compiler adds the matching one.
 const NATIVE_LIBRARIES: &str = "-lutil -lrt -lpthread -lm -ldl -lc";
 
-/// Named, so that flags reach the library and not build scripts.
+/// The target is named so that flags apply to the library and not to build scripts.
 const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// How many cases the generator makes; most come dense and strided.
+/// The number of cases that the generator makes. Most cases have a dense and a strided variant.
 const CASES: &str = "5000";
 
 const TESTS: &str = "crates/kvscatter-capi/tests-c";
 const EXAMPLES: &str = "examples/c";
 
-/// A program of the tests or an example, with its sources.
+/// A test program or an example, with its sources.
 struct Program {
     name: &'static str,
     folder: &'static str,
@@ -61,7 +62,7 @@ const BAD_INPUT: Program = Program {
     ],
 };
 
-/// Tests that take no arguments.
+/// The tests that take no arguments.
 const OTHER_TESTS: &[Program] = &[
     BAD_INPUT,
     Program { name: "valid", folder: TESTS, sources: &["valid.c", "spoilt.c", "memory.c", "check.c"] },
@@ -76,16 +77,16 @@ const OTHER_EXAMPLES: &[Program] = &[
     Program { name: "decode-cpp", folder: EXAMPLES, sources: &["decode.cpp"] },
 ];
 
-/// How a program takes in the library, and what watches it.
+/// The way in which a program links the library, and the sanitizers that watch it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Build {
     Shared,
-    /// The shared library of `install-c`, as it is used.
+    /// The shared library of `install-c`.
     Released,
     Static,
-    /// The address and the undefined behaviour sanitizer of the C compiler, with the ordinary library.
+    /// The C compiler's address and undefined behaviour sanitizers, with the ordinary library.
     Sanitized,
-    /// The same with a library that also contains the address sanitizer's checks.
+    /// The same sanitizers, with a library that also contains the address sanitizer's checks.
     SanitizedThroughout,
 }
 
@@ -95,25 +96,25 @@ impl Build {
     }
 }
 
-/// What `cargo xtask c` runs, and `cargo xtask test` after the rest.
+/// Returns the steps of `cargo xtask c`.
 pub(crate) fn all() -> Vec<Step> {
     [c()].into_iter().chain(thorough()).collect()
 }
 
-/// The steps that need more than compilers.
+/// Returns the steps that need more than compilers.
 pub(crate) fn thorough() -> [Step; 3] {
     [c_valgrind(), c_pkg_config(), c_cmake()]
 }
 
-/// Installs header, libraries and what finds them, from an optimised build.
+/// Installs the header, the libraries, and the files of pkg-config and CMake, from an optimised build.
 pub(crate) fn install_c(prefix: &Path) -> Step {
     // A relative folder is relative to the current directory, and the commands run in the root.
     let prefix = env::current_dir().map_or_else(|_| prefix.to_owned(), |here| here.join(prefix));
     Step::new("install-c", install(&prefix, "release"))
 }
 
-/// Every program with the shared library, and with the static one under sanitizers; one without them shows that the
-/// static library asks for no other.
+/// Runs every program with the shared library, and with the static library under sanitizers. One program
+/// without sanitizers shows that the static library needs no other library.
 pub(crate) fn c() -> Step {
     let mut commands = build();
     commands.extend(compile_and_run(Build::Shared));
@@ -122,8 +123,8 @@ pub(crate) fn c() -> Step {
     Step::new("c", commands).needs(&[GCC, GXX])
 }
 
-/// The interface's own tests, and every program, with the checks of the address sanitizer on both sides of the
-/// boundary.
+/// Runs the interface's own tests and every program, with the address sanitizer's checks in both Rust and C
+/// code.
 pub(crate) fn c_asan() -> Step {
     let sanitized = |line| {
         let mut command = cargo(line);
@@ -138,7 +139,8 @@ pub(crate) fn c_asan() -> Step {
     Step::new("c-asan", commands).needs(&[GCC, GXX, NIGHTLY])
 }
 
-/// The tests with the library that users have, under valgrind, on every twentieth case: it is that much slower.
+/// Runs the tests with the library of `install-c` under valgrind. Only every twentieth case is run because
+/// valgrind is that much slower.
 fn c_valgrind() -> Step {
     let valgrind = |each| {
         let mut command = Command::new("valgrind");
@@ -157,7 +159,7 @@ fn c_valgrind() -> Step {
     Step::new("c-valgrind", commands).needs(&[GCC, GXX]).skipped_without(&[VALGRIND])
 }
 
-/// The example is built with pkg-config's flags for the installed library.
+/// Builds the example with pkg-config's flags for the installed library.
 fn c_pkg_config() -> Step {
     let built = folder().join("decode-pkg-config");
     let mut compile = Command::new("sh");
@@ -173,7 +175,7 @@ fn c_pkg_config() -> Step {
     Step::new("c-pkg-config", commands).needs(&[GCC]).skipped_without(&[PKG_CONFIG])
 }
 
-/// The examples' own project finds the installed library.
+/// Checks that the examples' CMake project finds the installed library.
 fn c_cmake() -> Step {
     let built = folder().join("cmake");
     let mut configure = Command::new("cmake");
@@ -187,7 +189,7 @@ fn c_cmake() -> Step {
     Step::new("c-cmake", commands).needs(&[GCC, GXX]).skipped_without(&[CMAKE])
 }
 
-/// The library installed as it is built for tests, and the file of cases.
+/// Returns the commands that install a development build of the library and write the file of cases.
 fn build() -> Vec<Command> {
     let mut commands = install(&prefix(Build::Shared), "dev");
     commands.push(export());
@@ -200,7 +202,8 @@ fn export() -> Command {
     export
 }
 
-/// Builds both libraries and lays them out as cargo-c does, beside the header and what pkg-config and CMake read.
+/// Returns the commands that build both libraries and install them in the layout of cargo-c, with the header
+/// and the files of pkg-config and CMake.
 fn install(prefix: &Path, profile: &str) -> Vec<Command> {
     const PACKAGE: &str = "crates/kvscatter-capi";
     let mut libraries =
@@ -233,7 +236,8 @@ fn install(prefix: &Path, profile: &str) -> Vec<Command> {
     };
     let links = [(versioned.as_str(), SONAME), (SONAME, "libkvscatter.so")];
     let installed = [libraries].into_iter().chain(files.map(copy)).chain(links.map(link));
-    // What an archive is made of was never linked, so no linker has stripped it. Linking needs binutils anyway.
+    // An archive is never linked, so no linker has stripped the debug information. Linking needs binutils in
+    // any case.
     let strip = (profile == "release").then(|| {
         let mut strip = Command::new("strip");
         strip.arg("--strip-debug").arg(prefix.join("lib/libkvscatter.a"));

@@ -1,4 +1,4 @@
-//! The adapter for candle on CUDA devices, without CUDA.
+//! Tests the adapter for candle on CUDA devices, without CUDA.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,8 +18,11 @@ const NVCC: Tool = Tool {
 
 const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
 
-/// Its feature `cuda`: candle's own kernels are left out by a compiler that makes none, and the driver is that of the
-/// tests of `cuda`, with what candle calls as well. The build folder is separate, because everything above candle differs.
+/// Checks and tests the feature `cuda`.
+///
+/// A fake nvcc leaves out candle's own kernels. The simulated driver is that of the step `cuda`, plus the
+/// functions that candle calls. The build folder is separate because every crate that depends on candle
+/// differs.
 pub(crate) fn candle_cuda() -> Step {
     let mut make = Command::new("sh");
     make.arg(MAKE).arg(toolkit());
@@ -30,7 +33,7 @@ pub(crate) fn candle_cuda() -> Step {
     Step::new("candle-cuda", vec![make, clippy, with_toolkit("test"), doc]).needs(&[GXX])
 }
 
-/// The same tests on the GPU of this machine, with all of candle.
+/// Runs the same tests on this machine's GPU, with all of candle.
 pub(crate) fn candle_gpu() -> Step {
     let test = cargo("test -p kvscatter-candle --features cuda --test device --test context");
     Step::new("candle-gpu", vec![test]).needs(&[GPU]).skipped_without(&[NVCC])
@@ -39,13 +42,13 @@ pub(crate) fn candle_gpu() -> Step {
 fn with_toolkit(command: &str) -> Command {
     let mut command = cargo(&format!("{command} -p kvscatter-candle --features cuda --target-dir"));
     command.arg(folder().join("target"));
-    // cudarc asks whichever nvcc comes first; no candle kernel is made for the capability.
+    // cudarc runs the first nvcc in `PATH`. No candle kernel is compiled for this compute capability.
     command.env("PATH", before("PATH", "bin")).env("CUDA_PATH", toolkit()).env("CUDA_COMPUTE_CAP", "80");
     command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", "lib"));
     command
 }
 
-/// The stand-in's folder, before the value of the variable.
+/// Returns the value of a variable with the simulated toolkit's folder added at the front.
 fn before(variable: &str, name: &str) -> OsString {
     let own = toolkit().join(name);
     let theirs = env::var_os(variable).unwrap_or_default();

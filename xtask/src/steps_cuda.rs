@@ -1,4 +1,4 @@
-//! CUDA without a device: the kernels' source as C++, called by a simulated driver.
+//! Tests CUDA without a device. A simulated driver runs the kernels' source, compiled as C++.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ const DRIVER: &str = "crates/kvscatter-cuda/tests/fake/driver.cpp";
 
 pub(crate) const GPU: Tool =
     Tool { name: "a GPU", probe: "nvidia-smi -L", install: "a machine that has one" };
-/// With the PyTorch and the JAX that fit this machine's GPU, if any.
+/// The machine's own Python, with the PyTorch and the JAX that fit this machine's GPU if they are installed.
 const USERS_PYTHON: Tool = Tool {
     name: "Python with NumPy and pytest",
     probe: "python3 -c __import__('numpy'),__import__('pytest')",
@@ -23,22 +23,26 @@ const SANITIZER: Tool = Tool {
     install: "https://docs.nvidia.com/compute-sanitizer",
 };
 
-/// Some tests make calls that a driver refuses.
+/// API errors are not reported because some tests make calls that the driver refuses.
 const CHECKER: &str = "compute-sanitizer --error-exitcode 1 --report-api-errors no";
 
 /// The driver of this machine.
 const MACHINES_DRIVER: &str = "libcuda.so.1";
 
-/// Where the tests find the driver.
+/// The variable that names the tests' driver.
 const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
 
-/// The address sanitizer has to be there before the program that it watches, whose own allocations it then sees too.
+/// The address sanitizer must be loaded before the program that it checks. It then also sees the program's
+/// own allocations.
 const SANITIZED: &str = r#"target.'cfg(unix)'.runner = [
     'sh', '-c', 'LD_PRELOAD=$(g++ -print-file-name=libasan.so) exec "$@"', 'sh'
 ]"#;
 
-/// The tests on the driver, then again with the address and the undefined behaviour sanitizer in driver and kernels: what
-/// is not aligned as a device asks for it fails there as well. The second driver lacks what those of CUDA 11 lack.
+/// Runs the tests on the simulated driver, and then on a second one with the address and the undefined
+/// behaviour sanitizer.
+///
+/// The sanitizers also find accesses that are not aligned as a device requires. The second driver lacks the
+/// functions that drivers of CUDA 11 lack.
 pub(crate) fn cuda() -> Step {
     let (compile, plain) = plain_driver();
     let checks =
@@ -49,8 +53,9 @@ pub(crate) fn cuda() -> Step {
     Step::new("cuda", vec![make_folder(), compile, tests, compile_sanitized, watched]).needs(&[GXX])
 }
 
-/// The same tests on the device of this machine, then those of the Python package, then the first once more under NVIDIA's
-/// checkers of memory and of races. A step whose tool is missing fails alone: the others run.
+/// Runs the same tests on this machine's device, then the Python package's tests, and then the first tests
+/// under NVIDIA's memory and race checkers. A step whose tool is missing fails, and the other steps still
+/// run.
 pub(crate) fn cuda_gpu() -> [Step; 3] {
     let driver = Path::new(MACHINES_DRIVER);
     let checked =
@@ -63,8 +68,8 @@ pub(crate) fn cuda_gpu() -> [Step; 3] {
     ]
 }
 
-/// The Python package's tests for devices, in this machine's Python, where the package need not be installed: with
-/// PyTorch and JAX if they are there. Skipped tests are listed.
+/// Runs the Python package's tests for devices in this machine's Python, which need not have the package
+/// installed. PyTorch and JAX are tested if they are installed. Skipped tests are listed.
 fn python_gpu() -> Vec<Command> {
     let package = folder().join("python");
     let build = cargo("build -p kvscatter-python");
@@ -81,19 +86,19 @@ fn python_gpu() -> Vec<Command> {
     vec![build, remove, make_at(&package), sources, module, tests]
 }
 
-/// As `unit` builds them, so that nothing is built again.
+/// Returns the command that runs the tests, built as in the step `unit`, so that nothing is built again.
 fn test(driver: &Path, options: &[&str]) -> Command {
     let mut test = cargo("test --workspace --exclude kvscatter --test cuda");
     test.args(options).args(["--", "--include-ignored"]).env(DRIVER_VARIABLE, driver);
     test
 }
 
-/// The driver without sanitizers.
+/// Returns the command that compiles the driver without sanitizers, and its file.
 pub(crate) fn plain_driver() -> (Command, PathBuf) {
     driver("libcuda.so.1", &["-O1"])
 }
 
-/// What compiles it, and where it lies then.
+/// Returns the command that compiles the driver, and the file that it makes.
 fn driver(name: &str, options: &[&str]) -> (Command, PathBuf) {
     let library = folder().join(name);
     let mut compile = Command::new("g++");

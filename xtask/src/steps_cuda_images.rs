@@ -1,4 +1,5 @@
-//! The kernels compiled ahead, by nvcc from wheels: the images that `kvscatter-cuda` holds.
+//! Compiles the kernels in advance, with nvcc from Python wheels, into the images that `kvscatter-cuda`
+//! contains.
 
 use std::process::Command;
 
@@ -9,12 +10,13 @@ use crate::steps_c::GCC;
 
 const LOCK: &str = "crates/kvscatter-cuda/kernels/requirements.txt";
 
-/// Compiles them again.
+/// Compiles the images again.
 pub(crate) fn cuda_images() -> Step {
     Step::new("cuda-images", vec![compiler().make(), images()]).needs(needs())
 }
 
-/// That what is checked in is what the kernels compile to, byte for byte, and what their machine code may not lack.
+/// Checks that the checked-in images are what the kernels compile to, byte for byte, and checks properties of
+/// the machine code.
 pub(crate) fn check() -> Step {
     let mut check = images();
     check.arg("--check");
@@ -31,7 +33,7 @@ fn compiler() -> Environment {
     Environment::new("cuda/nvcc", LOCK)
 }
 
-/// nvcc calls gcc, if only to read headers.
+/// nvcc needs gcc, even if only to preprocess headers.
 fn needs() -> &'static [Tool] {
     if compiler().is_made() { &[PYTHON, GCC] } else { &[PYTHON, GCC, INDEX] }
 }

@@ -1,4 +1,4 @@
-//! The benchmark on a GPU, and what of it can be tried without one.
+//! The benchmark on a GPU, and the parts of it that can be checked without one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use crate::{steps_cuda, steps_python};
 const FOLDER: &str = "crates/kvscatter-cuda/bench";
 const TESTS: &str = "crates/kvscatter-cuda/bench/tests";
 
-/// The user decides which libraries it has to compare with.
+/// The machine's own Python. The user decides which libraries are installed for the comparison.
 const USERS_PYTHON: Tool = Tool {
     name: "Python",
     probe: "python3 --version",
     install: "apt-get install python3, and pip install torch",
 };
 
-/// Times the write on this machine's GPU against the libraries that its `python3` has.
+/// Times the write on this machine's GPU, and the libraries that its `python3` has.
 pub(crate) fn bench_gpu(options: &[OsString]) -> Step {
     let mut bench = Command::new("python3");
     bench.arg(script()).arg("--library").arg(library("release"));
@@ -27,7 +27,8 @@ pub(crate) fn bench_gpu(options: &[OsString]) -> Step {
     Step::new("bench-gpu", vec![build("--release"), bench]).needs(&[USERS_PYTHON])
 }
 
-/// Types, tests, and everyone who runs on a CPU on small cases, ours on the tests' driver.
+/// Checks types, runs the tests, and runs small cases with every library that works on a CPU. kvscatter runs
+/// on the simulated driver.
 pub(crate) fn check() -> Step {
     let environment = steps_python::with_torch();
     let (driver, driver_file) = steps_cuda::plain_driver();
@@ -48,7 +49,7 @@ fn script() -> String {
     format!("{FOLDER}/bench_gpu.py")
 }
 
-/// What the script loads.
+/// Builds the library that the script loads.
 fn build(profile: &str) -> Command {
     let mut build = cargo("build -p kvscatter-cuda --example kvscatter_bench_gpu");
     build.arg(profile);

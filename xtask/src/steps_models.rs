@@ -1,16 +1,17 @@
-//! Decoders, converted, lowered and certified, and compared by programs that share nothing with the command.
+//! Converts, lowers and certifies decoders, and compares them with programs that share no code with the
+//! command.
 
 use crate::cargo::{HEAVY, cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::Step;
 
 const TESTS: &str = "crates/kvscatter-onnx/python-tests";
-/// Writes ONNX's own tests of the operator, which tract's replacement must pass.
+/// The script that writes ONNX's own tests of the operator, which tract's replacement must pass.
 const ATTENTION_CASES: &str = "crates/kvscatter-onnx/python-tests/support/attention_cases.py";
 const LOCK: &str = "crates/kvscatter-onnx/python-tests/requirements.txt";
 
-/// The suite in NumPy and ONNX Runtime, and what else needs that runtime. The certificates' library is the
-/// environment's own.
+/// Runs the Python tests in NumPy and ONNX Runtime, and the Rust tests that need ONNX Runtime. All of them
+/// use the ONNX Runtime of the environment.
 pub(crate) fn models() -> Step {
     let environment = Environment::new("models", LOCK);
     let mut tests = environment.python();
@@ -19,7 +20,7 @@ pub(crate) fn models() -> Step {
     let cases = target_dir().join("attention-cases");
     let mut write_cases = environment.python();
     write_cases.arg(ATTENTION_CASES).arg(&cases);
-    // The ignored tests of kvscatter-cuda need a driver, which the step `cuda` has.
+    // The ignored tests of kvscatter-cuda need a driver, so the step `cuda` runs them.
     let packages = HEAVY.replace("-p kvscatter-cuda ", "");
     let mut engine = cargo(&format!("test {packages} --tests -- --ignored"));
     engine.env("KVSCATTER_CASES", cases);

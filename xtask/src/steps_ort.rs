@@ -1,4 +1,4 @@
-//! The plugin inside the ONNX Runtime that people install: Python wheels of several versions.
+//! Tests the plugin in ONNX Runtime's Python wheels of several versions.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::cargo::{cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
 
-/// The first that plugins of this kind work with, the first that has a built-in `TensorScatter`, and the newest.
+/// The first version that supports such plugins, the first with a built-in `TensorScatter`, and the newest.
 const VERSIONS: [&str; 3] = ["1.24.4", "1.25.1", "1.31.1"];
 
 /// The newest version that the plugin must refuse.
@@ -15,14 +15,14 @@ const TOO_OLD: &str = "1.23.2";
 
 const TESTS: &str = "crates/kvscatter-ort/python-tests";
 
-/// The memory after a run is read from `/proc` and from glibc's account of its heap.
+/// The tests read the memory after a run from `/proc` and from glibc's statistics of its heap.
 const GLIBC: Tool = Tool {
     name: "glibc 2.33 or newer",
     probe: "python3 -c __import__('ctypes').CDLL(None).mallinfo2",
     install: "the suite runs on Linux",
 };
 
-/// The Python suite, in one virtual environment for each version.
+/// Runs the Python tests, in one virtual environment for each version.
 pub(crate) fn ort() -> Step {
     let mut commands = prepare();
     commands.push(command());
@@ -38,7 +38,7 @@ pub(crate) fn ort() -> Step {
     Step::new("ort", commands).needs(needs())
 }
 
-/// Time per call against the kernel that the newest ONNX Runtime has itself.
+/// Times calls of the plugin and of the newest ONNX Runtime's built-in kernel.
 pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     let mut commands = prepare();
     commands.extend(VERSIONS.last().map(|newest| {
@@ -49,7 +49,7 @@ pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     Step::new("ort-bench", commands).needs(needs())
 }
 
-/// Makes the environments, or finds them made, and builds the plugin as users do.
+/// Makes the environments unless they exist, and builds the plugin with optimisation.
 fn prepare() -> Vec<Command> {
     let environments = versions().map(|version| environment(version).make());
     environments.chain([cargo("build --release -p kvscatter-ort")]).collect()

@@ -1,4 +1,4 @@
-//! The Python package as people get it: a wheel, installed into virtual environments.
+//! Tests the Python package as users get it: as a wheel that is installed into virtual environments.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
 const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
-/// What ruff looks at.
+/// The folders that ruff checks.
 const SOURCES: [&str; 5] = [
     CRATE,
     "crates/kvscatter-cuda/bench",
@@ -26,14 +26,14 @@ const SOURCES: [&str; 5] = [
     "xtask",
 ];
 
-/// Documents whose examples need NumPy and nothing else.
+/// Documents whose examples need only NumPy.
 const PLAIN: [&str; 4] =
     ["README.md", "crates/kvscatter-python/README.md", "docs/python.md", "docs/python/numpy.md"];
 const ONNX: &str = "docs/python/onnx.md";
 const SESSION: &str = "docs/python/session.md";
 const PYTORCH: &str = "docs/python/pytorch.md";
 
-/// The package and its version, which is the workspace's, as pip and as file names have them.
+/// The package and its version as pip and file names spell them. The version is that of the workspace.
 const REQUIREMENT: &str = concat!("kvscatter==", env!("CARGO_PKG_VERSION"));
 const SOURCE_FOLDER: &str = concat!("kvscatter-", env!("CARGO_PKG_VERSION"));
 const WHEEL: &str = concat!("kvscatter-", env!("CARGO_PKG_VERSION"), "-*.whl");
@@ -42,7 +42,7 @@ const LOCK: &str = "crates/kvscatter-python/locks/python.txt";
 const TORCH_LOCK: &str = "crates/kvscatter-python/locks/torch.txt";
 const WHEEL_LOCK: &str = "crates/kvscatter-python/locks/wheel.txt";
 
-/// What unpacked PyTorch, its CUDA libraries and the downloads of both take.
+/// The disk space of PyTorch, its CUDA libraries and the downloads of both.
 macro_rules! torch_gigabytes {
     () => {
         12
@@ -58,7 +58,7 @@ const TORCH_DISK: Tool = Tool {
     install: "CARGO_TARGET_DIR can be on another disk",
 };
 
-/// A Python that the one wheel is for.
+/// A Python version that the wheel supports.
 struct Version {
     step: &'static str,
     number: &'static str,
@@ -80,13 +80,13 @@ impl Version {
     }
 }
 
-/// Everything but what needs PyTorch.
+/// Returns every step that does not need PyTorch.
 pub(crate) fn all() -> Vec<Step> {
     let versions = VERSIONS.iter().map(in_empty_environment);
     [build(), lint(), test()].into_iter().chain(versions).chain([sdist()]).collect()
 }
 
-/// With PyTorch and the packages that people use it with.
+/// Tests the package with PyTorch and with the packages that are often used with it.
 pub(crate) fn torch() -> Step {
     let environment = with_torch();
     let mut commands = wheel(&wheels());
@@ -98,18 +98,18 @@ pub(crate) fn torch() -> Step {
     Step::new("python-torch", commands).needs(torch_needs())
 }
 
-/// What [`with_torch()`] needs.
+/// Returns the tools that [`with_torch()`] needs.
 pub(crate) fn torch_needs() -> &'static [Tool] {
     if with_torch().is_made() { needs(&[tools()]) } else { &[PYTHON, INDEX, TORCH_DISK] }
 }
 
-/// The wheel that is released.
+/// Builds the wheel for a release.
 pub(crate) fn release(out: &Path) -> Step {
     let out = env::current_dir().map_or_else(|_| out.to_owned(), |here| here.join(out));
     Step::new("wheel", wheel(&out)).needs(needs(&[tools()]))
 }
 
-/// What NumPy, PyTorch, ONNX Runtime and JAX take for a write, and what this package takes, in one process.
+/// Times a write of NumPy, PyTorch, ONNX Runtime, JAX and this package in one process.
 pub(crate) fn peers(options: &[OsString]) -> Step {
     let environment = with_torch();
     let mut commands = wheel(&wheels());
@@ -124,7 +124,7 @@ fn build() -> Step {
     Step::new("python-wheel", wheel(&wheels())).needs(needs(&[tools()]))
 }
 
-/// Format, lints and types, and that the types of the compiled module are those of its stub.
+/// Checks the format, lints and types, and that the stub matches the compiled module.
 fn lint() -> Step {
     let tools = tools();
     let ruff = |words: &[&str]| {
@@ -152,7 +152,7 @@ fn test() -> Step {
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 
-/// The wheel in an environment that holds what it asks for and nothing else; the examples as a reader types them.
+/// Installs the wheel with only the packages that it requires, and runs the examples of the documents.
 fn in_empty_environment(version: &'static Version) -> Step {
     let folder = format!("python/{}", version.number);
     let environment = Environment::new(folder, WHEEL_LOCK).version(version.number);
@@ -161,28 +161,29 @@ fn in_empty_environment(version: &'static Version) -> Step {
     Step::new(version.step, commands).needs(needs(&[environment])).skipped_without(&version.is_here)
 }
 
-/// The source distribution, unpacked and installed where nothing is but what builds it.
+/// Unpacks the source distribution, and installs it in an environment with only the build tools.
 fn sdist() -> Step {
     let tools = tools();
     let folder = target_dir().join("python/sdist");
     let mut pack = maturin(&tools, "sdist");
     pack.arg("--out").arg(&folder);
     let mut unpack = Command::new("tar");
-    // Touched: cargo goes by times, and all that are packed are the same.
+    // The files are touched because cargo compares times, and all packed files have the same time.
     unpack.args(["--extract", "--touch", "--file"]).arg(folder.join(format!("{SOURCE_FOLDER}.tar.gz")));
     unpack.arg("--directory").arg(&folder);
     let mut install = pip(&tools, "install --no-index --no-build-isolation");
     install.arg(folder.join(SOURCE_FOLDER)).env("PATH", tools.search_path());
-    // To cargo its crates are those of the workspace, by their paths within it: in one build folder it would take the
-    // one for the other.
+    // A separate build folder is needed because cargo identifies these crates by their paths within the
+    // workspace. In the same folder it would confuse them with the original crates.
     install.env("CARGO_TARGET_DIR", target_dir().join("python/sdist-build"));
-    // The second build of the package: as fast as it can be, since the wheel's tests have seen the optimised one.
+    // This second build of the package only needs to be fast, because the wheel's tests have used the
+    // optimised build.
     install.env("MATURIN_PEP517_ARGS", "--profile=dev");
     let commands = vec![tools.make(), pack, unpack, uninstall(&tools), install, documents(&tools, &PLAIN)];
     Step::new("python-sdist", commands).needs(needs(&[tools]))
 }
 
-/// What builds, checks and tests the package.
+/// Returns the environment that builds, checks and tests the package.
 fn tools() -> Environment {
     Environment::new("python/tools", LOCK)
 }
@@ -195,7 +196,8 @@ fn wheels() -> PathBuf {
     target_dir().join("python/wheels")
 }
 
-/// The wheel lists whose code it contains, and nothing about the machine that built it.
+/// Returns the commands that build a wheel. They check that the wheel's list of third-party code is current,
+/// and that the wheel contains no paths of this machine.
 fn wheel(out: &Path) -> Vec<Command> {
     let tools = tools();
     let script = |name: &str| {
@@ -211,27 +213,29 @@ fn wheel(out: &Path) -> Vec<Command> {
     vec![script("notices"), tools.make(), build, no_paths]
 }
 
-/// Cargo's setting by which a build has other names for the folders of this machine.
+/// Returns the setting that replaces this machine's folders in the compiled module by other names.
 fn other_names() -> String {
     let name = |path: &Path, name: &str| format!("--remap-path-prefix={}={name}", path.display());
     let flags = [name(&toolchain_folder("CARGO_HOME", ".cargo"), "cargo"), name(root(), "kvscatter")];
     format!("build.rustflags={flags:?}")
 }
 
-/// Returns a folder of the toolchain, by its variable or where it usually is.
+/// Returns a folder of the toolchain, from its variable or in its default place.
 fn toolchain_folder(variable: &str, usual: &str) -> PathBuf {
     let usual = || env::home_dir().unwrap_or_default().join(usual);
     env::var_os(variable).map_or_else(usual, PathBuf::from)
 }
 
-/// The environment with the wheel in it, for which nothing may be missing.
+/// Returns the commands that make the environment and install the wheel into it. All packages that the wheel
+/// requires must be there.
 fn installed(environment: &Environment) -> Vec<Command> {
     let mut install = pip(environment, "install --no-index --find-links");
     install.arg(wheels()).arg(REQUIREMENT);
     vec![environment.make(), uninstall(environment), install]
 }
 
-/// Another build has the same version, for which pip would keep the one that is there.
+/// Uninstalls the package first. Another build has the same version, so pip would otherwise keep the
+/// installed one.
 fn uninstall(environment: &Environment) -> Command {
     pip(environment, "uninstall --yes kvscatter")
 }
@@ -256,7 +260,7 @@ fn mypy(environment: &Environment, arguments: &[&str]) -> Command {
     mypy
 }
 
-/// What is checked, and how, is in the folder's `pyrightconfig.json`.
+/// Runs basedpyright. The folder's `pyrightconfig.json` names the files and the rules.
 fn pyright(environment: &Environment, folder: &str) -> Command {
     let mut pyright = environment.program("basedpyright");
     pyright.args(["--project", folder, "--pythonpath"]).arg(environment.python().get_program());
@@ -270,7 +274,7 @@ fn pytest(environment: &Environment, arguments: &[&str]) -> Command {
     pytest
 }
 
-/// Runs the examples of documents and compares what they print.
+/// Runs the examples of documents and compares their output.
 fn documents(environment: &Environment, files: &[&str]) -> Command {
     let mut documents = environment.python();
     documents.arg(format!("{TESTS}/documents.py")).args(files);

@@ -1,21 +1,22 @@
-//! Counts words that are hard to read, or that stand for something else, in every page, comment and message.
+//! Counts words that are hard to read, or that are used as figures of speech, in every page, comment and
+//! message.
 //!
-//! `xtask/words.txt` has one word and its count per line. A count may only fall: the test fails if a file has one more, and
-//! also if there are fewer than the list allows, until the list is lowered. Comments in Rust are at most [`COLUMNS`]
-//! wide, because rustfmt does not wrap them.
+//! Each line of `xtask/words.txt` has a word and its count. A count may only fall. The test fails if a word
+//! occurs more often than its count, and also if it occurs less often, until the count is lowered. Another
+//! test limits the width of Rust comments to [`COLUMNS`], because rustfmt does not wrap comments.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most characters of a line that is a comment.
+/// The largest width of a line that is a comment.
 const COLUMNS: usize = 120;
 
-/// What people read. Snapshots and tables are made from it.
+/// The endings of files that people read. Snapshots and tables are generated from them.
 const ENDINGS: [&str; 9] = ["rs", "py", "pyi", "md", "h", "hpp", "c", "cpp", "cu"];
 
-/// Folders whose text is generated, or written by others.
+/// Folders whose text is generated or was written by others.
 const LEFT_OUT: [&str; 5] = [".git", "target", "proto", "testdata", "node_modules"];
 
 #[test]
@@ -68,7 +69,8 @@ fn a_word_counts_where_it_stands_alone() {
     assert_eq!(occurrences("a crate of its own, of its own", "of its own"), 2);
 }
 
-/// The list: a line has a word, or several, and the number of places where it may stand.
+/// Returns the allowed words. Each line of the file has a word, or several, and the number of places where it
+/// may occur.
 fn allowed() -> BTreeMap<String, usize> {
     let list = fs::read_to_string(root().join("xtask/words.txt")).unwrap();
     let entry = |line: &str| {

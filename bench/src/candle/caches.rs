@@ -1,4 +1,6 @@
-//! Caches of candle-nn and ours by the same names: an append of keys and values, and the tensors that it returns.
+//! Engines for the caches of candle-nn, and for the adapter's caches with the same names.
+//!
+//! A call appends keys and values, and makes the tensors that the append returns.
 
 use std::marker::PhantomData;
 
@@ -10,7 +12,7 @@ use kvscatter_candle::kv_cache as ours;
 use super::writers::one_start;
 use crate::peers::candle::{Setup, publish};
 
-/// Names of ours and of candle-nn's.
+/// The names of each pair of engines: the adapter's and candle-nn's.
 pub(super) const PAIRS: [[&str; 2]; 3] = [
     ["kvscatter-candle KvCache", "candle-nn KvCache"],
     ["kvscatter-candle RotatingKvCache", "candle-nn RotatingKvCache"],
@@ -29,15 +31,15 @@ pub(super) fn engines() -> Vec<Box<dyn Engine>> {
     ]
 }
 
-/// Keys and values, both of which are given the same.
+/// A cache of keys and values. The same update is appended to both.
 trait Cache: Sized + 'static {
-    /// Holds these slots, and appends so many rows at `start`.
+    /// Makes a cache with these slots that appends `rows` rows at `start`.
     fn new(slots: &Tensor, start: usize, rows: usize) -> Result<Self>;
 
-    /// Appends once, so that it can be done again.
+    /// Appends the update, and leaves the cache ready for another append at the same start.
     fn append(&mut self, update: &Tensor) -> Result<()>;
 
-    /// All slots of keys and of values.
+    /// Returns all slots of the keys and of the values.
     fn slots(&self) -> [Option<Tensor>; 2];
 }
 
@@ -62,7 +64,7 @@ impl<C: Cache> Engine for Append<C> {
     }
 
     fn prepare(&self, case: &Case, _: &Scene) -> std::result::Result<Box<dyn Run>, Unsupported> {
-        // Values take as much again.
+        // The values need a second cache.
         let setup = Setup::new(case, case.cache_bytes())?;
         Ok(Box::new(Appending::<C> { setup, start: one_start(case)?, ready: None }))
     }
@@ -109,7 +111,7 @@ impl Cache for ours::KvCache {
     }
 }
 
-/// It cannot be shortened: a clone, which shares the memory, is appended to.
+/// This cache cannot be truncated. Each append goes to a clone, which shares the memory.
 impl Cache for theirs::KvCache {
     fn new(slots: &Tensor, start: usize, _: usize) -> Result<Self> {
         let mut cache = Self::new(2, slots.dim(2)?);
@@ -130,10 +132,10 @@ impl Cache for theirs::KvCache {
     }
 }
 
-/// What is the same for both, by the same names.
+/// Implements [`Cache`] for types that have the same names and methods in both crates.
 macro_rules! rings_and_scattered {
     ($caches:ident) => {
-        /// A ring goes on from call to call.
+        /// A ring needs no truncation: each call appends after the last one.
         impl Cache for $caches::RotatingKvCache {
             fn new(slots: &Tensor, start: usize, _: usize) -> Result<Self> {
                 let mut cache = Self::new(2, slots.dim(2)?);
@@ -152,7 +154,7 @@ macro_rules! rings_and_scattered {
             }
         }
 
-        /// Starts and masks serve all layers of a step: they are not part of an append.
+        /// One set of starts and masks serves all layers of a step, so it is made before the append is timed.
         impl Cache for ($caches::ScatteredKvCache, $caches::IndicesAndMask) {
             fn new(slots: &Tensor, start: usize, rows: usize) -> Result<Self> {
                 let (batch, heads, context, size) = slots.dims4()?;

@@ -1,14 +1,14 @@
-//! What was measured, and its target.
+//! The results of a run, and the target.
 
 use kvscatter_bench::{MedianSpread, Spread};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
 
-/// How many times as long as the core's call the adapter's may take.
+/// The largest allowed ratio of the adapter's time to that of the core's call.
 pub(super) const TARGET: f64 = 1.1;
 
-/// What was measured, on what.
+/// All cases of a run, and the machine.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Results {
     pub(super) host: Host,
@@ -16,25 +16,25 @@ pub(super) struct Results {
     pub(super) cases: Vec<Measured>,
 }
 
-/// One case, every engine that can do it.
+/// One case with every engine that supports it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) name: String,
     pub(super) element: String,
     pub(super) starts: String,
     pub(super) engines: Vec<Time>,
-    /// How far the core's call is from itself.
+    /// The A/A spread, measured with the core's call.
     pub(super) noise: Option<MedianSpread>,
 }
 
-/// One engine.
+/// The times of one engine.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Time {
     pub(super) name: String,
-    /// Nanoseconds per call.
+    /// The nanoseconds per call.
     pub(super) time: Spread,
-    /// Over the core's call, the same rounds compared.
+    /// The ratio to the core's call, within a round.
     pub(super) over_core: Option<Spread>,
-    /// The adapter's writer over this engine, likewise.
+    /// The ratio of the adapter's writer to this engine, within a round.
     pub(super) writer_over: Option<Spread>,
 }

@@ -1,4 +1,5 @@
-//! The write alone, one cache: the core's call, without candle and beside it, the adapter twice, and `cat`.
+//! Engines that write one cache: the core's call with and without a call of candle before it, the adapter's
+//! writer and operation, and `cat`.
 
 use bytemuck::Pod;
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
@@ -20,9 +21,10 @@ pub(super) fn engines() -> Vec<Box<dyn Engine>> {
     vec![core(false), core(true), Box::new(WithWriter), Box::new(WithOperation), Box::new(Cat)]
 }
 
-/// The core on vectors, which is what candle's tensors are made of: on the scene's own memory the pages may differ.
+/// The core's call on vectors, as in candle's tensors, because the scene's own memory may have other pages.
 struct Core {
-    /// Each call follows an in-place operation of candle that does nothing: what any such operation takes.
+    /// Whether each call follows an in-place operation of candle that does nothing. This is the fixed cost of
+    /// any such operation.
     beside_candle: bool,
 }
 
@@ -39,10 +41,11 @@ impl InplaceOp2 for Nothing {
 }
 
 struct CoreRun<T> {
-    /// What the operation of candle gets, if there is one: the layout of one element takes least to be looked at.
+    /// The operands of candle's operation, if there is one. They have one element, because candle checks its
+    /// layout fastest.
     operands: Option<[Tensor; 2]>,
     prepared: Prepared,
-    /// Cache and update, from the elements on at which they begin.
+    /// The cache and the update, each with the index of its first element.
     buffers: Option<[(Vec<T>, usize); 2]>,
     starts: Vec<i64>,
 }
@@ -97,6 +100,7 @@ impl<T: Pod> Run for CoreRun<T> {
     }
 }
 
+/// Copies the bytes into a vector, and returns it with the index where they begin.
 fn placed<T: Pod>(bytes: &[u8]) -> (Vec<T>, usize) {
     let elements = bytes.len() / size_of::<T>();
     let mut memory: Vec<T> = Vec::with_capacity(allocated(elements, size_of::<T>()));
@@ -106,7 +110,7 @@ fn placed<T: Pod>(bytes: &[u8]) -> (Vec<T>, usize) {
     (memory, begin)
 }
 
-/// What a loop of decode steps keeps.
+/// The adapter's writer, which a loop of decode steps keeps.
 struct WithWriter;
 
 struct WriterRun {
@@ -147,7 +151,7 @@ impl Run for WriterRun {
     }
 }
 
-/// Candle's own form: everything is checked and prepared in every call.
+/// The adapter's in-place operation for candle, which checks and prepares everything in every call.
 struct WithOperation;
 
 struct OperationRun {
@@ -168,7 +172,7 @@ impl Engine for WithOperation {
 
 impl Run for OperationRun {
     fn aim(&mut self, starts: &[i64]) {
-        // A failure shows in `run`, which then has no indices.
+        // If this fails, `run` returns an error because it has no indices.
         self.indices = Tensor::new(starts, &Device::Cpu).ok();
     }
 
@@ -186,13 +190,13 @@ impl Run for OperationRun {
     }
 }
 
-/// What a cache that grows does: the tokens so far and the new ones, in a new tensor.
+/// A growing cache: concatenates the cached and the new tokens into a new tensor.
 struct Cat;
 
 struct CatRun {
     setup: Setup,
     start: usize,
-    /// The cache, the tokens so far, the new ones.
+    /// The cache, the cached tokens and the new ones.
     tensors: Option<[Tensor; 3]>,
     result: Option<Tensor>,
 }
@@ -226,13 +230,13 @@ impl Run for CatRun {
         let (Some([cache, ..]), Some(result)) = (&self.tensors, &self.result) else {
             return Err("nothing was written".into());
         };
-        // Its values, followed by those that the cache had there.
+        // After the result's rows, the cache keeps the rows that it had there.
         cache.slice_set(result, 2, 0)?;
         publish(Some(cache), call)
     }
 }
 
-/// The one slot where all samples are written.
+/// Returns the slot at which all samples start, if it is the same for all.
 pub(super) fn one_start(case: &Case) -> Result<usize, Unsupported> {
     let starts = case.starts_at(0);
     match starts.first() {

@@ -1,5 +1,6 @@
-//! A decoder as exporters write it, of any size: its caches grow by `Concat`, and its mask is computed from
-//! `attention_mask` and the length of the past.
+//! Generates a decoder of any size, as exporters write it.
+//!
+//! Its caches grow by `Concat`. Its mask is computed from `attention_mask` and the length of the past.
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
@@ -11,7 +12,7 @@ use kvscatter_onnx::proto::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Its sizes.
+/// The sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Decoder {
     pub(super) layers: usize,
@@ -35,16 +36,16 @@ pub(super) const LOGITS: &str = "logits";
 const FLOAT: i32 = 1;
 const INT64: i32 = 7;
 const BOOL: i64 = 9;
-/// As exporters declare it; converting raises it.
+/// The operator set that exporters declare. `convert` raises it.
 const OPSET: i64 = 18;
 
 impl Decoder {
-    /// Bytes of all caches at a length, for one sample.
+    /// Returns the bytes of all caches at a length, for one sample.
     pub(super) fn cache_bytes(&self, length: usize) -> usize {
         2 * self.layers * self.heads * length * self.head_size * size_of::<f32>()
     }
 
-    /// The model, for at most so many positions.
+    /// Returns the model for at most `positions` positions.
     pub(super) fn model(&self, positions: usize) -> Model {
         let mut builder = Builder::default();
         builder.inputs_and_mask(self);
@@ -81,7 +82,8 @@ struct Builder {
 }
 
 impl Builder {
-    /// Key `j` is visible to query `i` if `j <= past + i` and `attention_mask[b, j]`.
+    /// Adds the inputs and the mask. Key `j` is visible to query `i` if `j <= past + i` and
+    /// `attention_mask[b, j]`.
     fn inputs_and_mask(&mut self, decoder: &Decoder) {
         let (batch, tokens, total) = (Dim::Open("batch"), Dim::Open("tokens"), Dim::Open("past + tokens"));
         self.graph.input.push(value(TOKENS, INT64, &[batch, tokens]));
@@ -167,7 +169,7 @@ impl Builder {
         });
     }
 
-    /// Numbers around 0 that no two runs differ in, small enough that sums over the hidden size stay near 1.
+    /// Adds a weight of reproducible numbers around 0, so small that sums over the hidden size stay near 1.
     fn weight(&mut self, name: &str, dims: &[usize]) {
         let reach = 1.0 / (dims[0] as f32).sqrt();
         let values: Vec<f32> = (0..dims.iter().product::<usize>())

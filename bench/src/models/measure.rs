@@ -1,5 +1,6 @@
-//! One decode step at a context length, of the decoder whose caches grow and of the converted one: the caches alone, and
-//! everything.
+//! Times one decode step at a context length, with growing caches and with static ones.
+//!
+//! The caches are timed alone, and as part of the whole step.
 
 use std::path::Path;
 
@@ -13,33 +14,33 @@ use serde::{Deserialize, Serialize};
 
 use super::decoder::{Decoder, LOGITS, MASK, POSITIONS, TOKENS};
 
-/// What was measured at one context length.
+/// The results at one context length.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Measured {
-    /// Tokens in the caches before the step.
+    /// The tokens in the caches before the step.
     pub(super) context: usize,
     pub(super) growing: Times,
     pub(super) fixed: Times,
-    /// Growing over fixed, the same rounds compared.
+    /// The ratio of growing to fixed caches, within a round.
     pub(super) caches_ratio: Spread,
     pub(super) step_ratio: Spread,
-    /// The largest difference between their logits.
+    /// The largest difference between the logits of both.
     pub(super) difference: f32,
 }
 
-/// Times of one decoder, in nanoseconds.
+/// The times of one decoder, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Times {
-    /// The nodes between past and present alone, of all caches.
+    /// The nodes between past and present of all caches, alone.
     pub(super) caches: Spread,
     /// The whole step.
     pub(super) step: Spread,
 }
 
-/// Logits that differ by this much are not the same: sums of a few thousand products in another order are far closer.
+/// The largest allowed difference of logits. A few thousand products summed in another order differ far less.
 const TOLERANCE: f32 = 1e-3;
 
-/// One thread: how the work is shared out is not what is compared.
+/// Engines run on one thread, because this benchmark does not compare how they use threads.
 const OPTIONS: LoadOptions = LoadOptions { threads: Some(1) };
 
 /// Both decoders, loaded.
@@ -72,7 +73,7 @@ impl Pair {
         Ok(Self { growing, fixed, decoder: *decoder, capacity })
     }
 
-    /// Compares the logits, then times both in turn.
+    /// Compares the logits of both decoders, then times them in turn.
     pub(super) fn measure(&mut self, context: usize, rounds: usize) -> Result<Measured, String> {
         let mut growing = self.bind(&self.growing, context, context, context + 1)?;
         let mut fixed = self.bind(&self.fixed, context, self.capacity, self.capacity)?;
@@ -107,7 +108,7 @@ impl Pair {
         })
     }
 
-    /// The tensors of a step. `length` is that of the pasts, `slots` what the mask covers.
+    /// Makes the tensors of a step. `length` is the length of the pasts, `slots` that of the mask.
     fn bind(&self, loaded: &Loaded, context: usize, length: usize, slots: usize) -> Result<Bound, String> {
         let Decoder { heads, head_size, .. } = self.decoder;
         let zeros = |length| {
@@ -166,7 +167,7 @@ impl Loaded {
     }
 }
 
-/// All paths in one model, as a decode step has them.
+/// Returns one model with the paths of all caches, as in a decode step.
 fn all(paths: &[CachePath]) -> Model {
     let mut graph = GraphProto { name: Some("caches".to_owned()), ..GraphProto::default() };
     for path in paths {
@@ -187,7 +188,7 @@ fn all(paths: &[CachePath]) -> Model {
 /// The tensors of a step.
 struct Bound {
     pasts: Vec<Tensor>,
-    /// Those of growing caches, in memory that is ready: allocating it is not what is compared.
+    /// The presents of growing caches. Their memory is allocated before, because allocation is not compared.
     presents: Vec<Tensor>,
     updates: Vec<(String, Tensor)>,
     feeds: Vec<(String, Tensor)>,
@@ -195,7 +196,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// The caches alone, in nanoseconds.
+    /// Runs the caches alone, and returns the nanoseconds.
     fn caches(&mut self, loaded: &mut Loaded) -> Result<f64, String> {
         let inputs = self.updates.iter().chain(&self.starts);
         let inputs = inputs.map(|(name, tensor)| (name.as_str(), tensor)).collect();
@@ -204,7 +205,7 @@ impl Bound {
         Ok(ran.elapsed.as_secs_f64() * 1e9)
     }
 
-    /// The whole step, in nanoseconds, and its logits.
+    /// Runs the whole step, and returns the nanoseconds and the logits.
     fn step(&mut self, loaded: &mut Loaded) -> Result<(f64, Vec<f32>), String> {
         let inputs = self.feeds.iter().chain(&self.starts);
         let inputs = inputs.map(|(name, tensor)| (name.as_str(), tensor)).collect();
@@ -217,7 +218,7 @@ impl Bound {
     }
 }
 
-/// Growing caches have a separate present; static ones are written over.
+/// Makes a step with these caches. Growing caches have separate presents. Static ones are written in place.
 fn join<'a>(
     mut inputs: Vec<(&'a str, &'a Tensor)>,
     pasts: &'a mut [Tensor],
@@ -235,7 +236,7 @@ fn join<'a>(
     Step { inputs, outputs: outputs.collect(), ..Step::default() }
 }
 
-/// The first `context` slots of every head have the same values at every length of the tensor.
+/// Fills the first `context` slots of every head with values that do not depend on the length of the tensor.
 fn fill(past: &mut Tensor, context: usize, heads: usize, head_size: usize, seed: usize) {
     let row = head_size * size_of::<f32>();
     let length = past.bytes().len() / (heads * row);

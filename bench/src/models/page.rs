@@ -8,10 +8,10 @@ use crate::plots::{Figure, Look, PlotLine};
 
 const ORANGE: u32 = 0xbc4c00;
 
-/// How much longer the static caches may take at the longest context than at the shortest.
+/// The largest allowed ratio of the static caches' time at the longest context to that at the shortest.
 const FLAT: f64 = 1.5;
 
-/// What a terminal shows.
+/// Returns the table for a terminal.
 pub(super) fn table(results: &Results) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header([
@@ -41,7 +41,7 @@ fn cells(at: &Measured) -> [String; 7] {
     ]
 }
 
-/// The caches alone, and the whole step.
+/// Returns two plots: the caches alone, and the whole step.
 pub(super) fn figures(results: &Results) -> Vec<Figure> {
     let line = |name: &str, look, time: fn(&Measured) -> f64| PlotLine {
         name: name.to_owned(),
@@ -81,14 +81,15 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     caches.into_iter().chain(step).collect()
 }
 
-/// The generated part of the page.
+/// Returns the generated part of the page.
 pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
     let decoder = &results.decoder;
     let mut text = format!(
-        "A generated decoder of {} layers, {} heads of {} float32: at {} tokens its caches take {}. Its caches grow, as \
-         exporters write them; `kvscatter convert --max-seq {}` made the static one, whose past and present are bound to \
-         one buffer. Both ran in {} with one thread, batch 1, and their logits are compared before each length is timed: \
-         {}. Times are medians of interleaved rounds, ratios those of the same rounds.\n\n\
+        "The decoder is generated. It has {} layers of {} heads with {} float32 each, and at {} tokens its caches take \
+         {}. Its caches grow, as exporters write them. `kvscatter convert --max-seq {}` made the static decoder from it, \
+         whose past and present are bound to one buffer. Both ran in {} with one thread and batch 1. Their logits are \
+         compared before each length is timed, and {}. Times are medians of interleaved rounds. Ratios are medians of \
+         the ratios within a round.\n\n\
          | context | caches growing | caches in place | ratio | whole step growing | whole step static | ratio |\n\
          |--:|--:|--:|--:|--:|--:|--:|\n",
         decoder.layers,
@@ -103,8 +104,8 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
     for at in &results.at {
         text += &format!("| {} |\n", cells(at).join(" | "));
     }
-    text += "\n*Caches*: the nodes between past and present alone, as a model of their own. What grows is written to memory \
-             that is there already; a runtime that allocates it is slower.\n\n";
+    text += "\n*Caches* are the nodes between past and present alone, run as a separate model. Growing caches are \
+             written to memory that is already allocated. A runtime that allocates it in every step is slower.\n\n";
     for figure in figures {
         text += &format!("![{}](models/{}.svg)\n\n", figure.title(), figure.file_stem());
     }
@@ -122,16 +123,16 @@ fn agreement(results: &Results) -> String {
     }
 }
 
-/// Whether the caches are as fast and as flat as they must be; a short run decides nothing.
+/// Checks that the static caches meet their targets. A short run never fails.
 pub(super) fn check(results: &Results) -> Result<(), String> {
     let (Some(first), Some(last)) = (results.at.first(), results.at.last()) else { return Ok(()) };
     let (ratio, growth) = (last.caches_ratio.median, last.fixed.caches.median / first.fixed.caches.median);
     println!(
-        "caches at {} tokens: {ratio:.0} times as fast in place, at least {TARGET:.0} are wanted",
+        "caches at {} tokens: {ratio:.0} times as fast in place, must be at least {TARGET:.0}",
         last.context
     );
     println!(
-        "in place from {} to {} tokens: {growth:.2} times as long, at most {FLAT}",
+        "in place from {} to {} tokens: {growth:.2} times as long, must be at most {FLAT}",
         first.context, last.context
     );
     if results.quick || (ratio >= TARGET && growth <= FLAT) {

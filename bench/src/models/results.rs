@@ -1,4 +1,4 @@
-//! What was measured, and its target.
+//! The results of a run, and the target.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use super::decoder::Decoder;
 use super::measure::Measured;
 use crate::host::Host;
 
-/// How often the cache handling must be faster, at the longest context.
+/// The smallest allowed speedup of the cache handling at the longest context.
 pub(super) const TARGET: f64 = 5.0;
 
-/// What was measured, on what.
+/// All context lengths of a run, and the machine.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Results {
     pub(super) host: Host,
-    /// Name and version of the runtime.
+    /// The name and the version of the runtime.
     pub(super) runtime: String,
     pub(super) quick: bool,
     pub(super) decoder: Decoder,

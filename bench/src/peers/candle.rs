@@ -1,8 +1,8 @@
-//! candle: `slice_set`, which writes a slice at one offset, and `scatter_set`, which takes an index per element.
+//! candle's `slice_set`, which writes one slice, and `scatter_set`, which takes an index per element.
 //!
-//! Candle's tensors own their memory, so the scene's caches are copied in before the first call and out again to be
-//! verified. What a host of candle would keep from step to step is kept: the views of each sample, and the indices,
-//! which [`aim`](Run::aim) makes untimed.
+//! candle's tensors own their memory. So the scene's caches are copied into tensors before the first call,
+//! and copied back to be verified. Everything that a host would keep from step to step is kept: the views of
+//! each sample, and the indices, which [`aim`](Run::aim) makes untimed.
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use kvscatter::ElementType;
@@ -43,22 +43,23 @@ impl Engine for ScatterSet {
     }
 }
 
-/// Bytes of a page, and where in one every cache and every update begins: as what malloc maps for itself. Smaller pieces
-/// begin anywhere, and that would decide more than what is compared.
+/// The bytes of a page.
 const PAGE: usize = 4096;
+/// The offset in a page at which every cache and every update begins, as in memory that malloc maps. Smaller
+/// allocations begin at any offset, which would affect times more than the compared calls do.
 const BEGIN: usize = 16;
 
-/// Elements of this size that are left out, so that what begins at this address begins there.
+/// Returns how many elements of this size to skip from this address, so that the data begins at [`BEGIN`].
 pub(crate) fn left_out(address: usize, size: usize) -> usize {
     (BEGIN + PAGE - address % PAGE) % PAGE / size
 }
 
-/// Elements to allocate for so many, of which some are left out.
+/// Returns how many elements to allocate for so many, including skipped ones.
 pub(crate) fn allocated(elements: usize, size: usize) -> usize {
     elements + PAGE / size
 }
 
-/// What all of candle's need of a case.
+/// The parts of a case that all engines of candle need.
 pub(crate) struct Setup {
     pub(crate) dims: CacheDims,
     pub(crate) rows: usize,
@@ -89,7 +90,7 @@ impl Setup {
         starts.iter().any(|&start| start as usize + self.rows > self.dims.capacity)
     }
 
-    /// The cache and the update, copied.
+    /// Copies the cache and the update into tensors.
     pub(crate) fn load(&self, call: &mut Call<'_>) -> candle_core::Result<[Tensor; 2]> {
         let CacheDims { batch, outer, capacity, inner, .. } = self.dims;
         let tensor = |bytes, rows| self.placed(bytes, &[batch, outer, rows, inner]);
@@ -122,7 +123,7 @@ struct Slices {
     offsets: Vec<usize>,
 }
 
-/// The whole of cache and update, and the part of each sample.
+/// The cache and the update as a whole, and the views of each sample.
 struct Views {
     whole: [Tensor; 2],
     samples: Vec<[Tensor; 2]>,
@@ -172,7 +173,7 @@ struct Scatter {
 }
 
 impl Scatter {
-    /// The slot of every element of the update.
+    /// Returns the slot of every element of the update.
     fn indices(&self, starts: &[i64]) -> candle_core::Result<Tensor> {
         let CacheDims { batch, outer, capacity, inner, .. } = self.setup.dims;
         let rows = self.setup.rows;
@@ -188,7 +189,7 @@ impl Scatter {
 
 impl Run for Scatter {
     fn aim(&mut self, starts: &[i64]) {
-        // A failure shows in `run`, which then has no indices.
+        // If this fails, `run` returns an error because it has no indices.
         self.indices = self.indices(starts).ok();
     }
 

@@ -1,4 +1,4 @@
-//! ndarray: `slice_mut(…).assign(…)` per sample, on views of the scene's own memory.
+//! ndarray's `slice_mut(…).assign(…)` per sample, on views of the scene's own memory.
 
 use bytemuck::Pod;
 use kvscatter_bench::{CacheDims, Call, Case, Engine, Failed, Form, Run, Scene, Unsupported, UpdateLayout};

@@ -1,5 +1,7 @@
-//! ONNX Runtime, in this process: the operator with the cache bound as input and as output, which it then writes in
-//! place, and the plain `run()`, which makes a new cache in every step.
+//! ONNX Runtime in this process.
+//!
+//! One engine binds the cache as input and as output, so that the operator writes in place. The other calls
+//! the plain `run()`, which makes a new cache in every step.
 
 mod library;
 mod model;
@@ -14,13 +16,13 @@ use ort::value::{PrimitiveTensorElementType, Tensor, TensorRef};
 use self::model::{INPUTS, OUTPUT};
 use super::limits::{check_own_memory, unsupported};
 
-/// ONNX Runtime, loaded.
+/// The loaded ONNX Runtime.
 pub(super) struct Library {
     environment: Environment,
 }
 
 impl Library {
-    /// Finds it and loads it; the process has one.
+    /// Finds and loads the library. A process has only one.
     pub(super) fn load() -> Result<Self, String> {
         library::load().map(|environment| Self { environment })
     }
@@ -31,12 +33,12 @@ impl Library {
     }
 }
 
-/// With one buffer bound as past and as present.
+/// The engine that binds one buffer as past and as present.
 struct Shared {
     environment: Environment,
 }
 
-/// With a separate present.
+/// The engine with a separate present.
 struct Plain {
     environment: Environment,
 }
@@ -89,7 +91,7 @@ fn by_element(case: &Case, [f16, bf16, f32, i8]: [Make; 4]) -> Result<Make, Unsu
     }
 }
 
-/// A session, and the shapes of its inputs.
+/// A session and its inputs' shapes.
 struct Setup {
     session: Session,
     cache: Vec<usize>,
@@ -122,7 +124,7 @@ struct Bound<T: Element> {
     tensors: Option<Tensors<T>>,
 }
 
-/// Tensors in memory of ONNX Runtime's, since the `ort` crate copies borrowed ones when it binds them.
+/// Tensors in memory of ONNX Runtime, because the `ort` crate copies borrowed tensors when it binds them.
 struct Tensors<T: Element> {
     binding: IoBinding,
     cache: Tensor<T>,
@@ -181,7 +183,7 @@ struct Copying<T> {
 }
 
 impl<T: Element> Copying<T> {
-    /// One call on views of the scene's memory; the present is ONNX Runtime's.
+    /// Runs one call on views of the scene's memory. ONNX Runtime allocates the present.
     fn present(&mut self, call: &Call<'_>) -> ort::Result<SessionOutputs<'_>> {
         let Setup { session, cache, update, starts, .. } = &mut self.setup;
         let past = TensorRef::from_array_view((&cache[..], bytemuck::cast_slice::<u8, T>(call.keys.cache)))?;
@@ -202,7 +204,7 @@ impl<T: Element> Run for Copying<T> {
         Ok(())
     }
 
-    /// The output ended with its call, and the past is as it was: the call is made once more.
+    /// Calls once more, because each call drops its output. The past has not changed.
     fn publish(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
         let form = self.setup.form;
         let outputs = self.present(call)?;

@@ -1,4 +1,4 @@
-//! Logarithmic axes with ticks that people can read.
+//! Logarithmic axes with readable ticks.
 
 use kvscatter_text::units;
 
@@ -10,23 +10,23 @@ pub(super) struct Axis {
     high: f64,
 }
 
-/// What an axis counts.
+/// The unit of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Nanoseconds.
+    /// Times in nanoseconds.
     Time,
     Bytes,
-    /// Rows, samples: powers of two.
+    /// Counts of rows or samples, with ticks at powers of two.
     Count,
-    /// Gigabytes per second.
+    /// Bandwidths in gigabytes per second.
     Bandwidth,
 }
 
-/// The most ticks that an axis has room for.
+/// The most ticks that fit on an axis.
 const MOST_TICKS: usize = 10;
 
 impl Axis {
-    /// An axis that all values lie on, with a little room; `None` without values.
+    /// Returns an axis that contains all values with some margin, or `None` without values.
     pub(super) fn over(unit: Unit, name: &'static str, values: impl Iterator<Item = f64>) -> Option<Self> {
         let (low, high) = values.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
         let room = if matches!(unit, Unit::Time | Unit::Bandwidth) { 1.35 } else { 1.0 };
@@ -39,12 +39,12 @@ impl Axis {
         if span > 0.0 { (value / self.low).ln() / span } else { 0.5 }
     }
 
-    /// Whether more of it is better.
+    /// Whether larger values are better.
     pub(super) fn is_better_above(&self) -> bool {
         self.unit == Unit::Bandwidth
     }
 
-    /// The values that are marked.
+    /// Returns the values that get a tick.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let steps: &[&[f64]] = match self.unit {
             Unit::Time | Unit::Bandwidth => &[&[1.0, 2.0, 5.0], &[1.0]],
@@ -66,19 +66,19 @@ impl Axis {
         }
     }
 
-    /// Multiples of every so-many-th power of the unit's base that lie on the axis.
+    /// Returns the factors times every `stride`-th power of the unit's base that lie on the axis.
     fn multiples(&self, factors: &[f64], stride: i32) -> Vec<f64> {
         let base: f64 = if matches!(self.unit, Unit::Time | Unit::Bandwidth) { 10.0 } else { 2.0 };
         let first = self.low.log(base).floor() as i32;
         let last = self.high.log(base).ceil() as i32;
         let powers = (first..=last).filter(|power| power.rem_euclid(stride) == 0);
         let all = powers.flat_map(|power| factors.iter().map(move |factor| factor * base.powi(power)));
-        // Rounding must not lose the ends.
+        // The margin keeps the ends in spite of rounding errors.
         all.filter(|&tick| (self.low * 0.999..=self.high * 1.001).contains(&tick)).collect()
     }
 }
 
-/// `1.00 µs` as `1 µs`.
+/// Removes zeros after the decimal point: `1.00 µs` becomes `1 µs`.
 fn trimmed(text: &str) -> String {
     match text.split_once(' ') {
         Some((number, unit)) => {
@@ -88,7 +88,7 @@ fn trimmed(text: &str) -> String {
     }
 }
 
-/// Without the noise of binary fractions.
+/// Rounds to three decimals, which removes errors of binary fractions.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

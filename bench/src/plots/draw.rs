@@ -1,4 +1,4 @@
-//! A figure as SVG: lines named at their right ends, with the side of the limit shaded that no copy reaches.
+//! Draws a figure as SVG. Lines are named at their right ends. The area beyond the limit is shaded.
 
 use std::io;
 
@@ -14,11 +14,11 @@ use super::figure::{Figure, Look, PlotLine};
 const WIDTH: i32 = 760;
 const HEIGHT: i32 = 460;
 const LEFT: i32 = 76;
-/// Names of lines are to the right of it.
+/// The right edge of the plot. The names of lines are to the right of it.
 const RIGHT: i32 = 580;
 const TOP: i32 = 64;
 const BOTTOM: i32 = HEIGHT - 56;
-/// Between the names of two lines.
+/// The distance between the names of two lines.
 const LEADING: i32 = 17;
 
 const SHADE: RGBColor = RGBColor(0xee, 0xf0, 0xf2);
@@ -44,7 +44,7 @@ fn draw(figure: &Figure, document: &mut String) -> Drawn {
     let limit = figure.lines.iter().find(|line| line.look == Look::Limit);
     limit.map_or(Ok(()), |line| shade(&area, figure, line))?;
     grid(&area, figure)?;
-    // Ours and the limit lie over the others.
+    // The lines of kvscatter and of the limit are drawn over the others.
     let order = |line: &&PlotLine| match line.look {
         Look::Peer(_) => 0,
         Look::Limit => 1,
@@ -57,7 +57,8 @@ fn draw(figure: &Figure, document: &mut String) -> Drawn {
     area.present()
 }
 
-/// Faster than the limit: below it where times are drawn, above it where bandwidths are.
+/// Shades the area that is faster than the limit. It is below the limit in plots of times, and above it in
+/// plots of bandwidths.
 fn shade(area: &Area<'_>, figure: &Figure, limit: &PlotLine) -> Drawn {
     let mut outline = pixels(figure, limit);
     let beyond = if figure.y.is_better_above() { TOP } else { BOTTOM };
@@ -90,7 +91,7 @@ fn curve(area: &Area<'_>, look: Look, pixels: &[Pixel]) -> Drawn {
     pixels.iter().try_for_each(|&pixel| area.draw(&Circle::new(pixel, 3, color.filled())))
 }
 
-/// Every line is named where it ends, and a name that has to give way is tied to its line.
+/// Writes each line's name where the line ends, and connects the two. Names move apart if they would overlap.
 fn names(area: &Area<'_>, figure: &Figure) -> Drawn {
     let ends = figure.lines.iter().filter_map(|line| Some((line, *pixels(figure, line).last()?)));
     let mut ends: Vec<_> = ends.collect();
@@ -107,8 +108,8 @@ fn names(area: &Area<'_>, figure: &Figure) -> Drawn {
     Ok(())
 }
 
-/// Heights of names, in order, none closer to the next than [`LEADING`]: each is moved down as far as it must, and
-/// what then hangs below the plot is moved up again.
+/// Returns the heights of names, in order and at least [`LEADING`] apart. Names are first moved down as far
+/// as necessary, and names that are then below the plot are moved up again.
 fn spread_heights(wanted: &[i32]) -> Vec<i32> {
     let mut heights = wanted.to_vec();
     let mut free = TOP;

@@ -1,12 +1,12 @@
-//! What a plot shows.
+//! The data of a plot.
 
 use super::axis::Axis;
 
-/// A plot, ready to be drawn.
+/// A plot that can be drawn.
 pub(crate) struct Figure {
-    /// The title over it.
+    /// The title above the plot.
     pub(super) title: &'static str,
-    /// What was measured, in one line.
+    /// One line that describes the measurement.
     pub(super) subtitle: String,
     pub(super) file_stem: String,
     pub(super) x: Axis,
@@ -14,17 +14,17 @@ pub(crate) struct Figure {
     pub(super) lines: Vec<PlotLine>,
 }
 
-/// One engine over all cases of a plot.
+/// The line of one engine over all cases of a plot.
 pub(crate) struct PlotLine {
     pub(crate) name: String,
     pub(crate) look: Look,
-    /// From left to right.
+    /// The points from left to right.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The limit of a copy with libc.
+    /// The limit, which is a copy with libc.
     Limit,
     Ours,
     Peer(u32),

@@ -1,51 +1,56 @@
-//! One call: its buffers, and what it is expected to leave in them.
+//! One call: its buffers, and the result that is expected of it.
 
-/// What an engine is expected to leave in the buffers.
+/// The result that an engine is expected to leave in the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// The write that the case describes.
     Write,
-    /// The same rows in linear mode, at starts modulo those that do not wrap.
+    /// The same rows in linear mode. Starts that would wrap are reduced modulo the number of starts that do
+    /// not wrap.
     Unwrapped,
-    /// As many bytes as the write moves, in one piece, into the same cache; in functional form the past as it is. Rows
-    /// of 4-bit elements that straddle bytes go where the write has them instead, rounded up to bytes.
+    /// A copy of as many bytes as the write moves, in one piece, into the same cache. In functional form, a
+    /// copy of the past.
+    ///
+    /// If rows of 4-bit elements straddle bytes, they are copied one by one to the bytes that the write
+    /// touches, rounded up to whole bytes.
     Memcpy,
 }
 
-/// The buffers of one call. Their addresses stay the same as long as the [`Scene`](crate::Scene) lives.
+/// The buffers of one call. Their addresses do not change during the life of the [`Scene`](crate::Scene).
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The layer, 0 where there is one.
+    /// The layer. It is 0 in a hot case.
     pub layer: usize,
     /// The first slot of every sample.
     pub starts: &'a [i64],
-    /// The cache that is written, or the keys of the layer.
+    /// The buffers of the only cache, or of the keys of the layer.
     pub keys: Buffers<'a>,
-    /// The values of the layer, in cold cases.
+    /// The buffers of the values of the layer, in cold cases.
     pub values: Option<Buffers<'a>>,
 }
 
-/// One write's buffers, as bytes.
+/// The buffers of one write, as bytes.
 #[derive(Debug)]
 pub struct Buffers<'a> {
-    /// The cache; in functional form the past, which does not change.
+    /// The cache. In functional form, the past cache, which does not change.
     pub cache: &'a mut [u8],
-    /// What is written.
+    /// The update.
     pub update: &'a [u8],
-    /// In functional form the new cache; empty otherwise.
+    /// The new cache in functional form, and otherwise empty.
     pub present: &'a mut [u8],
 }
 
 impl<'a> Call<'a> {
-    /// The buffers to write, for engines that take longer than an iterator does: a few nanoseconds.
+    /// Returns the buffers of every write. The iterator costs a few nanoseconds, so fast engines use
+    /// [`each`](Self::each).
     pub fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers<'a>> {
         [Some(&mut self.keys), self.values.as_mut()].into_iter().flatten()
     }
 
-    /// Does something with the buffers of every write: one, or keys and values.
+    /// Calls `one` with the buffers of every write: once, or for the keys and the values.
     ///
     /// # Errors
-    /// The first that `one` returns.
+    /// Returns the first error that `one` returns.
     #[inline(always)]
     pub fn each<E>(&mut self, mut one: impl FnMut(&mut Buffers<'a>) -> Result<(), E>) -> Result<(), E> {
         one(&mut self.keys)?;

@@ -1,4 +1,4 @@
-//! What is written: a case as data, checked once.
+//! The description of one write.
 
 mod dims;
 mod names;
@@ -12,19 +12,19 @@ use crate::BenchError;
 pub use dims::CacheDims;
 pub use starts::{StartRule, Starts};
 
-/// A case as it is written down; [`Case::new`] checks it.
+/// The parameters of a case, before [`Case::new`] checks them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
-    /// What the case is called.
+    /// The case's name.
     #[serde(default)]
     pub name: String,
-    /// The cache, typically `[batch, heads, capacity, head size]`.
+    /// The shape of the cache, typically `[batch, heads, capacity, head size]`.
     pub shape: Vec<usize>,
-    /// The sequence dimension, negative from the end.
+    /// The sequence dimension. Negative values count from the end.
     #[serde(default = "default_axis")]
     pub axis: i64,
-    /// Rows written per sample.
+    /// The number of rows written for each sample.
     pub rows: usize,
     /// The element type, by its name in ONNX, NumPy or safetensors.
     #[serde(rename = "type", with = "names::element", default = "default_element")]
@@ -32,64 +32,65 @@ pub struct Parameters {
     /// Whether the cache is a ring.
     #[serde(with = "names::mode", default)]
     pub mode: Mode,
-    /// Where each sample is written.
+    /// The first slots that are written.
     #[serde(default)]
     pub starts: Starts,
-    /// In place, or past and update into a new cache.
+    /// Whether the write is in place, or writes past and update into a new cache.
     #[serde(default)]
     pub form: Form,
-    /// How warm the memory is when it is written.
+    /// How warm the memory is before a call.
     #[serde(default)]
     pub temperature: Temperature,
-    /// Pairs of a key and a value cache. Hot cases have one cache and no pair.
+    /// The number of pairs of a key and a value cache. A hot case has one cache and no pair.
     #[serde(default = "one")]
     pub layers: usize,
-    /// The pages of the buffers.
+    /// The size of the pages of the buffers.
     #[serde(default)]
     pub pages: Pages,
-    /// How the update lies in memory.
+    /// The layout of the update in memory.
     #[serde(default)]
     pub update: UpdateLayout,
-    /// Threads that share one write.
+    /// The number of threads that share one write.
     #[serde(default = "one")]
     pub threads: usize,
 }
 
-/// Which of the operator's two forms.
+/// The two forms of the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
     /// The update is written into the cache.
     #[default]
     InPlace,
-    /// A present cache is made of the past one and the update.
+    /// The past cache and the update are written into a present cache.
     Functional,
 }
 
-/// How warm the memory is that a call finds.
+/// How warm the memory is before a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Temperature {
-    /// The same call again and again.
+    /// The same call is repeated.
     #[default]
     Hot,
-    /// Layer after layer, at new positions every step, as a decoder writes.
+    /// The layers are written in turn, at new positions in every step, as a decoder writes them.
     Unflushed,
-    /// As `unflushed`, with the last-level cache swept before each pair.
+    /// As `unflushed`, but the last-level cache is swept before each pair.
     Flushed,
-    /// As `flushed`, and after the sweep the engine writes the layer before once more, untimed: rows and page tables
-    /// are cold, but its code and tables are as warm as in a decoder that has just written that layer.
+    /// As `flushed`, but after the sweep the engine writes the previous layer once more, untimed. Rows and
+    /// page tables are then cold, and the engine's code and tables are as warm as in a decoder that has just
+    /// written the previous layer.
     FlushedRows,
 }
 
 impl Temperature {
-    /// Whether a call writes the keys and the values of one layer among many.
+    /// Returns whether a call writes the keys and the values of one of many layers.
     #[must_use]
     pub fn is_cold(self) -> bool {
         self != Self::Hot
     }
 
-    /// Whether the last-level cache is swept before each pair.
+    /// Returns whether the last-level cache is swept before each pair.
     #[must_use]
     pub fn is_flushed(self) -> bool {
         matches!(self, Self::Flushed | Self::FlushedRows)
@@ -99,20 +100,20 @@ impl Temperature {
 /// The size of the pages of the buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pages {
-    /// 4 KiB: transparent huge pages are refused.
+    /// 4 KiB. Transparent huge pages are turned off.
     #[serde(rename = "4k")]
     Small,
-    /// 2 MiB: transparent huge pages are asked for, and checked to have come.
+    /// 2 MiB. Transparent huge pages are requested, and a scene checks that it got them.
     #[default]
     #[serde(rename = "2m")]
     Huge,
 }
 
-/// How the update lies in memory.
+/// The layout of the update in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UpdateLayout {
-    /// In the cache's order of dimensions.
+    /// The dimensions are in the cache's order.
     #[default]
     Dense,
     /// `[batch, rows, heads, head size]`, as a projection leaves it, for a cache of
@@ -120,14 +121,14 @@ pub enum UpdateLayout {
     Bshd,
 }
 
-/// [`Parameters`] that make sense.
+/// Parameters that have been checked. A case satisfies these conditions:
 ///
-/// 1. The shape, the axis, the rows and the element type are ones that `TensorScatter` takes, no dimension is 0, and
+/// 1. `TensorScatter` accepts the shape, the axis, the rows and the element type. No dimension is 0, and
 ///    elements have a width.
-/// 2. There is a start for every sample, and it fits.
-/// 3. Hot cases have one layer; cold ones are in place.
-/// 4. A `bshd` update belongs to a cache of rank 4 and axis 2 with elements of whole bytes.
-/// 5. There are as many cores as threads.
+/// 2. There is a start for every sample, and each start fits.
+/// 3. A hot case has one layer. A cold case has at least one and is in place.
+/// 4. A `bshd` update has a cache of rank 4 and axis 2, with elements of whole bytes.
+/// 5. There are at least as many cores as threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Parameters", into = "Parameters")]
 pub struct Case {
@@ -136,10 +137,10 @@ pub struct Case {
 }
 
 impl Case {
-    /// Checks what is written down.
+    /// Checks parameters and makes a case.
     ///
     /// # Errors
-    /// [`BenchError::Case`] for the first condition that does not hold.
+    /// Returns [`BenchError::Case`] for the first condition that is not satisfied.
     pub fn new(parameters: Parameters) -> Result<Self, BenchError> {
         let Parameters { ref shape, rows, element, .. } = parameters;
         let refuse = |reason: String| Err(BenchError::Case { name: parameters.name.clone(), reason });
@@ -195,26 +196,26 @@ impl Case {
         Ok(Self { parameters, dims })
     }
 
-    /// What was written down.
+    /// Returns the parameters of the case.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// The cache as loops.
+    /// Returns the sizes of the cache as nested loops.
     #[must_use]
     pub fn dims(&self) -> CacheDims {
         self.dims
     }
 
-    /// The sequence dimension, from the front.
+    /// Returns the sequence dimension, counted from the front.
     #[must_use]
     pub fn axis(&self) -> usize {
         // Condition 1: the axis is in range.
         self.parameters.axis.rem_euclid(self.parameters.shape.len() as i64) as usize
     }
 
-    /// The shape of the update, in the cache's order of dimensions.
+    /// Returns the shape of the update, in the cache's order of dimensions.
     #[must_use]
     pub fn update_shape(&self) -> Vec<usize> {
         let mut shape = self.parameters.shape.clone();
@@ -222,7 +223,8 @@ impl Case {
         shape
     }
 
-    /// Strides of the update in elements, in the cache's order of dimensions; `None` if it is dense.
+    /// Returns the strides of the update in elements, in the cache's order of dimensions. Returns `None` if
+    /// the update is dense.
     #[must_use]
     pub fn update_strides(&self) -> Option<[isize; 4]> {
         let CacheDims { outer, inner, .. } = self.dims;
@@ -233,21 +235,22 @@ impl Case {
         }
     }
 
-    /// Bytes of one cache.
+    /// Returns the bytes of one cache.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
         let CacheDims { batch, outer, capacity, inner, bits } = self.dims;
         (batch * outer * capacity * inner * bits).div_ceil(8)
     }
 
-    /// Bytes of one update.
+    /// Returns the bytes of one update.
     #[must_use]
     pub fn update_bytes(&self) -> usize {
         let CacheDims { batch, outer, inner, bits, .. } = self.dims;
         (batch * outer * self.parameters.rows * inner * bits).div_ceil(8)
     }
 
-    /// Bytes that one write moves: the update, or in functional form the whole cache; both caches of a pair.
+    /// Returns the bytes that one call moves. These are the updates, or in functional form the whole cache. A
+    /// cold case moves two updates.
     #[must_use]
     pub fn moved_bytes(&self) -> usize {
         match self.parameters.form {
@@ -256,13 +259,13 @@ impl Case {
         }
     }
 
-    /// 2 where a call writes the keys and the values of a layer, 1 where it writes one cache.
+    /// Returns 2 if a call writes the keys and the values of a layer, and 1 if it writes one cache.
     #[must_use]
     pub fn caches_per_call(&self) -> usize {
         1 + usize::from(self.parameters.temperature.is_cold())
     }
 
-    /// The first slot of every sample in a step; positions advance by one slot a step.
+    /// Returns the first slot of every sample in a step. Positions advance by one slot in each step.
     #[must_use]
     pub fn starts_at(&self, step: usize) -> Vec<i64> {
         let Parameters { ref starts, rows, mode, .. } = self.parameters;

@@ -1,52 +1,58 @@
-//! What does a write: our library, its peers, the yardsticks.
+//! The interface of everything that is timed: kvscatter, other libraries and the yardsticks.
 
 use crate::call::{Call, Task};
 use crate::case::Case;
 use crate::scene::Scene;
 
-/// Something that can write a case.
+/// An implementation of the write, or a yardstick.
 pub trait Engine {
-    /// What tables call it.
+    /// Returns the name that tables show.
     fn name(&self) -> &str;
 
-    /// What it is expected to do; yardsticks do something else than the write.
+    /// Returns the expected result. Yardsticks do something other than the write.
     fn task(&self) -> Task {
         Task::Write
     }
 
-    /// Everything a host would do once per shape.
+    /// Does everything that a host would do once for each shape.
     ///
     /// # Errors
-    /// [`Unsupported`] if it cannot do this case.
+    /// Returns [`Unsupported`] if the engine cannot do this case.
     fn prepare(&self, case: &Case, scene: &Scene) -> Result<Box<dyn Run>, Unsupported>;
 }
 
 /// An engine that is ready for one case.
 pub trait Run {
-    /// New positions, before they are used. What the peer is handed ready-made, such as a hand-written loop's
-    /// offsets, is computed here, untimed; what it computes in every call stays in [`run`](Self::run).
+    /// Takes new positions before they are used. This call is not timed.
+    ///
+    /// Values that a host would have ready, such as a hand-written loop's offsets, are computed here. Values
+    /// that a library computes in every call belong in [`run`](Self::run).
     fn aim(&mut self, starts: &[i64]) {
         let _ = starts;
     }
 
-    /// One call on the scene's buffers: one cache, or the keys and the values of a layer. This is what is timed.
+    /// Makes one call on the scene's buffers, for one cache or for the keys and the values of a layer. This
+    /// is timed.
     ///
     /// # Errors
-    /// The engine's error; the case then continues without it.
+    /// Returns the engine's error. The measurement then stops with
+    /// [`BenchError::Engine`](crate::BenchError::Engine), or, if the engine is still being checked, continues
+    /// without it.
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed>;
 
-    /// After a [`run`](Self::run), untimed: an engine whose library always allocates its results copies them
-    /// into the caches (or presents) of the call, so that it can be verified.
+    /// Copies results into the caches or presents of the call so that they can be checked. This is not timed.
+    ///
+    /// It runs after [`run`](Self::run), for engines whose library always allocates its results.
     ///
     /// # Errors
-    /// The engine's error; the case then continues without it.
+    /// Returns the engine's error. The measurement continues without this engine.
     fn publish(&mut self, call: &mut Call<'_>) -> Result<(), Failed> {
         let _ = call;
         Ok(())
     }
 }
 
-/// Why an engine cannot do a case, in a few words.
+/// The reason why an engine cannot do a case, in a few words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsupported(pub String);

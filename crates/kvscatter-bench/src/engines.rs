@@ -1,4 +1,4 @@
-//! The engines that are always there: the two yardsticks and ours.
+//! The built-in engines: the two yardsticks and kvscatter.
 
 mod hand_loop;
 mod kvscatter;
@@ -21,7 +21,8 @@ pub(crate) use kvscatter::isa;
 pub use memcpy::Memcpy;
 pub use names::{HAND_LOOP, KVSCATTER, MEMCPY, SINGLE, UNWRAPPED};
 
-/// The engines of a case: both yardsticks, ours, and what ours is compared with where it wraps or has threads.
+/// Returns the engines for a case: both yardsticks and kvscatter. If the case wraps or has threads, also
+/// returns the engines to compare it with.
 #[must_use]
 pub fn built_in(case: &Case) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Memcpy::new()), Box::new(HandLoop)];

@@ -8,22 +8,22 @@ use crate::call::Task;
 use crate::case::{CacheDims, Case, Form, UpdateLayout};
 use crate::layout::{runs, starts_of};
 
-/// What results are compared with.
+/// The code that computes the expected results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reference {
     /// The specification's pseudocode, element by element.
     Oracle,
-    /// Where that would take too long: a loop over samples, heads and rows.
+    /// A loop over samples, heads and rows, for cases that take the oracle too long.
     RowLoop,
 }
 
-/// Elements of an update, and bytes of a cache, that the oracle takes a moment for.
+/// The largest update in elements, and the largest cache in bytes, for which the oracle is fast enough.
 const ORACLE_ELEMENTS: usize = 1 << 20;
 const ORACLE_BYTES: usize = 64 << 20;
 
 impl Reference {
-    /// The oracle where it is fast enough.
+    /// Returns the oracle if it is fast enough for the case, and otherwise the row loop.
     #[must_use]
     pub fn of(case: &Case) -> Self {
         let CacheDims { batch, outer, inner, .. } = case.dims();
@@ -35,7 +35,7 @@ impl Reference {
         }
     }
 
-    /// The cache after the task, from the cache before it.
+    /// Returns the cache after the task, from the cache before it.
     pub(crate) fn after(
         self,
         case: &Case,
@@ -62,8 +62,8 @@ impl Reference {
     }
 }
 
-/// The nibble after an odd number of 4-bit elements belongs to none of them: a write in place leaves it as it was in
-/// the `last` byte, and a new cache has zero there, as ONNX stores it.
+/// Sets the unused nibble after an odd number of 4-bit elements. A write in place keeps its value from the
+/// `last` byte. A new cache has zero there, as in ONNX files.
 fn pad(case: &Case, last: Option<u8>, cache: &mut [u8]) {
     let is_odd = case.dims().bits == 4 && case.parameters().shape.iter().product::<usize>() % 2 == 1;
     if let (true, Some(last), Some(byte)) = (is_odd, last, cache.last_mut()) {
@@ -72,7 +72,7 @@ fn pad(case: &Case, last: Option<u8>, cache: &mut [u8]) {
     }
 }
 
-/// A yardstick has no specification: its copies, byte by byte.
+/// Applies the copies of the memcpy yardstick byte by byte, because no specification describes them.
 fn flat(case: &Case, starts: &[i64], cache: &mut [u8], update: &[u8]) {
     let runs = runs(case, Task::Memcpy, starts);
     for (to, from) in runs.destinations().zip(runs.sources()) {
@@ -117,7 +117,7 @@ fn by_oracle<E: Copy>(case: &Case, task: Task, starts: &[i64], cache: &[E], upda
     outcome.present
 }
 
-/// The update in the cache's order of dimensions.
+/// Returns the update in the cache's order of dimensions.
 fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
     let (CacheDims { batch, outer, inner, .. }, rows) = (case.dims(), case.parameters().rows);
     if case.parameters().update == UpdateLayout::Dense {
@@ -135,13 +135,13 @@ fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
     ordered
 }
 
-/// Copies row by row, each to the slot that the specification's formula gives. Engines share none of this code.
+/// Copies row by row, each to the slot that the specification's formula gives. No engine uses this code.
 fn row_loop(case: &Case, task: Task, starts: &[i64], cache: &mut [u8], update: &[u8]) {
     let CacheDims { outer, capacity, inner, bits, .. } = case.dims();
     let rows = case.parameters().rows;
     for (sample, start) in starts_of(case, task, starts).into_iter().enumerate() {
         for (head, row) in (0..outer).flat_map(|head| (0..rows).map(move |row| (head, row))) {
-            // Linear starts fit, so that they are the same modulo the capacity.
+            // Linear starts fit within the capacity, so the modulo does not change them.
             let slot = (i128::from(start) + row as i128).rem_euclid(capacity as i128) as usize;
             let to = ((sample * outer + head) * capacity + slot) * inner;
             let from = match case.parameters().update {

@@ -1,39 +1,39 @@
-//! How the times of every engine are distributed, over one logarithmic axis of time.
+//! The distribution of every engine's times, over one logarithmic time axis.
 
 mod svg;
 mod text;
 
 use crate::report::Report;
 
-/// Columns of time, each a constant factor wider than the one before.
+/// Counts of times in columns. Each column is wider than the previous one by a constant factor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     axis: Axis,
     lanes: Vec<Lane>,
 }
 
-/// The columns.
+/// The time axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Axis {
-    /// Nanoseconds at the left edge of the first column.
+    /// The time at the left edge of the first column, in nanoseconds.
     from: f64,
-    /// Nanoseconds at the right edge of the last.
+    /// The time at the right edge of the last column, in nanoseconds.
     to: f64,
     columns: usize,
 }
 
-/// One engine.
+/// The counts of one engine.
 #[derive(Clone, Debug, PartialEq)]
 struct Lane {
     engine: String,
     median: f64,
     counts: Vec<usize>,
-    /// Times beyond the last column.
+    /// The number of times beyond the last column.
     beyond: usize,
 }
 
 impl Histogram {
-    /// Counts the times of every engine that was measured; `None` if none was.
+    /// Counts the times of every engine that was measured. Returns `None` if no engine was measured.
     ///
     /// The axis ends at four times the slowest median. Times beyond it are only counted.
     #[must_use]
@@ -44,7 +44,7 @@ impl Histogram {
         let slowest = samples.iter().map(|(_, samples)| samples.spread().median).reduce(f64::max)?;
         let least = all().copied().reduce(f64::min)?;
         let most = all().copied().reduce(f64::max)?.min(4.0 * slowest);
-        // A margin, so that the axis has a width even if all times are equal.
+        // The margin gives the axis a width even if all times are equal.
         let axis = Axis { from: least * 0.97, to: most * 1.03, columns };
         let lane = |(engine, samples): (&str, &crate::statistics::Timings)| {
             let mut lane = Lane {
@@ -64,7 +64,7 @@ impl Histogram {
         Some(Self { axis, lanes: samples.into_iter().map(lane).collect() })
     }
 
-    /// Returns the number of times beyond the last column, of all engines.
+    /// Returns the number of times beyond the last column, for all engines together.
     #[must_use]
     pub fn beyond(&self) -> usize {
         self.lanes.iter().map(|lane| lane.beyond).sum()
@@ -72,18 +72,19 @@ impl Histogram {
 }
 
 impl Axis {
-    /// Where a time lies between the edges, 0 to 1.
+    /// Returns the position of a time on the axis, from 0 to 1.
     fn part(&self, nanoseconds: f64) -> f64 {
         (nanoseconds / self.from).ln() / (self.to / self.from).ln()
     }
 
-    /// The column of a time that is not before the axis; `None` beyond it.
+    /// Returns the column of a time that is not before the axis. Returns `None` beyond the last column.
     fn column(&self, nanoseconds: f64) -> Option<usize> {
         let column = (self.part(nanoseconds) * self.columns as f64) as usize;
         (column < self.columns).then_some(column)
     }
 
-    /// Round times on the axis: 1, 2, 5, 10 …; finer ones where that would be fewer than two.
+    /// Returns round times on the axis: 1, 2, 5, 10 and so on, or finer ones if there would be fewer than
+    /// two.
     fn ticks(&self) -> Vec<f64> {
         const COARSE: &[f64] = &[1.0, 2.0, 5.0];
         const FINE: &[f64] =

@@ -1,4 +1,4 @@
-//! What all pictures of measurements have in common: their colours, and text.
+//! Colours and text for pictures of measurements.
 
 use std::io;
 
@@ -7,37 +7,37 @@ use plotters::prelude::{DrawingArea, DrawingAreaErrorKind, IntoFont, RGBColor, S
 use plotters::style::FontStyle;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Titles and names.
+/// The colour of titles and names.
 pub const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
-/// Subtitles and ticks.
+/// The colour of subtitles and ticks.
 pub const GREY: RGBColor = RGBColor(0x59, 0x63, 0x6e);
-/// Lines of the grid.
+/// The colour of grid lines.
 pub const GRID: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
-/// What is ours.
+/// The colour of kvscatter.
 pub const OURS: RGBColor = RGBColor(0x09, 0x69, 0xda);
 
-/// A picture that is being drawn.
+/// An area of a picture that is being drawn.
 pub type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
-/// What drawing returns.
+/// The result of a drawing function.
 pub type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// How text looks.
+/// The style of a text.
 #[derive(Clone, Copy)]
 pub struct Look {
-    /// In pixels.
+    /// The size in pixels.
     pub size: i32,
-    /// Its colour.
+    /// The colour.
     pub color: RGBColor,
     /// Whether it is bold.
     pub bold: bool,
-    /// Which of its ends is at the point; upright text is centred there.
+    /// The end of the text that is at the point. Upright text is centred there.
     pub at: HPos,
 }
 
 /// Writes text at a point, in pixels from the upper left corner.
 ///
 /// # Errors
-/// Those of the backend.
+/// Returns the errors of the backend.
 pub fn write(area: &Area<'_>, text: &str, place: (i32, i32), Look { size, color, bold, at }: Look) -> Drawn {
     let weight = if bold { FontStyle::Bold } else { FontStyle::Normal };
     let style = ("sans-serif", size).into_font().style(weight).color(&color).pos(Pos::new(at, VPos::Center));

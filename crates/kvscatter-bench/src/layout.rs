@@ -1,4 +1,4 @@
-//! Where the rows of a call go, as a hand-written loop has it: computed from the case alone, without the library.
+//! Computes where a hand-written loop copies the rows of a call. It uses only the case, and not the library.
 
 use crate::call::Task;
 use crate::case::{CacheDims, Case, UpdateLayout};
@@ -13,19 +13,21 @@ pub(crate) struct ExpectedSegment {
     pub(crate) rows: usize,
 }
 
-/// The first slots of a task. In an unwrapped one, a sample that would wrap starts at an earlier slot. Samples keep
-/// different slots, because at one slot all of them would compete for the same sets of a CPU cache.
+/// Returns the first slots of a task.
+///
+/// In an unwrapped task, a sample that would wrap starts at an earlier slot. Samples keep different slots,
+/// because at one slot all of them would compete for the same sets of a CPU cache.
 pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
     let start_count = (case.dims().capacity - case.parameters().rows + 1) as i64;
     let wrapped = |&start: &i64| if task == Task::Unwrapped { start % start_count } else { start };
     starts.iter().map(wrapped).collect()
 }
 
-/// The segments of a call: one per sample, two where a ring wraps.
+/// Returns the segments of a call: one for each sample, or two if a ring wraps.
 pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedSegment> {
     let (rows, capacity) = (case.parameters().rows, case.dims().capacity);
     let of_sample = |(sample, start): (usize, i64)| {
-        // The case's starts are 0 to capacity - 1, and in linear mode end inside.
+        // The case's starts are 0 to capacity - 1. In linear mode, the rows also end within the capacity.
         let slot = start as usize;
         let first = rows.min(capacity - slot);
         let wrapped = ExpectedSegment { sample, slot: 0, row: first, rows: rows - first };
@@ -36,19 +38,19 @@ pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedS
     starts_of(case, task, starts).into_iter().enumerate().flat_map(of_sample).collect()
 }
 
-/// Whether some row of the cache begins or ends within a byte.
+/// Returns whether some row of the cache begins or ends within a byte.
 pub(crate) fn straddles(dims: &CacheDims) -> bool {
     !(dims.inner * dims.bits).is_multiple_of(8)
 }
 
-/// Returns whether every run of a case's first call begins in one half of a byte and comes from the other: 4-bit elements
-/// that must all be shifted.
+/// Returns whether every run of a case's first call must be shifted by half a byte. This is possible with
+/// 4-bit elements: a run begins in one half of a byte in the update, and in the other half in the cache.
 #[must_use]
 pub fn crosses_halves(case: &Case) -> bool {
     crosses_halves_at(case, &case.starts_at(0))
 }
 
-/// Returns whether every run of a call at these positions crosses halves.
+/// Returns whether every run of a call at these positions must be shifted by half a byte.
 fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
     let half = |element: usize| element * case.dims().bits % 8;
     let is_crossed = |run: &Series| {
@@ -58,15 +60,16 @@ fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
         && segments(case, Task::Write, starts).iter().all(|segment| is_crossed(&dense(case, segment)))
 }
 
-/// The copies of a task, from the update into the cache (or the present).
+/// Returns the copies of a task, from the update into the cache or the present.
 ///
-/// Of 4-bit rows that straddle bytes these are the bytes they would take on their own: what is read and timed, not
-/// what is written.
+/// If 4-bit rows straddle bytes, each copy is rounded to whole bytes. Such copies are only the memcpy
+/// yardstick and the read after a write, because a correct write must not change neighbouring elements.
 pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
     let dims = case.dims();
     let (cache, update) = (case.cache_bytes(), case.update_bytes());
     if task == Task::Memcpy && !straddles(&dims) {
-        // As if the cache were a row of updates. New positions give another offset, as cold as that of the write.
+        // The cache is treated as a list of updates. New positions give another offset, which is as cold as
+        // that of the write.
         let index = starts.first().map_or(0, |&start| start as usize) % (cache / update);
         let flat = Series { count: 1, len: update, dst: index * update, dst_step: 0, src: 0, src_step: 0 };
         return Runs::new(vec![flat], cache, update);
@@ -82,7 +85,7 @@ pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
     Runs::new(series, cache, update)
 }
 
-/// A segment of every head, in elements: all its rows at once.
+/// Returns the copies of a segment in elements: one copy for each head, with all rows of the segment.
 fn dense(case: &Case, segment: &ExpectedSegment) -> Series {
     let CacheDims { outer, capacity, inner, .. } = case.dims();
     let rows = case.parameters().rows;
@@ -96,7 +99,8 @@ fn dense(case: &Case, segment: &ExpectedSegment) -> Series {
     }
 }
 
-/// A segment of every head, in bytes, of an update that lies `[batch, rows, heads, head size]`: row by row.
+/// Returns the copies of a segment in bytes, for an update in the order `[batch, rows, heads, head size]`:
+/// one copy for each row and head.
 fn bshd(case: &Case, segment: &ExpectedSegment) -> impl Iterator<Item = Series> {
     let dims @ CacheDims { outer, capacity, inner, .. } = case.dims();
     let ExpectedSegment { sample, slot, row, rows } = *segment;
@@ -126,7 +130,7 @@ fn in_bytes(dims: &CacheDims, elements: Series) -> Series {
     }
 }
 
-/// Steps that are no whole bytes: one series per copy.
+/// Returns one series for each copy, because the steps between copies are not whole bytes.
 fn one_by_one(dims: CacheDims, elements: Series) -> impl Iterator<Item = Series> {
     let (bits, Series { count, len, dst, dst_step, src, src_step }) = (dims.bits, elements);
     (0..count).map(move |i| Series {
@@ -191,7 +195,8 @@ mod tests {
     #[test]
     fn halves_cross_in_every_run_or_not_at_all() {
         let case = ring(ElementType::Int4, 3);
-        // The stride of heads is 24 elements in the cache and 9 in the update, so every second head has the same half.
+        // The stride of heads is 24 elements in the cache and 9 in the update, so every second head begins in
+        // the same half.
         assert!(!crosses_halves_at(&case, &[1, 1]) && !crosses_halves_at(&case, &[0, 0]));
         let even = Case::new(Parameters { rows: 2, ..case.parameters().clone() }).unwrap();
         assert!(crosses_halves_at(&even, &[1, 3]) && !crosses_halves_at(&even, &[1, 2]));

@@ -1,12 +1,13 @@
-//! Times writes into a KV cache, and compares them with the machine's limit.
+//! Measures writes into a KV cache, and compares their times with `memcpy` and a hand-written loop.
 //!
-//! 1. A [`Case`] describes what is written: shape, rows, positions, how warm the memory is. It comes from data or from
-//!    a command line, and is valid once it exists.
-//! 2. A [`Scene`] is that case in memory: painted caches and updates on pages of a known size.
-//! 3. An [`Engine`] does the write: [`engines`] has ours and the two yardsticks, `memcpy` and a hand-written loop
-//!    of memcpys; others are adapters that implement the same trait.
+//! 1. A [`Case`] describes the write: the shape, the rows, the positions, and how warm the memory is. It is
+//!    made from data or from a command line, and is always valid.
+//! 2. A [`Scene`] is a case in memory: painted caches and updates on pages of a known size.
+//! 3. An [`Engine`] does the write. [`engines`] contains kvscatter and the two yardsticks, `memcpy` and a
+//!    hand-written loop of memcpys. Adapters for other libraries implement the same trait.
 //!
-//! Every engine's result is compared, whole buffer, with what the independent oracle expects before it is timed.
+//! Before an engine is timed, its whole buffers are compared with the result that the independent oracle
+//! expects.
 #![deny(unsafe_code)]
 
 mod call;

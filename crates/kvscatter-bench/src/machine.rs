@@ -1,4 +1,4 @@
-//! What the measurements ran on.
+//! The machine that the measurements run on.
 
 use std::fs;
 use std::path::Path;
@@ -8,16 +8,16 @@ use serde::Serialize;
 /// The facts about a machine that its times depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// The processor's name; empty if the system does not report it.
+    /// The processor's name. Empty if the system does not report it.
     pub cpu: String,
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// The caches a core reads data through, first level first, in bytes.
+    /// The sizes of the caches through which a core reads data in bytes, first level first.
     pub caches: Vec<usize>,
 }
 
 impl Machine {
-    /// Asks the system.
+    /// Reads the facts from the system.
     #[must_use]
     pub fn read() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// The last-level cache; `None` if the system does not report it.
+    /// Returns the size of the last-level cache. Returns `None` if the system does not report it.
     #[must_use]
     pub fn last_level_cache(&self) -> Option<usize> {
         self.caches.last().copied()
@@ -52,7 +52,7 @@ fn data_caches(folder: &Path) -> Vec<usize> {
     caches.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-/// A size such as `48K`.
+/// Parses a size such as `48K`.
 fn size(text: &str) -> Option<usize> {
     match text.strip_suffix('K') {
         Some(kib) => kib.parse::<usize>().ok()?.checked_mul(1 << 10),

@@ -1,4 +1,4 @@
-//! Checks every engine, then times them in turn.
+//! Checks every engine and then times all of them in turn.
 
 mod check;
 mod cold;
@@ -17,45 +17,46 @@ use crate::scene::Scene;
 use crate::statistics::Timings;
 use sampler::{Lane, Sampler, TimeSample, Turn};
 
-/// How long a case is measured.
+/// The time to spend on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Time for all samples of all engines together.
+    /// The time for all samples of all engines together.
     pub time: Duration,
-    /// Rounds that are made even if the time is up; every round samples every engine.
+    /// The number of rounds that are made even if the time is used up. Each round takes one sample of every
+    /// engine.
     pub min_rounds: usize,
 }
 
-/// How far a measurement is.
+/// The progress of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Progress<'a> {
-    /// An engine's result is compared.
+    /// An engine's result is being compared.
     Checking {
         /// The engine.
         engine: &'a str,
     },
-    /// Samples are taken.
+    /// Samples are being taken.
     Sampling {
-        /// From 0 to 1.
+        /// The part that is done, from 0 to 1.
         done: f64,
     },
 }
 
 impl Budget {
-    /// Enough to see that things work.
+    /// Returns a budget that is enough to see that everything works.
     #[must_use]
     pub const fn quick() -> Self {
         Self { time: Duration::from_millis(250), min_rounds: 9 }
     }
 
-    /// Enough for a result.
+    /// Returns a budget that is enough for a result.
     #[must_use]
     pub const fn full() -> Self {
         Self { time: Duration::from_secs(3), min_rounds: 41 }
     }
 
-    /// The part of it that is used up.
+    /// Returns the part of the budget that is used up.
     fn used(&self, rounds: usize, time: Duration) -> f64 {
         let of_rounds = rounds as f64 / self.min_rounds.max(1) as f64;
         let of_time = time.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -63,15 +64,15 @@ impl Budget {
     }
 }
 
-/// Checks every engine on the scene's case, and times those whose result is right.
+/// Checks every engine on the scene's case, and times those whose result is correct.
 ///
-/// Each round times every engine once, in a new order. The hand-written loop (or else the first engine) has two turns,
-/// which gives the A/A spread. In cold cases every turn has separate layers, so that what an engine finds
-/// in memory is what it has left there.
+/// Each round times every engine once, in a new order. The hand-written loop, or else the first engine, is
+/// timed twice, which gives the A/A spread. In a cold case every turn has separate layers, so that the memory
+/// is as warm as the engine itself left it.
 ///
 /// # Errors
-/// [`BenchError::Layers`] if a cold case has too few for that; [`BenchError::Engine`] if an engine fails after it has passed its
-/// check.
+/// Returns [`BenchError::Layers`] if a cold case has too few layers for that. Returns [`BenchError::Engine`]
+/// if an engine fails after it has passed its check.
 pub fn measure(
     scene: &mut Scene,
     contestants: &[Box<dyn Engine>],
@@ -109,7 +110,7 @@ pub fn measure(
     Ok(Report { case: scene.case().clone(), isa, checked_by: reference, entries, noise })
 }
 
-/// An engine that does the case and does it right, or why it is not timed.
+/// Prepares and checks an engine. Returns the reason if it is not timed.
 fn lane<'e>(engine: &'e dyn Engine, scene: &mut Scene, reference: Reference) -> Result<Lane<'e>, Outcome> {
     let run = engine.prepare(scene.case(), scene).map_err(|cause| Outcome::Unsupported(cause.0))?;
     let mut lane = Lane { name: engine.name(), task: engine.task(), run };
@@ -117,7 +118,7 @@ fn lane<'e>(engine: &'e dyn Engine, scene: &mut Scene, reference: Reference) -> 
     Ok(lane)
 }
 
-/// The samples of every seat, given the lane that has it: one per round.
+/// Returns the samples of every seat, one in each round. `seats` contains the lane of each seat.
 fn sample_in_turn(
     scene: &mut Scene,
     lanes: &mut [Lane<'_>],
@@ -152,7 +153,8 @@ fn sample_in_turn(
     Ok(samples)
 }
 
-/// The order of the engines, shuffled, so that none always follows the same other one. It is equal on every machine.
+/// Returns the shuffled order of the engines, so that no engine always follows the same other one. The order
+/// is the same on every machine.
 fn order(round: usize, seats: usize) -> Vec<usize> {
     let mut order: Vec<_> = (0..seats).collect();
     order.sort_by_cached_key(|&seat| {
@@ -191,7 +193,7 @@ mod tests {
         }
         for (first, row) in followed.iter().enumerate() {
             for (second, times) in row.iter().enumerate().filter(|(second, _)| *second != first) {
-                // 250 of 1000 rounds, give or take four standard deviations.
+                // The expected value is 250 of 1000 rounds, and the limits are four standard deviations away.
                 assert!((195..=305).contains(times), "{second} after {first}: {times}");
             }
         }

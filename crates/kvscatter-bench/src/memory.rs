@@ -8,10 +8,10 @@ use memmap2::MmapMut;
 
 use crate::{BenchError, Pages};
 
-/// The larger of the two page sizes; every buffer begins on such a boundary.
+/// The larger of the two page sizes. Every buffer begins at a multiple of it.
 const ALIGN: usize = 2 << 20;
 
-/// An owned, zeroed buffer, aligned to 2 MiB, every page of it touched.
+/// An owned buffer of zeros, aligned to 2 MiB. Every page of it has been touched.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapMut,
@@ -22,7 +22,7 @@ pub(crate) struct Region {
 impl Region {
     pub(crate) fn new(len: usize, pages: Pages) -> Result<Self, BenchError> {
         let system = |what| move |cause| BenchError::System { what, cause };
-        // Whole large pages, and room to begin on a boundary.
+        // The mapping consists of whole large pages, with room to begin at a multiple of `ALIGN`.
         let room = len.next_multiple_of(ALIGN) + ALIGN;
         let mut map = MmapMut::map_anon(room).map_err(system("memory map"))?;
         advise(&map, pages).map_err(system("page size"))?;
@@ -33,7 +33,7 @@ impl Region {
         Ok(Self { map, start, len })
     }
 
-    /// Bytes that a region of this length takes.
+    /// Returns the bytes that a region of this length takes.
     pub(crate) fn size(len: usize) -> u64 {
         len.next_multiple_of(ALIGN) as u64
     }
@@ -61,13 +61,13 @@ fn advise(map: &MmapMut, pages: Pages) -> io::Result<()> {
     })
 }
 
-/// Only Linux lets a program choose.
+/// Refuses the request, because only Linux lets a program choose the page size.
 #[cfg(not(target_os = "linux"))]
 fn advise(_map: &MmapMut, _pages: Pages) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Bytes that can be allocated without swapping.
+/// Returns the bytes that can be allocated without swapping.
 pub(crate) fn available() -> Result<u64, BenchError> {
     let text = read("/proc/meminfo")?;
     text.lines().find_map(|line| kib(line, "MemAvailable:")).ok_or_else(|| BenchError::System {
@@ -76,7 +76,7 @@ pub(crate) fn available() -> Result<u64, BenchError> {
     })
 }
 
-/// Bytes of these regions that lie on 2 MiB pages.
+/// Returns the bytes of these regions that are on 2 MiB pages.
 pub(crate) fn on_huge_pages<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<u64, BenchError> {
     let mappings = mappings(&read("/proc/self/smaps")?);
     let of_region = |region: &Region| {
@@ -88,7 +88,7 @@ pub(crate) fn on_huge_pages<'r>(regions: impl IntoIterator<Item = &'r Region>) -
     Ok(regions.into_iter().map(of_region).sum())
 }
 
-/// A range of addresses, and how many bytes of it are on 2 MiB pages.
+/// A range of addresses, and the number of its bytes on 2 MiB pages.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping {
     first: u64,
@@ -110,7 +110,7 @@ fn mappings(smaps: &str) -> Vec<Mapping> {
     mappings
 }
 
-/// The number of a line such as `MemAvailable:   24010032 kB`, in bytes.
+/// Returns the number of a line such as `MemAvailable:   24010032 kB`, in bytes.
 fn kib(line: &str, key: &str) -> Option<u64> {
     let kib: u64 = line.strip_prefix(key)?.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1 << 10)

@@ -1,6 +1,7 @@
-//! Contents that cannot be mistaken for each other.
+//! Fills buffers with contents that cannot be confused with each other.
 
-/// Fills a buffer with words that differ by offset and by seed, so that a block at a wrong offset never looks right.
+/// Fills a buffer with words that depend on the offset and the seed, so that a block at a wrong offset is
+/// always detected.
 pub(crate) fn paint(buffer: &mut [u8], seed: u64) {
     let (words, rest) = buffer.as_chunks_mut::<8>();
     for (index, word) in words.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The unsafe code of this crate: copies without bounds checks, and a closure that waiting threads borrow.
+//! The unsafe code of this crate: copies without bounds checks, and a closure that other threads borrow.
 
 mod pool;
 mod runs;

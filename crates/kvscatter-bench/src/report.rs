@@ -1,4 +1,4 @@
-//! What a measurement found.
+//! The results of a measurement.
 
 use serde::Serialize;
 
@@ -6,65 +6,66 @@ use crate::case::Case;
 use crate::expected::Reference;
 use crate::statistics::{MedianSpread, Spread, Timings};
 
-/// One case, every engine.
+/// The results of every engine for one case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was measured.
+    /// The case that was measured.
     pub case: Case,
-    /// The instructions that kvscatter's kernels use for it; `None` if it refuses the case.
+    /// The instructions that kvscatter's kernels use for the case. `None` if kvscatter refuses the case.
     pub isa: Option<String>,
-    /// What results were compared with.
+    /// The code that computed the expected results.
     pub checked_by: Reference,
-    /// In the order they were given.
+    /// The outcomes, in the order of the engines.
     pub entries: Vec<EngineOutcome>,
-    /// How far one engine is from itself; `None` if none was measured.
+    /// The A/A spread. `None` if no engine was measured.
     pub noise: Option<Noise>,
 }
 
-/// One engine.
+/// The outcome of one engine.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineOutcome {
-    /// The engine.
+    /// The engine's name.
     pub engine: String,
-    /// How it went.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// How it went.
+/// The outcome of one engine.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome", content = "detail")]
 pub enum Outcome {
-    /// Its result was right, and these are its times.
+    /// The result was correct, and these are the times.
     Measured(Times),
-    /// Its result was wrong, and it was not timed: the first difference.
+    /// The result was wrong, and the engine was not timed. Contains the first difference.
     Wrong(String),
-    /// It gave up, and was not timed.
+    /// The engine returned an error and was not timed.
     Failed(String),
-    /// It cannot do this case.
+    /// The engine cannot do this case.
     Unsupported(String),
 }
 
 /// Times per call in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Times {
-    /// The write.
+    /// The times of the write.
     pub write: Timings,
-    /// The write and one pass over what was written, as attention reads it soon after; in cold cases.
+    /// The times of the write and one read of the written rows, as attention reads them soon after. Present
+    /// in cold cases.
     pub write_and_read: Option<Timings>,
 }
 
-/// The A/A spread: an engine measured twice, as if it were two.
+/// The A/A spread: one engine measured twice in every round, as if there were two.
 #[derive(Clone, Debug, Serialize)]
 pub struct Noise {
-    /// The engine.
+    /// The engine's name.
     pub engine: String,
-    /// Its second time over its first: medians of blocks of rounds.
+    /// The ratio of its second time to its first, as medians of blocks of rounds.
     pub spread: MedianSpread,
 }
 
 impl Report {
-    /// The times of an engine that was measured.
+    /// Returns the times of an engine that was measured.
     #[must_use]
     pub fn times(&self, engine: &str) -> Option<&Times> {
         match &self.entries.iter().find(|entry| entry.engine == engine)?.outcome {
@@ -73,20 +74,21 @@ impl Report {
         }
     }
 
-    /// An engine's write over a baseline's, round by round; `None` unless both were measured.
+    /// Returns the ratios of an engine's write to a baseline's, round by round. Returns `None` unless both
+    /// were measured.
     #[must_use]
     pub fn ratio(&self, engine: &str, baseline: &str) -> Option<Spread> {
         Some(self.times(engine)?.write.over(&self.times(baseline)?.write))
     }
 
-    /// As [`ratio`](Self::ratio), of writing and reading back.
+    /// Returns the same ratios as [`ratio`](Self::ratio), for writing and reading back.
     #[must_use]
     pub fn ratio_with_read(&self, engine: &str, baseline: &str) -> Option<Spread> {
         let [engine, baseline] = [engine, baseline].map(|name| self.times(name)?.write_and_read.as_ref());
         Some(engine?.over(baseline?))
     }
 
-    /// Bytes that one call moves per nanosecond of an engine's median: GB/s.
+    /// Returns the bytes that one call moves, divided by an engine's median time, in GB/s.
     #[must_use]
     pub fn bandwidth(&self, engine: &str) -> Option<f64> {
         Some(self.case.moved_bytes() as f64 / self.times(engine)?.write.spread().median)

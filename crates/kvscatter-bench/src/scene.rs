@@ -11,18 +11,19 @@ use crate::memory::{Region, available, on_huge_pages};
 use crate::paint::paint;
 use crate::raw::checksum;
 
-/// The buffers of a case, painted, and the positions of the step they are at.
+/// The painted buffers of a case, and the positions of the current step.
 ///
-/// A hot case has one cache; a cold one has the keys and the values of every layer, and one update for each of the
-/// two, since a layer's keys and values are new when they are written.
+/// A hot case has one cache. A cold case has the keys and the values of every layer, and one update for each
+/// of the two. The layers can share the updates because a decoder has just computed its updates, so they are
+/// warm.
 #[derive(Debug)]
 pub struct Scene {
     case: Case,
     caches: Vec<Region>,
     updates: Vec<Region>,
-    /// In functional form.
+    /// The present, in functional form.
     present: Option<Region>,
-    /// In flushed cases: as large as the last-level cache.
+    /// A buffer that is as large as the last-level cache, in flushed cases.
     sweep: Option<Region>,
     starts: Vec<i64>,
 }
@@ -30,20 +31,21 @@ pub struct Scene {
 /// One cache of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeysOrValues {
-    /// The keys, or the only cache there is.
+    /// The keys, or the only cache.
     Keys,
     /// The values.
     Values,
 }
 
-/// A larger last-level cache is swept in part.
+/// The most bytes that are swept. A larger last-level cache is swept only in part.
 const MOST_SWEPT: usize = 512 << 20;
 
 impl Scene {
     /// Maps, touches and paints every buffer.
     ///
     /// # Errors
-    /// [`BenchError::Memory`] before anything is allocated; [`BenchError::Pages`] if 2 MiB pages did not come.
+    /// Returns [`BenchError::Memory`] before anything is allocated. Returns [`BenchError::Pages`] if the
+    /// system did not provide 2 MiB pages.
     pub fn new(case: &Case) -> Result<Self, BenchError> {
         let (pages, name) = (case.parameters().pages, case.parameters().name.clone());
         let caches = case.parameters().layers * case.caches_per_call();
@@ -85,27 +87,27 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The case.
+    /// Returns the case.
     #[must_use]
     pub fn case(&self) -> &Case {
         &self.case
     }
 
-    /// The first slot of every sample, in this step.
+    /// Returns the first slot of every sample in the current step.
     #[must_use]
     pub fn starts(&self) -> &[i64] {
         &self.starts
     }
 
-    /// Goes to another step: other positions.
+    /// Moves to another step, which has other positions.
     pub fn go_to(&mut self, step: usize) {
         self.starts = self.case.starts_at(step);
     }
 
-    /// The buffers of the call that writes a layer.
+    /// Returns the buffers of the call that writes a layer.
     ///
     /// # Panics
-    /// If there is no such layer.
+    /// Panics if there is no such layer.
     pub fn call(&mut self, layer: usize) -> Call<'_> {
         let pair = self.case.caches_per_call();
         let mut present = self.present.as_deref_mut();
@@ -118,7 +120,7 @@ impl Scene {
         Call { layer, starts: &self.starts, keys, values: buffers.next() }
     }
 
-    /// Paints the first layer, the updates and the present as they were in the beginning.
+    /// Paints the first layer, the updates and the present as they were at first.
     pub(crate) fn repaint(&mut self) {
         for side in KeysOrValues::of(&self.case) {
             paint(&mut self.caches[side as usize], side.cache_seed());
@@ -129,7 +131,7 @@ impl Scene {
         }
     }
 
-    /// What the cache and the update of a side of the first layer are painted with.
+    /// Returns the painted contents of the cache and the update of one side of the first layer.
     pub(crate) fn painted(&self, side: KeysOrValues) -> [Vec<u8>; 2] {
         let seeds =
             [(self.case.cache_bytes(), side.cache_seed()), (self.case.update_bytes(), side.update_seed())];
@@ -140,14 +142,14 @@ impl Scene {
         })
     }
 
-    /// Drives what the caches of the CPU hold out of them, in flushed cases.
+    /// Evicts the contents of the CPU's caches, in flushed cases.
     pub(crate) fn sweep(&self) {
         if let Some(sweep) = &self.sweep {
             black_box(checksum(sweep));
         }
     }
 
-    /// Reads the updates: a projection has just written them.
+    /// Reads the updates, because in a decoder a projection has just written them.
     pub(crate) fn touch_updates(&self) {
         for update in &self.updates {
             black_box(checksum(update));
@@ -156,7 +158,7 @@ impl Scene {
 }
 
 impl KeysOrValues {
-    /// The tensors that one call writes.
+    /// Returns the sides that one call writes.
     pub(crate) fn of(case: &Case) -> impl Iterator<Item = Self> + use<> {
         [Self::Keys, Self::Values].into_iter().take(case.caches_per_call())
     }
@@ -180,7 +182,7 @@ impl fmt::Display for KeysOrValues {
     }
 }
 
-/// Bytes that are read to sweep the last-level cache.
+/// Returns the number of bytes to read in order to sweep the last-level cache.
 fn swept_bytes(name: &str) -> Result<usize, BenchError> {
     let bytes = Machine::read().last_level_cache().ok_or_else(|| BenchError::Case {
         name: name.to_owned(),

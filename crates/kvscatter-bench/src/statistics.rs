@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
-/// Times of one engine in nanoseconds per call, one per round; there is at least one.
+/// The times of one engine in nanoseconds per call, one for each round. There is at least one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timings(Vec<f64>);
 
-/// A distribution, by three of its percentiles.
+/// A distribution, as three of its percentiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The 10th percentile.
@@ -17,26 +17,26 @@ pub struct Spread {
     pub p90: f64,
 }
 
-/// How far a median of paired ratios strays from 1 for an engine against itself; 1 lies always inside.
+/// The range of the median ratio of an engine to itself. It always includes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MedianSpread {
     /// The smallest median of a block of rounds, at most 1.
     pub lowest: f64,
-    /// The largest, at least 1.
+    /// The largest median of a block of rounds, at least 1.
     pub highest: f64,
 }
 
-/// Blocks that the rounds are split into, if each then has [`BLOCK_ROUNDS`].
+/// The number of blocks that the rounds are split into, if each block then has [`BLOCK_ROUNDS`].
 const BLOCKS: usize = 8;
 
-/// Fewer have no median to speak of.
+/// The smallest number of rounds whose median is meaningful.
 const BLOCK_ROUNDS: usize = 5;
 
 impl Timings {
     /// Takes times in the order of their rounds.
     ///
     /// # Panics
-    /// Without any: every measurement has a round.
+    /// Panics if there are no times. Every measurement has at least one round.
     #[must_use]
     pub fn new(by_round: Vec<f64>) -> Self {
         assert!(!by_round.is_empty(), "no times");
@@ -49,21 +49,24 @@ impl Timings {
         &self.0
     }
 
-    /// Median and percentiles, in nanoseconds.
+    /// Returns the median and two percentiles, in nanoseconds.
     #[must_use]
     pub fn spread(&self) -> Spread {
         Spread::of(self.0.clone())
     }
 
-    /// Returns the ratios to a baseline's times of the same rounds. A slow moment of the machine affects both.
+    /// Returns the ratios to a baseline's times of the same rounds. If the machine is slow for a moment, both
+    /// times of a round are affected.
     #[must_use]
     pub fn over(&self, baseline: &Self) -> Spread {
         Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time / base).collect())
     }
 
-    /// Returns how far the median of the ratios to other times of the same engine strays. The median is taken over each
-    /// of eight consecutive blocks of rounds, or of as many as have five rounds. A block's median strays further than
-    /// that of all rounds, so the result is rather too large than too small.
+    /// Returns the range of the median ratio to other times of the same engine.
+    ///
+    /// The medians are those of eight consecutive blocks of rounds, or of fewer blocks if eight would have
+    /// fewer than five rounds each. The median of a block deviates more than the median of all rounds, so the
+    /// range is too large rather than too small.
     #[must_use]
     pub fn spread_from(&self, again: &Self) -> MedianSpread {
         let ratios = Self(self.0.iter().zip(&again.0).map(|(time, base)| time / base).collect());
@@ -75,8 +78,8 @@ impl Timings {
         })
     }
 
-    /// Returns the medians of eight consecutive blocks of rounds; of fewer blocks if eight would have fewer
-    /// than five rounds each.
+    /// Returns the medians of eight consecutive blocks of rounds, or of fewer blocks if eight would have
+    /// fewer than five rounds each.
     #[must_use]
     pub fn block_medians(&self) -> Vec<f64> {
         let blocks = (self.0.len() / BLOCK_ROUNDS).clamp(1, BLOCKS);
@@ -91,7 +94,7 @@ impl Timings {
     }
 }
 
-/// Summed up: three percentiles and how many there are.
+/// Serialises three percentiles and the number of times.
 impl Serialize for Timings {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Spread { p10, median, p90 } = self.spread();
@@ -105,7 +108,8 @@ impl Serialize for Timings {
 }
 
 impl Spread {
-    /// Percentiles of values in any order, at least one, between neighbours by distance.
+    /// Returns percentiles of values in any order, with linear interpolation. There must be at least one
+    /// value.
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let at = |part: f64| {
@@ -118,7 +122,7 @@ impl Spread {
 }
 
 impl MedianSpread {
-    /// Returns the smallest range that contains both.
+    /// Returns the smallest range that contains both ranges.
     #[must_use]
     pub fn joined(self, other: Self) -> Self {
         Self { lowest: self.lowest.min(other.lowest), highest: self.highest.max(other.highest) }
@@ -162,7 +166,7 @@ mod tests {
         assert!(!spread.covers(0.96) && !spread.covers(1.05) && !spread.covers(f64::NAN));
     }
 
-    /// Ten rounds are two blocks; what a single round does shows in neither median.
+    /// Ten rounds make two blocks. An outlier in a single round changes neither median.
     #[test]
     fn medians_stray_less_than_single_rounds() {
         let first = timings(&[1.0, 1.1, 1.02, 9.0, 0.1, 1.0, 0.97, 0.5, 0.96, 7.0]);

@@ -1,8 +1,9 @@
-//! How far a case moves between blocks of rounds and between processes.
+//! The variation of a case between blocks of rounds and between processes.
 //!
-//! Ratios within a round cancel two effects: what slows all engines down, and the addresses of the process's
-//! stack, heap and pages, which do not change while it runs. Fresh processes get other addresses, so their medians show
-//! what one process cannot see.
+//! Ratios within a round do not show two effects. One affects all engines alike, such as a slow moment of the
+//! machine. The other is the addresses of the process's stack, heap and pages, which do not change while the
+//! process runs. A new process gets other addresses, so the medians of several processes show what one
+//! process cannot show.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +11,11 @@ use crate::engines::HAND_LOOP;
 use crate::report::{Outcome, Report};
 use crate::statistics::MedianSpread;
 
-/// What one process measured of a case.
+/// The medians that one process measured for a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Medians {
-    /// The engine that the others are compared with: the hand loop where it was measured, otherwise the first one.
+    /// The engine that the others are compared with: the hand loop if it was measured, and otherwise the
+    /// first engine.
     pub baseline: String,
     /// The baseline's medians of consecutive blocks of rounds, in nanoseconds per call.
     pub blocks: Vec<f64>,
@@ -21,18 +23,18 @@ pub struct Medians {
     pub ratios: Vec<(String, f64)>,
 }
 
-/// How far a case moves. There is at least one process.
+/// The variation of a case over at least one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Variation {
-    /// The engine whose times these are.
+    /// The engine that these times belong to.
     pub engine: String,
-    /// Processes that measured the case.
+    /// The number of processes that measured the case.
     pub processes: usize,
     /// The smallest median of a block of rounds of any process, in nanoseconds per call.
     pub lowest: f64,
-    /// The largest.
+    /// The largest median of a block of rounds of any process, in nanoseconds per call.
     pub highest: f64,
-    /// The other engines' ratios to this one.
+    /// The ratios of the other engines to this one.
     pub ratios: Vec<RatioRange>,
 }
 
@@ -43,12 +45,12 @@ pub struct RatioRange {
     pub engine: String,
     /// The smallest ratio.
     pub lowest: f64,
-    /// The largest.
+    /// The largest ratio.
     pub highest: f64,
 }
 
 impl Medians {
-    /// Returns the medians of a report; `None` if no engine was measured.
+    /// Returns the medians of a report. Returns `None` if no engine was measured.
     #[must_use]
     pub fn of(report: &Report) -> Option<Self> {
         let measured = |name: &&str| report.times(name).is_some();
@@ -68,8 +70,9 @@ impl Medians {
 }
 
 impl Variation {
-    /// Combines the medians of all processes. Returns `None` if there are none, or if their baselines differ.
-    /// Leaves out engines that one of the processes did not measure.
+    /// Combines the medians of all processes. Engines that one of the processes did not measure are left out.
+    ///
+    /// Returns `None` if there are no processes or if their baselines differ.
     #[must_use]
     pub fn over(processes: &[Medians]) -> Option<Self> {
         let first = processes.first()?;
@@ -92,8 +95,8 @@ impl Variation {
         })
     }
 
-    /// Returns how far other processes' ratios to an engine stray from the ratio that this process measured.
-    /// The range always includes 1.
+    /// Returns the range of other processes' ratios of an engine, relative to the ratio that this process
+    /// measured. The range always includes 1.
     #[must_use]
     pub fn spread(&self, engine: &str, measured: f64) -> MedianSpread {
         let range = self.ratios.iter().find(|range| range.engine == engine);
@@ -119,7 +122,7 @@ mod tests {
         Medians { baseline: "hand loop".to_owned(), blocks: blocks.to_vec(), ratios }
     }
 
-    /// Each process is steady in itself and its two turns agree, so that its own A/A spread is 1.00 to 1.00.
+    /// Each process is steady and its two turns agree, so its own A/A spread is 1.00 to 1.00.
     #[test]
     fn what_moves_between_processes_is_seen() {
         let steady = |time: f64| Timings::new(vec![time; 80]);

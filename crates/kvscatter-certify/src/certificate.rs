@@ -1,11 +1,15 @@
-//! The certificate: what was examined, which claims hold, and on what evidence.
+//! The certificate: the model that was examined, the claims about its KV cache, and the evidence for each
+//! claim.
 //!
-//! One document, made once and rendered by `report` as text and as HTML; as JSON it is itself.
-//! It is plain data: nothing in it is measured, hashed or dated here. Times are in nanoseconds, sizes in bytes,
-//! slots are counted from 0 along the sequence axis of a cache, and steps from 0 within a scenario.
+//! A certificate is plain data. This module only defines the data, and other modules measure and hash.
+//! `report` renders a certificate as HTML, the command line prints it as text, and `serde` serialises it as
+//! JSON.
 //!
-//! Names of tensors, nodes and files come from a stranger's model and are stored unchanged. Code that shows them must
-//! escape them, as [`one_line`](kvscatter_text::names::one_line) does.
+//! Times are in nanoseconds and sizes in bytes. Slots are counted from 0 along the sequence axis of a cache.
+//! Steps are counted from 0 within a scenario.
+//!
+//! The names of tensors, nodes and files come from an untrusted model and are stored unchanged. Code that
+//! shows them must escape them, as [`one_line`](kvscatter_text::names::one_line) does.
 
 mod timings;
 
@@ -18,131 +22,134 @@ pub use timings::{
     Timings,
 };
 
-/// The version of this document's form. It is raised when a field changes its meaning or goes.
+/// The version of the certificate's format. It increases when a field is removed or changes its meaning.
 pub const SCHEMA: u32 = 1;
 
-/// What a model's KV cache was seen to do, and what follows.
+/// The claims about a model's KV cache, their verdicts and the evidence for them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// The form of this document: [`SCHEMA`].
+    /// The version of the format: [`SCHEMA`].
     pub schema: u32,
-    /// The version of kvscatter that made it.
+    /// The version of kvscatter that made the certificate.
     pub tool_version: String,
-    /// When it was made, in UTC as `2026-11-21 21:50`; absent where a document must not depend on the date.
+    /// The time at which it was made, in UTC as `2026-11-21 21:50`. Absent if the document must not depend on
+    /// the date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_at: Option<String>,
-    /// The command that makes it again, as typed.
+    /// The command that makes the certificate again, as typed.
     pub command: String,
-    /// Whether every claim that could be examined holds: [`Evidence::verdict`].
+    /// The verdict on all claims together: [`Evidence::verdict`].
     pub verdict: Verdict,
     /// The model that was examined.
     pub model: Subject,
-    /// The model that it was compared with.
+    /// The model that it was compared with, if there was one.
     pub original: Option<Subject>,
-    /// What ran it.
+    /// The runtime that ran the model.
     pub runtime: RuntimeInfo,
-    /// Where it ran.
+    /// The machine on which the model ran.
     pub machine: Machine,
-    /// Its caches.
+    /// The caches of the model.
     pub decoder: DecoderSummary,
-    /// What it was run with.
+    /// The sizes, seed and tolerance of the runs.
     pub parameters: Parameters,
     /// The claims.
     pub evidence: Evidence,
-    /// What the logits were compared with. This decides which faults the verdict cannot show.
+    /// The reference for the logits. It decides which faults the verdict cannot show.
     #[serde(default)]
     pub second_opinion: SecondOpinion,
-    /// How far its logits are from those it was compared with, one for each scenario and fill.
+    /// The differences between the logits and their reference, one comparison for each scenario and fill.
     pub logits: Vec<LogitsComparison>,
-    /// Which slots were written in which step, one for each scenario.
+    /// The slots that each step wrote, one list of steps for each scenario.
     pub occupancy: Vec<Occupancy>,
-    /// What was timed; absent if nothing was.
+    /// The times and sizes that were measured. Absent if nothing was timed.
     pub timings: Option<Timings>,
 }
 
-/// The result of one claim, or of all.
+/// The result of one claim, or of all claims together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It was examined and holds.
+    /// The claim was examined and holds.
     Passed,
-    /// It was examined and does not hold.
+    /// The claim was examined and does not hold.
     Failed,
-    /// The model has nothing that the claim is about.
+    /// The claim does not apply, because the model lacks the part that it is about.
     NotApplicable,
-    /// It could not be examined here. The evidence gives the reason.
+    /// The claim could not be examined in this run. The evidence gives the reason.
     NotMeasured,
-    /// It was run, but no correct value is known that its numbers could be compared with. The evidence gives
+    /// The claim was examined, but there is no correct value to compare the numbers with. The evidence gives
     /// the reason.
     NotComparable,
 }
 
-/// What the model's logits were compared with.
+/// The reference for the model's logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondOpinion {
-    /// Nothing but other runs of the same model in the same engine. A model or an engine that computes wrong logits
+    /// Other runs of the same model in the same engine. A model or an engine that computes wrong logits still
     /// passes.
     #[default]
     None,
-    /// The original, run in the same engine. An engine that computes wrong logits for both passes.
+    /// The original model, run in the same engine. An engine that computes wrong logits for both models still
+    /// passes.
     OriginalInSameEngine,
 }
 
-/// A model file, by what it holds rather than by where it lies.
+/// A model, identified by the contents of its files and not by their location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// The model's own file.
     pub file: FileIdentity,
-    /// The files of its external data, each once; their names are relative to the model's folder.
+    /// The files of the external data, each listed once. Their names are relative to the model's folder.
     pub external_data: Vec<FileIdentity>,
     /// The version of the ONNX format.
     pub ir_version: Option<i64>,
-    /// The operator sets it imports.
+    /// The operator sets that the model imports.
     pub opsets: Vec<Opset>,
-    /// Name and version of the program that wrote it, from the file; empty if the file does not have them.
+    /// The name and version of the program that wrote the model, from the file. Empty if the file does not
+    /// have them.
     pub producer: String,
 }
 
 /// A file's name, size and hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
-    /// Its name, without the folder.
+    /// The file's name, without the folder.
     pub name: String,
-    /// Its size.
+    /// The file's size.
     pub bytes: u64,
-    /// The SHA-256 of all its bytes, 64 hexadecimal digits in lower case.
+    /// The SHA-256 of the file's bytes, as 64 hexadecimal digits in lower case.
     pub sha256: String,
 }
 
 /// An operator set that a model imports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opset {
-    /// Its domain; `ai.onnx` for the default one.
+    /// The domain, `ai.onnx` for the default one.
     pub domain: String,
-    /// Its version.
+    /// The version.
     pub version: i64,
 }
 
-/// What ran the model.
+/// The runtime that ran the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeInfo {
-    /// Its name, such as `ONNX Runtime`.
+    /// The runtime's name, such as `ONNX Runtime`.
     pub name: String,
-    /// Its version.
+    /// The runtime's version.
     pub version: String,
-    /// What it computed with, such as `CPU`.
+    /// The device that computed, such as `CPU`.
     pub device: String,
 }
 
-/// Where the model ran.
+/// The machine on which the model ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name; empty where the system does not tell.
+    /// The processor's name. Empty if the system does not report it.
     pub cpu: String,
-    /// Cores that the process may use.
+    /// The number of cores that the process may use.
     pub cores: usize,
-    /// System and architecture, such as `linux x86_64`.
+    /// The operating system and architecture, such as `linux x86_64`.
     pub os: String,
 }
 
@@ -151,88 +158,89 @@ pub struct Machine {
 pub struct DecoderSummary {
     /// Each cache, in the order of the model's inputs.
     pub caches: Vec<CacheSummary>,
-    /// The bytes of all of them.
+    /// The bytes of all caches.
     pub bytes: u64,
-    /// What one token of one sample adds to what is valid in all of them.
+    /// The bytes that one more token of one sample occupies in all caches.
     pub bytes_per_token: u64,
 }
 
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheSummary {
-    /// The graph input.
+    /// The graph input that holds the cache before a step.
     pub past: String,
-    /// The graph output.
+    /// The graph output that holds the cache after a step.
     pub present: String,
-    /// The shape as the model declares it, symbols included.
+    /// The shape as the model declares it, with its symbols.
     pub shape: Vec<String>,
     /// The element type, as ONNX names it: `float16`.
     pub element: String,
-    /// How it is written: `TensorScatter, linear`, `Attention` and so on.
+    /// The way in which the graph writes the cache, such as `TensorScatter, linear` or `Attention`.
     pub style: String,
-    /// Its bytes.
+    /// The bytes of the cache.
     pub bytes: u64,
 }
 
-/// What the model was run with.
+/// The sizes, seed and tolerance of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
-    /// Samples in a batch.
+    /// The number of samples in a batch.
     pub batch: usize,
-    /// Slots of each sample in a cache.
+    /// The number of slots of each sample in a cache.
     pub capacity: usize,
-    /// Decode steps after the prompt.
+    /// The number of decode steps after the prompt.
     pub steps: usize,
-    /// Tokens in the prompt of each sample.
+    /// The number of tokens in each sample's prompt.
     pub prompts: Vec<usize>,
     /// The largest number of tokens in a step of a chunked prefill.
     pub chunk: usize,
-    /// What tokens and canaries are drawn from.
+    /// The seed of the random tokens and canaries.
     pub seed: u64,
     /// The largest absolute difference between logits that counts as equal.
     pub tolerance: f64,
 }
 
-/// All claims, by the kind of evidence that they rest on.
+/// All claims, grouped by the kind of evidence for them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Claims that the graph proves. They hold for every input, on a runtime that runs the graph unchanged.
+    /// Claims that the graph proves. They are true for every input on a runtime that runs the graph
+    /// unchanged.
     pub structural: Vec<Check>,
-    /// Claims about memory, observed while the model ran. They hold for these runs.
+    /// Claims about memory and logits, observed while the model ran. They are true of these runs.
     pub observed: Vec<Check>,
-    /// Claims about time. They hold for this machine, within its noise.
+    /// Claims about time. They are true of this machine, within its noise.
     pub timed: Vec<Check>,
 }
 
 /// One claim and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// A name that stays the same from version to version, such as `present-aliases-past`.
+    /// The claim's name, such as `present-aliases-past`. It is the same in every version.
     pub id: String,
-    /// The claim, one sentence.
+    /// The claim, as one sentence.
     pub claim: String,
-    /// Whether it holds.
+    /// The result of the claim.
     pub verdict: Verdict,
-    /// What was done to find out, with counts; where it was not examined, why.
+    /// The examination, with counts. If the claim was not examined, the reason.
     pub evidence: String,
-    /// The first places where it does not hold.
+    /// The first places where the claim does not hold, [`KEPT_FAILURES`](Self::KEPT_FAILURES) at most.
     pub failures: Vec<Failure>,
-    /// How many such places there are.
+    /// The number of all places where the claim does not hold.
     pub failure_count: u64,
 }
 
-/// A place where a claim does not hold, as exactly as it is known.
+/// A place where a claim does not hold. The fields that are known are present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What is wrong, one sentence.
+    /// The fault, as one sentence.
     pub message: String,
     /// The scenario.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<String>,
-    /// The step in it.
+    /// The step within the scenario.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<usize>,
-    /// The cache, by its past input.
+    /// The name of the cache's past input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
     /// The sample.
@@ -243,34 +251,34 @@ pub struct Failure {
     pub slot: Option<usize>,
 }
 
-/// How far the logits of a run are from those of another.
+/// The differences between the logits of a run and their reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogitsComparison {
     /// The scenario, as in [`Occupancy::scenario`].
     pub scenario: String,
-    /// What the caches held at first.
+    /// The contents of the caches before the first step.
     pub fill: Fill,
-    /// What they were compared with.
+    /// The reference.
     pub against: LogitsReference,
-    /// How many logits were compared: those of tokens that are no padding.
+    /// The number of logits that were compared. Logits of padding are not compared.
     pub compared: u64,
-    /// The largest absolute difference among those that are finite on both sides.
+    /// The largest absolute difference among the logits that are finite on both sides.
     pub worst: f64,
-    /// Where it is; absent if nothing differs.
+    /// The position of the largest difference. Absent if no logit differs.
     pub worst_at: Option<LogitPlace>,
     /// The largest absolute difference of each step.
     pub worst_by_step: Vec<f64>,
-    /// How many are infinite or not a number on either side.
+    /// The number of logits that are infinite or NaN on either side.
     pub not_finite: u64,
     /// The largest difference that counts as equal.
     pub tolerance: f64,
-    /// Tokens for which a most likely next one was chosen on both sides.
+    /// The number of tokens for which both sides have a most likely next token.
     pub greedy_compared: u64,
-    /// Those for which it is the same.
+    /// The number of those tokens for which both sides choose the same next token.
     pub greedy_equal: u64,
 }
 
-/// What the caches held before the first step.
+/// The contents of the caches before the first step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fill {
@@ -280,13 +288,13 @@ pub enum Fill {
     Canaries,
 }
 
-/// What logits are compared with.
+/// The reference that logits are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogitsReference {
-    /// The original model, on the same tokens.
+    /// The original model, run on the same tokens.
     Original,
-    /// The same model, with present and past in separate memory.
+    /// The same model, run with presents and pasts in separate memory.
     UnaliasedRun,
 }
 
@@ -299,7 +307,7 @@ impl From<LogitsReference> for SecondOpinion {
     }
 }
 
-/// One logit.
+/// The position of one logit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogitPlace {
     /// The step.
@@ -308,39 +316,39 @@ pub struct LogitPlace {
     pub sample: usize,
     /// The token within the step.
     pub token: usize,
-    /// The entry of the vocabulary.
+    /// The index into the vocabulary.
     pub entry: usize,
 }
 
-/// Which slots a scenario wrote, step by step. All caches of a decoder are written alike.
+/// The slots that each step of a scenario writes. They are the same in all caches of a decoder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Occupancy {
     /// The scenario's name, such as `chunked prefill`.
     pub scenario: String,
-    /// What it does, one sentence.
+    /// What the scenario does, as one sentence.
     pub description: String,
-    /// Slots of each sample.
+    /// The number of slots of each sample.
     pub capacity: usize,
     /// The steps, in order.
     pub steps: Vec<OccupancyStep>,
 }
 
-/// The slots of one step.
+/// The slots that one step writes, and the slots that are valid after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OccupancyStep {
-    /// What kind of step it is.
+    /// The kind of step.
     pub phase: Phase,
-    /// Rows that the step writes to each sample, padding included.
+    /// The number of rows that the step writes for each sample, padding included.
     pub rows: usize,
     /// The slots of each sample.
     pub samples: Vec<SampleSlots>,
 }
 
-/// What a step feeds to the decoder.
+/// The kind of tokens that a step feeds to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// A prompt, whole.
+    /// A whole prompt.
     Prefill,
     /// A part of a prompt.
     Chunk,
@@ -351,23 +359,27 @@ pub enum Phase {
 /// The slots of one sample in one step, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleSlots {
-    /// Those that this step's write indices name; two runs where a ring wraps.
+    /// The slots that this step's write indices name. These are two ranges if a ring wraps.
     pub written: Vec<Range<usize>>,
-    /// Those that hold tokens after this step. A slot that was written and is not among them holds padding.
+    /// The slots that contain tokens after this step. A written slot that is not valid contains padding.
     pub valid: Vec<Range<usize>>,
-    /// Those that have changed in some cache although nothing names them: there must be none.
+    /// The slots that changed in some cache although no write index names them. This is empty for a correct
+    /// model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clobbered: Vec<Range<usize>>,
 }
 
 impl Evidence {
-    /// Every claim, the structural ones first.
+    /// Returns every claim, the structural ones first.
     pub fn checks(&self) -> impl Iterator<Item = &Check> {
         self.structural.iter().chain(&self.observed).chain(&self.timed)
     }
 
-    /// [`Failed`](Verdict::Failed) if any claim is. [`Passed`](Verdict::Passed) if some structural and some observed
-    /// claim passed; without both, nothing was certified: [`NotMeasured`](Verdict::NotMeasured). Claims that are
+    /// Returns the verdict on all claims together.
+    ///
+    /// It is [`Failed`](Verdict::Failed) if any claim failed, and otherwise [`Passed`](Verdict::Passed) if at
+    /// least one structural and one observed claim passed. Otherwise the certificate proves nothing and the
+    /// verdict is [`NotMeasured`](Verdict::NotMeasured). Claims that are
     /// [`NotComparable`](Verdict::NotComparable) do not affect the verdict.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
@@ -383,22 +395,22 @@ impl Evidence {
 }
 
 impl Check {
-    /// How many failures are kept of those there are.
+    /// The number of failures that a check keeps in full.
     pub const KEPT_FAILURES: usize = 8;
 
-    /// A claim that holds.
+    /// Makes a claim that holds.
     #[must_use]
     pub fn passed(id: &str, claim: &str, evidence: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::Passed, evidence)
     }
 
-    /// A claim that the model has nothing for.
+    /// Makes a claim that does not apply to the model.
     #[must_use]
     pub fn not_applicable(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotApplicable, why)
     }
 
-    /// A claim that could not be examined.
+    /// Makes a claim that could not be examined.
     #[must_use]
     pub fn not_measured(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotMeasured, why)
@@ -410,7 +422,7 @@ impl Check {
         Self::new(id, claim, Verdict::NotComparable, why)
     }
 
-    /// A claim that holds if there is no failure.
+    /// Makes a claim that holds if there is no failure.
     #[must_use]
     pub fn unless(
         id: &str,
@@ -436,7 +448,7 @@ impl Check {
 }
 
 impl Failure {
-    /// A failure of the model as a whole.
+    /// Makes a failure of the model as a whole.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }

@@ -1,4 +1,4 @@
-//! From a model's file to its certificate.
+//! Examines a model and makes its certificate.
 
 mod options;
 mod setting;
@@ -24,22 +24,27 @@ use crate::{CertifyError, subject};
 pub use options::CertifyOptions;
 use setting::{check_caches, setting};
 
-/// The progress of the work.
+/// The progress of a certification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress<'a> {
     /// The current task.
     pub doing: &'a str,
-    /// Steps done.
+    /// The number of steps done.
     pub done: usize,
-    /// All steps; 0 if their number is not yet known.
+    /// The number of all steps, or 0 if it is not yet known.
     pub total: usize,
 }
 
-/// Examines a model's graph, runs it, and returns a certificate. A claim that does not hold is no error.
+/// Examines a model's graph, runs the model, and returns a certificate.
+///
+/// A claim that does not hold is not an error. The certificate reports it.
 ///
 /// # Errors
-/// [`CertifyError`] if there is nothing to certify, if the options do not fit the model, or if the engine does not load the
-/// model or does not run the original.
+/// Returns a [`CertifyError`] if
+///
+/// - the model's caches are not static, or no canary can be painted in them,
+/// - the options do not fit the model, or
+/// - the engine cannot load the model, or cannot load or run the original.
 pub fn certify(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -100,7 +105,7 @@ pub fn certify(
     })
 }
 
-/// Returns a decoder's inputs and outputs, if its caches are static and can be painted.
+/// Returns a decoder's inputs and outputs, if its caches are static and canaries can be painted in them.
 fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
     check_static(decoder)?;
     let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
@@ -110,7 +115,7 @@ fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interfac
     Ok(interface)
 }
 
-/// The identities of the model and of its original, which must be another model.
+/// Returns the identities of the model and of its original. The original must be a different model.
 fn identify(
     file: &ModelFile,
     model: &Model,
@@ -125,7 +130,8 @@ fn identify(
     Ok((identity, Some(of_original)))
 }
 
-/// Computes the expected logits: those of each sequence alone, on the original or else on the model itself.
+/// Computes the expected logits of each sequence alone, with the original or, without one, with the model
+/// itself.
 fn expected(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -136,7 +142,7 @@ fn expected(
     let is_by_token = setting.is_decode_only;
     match original {
         Some(Original { file, interface, .. }) => {
-            // It may be static too, with another capacity.
+            // The original may be static too, with another capacity.
             let capacity = interface.capacity()?.unwrap_or(setting.capacity);
             let mut runner = Runner::new(engine.load(file, options.load_options())?, interface.clone());
             let original = Reference::new(&mut runner, capacity, false, is_by_token);
@@ -149,7 +155,7 @@ fn expected(
     }
 }
 
-/// How far logits of these types may differ.
+/// Returns the tolerance for logits, from the element types of the decoder.
 fn tolerance(
     decoder: &Decoder<'_>,
     interface: &Interface,
@@ -175,7 +181,7 @@ fn observe(
     })
 }
 
-/// Takes the times, as far as the runtime runs what is timed.
+/// Times the models. If the runtime refuses a model or a step, returns a claim that was not measured.
 fn take_times(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -187,7 +193,8 @@ fn take_times(
     let (capacity, options) = (setting.capacity, options.load_options());
     match timed::gather(&timed::TimedModels { engine, model, original, capacity, options }) {
         Ok((timings, checks)) => Ok((Some(timings), checks)),
-        // What the runtime refuses to run has failed already, or is a part of the model that it takes whole.
+        // This is no new failure of the model: either the check `every-step-runs` has already reported the
+        // refusal, or the runtime runs the whole model but not one cache's nodes alone.
         Err(CertifyError::Session(
             error @ (session::SessionError::Run { .. } | session::SessionError::Load { .. }),
         )) => {
@@ -218,7 +225,7 @@ fn parameters(options: &CertifyOptions, tolerance: f64, setting: ScenarioSetting
     }
 }
 
-/// The model that another one was made from.
+/// The model that the examined model was made from.
 struct Original {
     file: ModelFile,
     model: Model,
@@ -226,7 +233,7 @@ struct Original {
 }
 
 impl Original {
-    /// Reads it; sizes that it leaves open are taken from the model.
+    /// Reads the original. The examined model gives the sizes that the original leaves open.
     fn read(path: &Path, of_model: &Interface) -> Result<Self, CertifyError> {
         let model = Model::load(path)?;
         let file = model.file()?;
@@ -247,7 +254,7 @@ impl Original {
         }
     }
 
-    /// Checks that its caches fit into memory too. They may be static, with another capacity.
+    /// Checks that the original's caches fit into memory too.
     fn check_caches(&self, options: &CertifyOptions, setting: &ScenarioSetting) -> Result<(), CertifyError> {
         let interface = &self.interface;
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
@@ -255,12 +262,12 @@ impl Original {
     }
 }
 
-/// Adds to an error which of the two models it is about.
+/// Adds the path of the model that an error is about.
 fn about<T>(path: &Path, result: Result<T, impl Into<CertifyError>>) -> Result<T, CertifyError> {
     result.map_err(|cause| CertifyError::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
 }
 
-/// Checks that every cache keeps its size.
+/// Checks that every cache is static.
 fn check_static(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     let growing = |cache: &Cache<'_>| {
         let growth = cache.style.growth()?;
@@ -269,7 +276,7 @@ fn check_static(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     decoder.caches.iter().find_map(growing).map_or(Ok(()), Err)
 }
 
-/// An input that cannot be fed is what another operator writes a cache by, where `TensorScatter` does not.
+/// Explains an unknown input: an operator other than `TensorScatter` writes a cache from that input.
 fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> CertifyError {
     match (error, decoder.unknown()) {
         (session::SessionError::InputUnknown { .. }, Some((past, why))) => {
@@ -287,7 +294,8 @@ fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
     }
 }
 
-/// Each sample's prompt, drawn from the seed, with what follows it; then a sequence that fills the cache.
+/// Draws each sample's prompt from the seed, extends it with the most likely tokens, and adds a sequence that
+/// fills the cache.
 fn sequences(
     mut reference: Reference<'_>,
     setting: &ScenarioSetting,

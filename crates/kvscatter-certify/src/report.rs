@@ -1,7 +1,8 @@
-//! Renders a certificate as a page: [`html`] returns one file, which a browser can show and print without other files.
+//! Renders a certificate as a page. [`html`] returns one file that a browser can show and print without other
+//! files.
 //!
-//! As JSON a certificate is serialised as it is. The command line prints it as text. Sentences that the page and the
-//! text share are in [`words`].
+//! This module does not handle the other two forms: `serde` writes a certificate as JSON, and the command
+//! line prints it as text. Sentences that the page and the text share are in [`words`].
 
 mod html;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A model's files, by what they hold.
+//! Identifies a model by the contents of its files.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 use crate::CertifyError;
 use crate::certificate::{FileIdentity, Opset, Subject};
 
-/// Hashes a model's file and those of its external data, and reads its format, operator sets and producer.
+/// Hashes a model's file and its external data, and reads its format, operator sets and producer.
 ///
 /// # Errors
-/// [`CertifyError::Io`] and [`CertifyError::Onnx`] if one of the files cannot be read.
+/// Returns [`CertifyError::Io`] or [`CertifyError::Onnx`] if one of the files cannot be read.
 pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, CertifyError> {
     let (proto, path) = (model.proto(), file.path());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -48,8 +48,8 @@ pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Certi
     })
 }
 
-/// Who wrote the model, and what converted it: `pytorch 2.15.0, converted by kvscatter 0.1.0`. Converting leaves the
-/// producer as it was, and puts its own version into the metadata.
+/// Returns the program that wrote the model and the one that converted it: `pytorch 2.15.0, converted by
+/// kvscatter 0.1.0`. Conversion keeps the producer, and adds the version of kvscatter to the metadata.
 fn producer(said: &str, proto: &ModelProto) -> String {
     let mut properties = proto.metadata_props.iter();
     let version = properties.find(|property| property.key.as_deref() == Some("kvscatter.version"));
@@ -60,7 +60,7 @@ fn producer(said: &str, proto: &ModelProto) -> String {
     }
 }
 
-/// Returns whether two models are the same files, under any names.
+/// Returns whether two models have the same file contents. Names are ignored.
 pub(crate) fn is_same(one: &Subject, other: &Subject) -> bool {
     let hashes = |subject: &Subject| {
         let mut data: Vec<_> = subject.external_data.iter().map(|data| data.sha256.clone()).collect();
@@ -70,7 +70,7 @@ pub(crate) fn is_same(one: &Subject, other: &Subject) -> bool {
     hashes(one) == hashes(other)
 }
 
-/// Hashes the rest of a file, and counts its bytes.
+/// Hashes the rest of a file and counts its bytes.
 fn hash(name: &str, mut file: impl Read) -> io::Result<FileIdentity> {
     let mut hasher = Sha256::new();
     let mut bytes = 0_u64;

@@ -1,4 +1,6 @@
-//! Certificates of real exports in a real ONNX Runtime. Ignored by default, since no checkout brings one:
+//! Certificates of real exports in a real ONNX Runtime.
+//!
+//! These tests are ignored by default because a checkout does not contain ONNX Runtime. Run them with
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-certify -- --ignored`.
 
 mod support;
@@ -34,8 +36,8 @@ fn a_static_export_is_certified_with_and_without_its_original() {
     }
 }
 
-/// The model computes scales of whole tensors. Runs that feed the same tensors must give the same logits;
-/// runs that feed others are not compared.
+/// The model computes scales of whole tensors. Runs that feed the same tensors must give the same logits, and
+/// runs that feed different tensors are not compared.
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn an_int8_decoder_is_compared_where_steps_are_the_same() {
@@ -65,7 +67,7 @@ fn an_int8_decoder_is_compared_where_steps_are_the_same() {
         let says = "not comparable because DynamicQuantizeLinear (\"/model/layers.0/input_layernorm/Mul_1_output_0_QuantizeLinear\") and 8 more compute one scale";
         assert!(batches.evidence.starts_with(says), "{}", batches.evidence);
         assert!(check("initial-values-do-not-matter").evidence.contains("padding on the left was left out"));
-        // The same rows, bit for bit, in every scenario.
+        // The rows must be equal bit for bit in every scenario.
         for id in ["rows-equal-unaliased-run", "logits-equal-unaliased-run", "present-aliases-past"] {
             assert_eq!(check(id).verdict, Verdict::Passed, "{id}");
         }

@@ -1,4 +1,5 @@
-//! Every fault is planted and seen caught, by an engine of a few lines: no runtime is needed.
+//! Plants every fault in a small fake engine and checks that the certificate reports it. No runtime is
+//! needed.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
@@ -55,7 +56,8 @@ fn a_right_decoder_passes_next_to_its_original_and_without() {
 fn what_was_written_is_pictured() {
     let certificate = certified(Fault::None, None);
     let ragged = certificate.occupancy.iter().find(|picture| picture.scenario == "ragged decode").unwrap();
-    // Prompts of 7, 3 and 5 tokens, padded to 7; then one token each, over the padding.
+    // The prompts have 7, 3 and 5 tokens and are padded to 7. Each step then writes one token over the
+    // padding.
     let written = |step: usize| {
         ragged.steps[step].samples.iter().map(|slots| slots.written.clone()).collect::<Vec<_>>()
     };
@@ -178,7 +180,7 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     }
 }
 
-/// What `lower` makes of a static export takes the same inputs, and TensorScatter is gone.
+/// `lower` replaces TensorScatter in a static export by other nodes and keeps the inputs.
 #[test]
 fn a_lowered_model_is_refused_for_what_writes_its_caches() {
     let folder = tempfile::tempdir().unwrap();

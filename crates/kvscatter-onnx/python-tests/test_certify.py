@@ -95,7 +95,7 @@ def spoilt(good: pathlib.Path, fault, folder: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
-    ("fault", "check", "says"),
+    ("fault", "check", "message"),
     [
         (
             faults.index_off_by_one,
@@ -110,11 +110,11 @@ def spoilt(good: pathlib.Path, fault, folder: pathlib.Path) -> pathlib.Path:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_planted_fault_is_found_and_named(static, tmp_path, fault, check, says):
+def test_a_planted_fault_is_found_and_named(static, tmp_path, fault, check, message):
     certificate = certify(spoilt(static, fault, tmp_path), exit_code=1)
     assert certificate["verdict"] == "failed"
     found = {each["id"]: each for checks in failed(certificate).values() for each in checks}
-    assert says in found[check]["failures"][0]["message"]
+    assert message in found[check]["failures"][0]["message"]
     if fault is faults.slot_clobbered:
         assert {failure["slot"] for failure in found[check]["failures"]} == {0}
     if fault is faults.negated_twice:

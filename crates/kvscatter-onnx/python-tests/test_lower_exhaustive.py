@@ -131,12 +131,12 @@ def test_every_small_write(tmp_path, rank, axis, mode, target):
     for past, update, starts in small_cases(rank, axis):
         want = oracle(past, update, starts, axis, mode)
         got = run(after, past, update, starts)
-        told = f"{past.shape} {update.shape} {starts}"
+        case = f"{past.shape} {update.shape} {starts}"
         if want is None and got is not None:
-            assert update.size == 0 or past.size == 0, told
+            assert update.size == 0 or past.size == 0, case
         elif want is not None:
-            assert got is not None, told
-            assert got.tobytes() == want.tobytes() and got.shape == want.shape, told
+            assert got is not None, case
+            assert got.tobytes() == want.tobytes() and got.shape == want.shape, case
         seen["refused" if want is None else "written"] += 1
     assert min(seen.values()) > 20, seen
 
@@ -152,12 +152,12 @@ def test_as_the_operator_itself(tmp_path, mode, target):
         if starts.min(initial=0) < 0 or not update.size:
             continue
         want, got = run(original, past, update, starts), run(after, past, update, starts)
-        told = f"{past.shape} {update.shape} {starts}"
-        assert (want is None) == (got is None), told
+        case = f"{past.shape} {update.shape} {starts}"
+        assert (want is None) == (got is None), case
         if want is not None:
-            assert got.tobytes() == want.tobytes(), told
-            (said,) = reference.run(None, {"past": past, "update": update, "starts": starts})
-            assert said.tobytes() == want.tobytes(), told
+            assert got.tobytes() == want.tobytes(), case
+            (answer,) = reference.run(None, {"past": past, "update": update, "starts": starts})
+            assert answer.tobytes() == want.tobytes(), case
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -43,13 +43,13 @@ pub struct CachePath {
 #[non_exhaustive]
 pub enum CachePathError {
     /// An operator that writes the cache also computes something else, or is not known.
-    #[error("{node} does more than hand the cache on or write rows of it")]
+    #[error("{node} does more than pass on the cache or write rows of it")]
     Node {
         /// The first such node on the way back from the present.
         node: Box<NodeLabel>,
     },
     /// The way back from the present does not lead to the past.
-    #[error("from {present:?}, no way through nodes that hand on one tensor leads back to {past:?}")]
+    #[error("no path of nodes that pass on one tensor leads from {present:?} back to {past:?}")]
     NoWay {
         /// The past.
         past: String,
@@ -57,7 +57,7 @@ pub enum CachePathError {
         present: String,
     },
     /// A constant on the path is not a small one stored in the model.
-    #[error("{name:?} is a constant of {} bytes or more, or kept outside the model", Self::CONSTANT_BYTES)]
+    #[error("{name:?} is a constant of {} bytes or more, or is stored outside the model", Self::CONSTANT_BYTES)]
     Constant {
         /// The constant.
         name: String,

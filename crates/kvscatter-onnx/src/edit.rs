@@ -424,7 +424,7 @@ mod tests {
             ["Neg(a) -> b", "Abs(b) -> c", "Add(c, c) -> add", &sub, "If(inner_1) -> y"]
         );
         let initializers: Vec<_> = model.graph.initializer.iter().map(|tensor| tensor.name.clone()).collect();
-        assert_eq!(initializers, [Some(one)], "the scalar is used by nobody");
+        assert_eq!(initializers, [Some(one)], "nothing uses the scalar");
         assert_eq!(value_infos(&model), ["b", "c"]);
     }
 

@@ -37,10 +37,10 @@ pub enum OnnxError {
     #[error("not a regular file")]
     NotRegularFile,
     /// The file is larger than the limit for reading it.
-    #[error("{size} bytes, at most {limit} are read")]
+    #[error("{size} bytes exceed the limit of {limit}")]
     FileTooLarge { size: u64, limit: u64 },
     /// The file became shorter while it was read.
-    #[error("{got} bytes could be read, there were {expected}: the file changed meanwhile")]
+    #[error("read {got} bytes of {expected}: the file changed while it was read")]
     FileShrank { expected: u64, got: u64 },
     /// The bytes are not a protobuf message of this type.
     #[error("not a {message}: {cause}")]
@@ -49,16 +49,16 @@ pub enum OnnxError {
     #[error("cannot write the {message}: {cause}")]
     Encode { message: &'static str, cause: buffa::EncodeError },
     /// Writing this output would overwrite a file that is being read.
-    #[error("is the model that is read or holds its values, and no input is overwritten")]
+    #[error("is an input (the model or a file of its values): inputs are not overwritten")]
     OverInput,
     /// The output would replace a file of another kind.
     #[error("exists and is not an {kind} file: give another name, or remove it first")]
     OtherKind { kind: &'static str },
     /// A different file already exists at the path for a file of values.
-    #[error("is there already with other contents, and the model's values would lie there")]
+    #[error("already exists with other contents, and the model's values would be written to it")]
     DataFileDiffers,
     /// The model and its values would be written to the same path.
-    #[error("the model's values would lie there, and so would the model: give it another name")]
+    #[error("the model and its values would be written to the same file: give the model another name")]
     DataFileIsModel,
 
     // Tensors.
@@ -69,7 +69,7 @@ pub enum OnnxError {
     #[error("data_type is undefined")]
     UndefinedType,
     /// The tensor has a type that `TensorScatter` does not support.
-    #[error("data_type {code} is none of TensorScatter's 24 types")]
+    #[error("data_type {code} is not one of the 24 types that TensorScatter supports")]
     UnsupportedType { code: i32 },
     /// A dimension is negative.
     #[error("dims[{axis}] = {dim} is negative")]
@@ -87,11 +87,11 @@ pub enum OnnxError {
     #[error("shape {shape:?} of {element} takes {expected} entries in {field}, got {got}")]
     EntryCount { element: ElementType, shape: Vec<usize>, field: &'static str, expected: usize, got: usize },
     /// An entry of a typed field is not a value of the type.
-    #[error("{field}[{index}] = {value} is no {element}")]
+    #[error("{field}[{index}] = {value} does not fit {element}")]
     EntryRange { element: ElementType, field: &'static str, index: usize, value: i128 },
 
     /// The exported decoder supports fewer tokens than the cache would have slots.
-    #[error("the exported decoder cannot hold {tokens} tokens: {cause}")]
+    #[error("the exported decoder does not support {tokens} tokens: {cause}")]
     Capacity { tokens: usize, cause: Box<OnnxError> },
     /// The decoder cannot be converted to a static cache.
     #[error(transparent)]
@@ -99,7 +99,7 @@ pub enum OnnxError {
 
     // External data.
     /// The tensor has external data, but no folder to read it from is known.
-    #[error("external data in {location:?}, but it came without a folder to find it in")]
+    #[error("external data in {location:?}, but the folder of the data is not known")]
     ExternalWithoutFolder { location: String },
     /// Strings cannot be external data.
     #[error("strings cannot be external data")]
@@ -117,7 +117,7 @@ pub enum OnnxError {
     #[error(
         "external data's location {location:?} {}",
         if *.is_link {
-            "is a link that leads out of the model's folder: copy the folder with what its links lead to (cp -rL)"
+            "is a link that leads out of the model's folder: copy the folder with its link targets (cp -rL)"
         } else {
             "leads out of the model's folder"
         }
@@ -133,7 +133,7 @@ pub enum OnnxError {
     #[error("external data's checksum is {expected}, the SHA1 of {location:?} is {got}")]
     ExternalChecksum { location: String, expected: String, got: String },
     /// Reading this tensor would exceed the limit on all external data together.
-    #[error("external data of {wanted} bytes, {left} of the limit are left")]
+    #[error("external data of {wanted} bytes exceeds the {left} bytes left of the limit")]
     ExternalLimit { wanted: u64, left: u64 },
 
     // Models.
@@ -153,7 +153,7 @@ pub enum OnnxError {
     #[error("opset_import does not name domain {domain:?}")]
     OpsetMissing { domain: String },
     /// Two values have the same name.
-    #[error("the name {name:?} is given to two values")]
+    #[error("two values have the name {name:?}")]
     DuplicateName { name: String },
     /// An input, output or initializer has no name.
     #[error("{what} {index} has no name")]
@@ -171,7 +171,7 @@ pub enum OnnxError {
     #[error("the graph has a cycle through this node")]
     Cycle,
     /// The type of the constant is none of float, double, float16 and bfloat16.
-    #[error("{element} is none of float, double, float16 and bfloat16")]
+    #[error("{element} is not float, double, float16 or bfloat16")]
     NotAFloat { element: ElementType },
     /// A graph input or output has no type.
     #[error("{name:?} has no type")]
@@ -188,10 +188,10 @@ pub enum OnnxError {
     #[error("a function defined in the model cannot be evaluated")]
     Function,
     /// The operator set is older than the oldest supported one.
-    #[error("version {version} of the operator set is too old, {min} is the least")]
+    #[error("version {version} of the operator set is too old: {min} is the oldest supported")]
     OpsetTooOld { version: i64, min: i64 },
     /// The operator set is newer than the newest supported one.
-    #[error("version {version} of the operator set is unknown, {max} is the newest")]
+    #[error("version {version} of the operator set is unknown: {max} is the newest supported")]
     OpsetTooNew { version: i64, max: i64 },
     /// No operator set of the default domain up to this version has the operator, or it was deprecated.
     #[error("version {version} of the operator set has no such operator")]
@@ -209,16 +209,16 @@ pub enum OnnxError {
     #[error("a TensorScatter in function {name:?} cannot be lowered: inline the model's functions first")]
     ScatterInFunction { name: String },
     /// No shape is declared for the past, the present or the update.
-    #[error("the rank of the cache is declared nowhere: run onnx's shape inference first")]
+    #[error("the rank of the cache is not declared: run onnx's shape inference first")]
     RankUnknown,
     /// The lowered operators do not have this type, although `TensorScatter` does.
-    #[error("{element} cannot be lowered: ScatterElements and ScatterND have no such type")]
+    #[error("{element} cannot be lowered: ScatterElements and ScatterND do not support it")]
     LowerType { element: ElementType },
     /// The node has too few or too many inputs.
-    #[error("{got} inputs, {min} to {max} are possible")]
+    #[error("{got} inputs, expected {min} to {max}")]
     InputCount { min: usize, max: usize, got: usize },
     /// The node has too few or too many outputs.
-    #[error("{got} outputs, exactly 1 is possible")]
+    #[error("{got} outputs, expected exactly 1")]
     OutputCount { got: usize },
     /// A required input is absent.
     #[error("input {index} is absent")]
@@ -236,7 +236,7 @@ pub enum OnnxError {
     #[error("mode = {mode:?}: only linear and circular exist")]
     Mode { mode: String },
     /// A `Constant` does not have exactly one value.
-    #[error("{got} attributes, a Constant has exactly 1")]
+    #[error("{got} attributes, expected exactly 1")]
     ConstantAttributes { got: usize },
     /// A tensor is sparse.
     #[error("{name:?} is sparse: only dense tensors are supported")]
@@ -256,16 +256,16 @@ pub enum OnnxError {
     #[error("shapes {left:?} and {right:?} do not broadcast")]
     Broadcast { left: Vec<usize>, right: Vec<usize> },
     /// The evaluation needs more memory than the limit. No value was computed.
-    #[error("{needed} bytes of values would be allocated, the limit is {limit}")]
+    #[error("the values need {needed} bytes, which exceeds the limit of {limit}")]
     MemoryLimit { needed: u64, limit: u64 },
     /// The caller demanded a write in place, which is not possible.
     #[error("cannot write in place: {reason}")]
     NotInPlace { reason: Box<NotInPlace> },
     /// A value has more dimensions than the evaluator supports.
-    #[error("{name:?} has rank {rank}, at most {limit} is possible")]
+    #[error("{name:?} has rank {rank}, at most {limit} is supported")]
     RankTooLarge { name: String, rank: usize, limit: usize },
     /// A graph input has no value.
-    #[error("input {name:?} is not given")]
+    #[error("input {name:?} has no value")]
     InputMissing { name: String },
     /// A value was given for a name that is not a graph input.
     #[error("{name:?} is not an input of the graph")]
@@ -299,18 +299,18 @@ pub enum OnnxError {
     DimUnused { dim: String },
     /// No index is valid, because the update is longer than the cache or a constant offset leads out of the
     /// cache.
-    #[error("no value of input {name:?} makes every write_indices it feeds valid")]
+    #[error("no value of input {name:?} makes all write_indices valid that depend on it")]
     NoValidIndices { name: String },
 
     // Decoders.
     /// No output is an input with rows written into it.
-    #[error("no cache: no output is an input with rows written to it")]
+    #[error("no cache: no output returns an input with rows written to it")]
     CacheNone,
     /// An input is written like a cache, but no output returns the result.
-    #[error("{past:?} is not fed back: no output is what this node makes of it")]
+    #[error("{past:?} is not fed back: no output returns the result of this node")]
     CacheNotFedBack { past: String },
     /// An output is written like a cache, but no input is its past.
-    #[error("{present:?} is written like a cache, and no input is its past")]
+    #[error("{present:?} is written like a cache, but no input is its past")]
     CacheNotFed { present: String },
     /// The rank of a cache is not known.
     #[error("cache {name:?} declares no shape")]
@@ -319,7 +319,7 @@ pub enum OnnxError {
     #[error("cache {name:?} has {rank} dimensions, must have {expected}")]
     CacheRank { name: String, rank: usize, expected: &'static str },
     /// Rows are appended to the past, but the present is declared to be no longer than the past.
-    #[error("{past:?} and {present:?} both have dimension {axis} = {size}, though rows are joined to it")]
+    #[error("{past:?} and {present:?} both have dimension {axis} = {size}, although rows are appended")]
     CacheDoesNotGrow { past: String, present: String, axis: usize, size: String },
     /// Two dimensions that must be equal are declared with different sizes.
     #[error(
@@ -343,7 +343,7 @@ pub enum OnnxError {
     #[error("{missing} is missing among {folder:?}'s files")]
     TestFileMissing { folder: PathBuf, missing: String },
     /// There are more files than the graph has inputs or outputs.
-    #[error("{got} {what} files, the graph has {expected}")]
+    #[error("{got} {what} files, but the graph has {expected}")]
     TestFileCount { what: &'static str, expected: usize, got: usize },
 }
 

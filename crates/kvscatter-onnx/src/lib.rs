@@ -39,7 +39,7 @@
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::indexing_slicing,
-    reason = "files come from strangers: every size and index read from one is checked"
+    reason = "files are untrusted: every size and index read from a file is checked"
 )]
 
 mod attribute;

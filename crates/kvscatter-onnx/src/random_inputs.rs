@@ -164,7 +164,7 @@ pub fn missing_shapes<'m>(
     }
 }
 
-/// Returns the type of every input that must be fed and is not given.
+/// Returns the type of every input that must be fed and has no value.
 fn missing_types<'m>(
     evaluator: &Evaluator<'m>,
     given: &BTreeMap<&str, &Tensor>,

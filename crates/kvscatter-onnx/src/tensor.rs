@@ -47,7 +47,7 @@ pub enum TensorError {
         got: usize,
     },
     /// Bytes were given for `string`, or strings for another type.
-    #[error("{element} is not stored this way: strings hold strings, every other type holds bytes")]
+    #[error("{element} is not stored this way: the string type stores strings, every other type bytes")]
     DataKind {
         /// The element type.
         element: ElementType,

@@ -1,9 +1,10 @@
-//! Prints the times, sizes and names in what kvscatter shows.
+//! Formats times, sizes and names for output.
 //!
-//! The command, the certificates and the benchmarks use this crate, so that the same value reads the same everywhere.
+//! The command, the certificates and the benchmarks use this crate, so that they format the same value in the
+//! same way.
 //!
-//! - [`units`] prints times and sizes with three digits.
-//! - [`names`] escapes names that come from files and arguments of strangers.
+//! - [`units`] formats times and sizes with three digits.
+//! - [`names`] escapes names from untrusted files and arguments.
 #![forbid(unsafe_code)]
 
 pub mod names;

@@ -1,9 +1,10 @@
-//! Escapes names that come from files and arguments of strangers.
+//! Escapes names from untrusted files and arguments.
 
-/// Escapes the characters of a text that [mislead](misleads) its reader, so that it can be shown in one line.
+/// Returns a text in which characters that [mislead](misleads) a reader are escaped, so that it fits on one
+/// line.
 ///
-/// Names in files and arguments may contain line breaks, terminal commands and Unicode's invisible characters for the
-/// direction of text, with which one name looks like another.
+/// Names in files and arguments may contain line breaks, terminal control sequences and Unicode's invisible
+/// characters for the direction of text. Such characters can make one name look like another.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
@@ -17,7 +18,8 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// Returns whether a character controls a terminal, breaks a line or changes the direction of the text near it.
+/// Returns whether a character controls a terminal, breaks a line or changes the direction of the text around
+/// it.
 #[must_use]
 pub fn misleads(c: char) -> bool {
     c.is_control()

@@ -1,4 +1,4 @@
-//! Prints times and sizes with three digits.
+//! Formats times and sizes with three digits.
 
 /// Formats a time in nanoseconds, such as `12.3 ns`, `1.05 µs` or `250 ms`.
 #[must_use]
@@ -21,7 +21,8 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Formats a number with three digits, such as `1.23`, `12.3` or `123`. Numbers from 1000 keep all digits before the point.
+/// Formats a number with three digits, such as `1.23`, `12.3` or `123`. Numbers from 1000 keep all digits
+/// before the decimal point.
 #[must_use]
 pub fn three_digits(value: f64) -> String {
     match value {

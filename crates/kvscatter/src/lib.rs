@@ -1,6 +1,6 @@
 //! Writes new keys and values into a KV cache, in place, exactly as ONNX, TensorRT and Ascend define it.
 //!
-//! A write changes the bytes of the updated rows and no others.
+//! A write changes only the bytes of the updated rows.
 //!
 //! ```
 //! use kvscatter::{ElementType, spec::onnx::TensorScatter};
@@ -33,15 +33,14 @@
 //!
 //! # Prepare, plan, write
 //!
-//! 1. `prepare` checks everything about the shapes, once per shape. It returns a handle that owns a
-//!    [`Geometry`].
+//! 1. `prepare` checks the shapes, once per shape. It returns a handle that owns a [`Geometry`].
 //! 2. `plan` checks the indices of one call and returns a [`WritePlan`]. It allocates nothing, and no byte is
 //!    written before it succeeds.
 //! 3. The plan moves the bytes:
 //!    * [`write`](WritePlan::write) writes one cache in place.
 //!    * [`write_many`](WritePlan::write_many) writes many caches in place, either all of them or none.
 //!    * [`write_present`](WritePlan::write_present) writes the result of ONNX's functional form.
-//!    * [`for_each_block`](WritePlan::for_each_block) visits the blocks to copy, for a backend of your own.
+//!    * [`for_each_block`](WritePlan::for_each_block) visits the blocks to copy, for your own backend.
 //!
 //! A backend that reads its positions on a device cannot make a plan. The module [`device`] gives such a
 //! backend the loops, the rules and the errors.
@@ -65,7 +64,7 @@
 //! * **P2**: The blocks of one plan are disjoint in the destination, so they may run in any order.
 //!   [`WritePlan`] checks this.
 //! * **P3**: No two threads write the same destination byte. If two 4-bit samples or rows share a byte, one
-//!   thread writes both. A backend of your own must ensure this itself.
+//!   thread writes both. Your own backend must ensure this itself.
 //! * **X1**: If a call returns an error, no byte of any cache has changed. This includes calls over many
 //!   buffers.
 //! * **X2**: Bytes outside the plan never change. NaN payloads and padding move bit for bit.

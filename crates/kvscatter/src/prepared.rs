@@ -21,7 +21,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Makes a handle. The `prepare` method of every operator calls this only constructor.
+    /// Makes a handle. This is the only constructor, and the `prepare` method of every operator calls it.
     ///
     /// # Errors
     /// Returns the same errors as `Geometry::new`.
@@ -43,7 +43,7 @@ impl Prepared {
         self.cpu.isa
     }
 
-    /// Returns the meaning of the lists of a call.
+    /// Returns the convention, which defines the meaning of the lists of a call.
     #[must_use]
     pub fn convention(&self) -> Convention {
         self.rules.options.convention
@@ -61,8 +61,10 @@ impl Prepared {
         self.rules.options.negative_index
     }
 
-    /// Returns whether the update is packed: its samples follow each other, and a list gives the rows of
-    /// each.
+    /// Returns whether the update is packed.
+    ///
+    /// The samples of a packed update follow each other without padding, and a list gives the number of rows
+    /// of each sample.
     #[must_use]
     pub fn is_packed(&self) -> bool {
         matches!(self.geometry().samples(), Samples::Packed { .. })
@@ -91,7 +93,8 @@ impl Prepared {
     ///   first position that does not fit. The checks do not overflow, even at `i64::MAX`.
     /// * Returns [`Error::IndexTooLarge`] if an unsigned value exceeds `i64::MAX`.
     /// * Returns [`Error::CumulativeStart`], [`Error::CumulativeOrder`], [`Error::CumulativeLength`],
-    ///   [`Error::LengthOutOfRange`] or [`Error::TokenSum`] if the numbers of rows of the samples do not fit.
+    ///   [`Error::LengthOutOfRange`] or [`Error::TokenSum`] if the row counts or lengths of the samples are
+    ///   not valid.
     /// * Returns [`Error::LayerOutOfRange`] if the layer does not exist.
     #[inline(always)]
     pub fn plan<'a>(&'a self, call: impl Into<Call<'a>>) -> Result<WritePlan<'a>, Error> {
@@ -165,9 +168,9 @@ impl Prepared {
         self.plan(call)?.write_many(pairs)
     }
 
-    /// Writes the functional form, with ONNX's names and order of arguments.
+    /// Writes the functional form. The arguments have ONNX's names and order.
     ///
-    /// `present_cache` becomes a copy of `past_cache` with the update in it. The copy takes one pass over
+    /// `present_cache` becomes a copy of `past_cache` that contains the update. This takes one pass over
     /// memory.
     ///
     /// # Errors

@@ -18,8 +18,8 @@ use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source};
 use crate::plan::{Moves, Segment};
 use crate::size;
 
-/// A write whose positions have all been checked: a [`Prepared`](crate::Prepared) with the indices of one
-/// call.
+/// A write whose positions have all been checked. It combines a [`Prepared`](crate::Prepared) with the
+/// indices of one call.
 ///
 /// A plan allocates nothing. It borrows the indices that it was made from, so they cannot change while it
 /// exists. Make it once per step and use it for the key cache, the value cache and every layer that shares
@@ -53,7 +53,7 @@ pub struct Written {
 /// memory ([`CacheMemory`]). Implement the trait for your own type to avoid building a slice of borrows.
 ///
 /// `count` and the lengths of every pair must not change during a call. A set that changes them can violate
-/// X1: some pairs may have been written when the error is returned. It cannot violate memory safety.
+/// X1, because some pairs may have been written when the error is returned. It cannot violate memory safety.
 pub trait BufferPairs<T> {
     /// Returns the number of pairs.
     fn count(&self) -> usize;
@@ -186,8 +186,7 @@ impl<'a> WritePlan<'a> {
         self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write_mapping().blocks(first, rows))
     }
 
-    /// Returns the slots of each sample that are written, in the order of the update's rows. Pictures use
-    /// them.
+    /// Returns the slots of each sample that are written, in the order of the update's rows.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let segment =
             |rows: RowRange, row| Segment { sample: rows.sample, slot: rows.dst_row, row, rows: rows.count };
@@ -214,7 +213,7 @@ impl<'a> WritePlan<'a> {
 /// Writes in place and in the functional form. If a method returns an error, nothing has been written (X1).
 /// Bytes outside the plan never change (X2).
 ///
-/// `T` is any type without padding that is as wide as the element type: `f32`, `u16` or `bool`, for example.
+/// `T` is any type without padding that is as wide as the element type, such as `f32`, `u16` or `bool`.
 /// `half::f16` and `half::bf16` also work if the crate `half` has its feature `bytemuck`.
 ///
 /// The `*_bytes` methods take raw little-endian bytes, with 4-bit elements packed two to a byte. The
@@ -234,7 +233,7 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// Writes raw bytes, as [`write`](Self::write) does for typed slices.
+    /// Writes raw bytes of the update into the cache. See [`write`](Self::write) for typed slices.
     ///
     /// # Errors
     /// * Returns [`Error::BufferLength`] if a buffer has the wrong length.
@@ -244,8 +243,9 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// Clones values, such as strings, into the cache, as [`write`](Self::write) copies them. The lengths are
-    /// counted in elements, and the width of `T` is not checked.
+    /// Clones values, such as strings, from the update into the cache.
+    ///
+    /// The lengths are counted in elements, and the width of `T` is not checked.
     ///
     /// If a `Clone` panics, the rows before it have been written.
     ///
@@ -257,7 +257,7 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// Writes every pair: keys and values, or all layers that share the positions.
+    /// Writes every pair, such as keys and values, or all layers that share the positions.
     ///
     /// This method checks every length before the first byte moves. The pairs must not change between that
     /// check and the write (see [`BufferPairs`]).
@@ -303,7 +303,8 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// Writes the functional form: `present` becomes the past with the update in it, in one pass over memory.
+    /// Writes the functional form. `present` becomes a copy of the past that contains the update, in one pass
+    /// over memory.
     ///
     /// The arguments are in ONNX's order, with the inputs before the output. `present` is dense, even if the
     /// past is strided.
@@ -337,8 +338,7 @@ impl WritePlan<'_> {
         Ok((present, self.written()))
     }
 
-    /// Writes the functional form over raw bytes, as [`write_present`](Self::write_present) does for typed
-    /// slices.
+    /// Writes the functional form over raw bytes. See [`write_present`](Self::write_present).
     ///
     /// If the number of 4-bit elements is odd, the pad nibble of `present` is zero, as ONNX stores it.
     ///
@@ -354,7 +354,8 @@ impl WritePlan<'_> {
         Ok(self.written())
     }
 
-    /// Clones values, such as strings, in the functional form of [`write_present`](Self::write_present).
+    /// Writes the functional form by cloning values, such as strings. See
+    /// [`write_present`](Self::write_present).
     ///
     /// # Errors
     /// Returns the errors of [`write_cloned`](Self::write_cloned).

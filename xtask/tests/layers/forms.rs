@@ -1,4 +1,5 @@
-//! Every form of an import, in small crates: the forms that the tests must see, and those that they must allow.
+//! Tests every form of an import in small crates: the forms that must be detected and the forms that must be
+//! allowed.
 
 use super::resolve::{Imports, full_name, imports};
 use super::source::Files;
@@ -171,14 +172,14 @@ fn an_import_is_described_by_its_modules_and_its_path() {
     assert_eq!(*path, "crate::Renamed");
 }
 
-/// A crate of two modules, of which `low` must not import `high`.
+/// Returns a crate of two modules, in which `low` must not import `high`.
 fn two_layers(low: &str) -> Files {
     let root = "mod high; mod low; pub use high as alias; pub use high::{High, High as Renamed};";
     let high = "pub struct High; pub trait Trait {} pub fn f() {} pub const NAME: &str = \"high\";";
     files(&[("lib.rs", root), ("high.rs", high), ("low.rs", low)])
 }
 
-/// A module with a child that uses the module's `Item`.
+/// Returns a module with a child that uses the module's `Item`.
 fn parent_and_child(parent: &str) -> Files {
     let parent = format!("mod child; pub struct Item; {parent}");
     let child = "use super::Item; pub struct Child(Item); pub fn f() {} pub const LAST: u8 = 1;";

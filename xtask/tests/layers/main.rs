@@ -1,9 +1,9 @@
-//! Imports run one way. Those of the core run down the table of layers in ARCHITECTURE.md, and no crate imports in
-//! circles.
+//! Checks the direction of imports. The core's imports must go down the table of layers in ARCHITECTURE.md,
+//! and no crate may have circular imports.
 //!
-//! A path counts in a `use`, in code, in a macro and in an attribute. It is followed through names of modules, imports
-//! and re-exports to the file that defines the item. Three things do not count: code for tests, names inside string
-//! literals, and methods called on a value.
+//! Paths in a `use`, in code, in a macro and in an attribute count. Each path is followed through names of
+//! modules, imports and re-exports to the file that defines the item. Three things do not count: code for
+//! tests, names inside string literals, and methods called on a value.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources must fail")]
 
 mod forms;
@@ -47,7 +47,7 @@ fn the_table_of_layers_lists_the_modules_of_the_core() {
     assert_eq!(modules, listed);
 }
 
-/// The imports that do not run down. The crate's root lies above every layer.
+/// Returns the imports that do not go down. The crate's root is above every layer.
 fn upward(edges: &Edges, layers: &[Vec<String>]) -> Vec<String> {
     let rank = |module: &Module| match module.first() {
         None => layers.len(),
@@ -60,7 +60,7 @@ fn upward(edges: &Edges, layers: &[Vec<String>]) -> Vec<String> {
     edges.iter().filter(|(edge, _)| is_upward(edge)).map(described).collect()
 }
 
-/// The imports that lie on a circle.
+/// Returns the imports that are part of a circle.
 fn circles(edges: &Edges) -> Vec<String> {
     let mut imported: BTreeMap<&Module, Vec<&Module>> = BTreeMap::new();
     for (from, to) in edges.keys() {
@@ -72,7 +72,7 @@ fn circles(edges: &Edges) -> Vec<String> {
     edges.iter().filter(|(edge, _)| is_on_circle(edge)).map(described).collect()
 }
 
-/// The modules that a module imports, and those that they import.
+/// Returns the modules that a module imports, directly or through other modules.
 fn reached<'a>(from: &'a Module, imported: &BTreeMap<&'a Module, Vec<&'a Module>>) -> BTreeSet<&'a Module> {
     let mut reached = BTreeSet::new();
     let mut left = vec![from];
@@ -87,7 +87,7 @@ fn described(((from, to), path): (&(Module, Module), &String)) -> String {
     format!("{} imports {}: {path}", full_name(from), full_name(to))
 }
 
-/// The layers of ARCHITECTURE.md, lowest first: the names in the second column of the table.
+/// Returns the layers of ARCHITECTURE.md, lowest first, from the names in the second column of the table.
 fn layers() -> Vec<Vec<String>> {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let table =
@@ -109,7 +109,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// The sources of a crate.
+/// Returns the sources of a crate.
 fn files(path: impl AsRef<Path>) -> Files {
     let src = root().join(path).join("src");
     let mut files = Files::new();

@@ -1,20 +1,21 @@
-//! Follows the paths of a crate to the files that define what they name.
+//! Follows the paths in a crate to the files that define the items.
 
 use std::collections::BTreeMap;
 
 use super::source::{Files, Module, Segments, Source, Use, is_keyword, read};
 
-/// Pairs of modules with files of their own, of which the first imports the second, each with a path that does so.
+/// Pairs of modules in separate files, where the first module imports the second. The value is a path that
+/// does so.
 pub(crate) type Edges = BTreeMap<(Module, Module), String>;
 
-/// What the files of a crate import from each other.
+/// The imports between the files of a crate.
 pub(crate) struct Imports {
     pub(crate) edges: Edges,
-    /// Paths that hide what they import.
+    /// The paths that hide the imported item.
     pub(crate) faults: Vec<String>,
 }
 
-/// The imports between the files of a crate.
+/// Returns the imports between the files of a crate.
 pub(crate) fn imports(files: &Files) -> Imports {
     let modules = Modules::new(read(files));
     let mut imports = Imports { edges: Edges::new(), faults: Vec::new() };
@@ -42,30 +43,31 @@ pub(crate) fn full_name(module: &Module) -> String {
     [&["crate".to_owned()], module.as_slice()].concat().join("::")
 }
 
-/// How many imports a path is followed through. It ends the search for a name that is imported from itself.
+/// The number of imports through which a path is followed. This limit ends the search for a name that is
+/// imported from itself.
 const MAX_STEPS: usize = 16;
 
 /// The modules of a crate.
 struct Modules {
     sources: BTreeMap<Module, Source>,
-    /// The modules whose names each module imports by `*`.
+    /// For each module, the modules that it imports with `*`.
     globs: BTreeMap<Module, Vec<Module>>,
 }
 
-/// Where a path ends.
+/// The end of a path.
 enum End {
-    /// It names a module.
+    /// The path names a module.
     Module(Module),
-    /// It names what this module defines.
+    /// The path names an item that this module defines.
     Item(Module),
-    /// It names what this module does not define, as far as its source shows.
+    /// The path names an item that this module does not define, as far as its source shows.
     Unknown(Module),
-    /// It leaves the crate.
+    /// The path leaves the crate.
     Outside,
 }
 
 impl End {
-    /// What is wrong with the path.
+    /// Returns the fault of the path, if it has one.
     fn fault(&self, source: &Source, kind: Use) -> Option<&'static str> {
         let elsewhere = !source.file.is_empty();
         match self {
@@ -79,10 +81,10 @@ impl End {
         }
     }
 
-    /// The module that a module imports by a path that ends here.
+    /// Returns the module that a module imports by a path that ends here.
     ///
-    /// A `pub use` of a child's item is no import. It only shortens the item's path. A single name in code is a
-    /// variable, not the module of that name.
+    /// A `pub use` of a child's item is not an import, because it only shortens the item's path. A single
+    /// name in code is a variable, not the module of that name.
     fn target(self, module: &Module, kind: Use, len: usize) -> Option<Module> {
         match self {
             Self::Module(_) if kind == Use::Code && len == 1 => None,
@@ -109,8 +111,8 @@ impl Modules {
         Self { globs, ..modules }
     }
 
-    /// Follows a path that a module uses. A name can stand for a module, a type and a function at once, so there can be
-    /// several ends.
+    /// Follows a path that a module uses. A name can stand for a module, a type and a function at once, so
+    /// there can be several ends.
     fn ends(&self, module: &Module, path: &[String], steps: usize) -> Vec<End> {
         if !is_keyword(&path[0]) {
             let ends = self.named(module, path, steps);
@@ -128,7 +130,7 @@ impl Modules {
         self.named(&base, &path[keywords..], steps)
     }
 
-    /// Follows a path from a module that has its first name.
+    /// Follows a path whose first name is in the module's scope.
     fn named(&self, module: &Module, path: &[String], steps: usize) -> Vec<End> {
         let Some((name, rest)) = path.split_first() else { return vec![End::Module(module.clone())] };
         let source = &self.sources[module];
@@ -155,7 +157,7 @@ impl Modules {
         ends
     }
 
-    /// Follows a path whose first name is imported by `*`.
+    /// Follows a path whose first name is imported with `*`.
     fn among_globs(&self, module: &Module, path: &[String], steps: usize) -> Vec<End> {
         let globs = self.globs.get(module).into_iter().flatten();
         let ends = globs.flat_map(|target| self.named(target, path, steps));

@@ -1,4 +1,4 @@
-//! The modules of a crate, each with the names it has and the paths it uses.
+//! The modules of a crate, with the names in their scope and the paths that they use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,22 @@ use syn::{Attribute, Ident, Item};
 /// A module by its path. `["cpu", "kernel"]` is `crate::cpu::kernel`, and the crate's root is empty.
 pub(crate) type Module = Vec<String>;
 
-/// The text of each file of a crate by its path below `src`.
+/// The text of each file of a crate, by its path below `src`.
 pub(crate) type Files = BTreeMap<String, String>;
 
-/// A path's segments. One that begins with `::` has an empty first segment.
+/// The segments of a path. If the path begins with `::`, the first segment is empty.
 pub(crate) type Segments = Vec<String>;
 
-/// What one module has and uses.
+/// The names and paths of one module.
 #[derive(Default)]
 pub(crate) struct Source {
-    /// The module that the file belongs to. It differs from the module itself if that is inside another's file.
+    /// The module that the file belongs to. It differs from the module itself if the module is inline in
+    /// another file.
     pub(crate) file: Module,
     pub(crate) children: BTreeSet<String>,
-    /// Names that the module defines.
+    /// The names that the module defines.
     pub(crate) items: BTreeSet<String>,
-    /// Imports by the name that they have here.
+    /// The imports, by their names in this module.
     pub(crate) names: Vec<(String, Segments)>,
     pub(crate) globs: Vec<Segments>,
     pub(crate) uses: Vec<(Use, Segments)>,
@@ -41,7 +42,7 @@ pub(crate) enum Use {
     Code,
 }
 
-/// Reads the modules of a crate from its root on, as its `mod` items declare them.
+/// Reads the modules of a crate from its root, following the `mod` items.
 pub(crate) fn read(files: &Files) -> BTreeMap<Module, Source> {
     let mut reader =
         Reader { files, modules: BTreeMap::new(), module: Module::new(), variables: BTreeSet::new() };
@@ -54,7 +55,7 @@ struct Reader<'a> {
     modules: BTreeMap<Module, Source>,
     /// The module that the reader is in.
     module: Module,
-    /// Variables of the function that the reader is in.
+    /// The variables of the function that the reader is in.
     variables: BTreeSet<String>,
 }
 
@@ -134,7 +135,7 @@ impl Reader<'_> {
         self.add_token_path(path, colons == 2);
     }
 
-    /// Adds a path from a macro. One that is open goes on with `::{`, `::*` or `as`.
+    /// Adds a path from a macro. An open path continues with `::{`, `::*` or `as`.
     fn add_token_path(&mut self, path: Segments, open: bool) {
         if open && path.first().is_some_and(|first| is_keyword(first)) {
             self.here().uses.push((Use::Import, path));
@@ -154,7 +155,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a function whose variables are those of `patterns`.
+    /// Reads a function. Its variables are those of `patterns`.
     fn read_function(&mut self, patterns: Variables, read: impl FnOnce(&mut Self)) {
         let outer = std::mem::replace(&mut self.variables, patterns.0);
         read(self);
@@ -254,7 +255,7 @@ impl Visit<'_> for Reader<'_> {
     fn visit_vis_restricted(&mut self, _: &syn::VisRestricted) {}
 }
 
-/// The names that patterns bind. A pattern of one name in capitals is a constant.
+/// The names that patterns bind. A pattern that is one name in capitals is a constant.
 #[derive(Default)]
 struct Variables(BTreeSet<String>);
 
@@ -295,7 +296,7 @@ fn attributes_and_name(item: &Item) -> (&[Attribute], Option<&Ident>) {
     }
 }
 
-/// Whether an attribute is `cfg(test)`, or a `cfg(all(…))` with `test` among its conditions.
+/// Returns whether an attribute is `cfg(test)`, or a `cfg(all(…))` with `test` among its conditions.
 fn is_for_tests(attribute: &Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else { return false };
     list.path.is_ident("cfg") && list.parse_args().is_ok_and(|condition| needs_test(&condition))

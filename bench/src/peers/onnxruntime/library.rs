@@ -1,4 +1,4 @@
-//! Where the shared library of ONNX Runtime is: `ORT_DYLIB_PATH`, or the installed Python wheel.
+//! Finds the shared library of ONNX Runtime: in `ORT_DYLIB_PATH`, or in the installed Python wheel.
 
 use std::env;
 use std::fs;
@@ -31,7 +31,7 @@ fn find() -> Result<PathBuf, String> {
     in_folder(&folder).ok_or_else(|| format!("no libonnxruntime in {}: {HINT}", folder.display()))
 }
 
-/// The wheel has one library, its version at the end of its name.
+/// Returns the wheel's library, whose name ends with its version.
 fn in_folder(folder: &Path) -> Option<PathBuf> {
     let is_library = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,4 +1,4 @@
-//! A model of one `TensorScatter` node, its shapes left open.
+//! A model of one `TensorScatter` node without fixed shapes.
 
 use kvscatter_onnx::proto::type_proto::{self, Value};
 use kvscatter_onnx::proto::{
@@ -9,16 +9,16 @@ use kvscatter_onnx::{Model, OnnxError};
 
 use kvscatter::{ElementType, Mode};
 
-/// What inputs are called, in the specification's order.
+/// The names of the inputs, in the specification's order.
 pub(super) const INPUTS: [&str; 3] = ["past_cache", "update", "write_indices"];
 
-/// What the output is called.
+/// The name of the output.
 pub(super) const OUTPUT: &str = "present_cache";
 
-/// The version of ONNX's intermediate representation that operator set 24 came with.
+/// The version of ONNX's intermediate representation that introduced operator set 24.
 const IR_VERSION: i64 = 12;
 
-/// The bytes of the model.
+/// Returns the bytes of the model.
 pub(super) fn tensor_scatter(axis: i64, mode: Mode, element: ElementType) -> Result<Vec<u8>, OnnxError> {
     let mode: &[u8] = if mode == Mode::Circular { b"circular" } else { b"linear" };
     let attribute = |name: &str, r#type| AttributeProto {

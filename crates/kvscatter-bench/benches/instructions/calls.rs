@@ -1,4 +1,4 @@
-//! What is counted: calls as a decoder makes them, on rows that are copied without the C library.
+//! The calls that are counted. A decoder makes such calls, and their rows are copied without the C library.
 
 use kvscatter::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use kvscatter::spec::onnx::TensorScatter;
@@ -7,10 +7,10 @@ use kvscatter::{ElementType, Layout, Mode, Prepared};
 
 use crate::Result;
 
-/// Repeats a call.
+/// A function that repeats a call.
 pub(crate) type Repeat<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> Result<()>) -> Result<()>;
 
-/// A name, and what prepares a call and has it repeated.
+/// A name, and a function that prepares a call and has it repeated.
 type Case = (&'static str, fn(Repeat<'_>) -> Result<()>);
 
 pub(crate) const CASES: &[Case] = &[
@@ -38,14 +38,14 @@ pub(crate) const CASES: &[Case] = &[
 const CAPACITY: usize = 64;
 const HEAD_SIZE: usize = 128;
 
-/// Rows of 128 float16 elements for every head of every sample.
+/// A write of rows of 128 float16 elements for every head of every sample.
 #[derive(Clone, Copy)]
 struct Decode {
     batch: usize,
     heads: usize,
     rows: usize,
     mode: Mode,
-    /// Where the first sample begins; those of single rows are ragged.
+    /// The first sample's start. If the write has a single row, samples have different starts.
     start: usize,
 }
 
@@ -89,7 +89,7 @@ fn plan_write(decode: Decode, repeat: Repeat<'_>) -> Result<()> {
     repeat(&mut || Ok(plan.write(&mut cache, &update).map(drop)?))
 }
 
-/// Half of the samples bring less than the others.
+/// Writes fewer rows for half of the samples.
 fn lengths(repeat: Repeat<'_>) -> Result<()> {
     let decode = Decode { rows: 4, ..Decode::new(8, 8) };
     let (write, [mut cache, update], starts) = (decode.prepare()?, decode.tensors(), decode.starts()?);
@@ -107,7 +107,7 @@ fn keys_and_values(repeat: Repeat<'_>) -> Result<()> {
     })
 }
 
-/// A prefill whose update has its heads inside its rows, as projections leave them.
+/// Writes a prefill whose update has the order of dimensions of a projection, with heads inside rows.
 fn prefill(repeat: Repeat<'_>) -> Result<()> {
     const ROWS: usize = 512;
     const HEADS: usize = 8;
@@ -145,7 +145,7 @@ fn ascend(repeat: Repeat<'_>) -> Result<()> {
     repeat(&mut || Ok(write.write(&mut cache, &update, call).map(drop)?))
 }
 
-/// Slabs of 512 bytes: around an update of most slots, over a smaller one.
+/// Writes slabs of 512 bytes in functional form, where the update fills most slots or only a few.
 fn functional(rows: usize, repeat: Repeat<'_>) -> Result<()> {
     let write = TensorScatter::new().prepare(ElementType::Float16, &[2, 8, 8, 32], &[2, 8, rows, 32])?;
     let (past, update) = (vec![0_u16; 2 * 8 * 8 * 32], vec![1_u16; 2 * 8 * rows * 32]);
@@ -153,7 +153,7 @@ fn functional(rows: usize, repeat: Repeat<'_>) -> Result<()> {
     repeat(&mut || Ok(write.write_present(&past, &update, &mut present, &[2, 1]).map(drop)?))
 }
 
-/// Rows that begin in the middle of a byte, or end there.
+/// Writes rows that begin or end in the middle of a byte.
 fn nibbles(repeat: Repeat<'_>) -> Result<()> {
     let write = TensorScatter::new().prepare(ElementType::UInt4, &[2, 4, 16, 33], &[2, 4, 1, 33])?;
     let (mut cache, update) = (vec![0_u8; 2 * 4 * 16 * 33 / 2], vec![0x21_u8; 2 * 4 * 33 / 2]);

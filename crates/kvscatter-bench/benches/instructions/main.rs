@@ -1,11 +1,12 @@
 //! Instructions per call, counted by valgrind and compared with `counts.toml`: `cargo xtask instructions`.
 //!
-//! A count does not depend on what else the machine does, so a regression of a few percent shows anywhere. It is
-//! no time: a cache miss is one instruction. Valgrind has no AVX-512, so what is counted are the AVX2 kernels, on
-//! rows short enough to be copied without the C library, whose instructions are not ours.
+//! A count does not depend on other work on the machine, so a regression of a few percent shows on any
+//! machine. A count is not a time, because a cache miss is one instruction. Valgrind does not support
+//! AVX-512, so the AVX2 kernels are counted. The rows are short enough to be copied without the C library,
+//! whose instructions are not under test.
 //!
-//! Every case runs in a separate process, once with few and once with many calls: the difference is free of
-//! what starting and preparing cost.
+//! Every case runs in a separate process, once with few calls and once with many. The difference excludes the
+//! cost of starting and preparing.
 
 mod calls;
 mod table;
@@ -20,7 +21,8 @@ use kvscatter::{ElementType, Isa};
 
 use crate::table::{Change, Counts};
 
-/// Kernels are chosen once per process; valgrind's CPU would choose these anyway.
+/// The instruction set is set explicitly because kernels are chosen once per process. Valgrind's CPU would
+/// select the same kernels.
 const MAX_ISA: (&str, &str) = ("KVSCATTER_MAX_ISA", "avx2");
 
 const FEW: u64 = 100;
@@ -82,13 +84,13 @@ fn bless() -> Result<bool> {
     Ok(true)
 }
 
-/// What one call of the case takes.
+/// Returns the number of instructions of one call of the case.
 fn count(case: &str) -> Result<u64> {
     let [few, many] = [FEW, MANY].map(|calls| collected(case, calls));
     Ok((many? - few?).div_ceil(MANY - FEW))
 }
 
-/// What valgrind counts for a process that makes this many calls.
+/// Returns valgrind's count for a process that makes this many calls.
 fn collected(case: &str, calls: u64) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

@@ -1,4 +1,4 @@
-//! The checked-in counts, and what is a change.
+//! The checked-in counts, and the comparison with them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,8 @@ const HEADER: &str = "\
 
 ";
 
-/// What a change has to pass to be one: another version of the C library or of valgrind stays below.
+/// The limits that a change must exceed to be reported. A different version of the C library or of valgrind
+/// stays below them.
 const TOLERANCE: Tolerance = Tolerance { instructions: 4, percent: 3 };
 
 struct Tolerance {
@@ -29,7 +30,7 @@ struct Tolerance {
 pub(crate) struct Counts {
     /// The output of `rustc --version`.
     pub(crate) rustc: String,
-    /// By case.
+    /// The instructions of each case.
     pub(crate) instructions: BTreeMap<String, u64>,
 }
 
@@ -45,10 +46,10 @@ impl Counts {
     }
 }
 
-/// One case, then and now.
+/// The counts of one case, before and now.
 pub(crate) struct Change {
     pub(crate) name: &'static str,
-    /// `None` if the table does not know the case.
+    /// The checked-in count. `None` if the table does not contain the case.
     pub(crate) was: Option<u64>,
     pub(crate) is: u64,
 }

@@ -3,14 +3,14 @@
 /// The cache as four nested loops, outermost first. Sizes are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheDims {
-    /// Samples, each at its own position.
+    /// The number of samples, each with its own position.
     pub batch: usize,
-    /// Product of the dimensions between batch and sequence: the heads.
+    /// The number of heads: the product of the dimensions between batch and sequence.
     pub outer: usize,
-    /// Slots of the sequence dimension.
+    /// The number of slots: the sequence dimension.
     pub capacity: usize,
-    /// Product of the dimensions after the sequence: one row of one head.
+    /// The size of one row of one head: the product of the dimensions after the sequence.
     pub inner: usize,
-    /// Width of an element.
+    /// The width of an element in bits.
     pub bits: usize,
 }

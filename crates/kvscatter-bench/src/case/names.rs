@@ -1,6 +1,6 @@
-//! Types and modes as the names people write.
+//! Serialises element types and modes by name.
 
-/// An element type by its ONNX, NumPy or safetensors name.
+/// Serialises an element type by its NumPy name. Reads its ONNX, NumPy or safetensors name.
 pub(super) mod element {
     use kvscatter::ElementType;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -16,7 +16,7 @@ pub(super) mod element {
     }
 }
 
-/// `linear` or `circular`.
+/// Serialises a mode as `linear` or `circular`.
 pub(super) mod mode {
     use kvscatter::Mode;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -1,4 +1,4 @@
-//! Where each sample is written.
+//! The first slot of every sample.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,32 +12,32 @@ use super::dims::CacheDims;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum Starts {
-    /// By a rule.
+    /// The slots are computed by a rule.
     Rule(StartRule),
-    /// One by one.
+    /// The slots are listed.
     List(Vec<usize>),
 }
 
-/// A rule that places every sample.
+/// A rule that gives the first slot of every sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartRule {
-    /// Sample `i` at `(i * 977 + 13) % (capacity - rows + 1)`, as requests of different ages lie.
+    /// Sample `i` starts at `(i * 977 + 13) % (capacity - rows + 1)`, as in a batch of mixed lengths.
     Ragged,
-    /// Every sample at the same slot. At a power-of-two capacity all rows then compete for the same sets of a CPU
-    /// cache.
+    /// Every sample starts at the same slot. At a power-of-two capacity, all rows then compete for the same
+    /// sets of a CPU cache.
     Equal,
-    /// Every sample across the end of the ring, at splits that differ.
+    /// Every sample wraps at the end of the ring, and each is split at a different row.
     Wrap,
 }
 
-/// Text that is neither a rule nor a list.
+/// An error for text that is neither a rule nor a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("starts '{text}': must be ragged, equal, wrap or one slot per sample, such as 3,0")]
 pub struct NotStarts {
     text: String,
 }
 
-/// The form in data: a word or a list.
+/// The serialised form: a word or a list.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -46,7 +46,7 @@ enum Written {
 }
 
 impl Starts {
-    /// Checks that there is a start for every sample, and that each fits.
+    /// Checks that there is a start for every sample, and that each start fits.
     pub(super) fn check(&self, dims: &CacheDims, rows: usize, mode: Mode) -> Result<(), String> {
         let circular = mode == Mode::Circular;
         match self {
@@ -72,7 +72,7 @@ impl Starts {
         }
     }
 
-    /// The first slot of a sample.
+    /// Returns the first slot of a sample.
     pub(super) fn of(&self, sample: usize, dims: &CacheDims, rows: usize) -> usize {
         let places = dims.capacity - rows + 1;
         match self {

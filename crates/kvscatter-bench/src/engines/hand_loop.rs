@@ -1,4 +1,4 @@
-//! The second yardstick: what one would write by hand for this very shape.
+//! The second yardstick: the loop that one would write by hand for one shape.
 
 use crate::call::{Call, Task};
 use crate::case::{Case, Form};
@@ -8,8 +8,8 @@ use crate::layout::{runs, straddles};
 use crate::raw::Runs;
 use crate::scene::Scene;
 
-/// One libc memcpy per contiguous run, at offsets that were computed before; in functional form after one memcpy of the
-/// past.
+/// One libc memcpy for each contiguous run, at offsets that were computed before. In functional form, one
+/// memcpy of the past comes first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandLoop;
 

@@ -1,4 +1,4 @@
-//! Ours, called as a host calls it: prepared once, one plan per call.
+//! kvscatter, called as a host calls it: it is prepared once and makes one plan for each call.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::layout::starts_of;
 use crate::raw::Pool;
 use crate::scene::Scene;
 
-/// `TensorScatter` as the library does it.
+/// kvscatter's `TensorScatter`.
 #[derive(Debug)]
 pub struct Kvscatter {
     name: &'static str,
@@ -23,7 +23,7 @@ pub struct Kvscatter {
     pool: Option<Arc<Pool>>,
 }
 
-/// What a host keeps between calls.
+/// The state that a host keeps between calls.
 struct KvscatterRun<E> {
     write: ::kvscatter::Prepared,
     pool: Option<Arc<Pool>>,
@@ -34,7 +34,7 @@ struct KvscatterRun<E> {
     elements: PhantomData<E>,
 }
 
-/// How the library is given the buffers.
+/// The ways to pass buffers to the library.
 trait Elements: 'static {
     /// Plans and writes one cache in place, in one call.
     fn once(write: &::kvscatter::Prepared, starts: &[i64], tensor: &mut Buffers<'_>) -> Result<(), Error>;
@@ -42,32 +42,32 @@ trait Elements: 'static {
     fn functional(plan: &WritePlan<'_>, tensor: &mut Buffers<'_>) -> Result<(), Error>;
 }
 
-/// Slices of an integer as wide as the element.
+/// Slices of an integer type that is as wide as the element.
 struct Typed<T>(PhantomData<T>);
 
-/// Two 4-bit elements to a byte.
+/// 4-bit elements, two in a byte.
 struct Packed;
 
 impl Kvscatter {
-    /// On the calling thread.
+    /// Makes an engine that runs on the calling thread.
     #[must_use]
     pub fn new() -> Self {
         Self { name: KVSCATTER, task: Task::Write, pool: None }
     }
 
-    /// On a host's pool.
+    /// Makes an engine that runs on a host's pool of threads.
     #[must_use]
     pub fn on(pool: Arc<Pool>) -> Self {
         Self { name: KVSCATTER, task: Task::Write, pool: Some(pool) }
     }
 
-    /// On the calling thread, beside one that has a pool.
+    /// Makes an engine that runs on the calling thread, to compare with one that has a pool.
     #[must_use]
     pub fn single() -> Self {
         Self { name: SINGLE, task: Task::Write, pool: None }
     }
 
-    /// The same rows in linear mode.
+    /// Makes an engine that writes the same rows in linear mode.
     #[must_use]
     pub fn unwrapped() -> Self {
         Self { name: UNWRAPPED, task: Task::Unwrapped, pool: None }
@@ -117,7 +117,8 @@ impl Kvscatter {
     }
 }
 
-/// The instructions that the library's kernels use for a case; `None` if it refuses the case.
+/// Returns the instructions that the library's kernels use for a case. Returns `None` if the library refuses
+/// the case.
 pub(crate) fn isa(case: &Case) -> Option<Isa> {
     Some(prepare(case, case.parameters().mode).ok()?.isa())
 }
@@ -146,7 +147,8 @@ impl<E: Elements> Run for KvscatterRun<E> {
 }
 
 impl<E: Elements> KvscatterRun<E> {
-    /// One plan for every write but that of one cache in place on one thread.
+    /// Writes with one plan for each call. Only the write of one cache in place on one thread does not use
+    /// this function.
     #[inline(never)]
     fn planned(&self, call: &mut Call<'_>) -> Result<(), Failed> {
         let mut plan = self.write.plan(&self.starts)?;

@@ -12,7 +12,7 @@ use crate::layout::{runs, straddles};
 use crate::raw::{Pool, Runs};
 use crate::scene::Scene;
 
-/// libc's memcpy, see [`Task::Memcpy`].
+/// libc's memcpy. See [`Task::Memcpy`].
 #[derive(Debug)]
 pub struct Memcpy {
     name: String,
@@ -26,13 +26,13 @@ struct MemcpyRun {
 }
 
 impl Memcpy {
-    /// On the calling thread.
+    /// Makes an engine that runs on the calling thread.
     #[must_use]
     pub fn new() -> Self {
         Self { name: MEMCPY.to_owned(), pool: None }
     }
 
-    /// One memcpy per thread of a pool, each of an equal share.
+    /// Makes an engine with one memcpy for each thread of a pool. All threads copy equal shares.
     #[must_use]
     pub fn on(pool: Arc<Pool>) -> Self {
         Self { name: format!("{} × {MEMCPY}", pool.threads()), pool: Some(pool) }
@@ -85,12 +85,12 @@ impl Run for MemcpyRun {
     }
 }
 
-/// libc's memcpy: the compiler does not know the length.
+/// Calls libc's memcpy, because the compiler does not know the length.
 pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// Equal shares, one per thread.
+/// Copies an equal share on each thread.
 fn copy_on(pool: &Pool, to: &mut [u8], from: &[u8]) {
     let share = to.len().div_ceil(pool.threads()).max(1);
     let shares = Mutex::new(to.chunks_mut(share).zip(from.chunks(share)));

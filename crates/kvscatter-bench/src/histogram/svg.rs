@@ -1,4 +1,4 @@
-//! The histogram as a picture: a panel per engine over one axis.
+//! Draws the histogram as a picture with one panel for each engine.
 
 use plotters::prelude::{Color, IntoDrawingArea, PathElement, RGBColor, Rectangle, SVGBackend, WHITE};
 use plotters::style::text_anchor::HPos;
@@ -10,11 +10,11 @@ use crate::ink::{Area, Drawn, GREY, GRID, INK, Look, OURS, write};
 use kvscatter_text::units::time;
 
 const WIDTH: i32 = 760;
-/// Where the panels begin and end; engines are named to the left.
+/// The left and right ends of the panels. Engines are named to the left of them.
 const LEFT: i32 = 180;
 const RIGHT: i32 = WIDTH - 36;
 const LINE: i32 = 20;
-/// Characters of the title that surely fit one line.
+/// The number of characters of the title that always fit one line.
 const TITLE: usize = 88;
 const PANEL: i32 = 52;
 const GAP: i32 = 14;
@@ -23,7 +23,8 @@ const FOOT: i32 = 56;
 const OTHERS: RGBColor = RGBColor(0x8c, 0x95, 0x9f);
 
 impl Histogram {
-    /// An SVG document under a title: ours in blue, all others in grey, each with its median.
+    /// Returns an SVG document with a title. kvscatter is blue, all other engines are grey, and each has its
+    /// median.
     #[must_use]
     pub fn svg(&self, title: &str) -> String {
         let mut document = String::new();
@@ -71,7 +72,7 @@ impl Histogram {
         let most = lane.counts.iter().copied().max().unwrap_or_default().max(1);
         let edge = |column: usize| LEFT + (RIGHT - LEFT) * column as i32 / self.axis.columns as i32;
         for (column, &count) in lane.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            // Whatever is there is seen.
+            // A column that is not empty is always visible.
             let height = ((count as f64 / most as f64 * f64::from(PANEL)) as i32).max(1);
             let corners = [(edge(column), base - height), (edge(column + 1), base)];
             area.draw(&Rectangle::new(corners, color.filled()))?;
@@ -85,7 +86,7 @@ impl Histogram {
         write(area, &median, (LEFT - 12, top + 36), Look { size: 12, color: GREY, ..name })
     }
 
-    /// The times under the axis, as many as there is room for.
+    /// Draws as many times under the axis as there is room for.
     fn labels(&self, area: &Area<'_>, bottom: i32) -> Drawn {
         const ROOM: i32 = 56;
         let mut free = i32::MIN;
@@ -110,7 +111,7 @@ impl Histogram {
     }
 }
 
-/// A title in lines, broken after commas.
+/// Splits a title into lines after commas.
 fn lines(title: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in title.split_inclusive(", ") {

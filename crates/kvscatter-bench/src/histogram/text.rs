@@ -1,4 +1,4 @@
-//! A lane of blocks per engine.
+//! Prints one lane of blocks for each engine.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use kvscatter_text::units::time;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// One line per engine, the tallest block being its own most frequent column, and the axis.
+/// Prints one line for each engine, and the axis. In each line, the most frequent column has the tallest
+/// block.
 impl fmt::Display for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.lanes.iter().map(|lane| lane.engine.chars().count()).max().unwrap_or_default();
@@ -29,13 +30,13 @@ fn blocks(lane: &Lane) -> String {
     let most = lane.counts.iter().copied().max().unwrap_or_default().max(1);
     let block = |&count: &usize| match count {
         0 => ' ',
-        // Whatever is there is seen.
+        // A column that is not empty is always visible.
         _ => BLOCKS[(count * BLOCKS.len()).div_ceil(most) - 1],
     };
     lane.counts.iter().map(block).collect()
 }
 
-/// Tick marks, and under them their labels where there is room.
+/// Returns tick marks, and below them labels where there is room.
 fn axis(axis: &Axis) -> [String; 2] {
     let mut marks = vec!['─'; axis.columns];
     let mut labels = String::new();
@@ -52,7 +53,7 @@ fn axis(axis: &Axis) -> [String; 2] {
     [marks.into_iter().collect(), labels]
 }
 
-/// A round time without the digits that make others comparable.
+/// Formats a round time without trailing zeros.
 pub(super) fn label(tick: f64) -> String {
     let text = time(tick);
     let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));

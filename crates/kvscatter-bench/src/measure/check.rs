@@ -1,4 +1,4 @@
-//! Whether an engine does what it should.
+//! Checks that an engine's result is correct.
 
 use super::sampler::Lane;
 use crate::case::Form;
@@ -6,8 +6,8 @@ use crate::expected::Reference;
 use crate::report::Outcome;
 use crate::scene::{KeysOrValues, Scene};
 
-/// Runs an engine on freshly painted buffers and compares all of them, whole; cold cases, whose positions move, a few
-/// steps later too.
+/// Runs an engine on freshly painted buffers and compares whole buffers. For a cold case, whose positions
+/// move, repeats this for a later step.
 pub(super) fn check(scene: &mut Scene, lane: &mut Lane<'_>, reference: Reference) -> Result<(), Outcome> {
     let steps: &[usize] = if scene.case().parameters().temperature.is_cold() { &[0, 5] } else { &[0] };
     for &step in steps {
@@ -25,7 +25,7 @@ pub(super) fn check(scene: &mut Scene, lane: &mut Lane<'_>, reference: Reference
     Ok(())
 }
 
-/// Every buffer of the first layer, whole.
+/// Compares whole buffers of the first layer.
 fn compare(scene: &mut Scene, lane: &Lane<'_>, reference: Reference) -> Result<(), String> {
     let (case, starts) = (scene.case().clone(), scene.starts().to_vec());
     for side in KeysOrValues::of(&case) {

@@ -1,4 +1,4 @@
-//! Layer after layer, at new positions every step, as a decoder writes.
+//! Samples of layers in turn, at new positions in every step, as a decoder writes.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,10 +10,12 @@ use crate::error::BenchError;
 use crate::layout::runs;
 use crate::scene::Scene;
 
-/// One call per sample, on layers that belong to the seat: it finds there what it has left in the step before, as a
-/// decoder does, and nothing that another engine has warmed up or cooled down.
+/// A sampler that makes one call for each sample, on layers that belong to the seat.
+///
+/// The memory is as the same engine left it in the step before, as in a decoder. No other engine has warmed
+/// it up or cooled it down.
 pub(super) struct Cold {
-    /// Rounds in a step: layers of every seat.
+    /// The number of rounds in a step, which is the number of layers of every seat.
     rounds: usize,
     step: Option<usize>,
 }

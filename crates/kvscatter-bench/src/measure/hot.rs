@@ -1,4 +1,4 @@
-//! The same call again and again.
+//! Samples of one call that is repeated.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +7,15 @@ use crate::call::Call;
 use crate::engine::{Failed, Run};
 use crate::scene::Scene;
 
-/// The least a sample takes, so that reading the clock does not show.
+/// The shortest time of a sample, so that the time to read the clock does not matter.
 const SAMPLE: Duration = Duration::from_micros(10);
 
-/// Calls this long are not repeated to warm up what the engine before has cooled down.
+/// The time from which calls are not repeated to warm up memory that the previous engine has cooled down.
 const LONG: Duration = Duration::from_millis(2);
 
-/// Samples of as many calls as it takes.
+/// A sampler that repeats a call until a sample is long enough.
 pub(super) struct Hot {
-    /// Calls per sample, once they are known.
+    /// The number of calls in a sample of each lane, once it is known.
     batches: Vec<Option<usize>>,
 }
 
@@ -47,10 +47,10 @@ impl Sampler for Hot {
     }
 }
 
-/// How many calls take as long as a sample should.
+/// Returns the number of calls that take as long as a sample should.
 fn batch(run: &mut dyn Run, call: &mut Call<'_>) -> Result<usize, Failed> {
     let mut batch = 1;
-    // Caches, page tables and the branch predictor settle meanwhile.
+    // Caches, page tables and the branch predictor warm up during this loop.
     while time(run, call, batch)? < SAMPLE {
         batch *= 2;
     }

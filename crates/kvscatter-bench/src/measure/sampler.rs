@@ -1,4 +1,4 @@
-//! What takes a sample: an engine whose turn it is, on a scene.
+//! The interface between the rounds of a measurement and the two ways to take samples.
 
 use crate::call::Task;
 use crate::engine::{Failed, Run};
@@ -18,17 +18,18 @@ pub(super) struct TimeSample {
     pub(super) write_and_read: Option<f64>,
 }
 
-/// Whose sample is next.
+/// The engine and round of the next sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) lane: usize,
-    /// Which of a round's turns it is: one for each lane, and a second one for the A/A spread.
+    /// The index of the turn within a round. Each lane has one turn, and one lane has a second turn for the
+    /// A/A spread.
     pub(super) seat: usize,
     pub(super) seats: usize,
     pub(super) round: usize,
 }
 
-/// How samples of a temperature are taken.
+/// A way to take samples, for hot or for cold cases.
 pub(super) trait Sampler {
     fn sample(&mut self, scene: &mut Scene, lanes: &mut [Lane<'_>], turn: Turn)
     -> Result<TimeSample, Failed>;

@@ -1,4 +1,4 @@
-//! A warm pool of threads, as the host of a model has one.
+//! A pool of spinning threads, as the host of a model may have.
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
@@ -11,29 +11,29 @@ use kvscatter::Executor;
 
 type Work<'a> = &'a (dyn Fn() + Sync);
 
-/// Threads that wait in a loop for work: handing it to them takes a fraction of a microsecond.
+/// Threads that spin while they wait for work. They start work within a fraction of a microsecond.
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What the caller and the workers share.
+/// The state that the caller and the workers share.
 ///
-/// **W1** between a change of `round` and the moment `running` is 0 again the closure in `work` is alive; outside of
-/// it no worker calls it.
+/// **W1** The closure in `work` is alive from a change of `round` until `running` is 0 again. No worker calls
+/// the closure at any other time.
 struct Shared {
     work: Mutex<Option<Work<'static>>>,
     round: AtomicUsize,
     running: AtomicUsize,
     panicked: AtomicBool,
     closing: AtomicBool,
-    /// One caller at a time.
+    /// The lock that allows one caller at a time.
     caller: Mutex<()>,
 }
 
 impl Pool {
-    /// A pool of this many threads, the caller's included.
+    /// Makes a pool of this many threads, including the caller's.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
@@ -52,7 +52,7 @@ impl Pool {
         Self { shared, workers }
     }
 
-    /// Threads, the caller's included.
+    /// Returns the number of threads, including the caller's.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
@@ -60,15 +60,17 @@ impl Pool {
 }
 
 impl Executor for Pool {
-    /// Runs `work` once on every thread, the caller's included, and returns when all are back. Callers wait for each
-    /// other, so `work` must not call the pool it runs on.
+    /// Runs `work` once on every thread, including the caller's, and returns when all threads have finished.
+    ///
+    /// Callers wait for each other, so `work` must not call the pool that runs it.
     ///
     /// # Panics
-    /// If `work` does, on any thread.
+    /// Panics if `work` panics on any thread.
     fn broadcast(&self, work: Work<'_>) {
         let _caller = self.shared.caller.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only the lifetime changes. The closure is called between here and the end of `finish` alone (W1),
-        // and this function returns, or unwinds, behind it.
+        // SAFETY: only the lifetime changes. Workers call the closure only between the change of `round` and
+        // the moment when `running` is 0 again (W1). This function calls the closure itself, and it returns
+        // or unwinds only after that moment.
         let work = unsafe { mem::transmute::<Work<'_>, Work<'static>>(work) };
         *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
         self.shared.running.store(self.workers.len(), Ordering::Relaxed);
@@ -89,7 +91,7 @@ impl Drop for Pool {
         self.shared.closing.store(true, Ordering::Release);
         self.shared.round.fetch_add(1, Ordering::Release);
         for worker in self.workers.drain(..) {
-            // A worker catches what its work throws: it has nothing to report.
+            // A worker catches the panics of its work, so there is nothing to report.
             let _ = worker.join();
         }
     }
@@ -110,13 +112,14 @@ impl Shared {
             {
                 self.panicked.store(true, Ordering::Relaxed);
             }
-            // Behind this the closure is not called: what it wrote is seen by who reads 0.
+            // The worker does not call the closure after this line. A thread that reads 0 with acquire
+            // ordering sees everything that the closure wrote.
             self.running.fetch_sub(1, Ordering::Release);
         }
     }
 }
 
-/// Waits in a loop, and lets others run now and then where there are more threads than cores.
+/// Spins while a condition is true, and yields from time to time in case there are more threads than cores.
 fn spin_while(waiting: impl Fn() -> bool) {
     const TURNS: u32 = 1 << 14;
     let mut turns = 0;

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::ptr;
 
-/// A strided series of copies of one length. All numbers are bytes.
+/// A strided series of copies of equal length. All numbers are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Series {
     pub(crate) count: usize,
@@ -15,9 +15,9 @@ pub(crate) struct Series {
     pub(crate) src_step: usize,
 }
 
-/// What a hand-written loop of memcpys copies, all offsets precomputed.
+/// The copies of a hand-written loop of memcpys, with precomputed offsets.
 ///
-/// **B1** every byte of every series is inside buffers of `dst_len` and `src_len` bytes.
+/// **B1** Every byte of every series is inside buffers of `dst_len` and `src_len` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     series: Vec<Series>,
@@ -39,7 +39,7 @@ impl Runs {
     /// Checks that every series is inside buffers of these lengths (B1).
     ///
     /// # Panics
-    /// If one does not: who computed it is wrong.
+    /// Panics if a series is not inside, which is an error in the code that computed it.
     pub(crate) fn new(series: Vec<Series>, dst_len: usize, src_len: usize) -> Self {
         for one in &series {
             let inside = one.end(one.dst, one.dst_step).is_some_and(|end| end <= dst_len)
@@ -52,43 +52,45 @@ impl Runs {
     /// Copies every run with libc's memcpy.
     ///
     /// # Panics
-    /// If the buffers do not have the lengths that were given to `new`.
+    /// Panics if the buffers do not have the lengths that were passed to `new`.
     #[inline]
     pub(crate) fn copy(&self, dst: &mut [u8], src: &[u8]) {
         assert_eq!((dst.len(), src.len()), (self.dst_len, self.src_len), "buffers of these runs");
         let (dst, src) = (dst.as_mut_ptr(), src.as_ptr());
         for one in &self.series {
-            // A length that is known to the compiler would become a few moves instead of the call.
+            // If the compiler knew the length, it would replace the call of memcpy by a few moves.
             let len = black_box(one.len);
             for i in 0..one.count {
                 let (to, from) = (one.dst + i * one.dst_step, one.src + i * one.src_step);
-                // SAFETY: `to + len` is at most `dst_len` (B1), which is the length of `dst` (asserted above).
+                // SAFETY: `to + len` is at most `dst_len` (B1), which is the length of `dst` (asserted
+                // above).
                 let to = unsafe { dst.add(to) };
-                // SAFETY: `from + len` is at most `src_len` (B1), which is the length of `src` (asserted above).
+                // SAFETY: `from + len` is at most `src_len` (B1), which is the length of `src` (asserted
+                // above).
                 let from = unsafe { src.add(from) };
-                // SAFETY: both runs of `len` bytes are inside their buffers (B1), which are an exclusive and a shared slice
-                // and so do not overlap.
+                // SAFETY: both runs of `len` bytes are inside their buffers (B1). The buffers are an
+                // exclusive and a shared slice, so they do not overlap.
                 unsafe { ptr::copy_nonoverlapping(from, to, len) };
             }
         }
     }
 
-    /// Reads the destination of every run, as attention does after the write, and sums it up.
+    /// Reads the destination of every run, as attention does after the write, and returns a sum.
     ///
     /// # Panics
-    /// If the buffer does not have the length that was given to `new`.
+    /// Panics if the buffer does not have the length that was passed to `new`.
     #[must_use]
     pub(crate) fn read(&self, dst: &[u8]) -> u64 {
         assert_eq!(dst.len(), self.dst_len, "buffer of these runs");
         self.destinations().fold(0, |sum, range| sum.wrapping_add(checksum(&dst[range])))
     }
 
-    /// Where every run goes, in order.
+    /// Returns the destination of every run, in order.
     pub(crate) fn destinations(&self) -> impl Iterator<Item = Range<usize>> {
         self.series.iter().flat_map(|one| ranges(one, one.dst, one.dst_step))
     }
 
-    /// Where every run comes from, in order.
+    /// Returns the source of every run, in order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = Range<usize>> {
         self.series.iter().flat_map(|one| ranges(one, one.src, one.src_step))
     }
@@ -99,7 +101,7 @@ fn ranges(series: &Series, first: usize, step: usize) -> impl Iterator<Item = Ra
     (0..series.count).map(move |i| first + i * step..first + i * step + len)
 }
 
-/// A sum that reads every byte, eight at a time.
+/// Returns a sum of all bytes, read eight at a time.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().fold(0, |sum: u64, &word| sum.wrapping_add(u64::from_le_bytes(word)));

@@ -1,4 +1,4 @@
-//! What is a case and what is not.
+//! Valid and invalid cases.
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_bench::{BenchError, CacheDims, Case, Form, Pages, Scene, Temperature, UpdateLayout};

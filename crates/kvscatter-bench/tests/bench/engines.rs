@@ -5,7 +5,7 @@ use kvscatter_bench::{Call, Case, Engine, Failed, Form, Outcome, Reference, Run,
 
 use crate::support::{case, run};
 
-/// Small ones of every kind, and the yardsticks that suit them.
+/// Small cases of every kind, and the built-in engines that can do them.
 const KINDS: [(&str, &[&str]); 16] = [
     ("shape = [3, 2, 16, 8]\nrows = 1", &[MEMCPY, HAND_LOOP, KVSCATTER]),
     ("shape = [3, 2, 16, 8]\nrows = 16\ntype = \"float32\"", &[MEMCPY, HAND_LOOP, KVSCATTER]),
@@ -66,14 +66,14 @@ fn every_kind_of_case_is_measured() {
     }
 }
 
-/// Writes that are shared out over threads, on machines that have two.
+/// Threads share a write, on machines that have at least two cores.
 #[test]
 fn threads_share_a_write() {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         return;
     }
     for form in ["in-place", "functional"] {
-        // Long enough to be worth it.
+        // The write is long enough for the library to use threads.
         let case = case(&format!("shape = [2, 4, 8192, 128]\nrows = 4097\nform = \"{form}\"\nthreads = 2"));
         let report = run(&case, &built_in(&case)).unwrap();
         for engine in [MEMCPY, HAND_LOOP, "2 × memcpy", KVSCATTER, SINGLE] {
@@ -82,7 +82,7 @@ fn threads_share_a_write() {
     }
 }
 
-/// An update too long for the oracle's patience.
+/// The updates are too long for the oracle.
 #[test]
 fn large_cases_are_checked_by_a_loop_over_rows() {
     for text in [
@@ -97,7 +97,7 @@ fn large_cases_are_checked_by_a_loop_over_rows() {
     }
 }
 
-/// Does the write by hand, and then something that it should not.
+/// An engine that does the write correctly and then changes something else.
 struct Slip {
     name: &'static str,
     slip: fn(&mut Call<'_>),
@@ -164,7 +164,7 @@ fn a_wrong_engine_is_named_and_never_timed() {
     }
 }
 
-/// An engine that does nothing is wrong at the second step at the latest, and one that does not follow too.
+/// An engine that ignores new positions, or does nothing, is wrong in the second step at the latest.
 #[test]
 fn an_engine_that_does_not_follow_the_positions_is_wrong() {
     struct Stays;
@@ -217,7 +217,7 @@ fn failures_and_refusals_are_told() {
     assert!(matches!(outcomes[1], Outcome::Failed(text) if text == "out of order"), "{outcomes:?}");
 }
 
-/// What an engine finds must be its own doing: layers are not shared.
+/// Layers are not shared, because only the engine itself may have warmed up its memory.
 #[test]
 fn a_cold_case_has_layers_for_everyone() {
     let three = case("shape = [3, 2, 16, 8]\nrows = 3\ntemperature = \"unflushed\"\nlayers = 3");

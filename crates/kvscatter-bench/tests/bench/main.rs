@@ -1,4 +1,4 @@
-//! Cases from data, measured and checked.
+//! Cases from data, checked and measured.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 

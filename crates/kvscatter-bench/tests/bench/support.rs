@@ -1,15 +1,15 @@
-//! Cases written down, and runs that are over at once.
+//! Cases from text, and short measurements.
 
 use std::time::Duration;
 
 use kvscatter_bench::{BenchError, Budget, Case, Engine, Report, Scene, measure};
 
-/// A case, or what is wrong with it.
+/// Returns a case, or the error message for an invalid one.
 pub(crate) fn parse(text: &str) -> Result<Case, String> {
     toml::from_str(text).map_err(|error| error.message().to_owned())
 }
 
-/// A valid case, with pages that every system has, unless the case names others.
+/// Returns a valid case. Its pages are 4 KiB, which every system has, unless the text names others.
 #[track_caller]
 pub(crate) fn case(text: &str) -> Case {
     let pages = if text.contains("pages") { "" } else { "\npages = \"4k\"" };

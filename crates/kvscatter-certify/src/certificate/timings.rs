@@ -1,120 +1,122 @@
-//! Times and sizes in a certificate. Nothing here is measured.
+//! The times and sizes of a certificate. This module only defines the data.
 
 use serde::{Deserialize, Serialize};
 
-/// What was timed, counted and weighed.
+/// The times, byte counts and memory use that were measured or computed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
-    /// The time of a cache's own nodes at two capacities; absent if no cache has nodes of its own.
+    /// The time of a cache's own nodes at two capacities. Absent if no cache has such nodes.
     pub cache_path: Option<CachePathTimes>,
-    /// Bytes that a decode step moves in the caches. Computed from shapes, not measured.
+    /// The bytes that a decode step moves in the caches. They are computed from shapes, not measured.
     pub bytes_moved: Option<BytesMoved>,
-    /// Peak memory of a run.
+    /// The peak memory of a run of each model.
     pub peak_memory: Vec<PeakMemory>,
-    /// The time of whole decode steps.
+    /// The times of whole decode steps.
     pub decode: Option<DecodeTimes>,
 }
 
-/// The time of the nodes between a cache's past and its present, and of nothing else, at several capacities. Each
-/// cache is timed by itself; this is the one whose time grows most.
+/// The time of the nodes between a cache's past and its present, at several capacities.
+///
+/// Each cache is timed separately, without the rest of the model. These are the times of the cache whose time
+/// grows most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CachePathTimes {
-    /// How many caches were timed.
+    /// The number of caches that were timed.
     pub caches: usize,
-    /// The one whose times these are, by its past input.
+    /// The past input of the cache that these times belong to.
     pub cache: String,
-    /// Samples in the batch.
+    /// The number of samples in the batch.
     pub batch: usize,
     /// The slot that is written.
     pub context: usize,
-    /// Interleaved rounds.
+    /// The number of interleaved rounds.
     pub rounds: usize,
-    /// The time at each capacity, smallest first.
+    /// The time at each capacity, smallest capacity first.
     pub at: Vec<CapacityTime>,
-    /// The shortest time at the largest capacity over the shortest at the smallest.
+    /// The shortest time at the largest capacity, divided by the shortest time at the smallest capacity.
     pub ratio: f64,
-    /// The ratio up to which the time counts as flat.
+    /// The largest ratio for which the time counts as constant.
     pub flat_up_to: f64,
 }
 
-/// A time at a capacity.
+/// The time at one capacity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CapacityTime {
-    /// Slots of each sample.
+    /// The number of slots of each sample.
     pub capacity: usize,
-    /// Bytes of the cache.
+    /// The bytes of the cache.
     pub cache_bytes: u64,
     /// The median time of a call, in nanoseconds.
     pub median_ns: f64,
-    /// The shortest, in nanoseconds.
+    /// The shortest time of a call, in nanoseconds.
     pub fastest_ns: f64,
 }
 
-/// Bytes that a decode step reads and writes in the caches to bring them up to date.
+/// The bytes that a decode step reads and writes to update the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BytesMoved {
-    /// Samples in the batch.
+    /// The number of samples in the batch.
     pub batch: usize,
-    /// Slots, and for a growing cache tokens, of each sample.
+    /// The number of slots of each sample, or of tokens for a growing cache.
     pub capacity: usize,
-    /// In place: each new row is read once and written once.
+    /// The bytes for caches that are written in place. Each new row is read once and written once.
     pub in_place: u64,
-    /// Growing or copied: every row is read and written, the new ones included.
+    /// The bytes for caches that grow or are copied. Every row is read and written, including the new ones.
     pub copied: u64,
 }
 
-/// The most memory that a process held while it ran a model.
+/// The peak memory of a process that ran a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakMemory {
-    /// Which model.
+    /// The model that ran.
     pub of: ComparedModel,
-    /// Samples in the batch.
+    /// The number of samples in the batch.
     pub batch: usize,
-    /// Decode steps that were run.
+    /// The number of decode steps that were run.
     pub steps: usize,
-    /// Tokens of each sample after them; the static caches have room for as many.
+    /// The number of tokens of each sample after the last step. This is also the capacity of static caches.
     pub context: usize,
-    /// Resident bytes beyond those held before the first step; absent where the system does not tell.
+    /// The peak resident bytes beyond those before the first step. Absent if the system does not report them.
     pub bytes: Option<u64>,
 }
 
-/// A model of the two.
+/// One of the two models that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparedModel {
-    /// The one that was examined.
+    /// The model that was examined.
     Model,
-    /// The one that it was compared with.
+    /// The original.
     Original,
 }
 
 /// Times of whole decode steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeTimes {
-    /// Samples in the batch.
+    /// The number of samples in the batch.
     pub batch: usize,
-    /// Slots of each sample in the static caches.
+    /// The number of slots of each sample in the static caches.
     pub capacity: usize,
-    /// Interleaved rounds.
+    /// The number of interleaved rounds.
     pub rounds: usize,
-    /// The time at each context length, shortest first.
+    /// The time at each context length, shortest context first.
     pub at: Vec<DecodeTime>,
-    /// Where the model begins to be faster than the original; absent without an original.
+    /// The context length from which the model is faster than the original. Absent without an original.
     pub crossover: Option<Crossover>,
 }
 
-/// The time of one decode step.
+/// The time of one decode step at one context length.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeTime {
-    /// Tokens of each sample before the step.
+    /// The number of tokens of each sample before the step.
     pub context: usize,
-    /// The examined model's median, in nanoseconds.
+    /// The median time of the examined model, in nanoseconds.
     pub model_ns: f64,
-    /// The original's median, in nanoseconds.
+    /// The median time of the original, in nanoseconds. Absent without an original.
     pub original_ns: Option<f64>,
 }
 
-/// Where a static cache begins to pay.
+/// The context length from which a static cache is faster than a growing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Crossover {
@@ -124,6 +126,6 @@ pub enum Crossover {
     Never,
     /// The original is faster below this context length, which lies between two that were timed.
     From(usize),
-    /// The two take turns: no length divides them beyond the noise.
+    /// No context length separates the two models beyond the noise.
     Unclear,
 }

@@ -1,4 +1,4 @@
-//! What a caller chooses of a certification.
+//! The options of a certification.
 
 use std::path::PathBuf;
 
@@ -6,43 +6,43 @@ use kvscatter_session::LoadOptions;
 
 use crate::certificate::Machine;
 
-/// Options of [`certify`](crate::certify). Those that are `None` get a value that fits the model.
+/// The options of [`certify`](crate::certify). An option that is `None` gets a default that fits the model.
 #[derive(Clone, Debug)]
 pub struct CertifyOptions {
     /// The model's file.
     pub model: PathBuf,
-    /// The file of the model that it was made from, whose logits it must give.
+    /// The file of the model that `model` was made from. The two must give equal logits.
     pub original: Option<PathBuf>,
-    /// Samples in a batch.
+    /// The number of samples in a batch.
     pub batch: Option<usize>,
-    /// Tokens in the prompt of each sample.
+    /// The number of tokens in each sample's prompt.
     pub prompts: Option<Vec<usize>>,
-    /// Decode steps after the prompts.
+    /// The number of decode steps after the prompts.
     pub steps: Option<usize>,
-    /// The most tokens in a step of a chunked prefill.
+    /// The largest number of tokens in a step of a chunked prefill.
     pub chunk: Option<usize>,
-    /// Slots of each sample, where the model leaves them open.
+    /// The number of slots of each sample. The model must leave it open, or have the same.
     pub capacity: Option<usize>,
-    /// What tokens and canaries are drawn from.
+    /// The seed of the random tokens and canaries.
     pub seed: u64,
     /// The largest absolute difference between logits that counts as equal.
     pub tolerance: Option<f64>,
-    /// Threads of the engine; one unless said otherwise, so that sums are taken in one order.
+    /// The number of threads of the engine. With one thread, sums are always taken in the same order.
     pub threads: usize,
-    /// The most bytes that caches and logits may take at once.
+    /// The limit in bytes for the caches and logits that are needed at once.
     pub memory: u64,
-    /// Whether times are taken as well, which takes a while.
+    /// Whether the models are also timed, which takes longer.
     pub is_timed: bool,
-    /// The command that asks for it, for the record.
+    /// The command that is recorded in the certificate.
     pub command: String,
-    /// Where it runs, for the record.
+    /// The machine that is recorded in the certificate.
     pub machine: Machine,
-    /// When, for the record.
+    /// The time that is recorded in the certificate.
     pub made_at: Option<String>,
 }
 
 impl CertifyOptions {
-    /// How the engine runs whole steps.
+    /// Returns the options with which the engine runs whole steps.
     pub(super) fn load_options(&self) -> LoadOptions {
         LoadOptions { threads: Some(self.threads) }
     }

@@ -1,12 +1,12 @@
-//! The sizes that a model is certified with: the options that it allows, defaults for the others, all within a limit.
+//! The sizes that a model is certified with: the given options, defaults for the others, and a memory limit.
 
 use kvscatter_session::{self as session, Interface, Purpose};
 
 use crate::drive::scenarios::ScenarioSetting;
 use crate::{CertifyError, CertifyOptions};
 
-/// The default prompts, one for each sample of the default batch. Neither the first nor the last is the shortest, so that
-/// their order matters.
+/// The default prompts, one for each sample of the default batch. Neither the first nor the last is the
+/// shortest, because the order of the samples must matter.
 const PROMPTS: [usize; 3] = [7, 3, 5];
 
 /// The default number of decode steps.
@@ -15,16 +15,18 @@ const STEPS: usize = 16;
 /// The default number of tokens in the largest chunk.
 const CHUNK: usize = 4;
 
-/// About how many steps fill a cache to its end.
+/// The approximate number of steps that fill a cache to its end.
 const FILLING_STEPS: usize = 32;
 
-/// Copies of the caches that a run keeps at once: in place, from before the step, and out of place.
+/// The number of copies of the caches that a run needs: in place, from before the step, and out of place.
 const COPIES: usize = 3;
 
-/// Bytes beside each slot of each sample: its element of a mask, and its state.
+/// The bytes for each slot of each sample besides the caches: its element of a mask, and the state of its
+/// canary.
 const BESIDE_A_SLOT: usize = 16;
 
-/// Returns the setting that the scenarios run with: the options that the model allows, and defaults that fit it.
+/// Returns the sizes that the scenarios run with: the options that the model allows, and defaults that fit
+/// the model.
 pub(super) fn setting(
     options: &CertifyOptions,
     interface: &Interface,
@@ -64,7 +66,7 @@ pub(super) fn setting(
     Ok(setting)
 }
 
-/// Bytes that are needed at once, and their limit.
+/// The bytes that are needed at once, and their limit.
 pub(super) struct MemoryBudget {
     needed: Option<usize>,
     limit: u64,
@@ -84,8 +86,8 @@ impl MemoryBudget {
     }
 }
 
-/// Checks that the caches, and the bytes beside each slot, are within the limit. This comes before any allocation, since
-/// batch and capacity are numbers that a file claims.
+/// Checks that the caches, masks and canary states are within the memory limit. This check comes before any
+/// allocation because an untrusted file declares the batch and capacity.
 pub(super) fn check_caches(
     options: &CertifyOptions,
     interface: &Interface,
@@ -102,7 +104,8 @@ pub(super) fn check_caches(
     Ok(memory)
 }
 
-/// Checks that each sequence's logits fit as well, twice: the expected ones, and those with zeros in the caches.
+/// Checks that two copies of each sequence's logits fit as well: the expected ones, and those with zeros in
+/// the caches.
 fn check_logits(
     mut memory: MemoryBudget,
     interface: &Interface,

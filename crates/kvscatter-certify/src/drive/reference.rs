@@ -1,4 +1,5 @@
-//! What the logits should be: each sequence alone, unpadded, on the original or on the model itself run out of place.
+//! The expected logits: each sequence alone and unpadded, run on the original or on the model itself out of
+//! place.
 
 use std::borrow::Cow;
 
@@ -8,32 +9,38 @@ use kvscatter_session::{OutOfPlace, Runner, SessionError, argmax};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sequence {
     pub(crate) tokens: Vec<i64>,
-    /// The logits after each token; `None` if they are not known.
+    /// The logits after each token. `None` if they are not known.
     pub(crate) logits: Vec<Option<Vec<f32>>>,
 }
 
-/// A decoder that is run for its logits, one sequence at a time.
+/// A decoder that computes the expected logits, one sequence at a time.
 pub(crate) struct Reference<'r> {
     runner: &'r mut Runner,
-    /// Slots of a static cache; a growing one has none.
+    /// The number of slots of a static cache. `None` for a growing cache.
     capacity: Option<usize>,
-    /// Whether it is the model itself, whose faults are for the certificate.
+    /// Whether this is the model under test. Its faults belong in the certificate and are not errors.
     is_model: bool,
-    /// Whether prompts are fed token by token, because the model, or this decoder, takes one token at a time.
+    /// Whether prompts are fed token by token, because the model or the reference takes one token at a time.
     is_by_token: bool,
 }
 
 impl<'r> Reference<'r> {
-    /// `capacity` is the number of slots of a cache that does not grow. `is_model` means that the runner runs
-    /// the model that is certified. `is_by_token` means that this model takes one token at a time.
+    /// Makes a reference that runs on `runner`.
+    ///
+    /// - `capacity` is the number of slots of a static cache. It is ignored for a growing cache.
+    /// - `is_model` means that the runner runs the model that is certified.
+    /// - `is_by_token` means that the model that is certified takes one token at a time.
     pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, is_by_token: bool) -> Self {
         let is_by_token = is_by_token || runner.interface.is_decode_only;
         let grows = runner.interface.growth().is_some();
         Self { runner, capacity: (!grows).then_some(capacity), is_model, is_by_token }
     }
 
-    /// Computes logits for a prompt, fed at once, and for the `steps` most likely tokens that follow it, fed one by one. A step
-    /// that the engine refuses ends the logits, not the sequence, if the model is its own reference.
+    /// Computes logits for a prompt, and then for `steps` more tokens.
+    ///
+    /// The prompt is fed at once. Each further token is the most likely one and is fed alone. If the engine
+    /// refuses a step of the model under test, the rest of the sequence has no logits, and its tokens after
+    /// the prompt are 0.
     pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, SessionError> {
         let mut sequence = Sequence::default();
         let done = self.feed_greedy(&mut sequence, prompt, steps);
@@ -42,7 +49,7 @@ impl<'r> Reference<'r> {
         self.end(sequence, &all, done)
     }
 
-    /// Computes logits for tokens that are fed in chunks; only those after the last `keep` tokens are kept.
+    /// Computes logits for tokens that are fed in chunks, and keeps those after the last `keep` tokens.
     pub(crate) fn forced(
         &mut self,
         tokens: &[i64],
@@ -106,7 +113,7 @@ impl<'r> Reference<'r> {
         Ok(())
     }
 
-    /// How many tokens the model knows, asked of a run where it is not declared.
+    /// Returns the size of the vocabulary. If the model does not declare the size, runs one step to get it.
     pub(crate) fn vocabulary(&mut self) -> Result<usize, SessionError> {
         if let Some(vocabulary) = self.runner.interface.vocabulary {
             return Ok(vocabulary);
@@ -114,7 +121,7 @@ impl<'r> Reference<'r> {
         Ok(self.start()?.step(self.runner, 1, |_, _| 0)?.vocabulary)
     }
 
-    /// One sample, or as many as the model insists on, all alike.
+    /// Starts a run of one sample, or of as many equal samples as the model requires.
     fn start(&self) -> Result<OutOfPlace, SessionError> {
         OutOfPlace::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
     }

@@ -1,4 +1,4 @@
-//! The ways in which a static cache is used, as steps to be run.
+//! The ways in which a static cache is used, as lists of steps.
 
 use kvscatter_session::{Feed, SampleFeed};
 
@@ -8,49 +8,51 @@ use crate::certificate::Phase;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scenario {
     pub(crate) name: String,
-    /// What it does, one sentence.
+    /// What the scenario does, as one sentence.
     pub(crate) description: String,
-    /// Which sequence each sample of the batch is.
+    /// The index of the sequence that each sample of the batch runs.
     pub(crate) sequences: Vec<usize>,
-    /// Whether every step feeds what the reference was fed: the same tokens, with the same neighbours and no padding.
+    /// Whether every step feeds what the reference was fed: the same tokens, no padding, and no other
+    /// sequence in the batch.
     pub(crate) is_as_reference: bool,
     pub(crate) steps: Vec<(Phase, Feed)>,
 }
 
-/// What scenarios are made from.
+/// The sizes that the scenarios are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioSetting {
-    /// Tokens of each sample's prompt.
+    /// The number of tokens of each sample's prompt.
     pub(crate) prompts: Vec<usize>,
-    /// Tokens after the prompt.
+    /// The number of tokens after the prompt.
     pub(crate) steps: usize,
     pub(crate) capacity: usize,
-    /// The most tokens in a step of a chunked prefill.
+    /// The largest number of tokens in a step of a chunked prefill.
     pub(crate) chunk: usize,
-    /// The most tokens in a step that only fills the cache.
+    /// The largest number of tokens in a step that only fills the cache.
     pub(crate) filler: usize,
     /// Whether a batch must have as many samples as there are prompts.
     pub(crate) is_batch_fixed: bool,
-    /// Whether padding on the left can be masked and does not move positions.
+    /// Whether the model can mask padding on the left, and takes positions that skip the padding.
     pub(crate) can_pad_left: bool,
-    /// Whether every step has one token.
+    /// Whether every step must have one token.
     pub(crate) is_decode_only: bool,
 }
 
 impl Scenario {
-    /// Whether some sample begins with padding. A query there sees no slot that holds a token.
+    /// Returns whether some sample begins with padding. The queries of that padding see no slot that contains
+    /// a token.
     pub(crate) fn has_left_padding(&self) -> bool {
         self.steps.iter().any(|(_, feed)| feed.samples.iter().any(|sample| sample.padding > 0))
     }
 }
 
 impl ScenarioSetting {
-    /// The index of the sequence that fills a cache, after those of the prompts.
+    /// Returns the index of the sequence that fills a cache. It follows the sequences of the prompts.
     pub(crate) fn filling(&self) -> usize {
         self.prompts.len()
     }
 
-    /// Tokens at the end of the filling sequence whose logits are compared.
+    /// Returns the number of tokens at the end of the filling sequence whose logits are compared.
     pub(crate) fn tail(&self) -> usize {
         self.steps.clamp(1, 8).min(self.capacity)
     }
@@ -73,7 +75,8 @@ impl ScenarioSetting {
         scenarios
     }
 
-    /// Each sequence by itself, fed as the reference was: its prompt whole, then token by token.
+    /// Returns one scenario for each sequence alone, fed as the reference was: the whole prompt, then token
+    /// by token.
     pub(crate) fn alone(&self) -> Vec<Scenario> {
         let batch = self.smallest_batch();
         let alone = |(sample, &prompt): (usize, &usize)| {
@@ -94,12 +97,12 @@ impl ScenarioSetting {
         self.prompts.iter().enumerate().map(alone).collect()
     }
 
-    /// Samples of a batch that is as small as the model takes.
+    /// Returns the number of samples in the smallest batch that the model takes.
     fn smallest_batch(&self) -> usize {
         if self.is_batch_fixed { self.prompts.len() } else { 1 }
     }
 
-    /// Tokens that every sequence has.
+    /// Returns the number of tokens that every sequence has.
     fn common(&self) -> usize {
         self.prompts.iter().min().copied().unwrap_or_default() + self.steps
     }
@@ -112,7 +115,7 @@ impl ScenarioSetting {
         (0..self.prompts.len()).collect()
     }
 
-    /// Sizes of chunks, to be taken in turn.
+    /// Returns the sizes of chunks, which are used in turn.
     fn widths(&self) -> Vec<usize> {
         if self.is_decode_only {
             return vec![1];
@@ -121,7 +124,7 @@ impl ScenarioSetting {
         vec![chunk, 1, chunk.div_ceil(2), chunk.saturating_sub(1).max(1), 2.min(chunk)]
     }
 
-    /// Different orders of the samples, since what is wrong for the first may be right for the last.
+    /// Returns different orders of the samples, because a fault may affect the first sample and not the last.
     fn orders(&self) -> Vec<(String, Vec<usize>)> {
         let mut ascending = self.as_given();
         ascending.sort_by_key(|&sample| self.prompts.get(sample));
@@ -169,7 +172,7 @@ impl ScenarioSetting {
         }
     }
 
-    /// Steps that write `tokens` more tokens of every sample, in chunks of these widths in turn.
+    /// Returns steps that write `tokens` more tokens of every sample, in chunks of `widths` tokens in turn.
     fn chunks(&self, mut written: Vec<usize>, tokens: usize, widths: &[usize]) -> Vec<(Phase, Feed)> {
         let mut steps = Vec::new();
         let mut left = tokens;
@@ -186,7 +189,8 @@ impl ScenarioSetting {
         steps
     }
 
-    /// Prompts padded on the right to the longest, then every sample at its own slot, over its padding.
+    /// Pads the prompts on the right to the longest one. Each sample then continues in its own next slot and
+    /// overwrites its padding.
     fn ragged(&self, name: &str, order: Vec<usize>, widths: Vec<usize>) -> Scenario {
         let prompts: Vec<usize> =
             order.iter().filter_map(|&sample| self.prompts.get(sample).copied()).collect();
@@ -213,8 +217,8 @@ impl ScenarioSetting {
         }
     }
 
-    /// For models that take one token at a time: samples that begin in different steps cannot be, since every step
-    /// feeds all; so a sample that waits writes its first token again.
+    /// Lets samples begin in different steps, for models that take one token at a time. Every step feeds all
+    /// samples, so a sample that must wait writes its first token again.
     fn staggered(&self) -> Scenario {
         let mut written: Vec<usize> = vec![0; self.prompts.len()];
         let mut steps = Vec::new();

@@ -1,4 +1,4 @@
-//! Values of the types that caches have: canaries to paint with, NaN, and numbers to be compared.
+//! Values of the element types of caches: canaries, NaN, and a test for finite values.
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 /// One step of Weyl's sequence: an odd number without a pattern, 2^64 over the golden ratio.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Numbers that look random and can be had again: `SplitMix64`.
+/// Reproducible pseudo-random numbers: `SplitMix64`.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -22,14 +22,14 @@ impl Numbers {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `limit`, and 0 for a limit of 0.
+    /// Returns a number below `limit`, or 0 if `limit` is 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next().checked_rem(limit).unwrap_or_default()
     }
 }
 
-/// The bits of 1, 1/2 and a NaN of an 8-bit float. Its halves are found by subtracting the
-/// mantissa's width from the exponent.
+/// The bits of 1, 1/2 and a NaN of an 8-bit float. Subtracting one unit of the exponent field halves a
+/// number.
 struct Float8 {
     one: u8,
     half: u8,
@@ -46,7 +46,8 @@ fn float8(element: ElementType) -> Option<Float8> {
     })
 }
 
-/// Whether a cache of this type can be painted: what attention computes with, or dequantises.
+/// Returns whether a cache of this type can be filled with canaries. These are the types that attention
+/// computes with or dequantises.
 pub(crate) fn can_paint(element: ElementType) -> bool {
     let plain = [
         ElementType::Float64,
@@ -66,7 +67,7 @@ pub(crate) fn paint(element: ElementType, bytes: &mut [u8], numbers: &mut Number
     let width = element.bits().unwrap_or(8).div_ceil(8);
     for target in bytes.chunks_exact_mut(width) {
         let bits = numbers.next();
-        // 24 bits, which is what a 32-bit float holds; from -1 to 1.
+        // A 32-bit float represents these 24 bits exactly. The result is between -1 and 1.
         let unit = f64::from(u32::try_from(bits >> 40).unwrap_or_default()) / f64::from(1_u32 << 23) - 1.0;
         #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
         let single = unit as f32;
@@ -92,7 +93,7 @@ pub(crate) fn paint(element: ElementType, bytes: &mut [u8], numbers: &mut Number
     }
 }
 
-/// Fills bytes with NaN. `false`, and nothing is filled, if the type has none.
+/// Fills bytes with NaN. If the type has no NaN, changes nothing and returns `false`.
 pub(crate) fn fill_nan(element: ElementType, bytes: &mut [u8]) -> bool {
     let nan: &[u8] = match element {
         ElementType::Float64 => &f64::NAN.to_le_bytes(),
@@ -108,9 +109,9 @@ pub(crate) fn fill_nan(element: ElementType, bytes: &mut [u8]) -> bool {
     true
 }
 
-/// Whether every value is finite. Types without NaN and infinities always are.
+/// Returns whether every value is finite. Values of types without NaN and infinities are always finite.
 pub(crate) fn are_finite(element: ElementType, bytes: &[u8]) -> bool {
-    // All bits of the exponent set: infinite, or not a number.
+    // In an infinity and a NaN, all bits of the exponent are set.
     let special = |wide: u16, mask: u16| wide & mask == mask;
     match element {
         ElementType::Float64 => {

@@ -1,15 +1,15 @@
-//! Counts what was examined and what was wrong, for one claim.
+//! Counts the things that one claim examined, and the failures among them.
 
 use crate::certificate::{Check, Failure, Verdict};
 
-/// A claim that is being examined. It ends as a [`Check`].
+/// A claim that is being examined. It becomes a [`Check`].
 #[derive(Clone, Debug)]
 pub(crate) struct CheckBuilder {
     id: &'static str,
     claim: &'static str,
     failures: Vec<Failure>,
     failed: u64,
-    /// How many things were examined.
+    /// The number of things that were examined.
     pub(crate) looked: u64,
 }
 
@@ -40,7 +40,7 @@ impl CheckBuilder {
         self.failed > 0
     }
 
-    /// The claim as examined; as not measured if nothing was looked at.
+    /// Finishes the claim. If nothing was examined, the verdict is that the claim was not measured.
     pub(crate) fn into_check(self, evidence: impl FnOnce(u64) -> String) -> Check {
         if self.looked == 0 && self.failed == 0 {
             return Check::not_measured(self.id, self.claim, "no run came that far");

@@ -1,4 +1,4 @@
-//! Logits next to those that they should be.
+//! Compares logits with the expected ones.
 
 use kvscatter::ElementType;
 use kvscatter_session::argmax;
@@ -9,7 +9,7 @@ use crate::report::words;
 
 use super::check_builder::{CheckBuilder, Place};
 
-/// The difference of logits that counts as equal: `absolute + relative × the largest of those they should be`.
+/// The tolerance for differences of logits: `absolute + relative × the largest expected logit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
     absolute: f64,
@@ -17,29 +17,29 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// What rounding explains where sums are taken in another order: a few hundred steps of the coarsest type that
-    /// the numbers pass through.
+    /// Returns the tolerance for rounding errors of sums that are taken in a different order. It is a few
+    /// hundred rounding steps of the coarsest type that the numbers pass through.
     pub(crate) fn of(elements: impl IntoIterator<Item = ElementType>) -> Self {
         let one = |element| match element {
             ElementType::Float64 => 1e-9,
             ElementType::Float32 => 1e-4,
             ElementType::Float16 => 1e-2,
-            // Eight bits or fewer hold less than three digits.
+            // Types with at most eight bits of precision represent less than three decimal digits.
             _ => 5e-2,
         };
         let coarsest = elements.into_iter().map(one).fold(0.0, f64::max);
         Self { absolute: coarsest, relative: coarsest }
     }
 
-    /// Returns the same for a model that rounds activations to 8 bits. Another order of rounding then moves
-    /// some of them by one code of 255, which is a small part of a sum.
+    /// Returns the tolerance for a model that rounds activations to 8 bits. If sums are rounded in a
+    /// different order, some activations change by one of 255 codes, which is a small part of a sum.
     pub(crate) fn of_quantised(elements: impl IntoIterator<Item = ElementType>) -> Self {
         const MIN_TOLERANCE: f64 = 1e-2;
         let Self { absolute, relative } = Self::of(elements);
         Self { absolute: absolute.max(MIN_TOLERANCE), relative: relative.max(MIN_TOLERANCE) }
     }
 
-    /// The largest difference that counts as equal, for these sequences.
+    /// Returns the largest difference that counts as equal, for these sequences.
     pub(crate) fn among(self, sequences: &[Sequence]) -> f64 {
         let all = sequences.iter().flat_map(|sequence| sequence.logits.iter().flatten().flatten());
         let largest =
@@ -51,7 +51,8 @@ impl Tolerance {
 /// The comparison of one scenario with one fill.
 pub(crate) struct Comparison {
     document: LogitsComparison,
-    /// Tokens beyond the tolerance in steps that write from slot 0, and in all others.
+    /// The number of tokens beyond the tolerance in steps that write from slot 0. The next field counts all
+    /// other steps.
     pub(crate) wrong_at_start: u64,
     pub(crate) wrong_mid_cache: u64,
     pub(crate) mid_cache: u64,
@@ -129,11 +130,11 @@ impl Comparison {
 
 /// The difference of two lists of logits.
 pub(crate) struct Difference {
-    /// The largest among those that are finite on both sides.
+    /// The largest difference among the logits that are finite on both sides.
     pub(crate) worst: f64,
     entry: usize,
     not_finite: u64,
-    /// Whether some are finite on one side only, or there are more of the one than of the other.
+    /// Whether some logits are NaN or finite on one side only, or the two lists differ in length.
     is_unlike: bool,
 }
 
@@ -149,14 +150,14 @@ impl Difference {
                 }
             } else {
                 difference.not_finite += 1;
-                // Masked-out entries are -inf on both sides; NaN is nowhere what is wanted.
+                // Masked-out entries are -inf on both sides. NaN is always an error.
                 difference.is_unlike |= got.is_nan() || got != expected;
             }
         }
         difference
     }
 
-    /// What is wrong, if it is more than rounding.
+    /// Returns a message if the difference is larger than the tolerance.
     pub(crate) fn beyond(&self, tolerance: f64) -> Option<String> {
         if self.is_unlike {
             let count = self.not_finite;

@@ -1,4 +1,5 @@
-//! Every byte of every cache after a step, against a copy of what was there before and against a run out of place.
+//! Compares every byte of every cache after a step with a copy from before the step, and with an out-of-place
+//! run.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use crate::drive::values;
 
 use super::check_builder::{CheckBuilder, Place};
 
-/// What is claimed of the caches' memory.
+/// The claims about the caches' memory.
 pub(crate) struct MemoryChecks {
     pub(crate) aliased: CheckBuilder,
     pub(crate) only_named: CheckBuilder,
@@ -27,11 +28,12 @@ pub(crate) struct StepMemory<'a> {
     pub(crate) capacity: usize,
     pub(crate) before: &'a [Tensor],
     pub(crate) after: &'a [Tensor],
-    /// The presents of the run out of place.
+    /// The presents of the out-of-place run.
     pub(crate) out_of_place: &'a [Tensor],
     /// The address that the engine reports for each present.
     pub(crate) present_at: &'a [usize],
-    /// For each sample, which slots still hold their canaries; none where the caches were filled with zeros.
+    /// For each sample, whether each slot still contains its canary. All `false` if the caches were filled
+    /// with zeros.
     pub(crate) canaries: &'a mut [Vec<bool>],
 }
 
@@ -65,7 +67,7 @@ impl MemoryChecks {
         }
     }
 
-    /// Looks at all caches. What each sample's slots came to is returned.
+    /// Examines all caches, and returns the slots of each sample.
     pub(crate) fn look(&mut self, moment: &mut StepMemory<'_>) -> Vec<SampleSlots> {
         let mut slots: Vec<SampleSlots> =
             moment.feed.samples.iter().map(|sample| named(sample, moment.feed.width)).collect();
@@ -120,7 +122,8 @@ impl MemoryChecks {
         }
     }
 
-    /// Looks at one sample of one cache; returns the slots that changed and are not named.
+    /// Examines one sample of one cache, and returns the slots that changed although no write index names
+    /// them.
     fn sample(&mut self, check: &SampleCheck<'_>, caches: [&Tensor; 3], canaries: &[bool]) -> Vec<usize> {
         let [before, after, out_of_place] = caches.map(Tensor::bytes);
         let rows = check.rows;
@@ -142,7 +145,7 @@ impl MemoryChecks {
             self.written.fail(check.failure(slot, "still holds its canary, though a write index names it"));
         }
 
-        // Where every named row was fresh, the rows that changed are those that were written.
+        // If every named row contained canaries, exactly the written rows have changed.
         if !named.is_empty() && fresh.len() == named.len() {
             self.placed.look(1);
             let mut all = [strays.as_slice(), &hit].concat();
@@ -197,7 +200,7 @@ impl SampleCheck<'_> {
     }
 }
 
-/// The slots of a sample, before memory is looked at.
+/// Returns the slots that a sample's step names, before memory is examined.
 fn named(sample: &SampleFeed, width: usize) -> SampleSlots {
     let run = |range: Range<usize>| if range.is_empty() { Vec::new() } else { vec![range] };
     SampleSlots {
@@ -207,7 +210,7 @@ fn named(sample: &SampleFeed, width: usize) -> SampleSlots {
     }
 }
 
-/// Slots in ascending order as runs.
+/// Joins slots in ascending order into ranges.
 fn ranges(slots: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for slot in slots {

@@ -1,4 +1,5 @@
-//! What is seen when the model runs: every scenario in place, beside a run out of place, with zeros and with canaries.
+//! The evidence from running the model: every scenario in place and out of place, with zeros and with
+//! canaries.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +17,20 @@ use super::logits::{Comparison, Difference, Token};
 use super::memory::{MemoryChecks, StepMemory};
 use crate::report::words;
 
-/// What is run and what it is compared with.
+/// The scenarios, their sequences, and the values that they are compared with.
 pub(crate) struct Plan<'a> {
     pub(crate) scenarios: &'a [Scenario],
     pub(crate) sequences: &'a [Sequence],
     pub(crate) capacity: usize,
     pub(crate) against: LogitsReference,
-    /// The nodes that make a sample's numbers depend on the rest of a step.
+    /// The nodes that make a sample's numbers depend on the other samples and tokens of a step.
     pub(crate) scales: Option<&'a WideScales>,
     /// The largest difference between logits that counts as equal.
     pub(crate) tolerance: f64,
     pub(crate) seed: u64,
 }
 
-/// What was seen.
+/// The results of all runs.
 pub(crate) struct Observed {
     pub(crate) checks: Vec<Check>,
     pub(crate) logits: Vec<LogitsComparison>,
@@ -37,26 +38,27 @@ pub(crate) struct Observed {
 }
 
 impl Plan<'_> {
-    /// Steps that [`observe`] takes, for a progress bar.
+    /// Returns the number of steps that [`observe`] takes, for a progress bar.
     pub(crate) fn steps(&self) -> usize {
         let steps = |scenario: &Scenario| scenario.steps.len();
         let nan = self.nan_scenario().map_or(0, steps);
         2 * self.scenarios.iter().map(steps).sum::<usize>() + nan
     }
 
-    /// Whether the logits of a scenario must be those of each sequence alone.
+    /// Returns whether the logits of a scenario must equal those of each sequence alone.
     fn is_comparable(&self, scenario: &Scenario) -> bool {
         self.scales.is_none() || scenario.is_as_reference
     }
 
-    /// The scenario that is also run with NaN in every slot: the shortest that decodes at slots of its own.
+    /// Returns the scenario that is also run with NaN in every slot: the first ragged decode, or else the
+    /// first scenario.
     fn nan_scenario(&self) -> Option<&Scenario> {
         let is_ragged = |scenario: &&Scenario| scenario.name.starts_with("ragged decode");
         self.scenarios.iter().find(is_ragged).or(self.scenarios.first())
     }
 }
 
-/// Runs every scenario twice, and one of them once more with NaN. `stepped` is called after every step.
+/// Runs every scenario twice, and one scenario a third time with NaN. `stepped` is called after every step.
 pub(crate) fn observe(
     runner: &mut Runner,
     plan: &Plan<'_>,
@@ -72,7 +74,7 @@ pub(crate) fn observe(
     Ok(observer.conclude(nan))
 }
 
-/// The logits of a scenario that are compared, by step, sample and column.
+/// The logits of a scenario that have an expected value, by step, sample and column.
 type LogitsByToken = BTreeMap<(usize, usize, usize), Vec<f32>>;
 
 struct Observer<'a> {
@@ -86,7 +88,7 @@ struct Observer<'a> {
     comparisons: Vec<LogitsComparison>,
     occupancy: Vec<Occupancy>,
     wrong_at_start: u64,
-    /// What is wrong in steps at mid-cache, by scenario.
+    /// The number of wrong tokens in steps that do not write from slot 0, for each scenario and fill.
     wrong_mid_cache: Vec<(String, Fill, u64)>,
 }
 
@@ -137,7 +139,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Runs a scenario. A step that the runtime refuses ends it, as a failure of the model.
+    /// Runs a scenario. If the runtime refuses a step, the scenario ends there and the model has failed.
     fn run_scenario(
         &mut self,
         runner: &mut Runner,
@@ -195,7 +197,7 @@ impl<'a> Observer<'a> {
         Ok(kept)
     }
 
-    /// Keeps what a run of a scenario showed. Slots are shown once, of the run with canaries.
+    /// Keeps the results of a run. The slots are recorded once, from the run with canaries.
     fn record(&mut self, scenario: &Scenario, fill: Fill, comparison: Comparison, steps: Vec<OccupancyStep>) {
         if self.plan.is_comparable(scenario) {
             self.wrong_at_start += comparison.wrong_at_start;
@@ -213,7 +215,8 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Compares the logits of every real token: in place with the run out of place, and with what they should be.
+    /// Compares the logits of every real token of the in-place run with the out-of-place run and with the
+    /// expected logits.
     fn compare(
         &mut self,
         scenario: &Scenario,
@@ -268,7 +271,8 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Whether NaN in slots that nothing has written reaches the logits; as a property, not as a failure.
+    /// Examines whether NaN in unwritten slots reaches the logits. If it does, that is a property of the
+    /// model and not a failure.
     fn nan(&mut self, runner: &mut Runner, stepped: &mut dyn FnMut(&str)) -> Result<Check, CertifyError> {
         const ID: &str = "nan-does-not-spread";
         const CLAIM: &str = "NaN in slots that nothing has written does not reach the logits.";
@@ -317,7 +321,7 @@ impl<'a> Observer<'a> {
     }
 
     fn conclude(mut self, nan: Check) -> Observed {
-        // Where steps from slot 0 are wrong as well, the fault is not in what is said about positions.
+        // If steps from slot 0 are wrong as well, the fault is not in the handling of positions.
         if self.wrong_at_start == 0 {
             for (scenario, fill, wrong) in &self.wrong_mid_cache {
                 if *wrong > 0 {
@@ -368,19 +372,19 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// Nodes that compute one scale from a whole tensor. A sample's numbers then depend on the other samples and
-/// tokens of the step.
+/// Nodes that compute one scale from a whole tensor. Because of them, a sample's numbers depend on the other
+/// samples and tokens of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WideScales {
-    /// The name of the first; empty if it has none.
+    /// The name of the first node. Empty if it has none.
     pub(crate) node: String,
     pub(crate) op_type: String,
-    /// How many there are.
+    /// The number of such nodes.
     pub(crate) count: usize,
 }
 
 impl WideScales {
-    /// Finds them among a decoder's hazards; `None` if there are none.
+    /// Finds such nodes among a decoder's hazards. Returns `None` if there are none.
     pub(crate) fn of(decoder: &Decoder<'_>) -> Option<Self> {
         let hazards = decoder.hazards();
         let mut nodes = hazards.iter().filter_map(|hazard| match hazard {
@@ -391,7 +395,7 @@ impl WideScales {
         Some(Self { node: first.name.clone(), op_type: first.op_type.clone(), count: 1 + nodes.count() })
     }
 
-    /// Returns the claim that cannot be judged because a sample's numbers depend on its neighbours.
+    /// Returns the claim that cannot be judged, because a sample's numbers depend on its neighbours.
     fn not_comparable(&self) -> Check {
         let Self { node, op_type, count } = self;
         let (more, compute) = match count - 1 {
@@ -409,7 +413,7 @@ impl WideScales {
     }
 }
 
-/// The caches that a scenario starts with.
+/// Returns the caches that a scenario starts with.
 fn start_caches(
     runner: &Runner,
     batch: usize,
@@ -424,7 +428,7 @@ fn start_caches(
     Ok(caches)
 }
 
-/// The token of each sample of a scenario at each place in its sequence.
+/// Returns a function from a sample and a position in its sequence to the token there.
 fn tokens(scenario: &Scenario, sequences: &[Sequence]) -> impl Fn(usize, usize) -> i64 {
     move |sample, position| {
         let sequence = scenario.sequences.get(sample).and_then(|&index| sequences.get(index));

@@ -1,4 +1,4 @@
-//! Claims that the graph proves. They hold for every input, on a runtime that runs the graph unchanged.
+//! Claims that the graph proves. They are true for every input on a runtime that runs the graph unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use kvscatter_onnx::{Dimension, Graph, Node};
 
 use crate::certificate::{Check, Failure};
 
-/// Everything that the graph alone tells about the caches.
+/// Examines all claims about the caches that the graph alone can prove.
 pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
     let caches = &decoder.caches;
     let count = caches.len();
@@ -81,7 +81,8 @@ fn in_between(cache: &Cache<'_>) -> Option<String> {
         let nodes: Vec<String> = cache.between.iter().map(|node| node.label().to_string()).collect();
         return Some(format!("there {}", said(&nodes)));
     }
-    // Not even a node that copies nothing on most runtimes, such as Identity: no rule makes them remove it.
+    // A node such as Identity fails this check too. Most runtimes copy nothing for it, but no rule requires
+    // them to remove it.
     let first = cache.earlier.first().copied().unwrap_or(writer);
     match (first.input(0) == Some(cache.past), writer.output(0) == Some(cache.present)) {
         (true, true) => None,
@@ -101,8 +102,8 @@ fn said(nodes: &[String]) -> String {
     }
 }
 
-/// Returns, for each value, the nodes that read it, directly or in their subgraphs. A node that only asks for
-/// its shape does not count.
+/// Returns, for each value, the nodes that read it, directly or in their subgraphs. Nodes that only read its
+/// shape are left out.
 fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
     let mut readers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for node in graph.nodes().iter().filter(|node| !node.is("Shape") && !node.is("Size")) {
@@ -114,7 +115,7 @@ fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
 }
 
 fn second_reader(readers: &BTreeMap<&str, Vec<Node<'_>>>, cache: &Cache<'_>) -> Option<String> {
-    // The first node on the way to the write reads past rightly; every other reader is too late or too early.
+    // The first node on the way to the write must read past. Any other node that reads past is a failure.
     let mut readers = readers.get(cache.past)?.iter();
     let first = readers.next()?;
     let second = readers.next().or_else(|| {
@@ -137,7 +138,7 @@ fn shape_changes(cache: &Cache<'_>) -> Option<String> {
     is_unlike.then(|| format!("past is {:?}, present is {shape:?}", cache.past_shape))
 }
 
-/// Whether the indices that a caller gives are those that the write gets.
+/// Checks that the write indices that a caller feeds reach the write unchanged.
 fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
     const ID: &str = "write-indices-unchanged";
     const CLAIM: &str = "The write indices that are fed reach every TensorScatter as they are.";
@@ -158,7 +159,7 @@ fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
         }
     }
     match computed {
-        // Not wrong in itself: what the runs show decides.
+        // This is not a fault in itself. The runs decide.
         Some(why) => Check::not_applicable(ID, CLAIM, why),
         None => Check::passed(ID, CLAIM, format!("{} caches", decoder.caches.len())),
     }
@@ -175,7 +176,7 @@ mod tests {
     use super::examine;
     use crate::certificate::Verdict;
 
-    /// The claims that fail for a static export whose graph was changed.
+    /// Returns the claims that fail for a static export whose graph was changed.
     fn failed(change: impl FnOnce(&mut GraphProto)) -> Vec<String> {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mobius-llama-static/model.onnx");
@@ -195,12 +196,12 @@ mod tests {
         }
     }
 
-    /// The place of the first write.
+    /// Returns the index of the first write.
     fn writer(graph: &GraphProto) -> usize {
         graph.node.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap()
     }
 
-    /// Puts nodes between past and the write; the last makes `changed`.
+    /// Puts nodes between past and the write. The last node's output is `changed`.
     fn before(graph: &mut GraphProto, nodes: Vec<NodeProto>) {
         let at = writer(graph);
         graph.node[at].input[0] = "changed".to_owned();

@@ -1,8 +1,9 @@
-//! Evidence by the clock: what the caches cost, alone and as part of a decode step, and what they weigh.
+//! Evidence about time and memory: the cost of the caches alone and in a decode step, and peak memory.
 //!
-//! A single time proves nothing on a machine that does other things as well. Rounds are interleaved, so that a slow
-//! moment falls on all sides, and where a claim rests on a ratio its limit is far from both answers: a cache that is
-//! copied takes about four times as long at four times the capacity, one that is written in place as long as before.
+//! A single measurement proves nothing on a machine that also does other work. Rounds are interleaved, so
+//! that a slow moment affects all sides alike. A claim about a ratio has a limit far from both possible
+//! answers. At four times the capacity, a copied cache takes about four times as long and a cache written in
+//! place takes about as long as before.
 
 mod cache_path;
 mod decode;
@@ -16,10 +17,11 @@ use crate::certificate::{BytesMoved, Check, Timings};
 
 pub(crate) use subject::{Timed, TimedModels};
 
-/// Times, counts and weighs.
+/// Takes all times, byte counts and peak memory.
 ///
 /// # Errors
-/// Those of the engine, for steps that it refuses, and of the files that hold parts of the model meanwhile.
+/// Returns an error if the engine refuses a step, or if a temporary file with a part of the model cannot be
+/// written or read.
 pub(crate) fn gather(subject: &TimedModels<'_>) -> Result<(Timings, Vec<Check>), CertifyError> {
     let (cache_path, flat) = cache_path::time(subject.engine, subject.model)?;
     let timings = Timings {
@@ -31,13 +33,14 @@ pub(crate) fn gather(subject: &TimedModels<'_>) -> Result<(Timings, Vec<Check>),
     Ok((timings, vec![flat]))
 }
 
-/// What a decode step of one sample, or of the batch that the model is made for, moves in the caches.
+/// Returns the bytes that a decode step moves in the caches. The batch is the model's fixed batch, or else
+/// one sample.
 fn bytes_moved(interface: &Interface, capacity: usize) -> BytesMoved {
     let batch = interface.batch.unwrap_or(1);
     let bytes = |length: usize| -> u64 {
         let of_cache = |port: &CachePort| port.element.storage_len(&port.shape(batch, length));
         interface.caches.iter().filter_map(of_cache).map(|bytes| bytes as u64).sum()
     };
-    // Everything that is moved is read once and written once.
+    // Every byte that is moved is read once and written once.
     BytesMoved { batch, capacity, in_place: 2 * bytes(1), copied: 2 * bytes(capacity) }
 }

@@ -1,8 +1,8 @@
-//! The certificate as one HTML page: no script, no font, no picture from elsewhere, for screens of any width, light
-//! and dark, and for paper.
+//! Renders a certificate as one HTML page, for screens of any width, light and dark, and for paper.
 //!
-//! All text from a model comes through [`Plain`], and `maud` escapes what it is given; the page's own policy
-//! forbids the browser to load or run anything, should either be forgotten.
+//! The page has no scripts, and loads no fonts or pictures. All text from a model is wrapped in [`Plain`],
+//! and `maud` escapes all text. If either were forgotten, the page's content security policy still forbids
+//! the browser to load or run anything.
 
 mod claims;
 mod occupancy;
@@ -19,7 +19,7 @@ use self::verdict::{class, mark};
 use super::words;
 use crate::certificate::{Certificate, Evidence, LogitsComparison};
 
-/// The page.
+/// Returns the page.
 #[must_use]
 pub fn html(certificate: &Certificate) -> String {
     let name = Plain(&certificate.model.file.name);
@@ -78,7 +78,7 @@ fn head(certificate: &Certificate) -> Markup {
     }
 }
 
-/// What does not hold, each with a link to its evidence.
+/// Renders the claims that do not hold, each with a link to its evidence.
 fn failed(evidence: &Evidence) -> Markup {
     html! {
         @if words::failed(evidence).next().is_some() {
@@ -174,7 +174,7 @@ mod tests {
     use crate::certificate::{Certificate, Check, SecondOpinion};
     use crate::report::{sample, words};
 
-    /// Markup, an attribute's end, a reversed text, a line and a terminal's command.
+    /// Markup, the end of an attribute, reversed text, a line break and terminal control sequences.
     const HOSTILE: &str = "</code></style><script>alert(1)</script><img src=x onerror=y>\" ' & \u{202e}gpj\n\x1b[2J\u{9b}2J\u{7f}\u{2028}\u{2066}\u{61c}";
 
     fn parse(page: &str) -> RcDom {
@@ -196,7 +196,7 @@ mod tests {
         found.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Every string of a certificate in turn, where it is free text, replaced by a hostile one.
+    /// Returns copies of a certificate. In each copy, a hostile string replaces one field of free text.
     fn hostile() -> Vec<Certificate> {
         fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
             match value {

@@ -1,4 +1,4 @@
-//! Certificates to render in tests, one that passed and one that failed.
+//! Certificates for tests of rendering, one that passed and one that failed.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::certificate::{
 
 const CAPACITY: usize = 64;
 
-/// A certificate of a model whose claims all hold.
+/// Returns a certificate of a model for which all claims hold.
 pub(crate) fn passed() -> Certificate {
     let evidence = evidence();
     Certificate {
@@ -46,7 +46,7 @@ pub(crate) fn passed() -> Certificate {
     }
 }
 
-/// The same with a clobbered slot, logits that are off, and a copied cache.
+/// Returns the same certificate with a clobbered slot, wrong logits and a copied cache.
 pub(crate) fn failed() -> Certificate {
     let mut certificate = passed();
     let place = |slot| Failure {
@@ -176,7 +176,7 @@ fn runs(run: Range<usize>) -> Vec<Range<usize>> {
     if run.is_empty() { Vec::new() } else { vec![run] }
 }
 
-/// Right-padded prompts, then one token a step, each sample at its own position.
+/// Right-padded prompts, and then one token a step, each sample at its own position.
 fn ragged() -> Occupancy {
     let prompts = [9, 4, 14];
     let prefill =

@@ -6,18 +6,18 @@ use crate::certificate::{
 };
 use kvscatter_text::units;
 
-/// One kind of evidence: its claims, and what it can and cannot show.
+/// One kind of evidence: its claims, and a description of what it can prove.
 #[derive(Clone, Copy, Debug)]
 pub struct EvidenceKind<'c> {
-    /// Its name.
+    /// The name of the kind.
     pub name: &'static str,
-    /// What it rests on, what it shows and what it does not.
+    /// The basis of this kind of evidence, what it proves and what it does not.
     pub description: &'static str,
     /// The claims.
     pub checks: &'c [Check],
 }
 
-/// The three kinds of evidence, in the order in which they are given.
+/// Returns the three kinds of evidence, in the order in which they are shown.
 #[must_use]
 pub fn kinds(evidence: &Evidence) -> [EvidenceKind<'_>; 3] {
     [
@@ -43,7 +43,7 @@ pub fn kinds(evidence: &Evidence) -> [EvidenceKind<'_>; 3] {
     ]
 }
 
-/// The limits of every certificate.
+/// The limitations of every certificate.
 pub(crate) const LIMITS: [&str; 4] = [
     "The tokens are drawn at random from the model's vocabulary. That its answers are good is not examined, only that \
      they are the same.",
@@ -55,7 +55,7 @@ pub(crate) const LIMITS: [&str; 4] = [
      caller sees to that by zeroing the caches once.",
 ];
 
-/// The verdict as a word.
+/// Returns the verdict as a word.
 #[must_use]
 pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
@@ -67,7 +67,7 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The outcome in one sentence.
+/// Returns the outcome as one sentence.
 #[must_use]
 pub fn headline(certificate: &Certificate) -> &'static str {
     match certificate.verdict {
@@ -79,8 +79,8 @@ pub fn headline(certificate: &Certificate) -> &'static str {
     }
 }
 
-/// Returns one or two sentences that belong beside the verdict. They name what the logits were compared with,
-/// and which faults that comparison cannot show.
+/// Returns one or two sentences to show beside the verdict. They name the reference for the logits, and the
+/// faults that this reference cannot show.
 #[must_use]
 pub fn second_opinion(certificate: &Certificate) -> String {
     let engine = format!("{} {}", certificate.runtime.name, certificate.runtime.version);
@@ -102,7 +102,7 @@ pub fn not_judged(evidence: &Evidence) -> impl Iterator<Item = String> {
     checks.map(|check| format!("Not judged: {} It is {}.", check.claim, check.evidence))
 }
 
-/// How many claims fared how: `9 claims passed, 1 was not measured`.
+/// Counts the claims by verdict: `9 claims passed, 1 was not measured`.
 #[must_use]
 pub fn verdict_counts(evidence: &Evidence) -> String {
     let of = |verdict| evidence.checks().filter(|check| check.verdict == verdict).count();
@@ -125,12 +125,13 @@ pub fn verdict_counts(evidence: &Evidence) -> String {
     if parts.is_empty() { "no claim was examined".to_owned() } else { parts.join(", ") }
 }
 
-/// The claims that do not hold, in the order in which they are given.
+/// Returns the claims that do not hold, in the order in which they are shown.
 pub fn failed(evidence: &Evidence) -> impl Iterator<Item = &Check> {
     evidence.checks().filter(|check| check.verdict == Verdict::Failed)
 }
 
-/// Where a failure is: `ragged decode, step 3, cache "past.0.key", sample 1, slot 17`; empty for the whole model.
+/// Formats the place of a failure: `ragged decode, step 3, cache "past.0.key", sample 1, slot 17`. Empty for
+/// a failure of the whole model.
 #[must_use]
 pub fn place(failure: &crate::certificate::Failure) -> String {
     let number = |name: &str, value: Option<usize>| value.map(|value| format!("{name} {value}"));
@@ -144,7 +145,7 @@ pub fn place(failure: &crate::certificate::Failure) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// What the caches held at first.
+/// Returns a description of the caches' initial contents.
 #[must_use]
 pub fn fill(fill: Fill) -> &'static str {
     match fill {
@@ -153,7 +154,7 @@ pub fn fill(fill: Fill) -> &'static str {
     }
 }
 
-/// What logits were compared with.
+/// Returns a description of the reference for the logits.
 #[must_use]
 pub fn against(against: LogitsReference) -> &'static str {
     match against {
@@ -162,7 +163,7 @@ pub fn against(against: LogitsReference) -> &'static str {
     }
 }
 
-/// What kind of step it is.
+/// Returns the name of the kind of step.
 #[must_use]
 pub(crate) fn phase(phase: Phase) -> &'static str {
     match phase {
@@ -172,7 +173,7 @@ pub(crate) fn phase(phase: Phase) -> &'static str {
     }
 }
 
-/// Which model of the two.
+/// Returns a description of one of the two models.
 #[must_use]
 pub(crate) fn side(side: ComparedModel) -> &'static str {
     match side {
@@ -181,7 +182,7 @@ pub(crate) fn side(side: ComparedModel) -> &'static str {
     }
 }
 
-/// From which context length on the static cache pays, one sentence.
+/// Returns one sentence about the context length from which the static cache is faster.
 #[must_use]
 pub(crate) fn crossover(crossover: Crossover) -> String {
     match crossover {
@@ -199,7 +200,8 @@ pub(crate) fn crossover(crossover: Crossover) -> String {
     }
 }
 
-/// The few numbers that matter most: a name, the number, and what it is compared with.
+/// Returns the most important numbers. Each consists of a name, the number, and what the number is compared
+/// with.
 #[must_use]
 pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
     let mut figures = Vec::new();
@@ -259,7 +261,7 @@ pub fn key_figures(certificate: &Certificate) -> Vec<[String; 3]> {
     figures
 }
 
-/// A difference of logits: `2.4e-7`, and `0` if there is none.
+/// Formats a difference of logits: `2.4e-7`, or `0` if there is none.
 #[must_use]
 pub fn difference(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }

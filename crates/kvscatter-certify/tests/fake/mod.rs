@@ -1,5 +1,7 @@
-//! A decoder without a graph: it answers as the test data's exports do, from a few lines of arithmetic, and makes the
-//! fault that it is told to make. So `cargo test` sees every fault caught without a runtime.
+//! A decoder without a graph, whose engine can make one chosen fault.
+//!
+//! The engine has the inputs and outputs of the exports in the test data and computes them with a few lines
+//! of arithmetic. With it, `cargo test` checks every fault without a runtime.
 
 use std::time::Duration;
 
@@ -12,27 +14,27 @@ const HEAD: usize = 16;
 const ROW: usize = HEADS * HEAD;
 const VOCABULARY: usize = 256;
 
-/// What goes wrong, in the static model only.
+/// A fault in the static model. The other model is always right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// Rows go one slot too far.
+    /// Rows are written one slot too far.
     IndexOffByOne,
-    /// The present is made elsewhere, and the shared memory stays as it was.
+    /// The present is written to separate memory, and the shared memory is unchanged.
     Copied,
     /// Slot 0 of the second value cache is overwritten in every decode step.
     Clobbered,
     /// Rows of padding are NaN.
     NanInPadding,
-    /// A query sees one slot less at mid-cache.
+    /// A query sees one slot less in steps that do not write from slot 0.
     LengthOffByOne,
-    /// The first sample's write index is used for all.
+    /// The first sample's write index is used for all samples.
     SharedIndex,
-    /// Slots beyond the length are seen a little.
+    /// Slots beyond the length have a small weight.
     SeesUnwritten,
-    /// Past is written even if present lies elsewhere.
+    /// Past is written even if present is in separate memory.
     WritesPast,
-    /// Writes into the last slot are refused.
+    /// Writes into the last slot fail with an error.
     RefusesLastSlot,
 }
 
@@ -156,7 +158,7 @@ impl FakeSession {
         }
     }
 
-    /// Every slot is multiplied, those that are not visible by zero, as attention does it.
+    /// Multiplies every slot by a weight, as attention does. Slots that are not visible have weight zero.
     fn logits(&self, caches: &mut [Cache], starts: &[usize], width: usize) -> Tensor {
         let batch = starts.len();
         let mut logits = Tensor::zeros(ElementType::Float32, &[batch, width, VOCABULARY]).unwrap();
@@ -199,8 +201,8 @@ impl FakeSession {
             }
         }
         if self.fault == Fault::WritesPast && step.shared.is_empty() {
-            // What no engine may do: the borrow says that inputs are only read. It is done to the presents instead,
-            // which then differ from what is written in place.
+            // No engine may write its inputs, and the borrow allows only reading. This fake changes the
+            // presents instead, so that they differ from the rows that are written in place.
             for (_, tensor) in &mut step.outputs {
                 tensor.bytes_mut()[..4].copy_from_slice(&9.0_f32.to_le_bytes());
             }
@@ -217,7 +219,7 @@ fn names(is_static: bool) -> Vec<(String, String)> {
     [kinds(0), kinds(1)].concat().into_iter().map(name).collect()
 }
 
-/// A cache as rows, whatever its layout: `[batch, slots, heads × size]` or `[batch, heads, slots, size]`.
+/// A cache as rows, in one of two layouts: `[batch, slots, heads × size]` or `[batch, heads, slots, size]`.
 struct Cache {
     batch: usize,
     slots: usize,
@@ -256,7 +258,7 @@ impl Cache {
         &mut self.rows[sample * self.slots + slot]
     }
 
-    /// Every element, and where it lies in a tensor of this rank.
+    /// Visits every element, with its index in a tensor of this rank.
     fn each(&mut self, rank: usize, mut visit: impl FnMut(&mut f32, usize)) {
         let slots = self.slots;
         for (index, row) in self.rows.iter_mut().enumerate() {
@@ -273,7 +275,7 @@ impl Cache {
     }
 }
 
-/// Batch and slots.
+/// Returns the batch and the number of slots.
 fn sizes(tensor: &Tensor) -> (usize, usize) {
     match *tensor.shape() {
         [batch, slots, ROW] | [batch, HEADS, slots, HEAD] => (batch, slots),

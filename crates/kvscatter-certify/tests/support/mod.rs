@@ -1,16 +1,16 @@
-//! What both kinds of tests ask for.
+//! Helpers that both test programs use.
 
 use std::path::{Path, PathBuf};
 
 use kvscatter_certify::CertifyOptions;
 use kvscatter_certify::certificate::Machine;
 
-/// A file of the repository's testdata.
+/// Returns the path of a file in the repository's test data.
 pub(crate) fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
 
-/// To certify a model of the testdata, untimed, with what `certify` chooses itself.
+/// Returns options to certify a model of the test data, without timing and with default sizes.
 pub(crate) fn options(model: &str, original: Option<&str>) -> CertifyOptions {
     CertifyOptions {
         model: testdata(model),

@@ -227,7 +227,7 @@ fn a_style_that_is_unknown() {
     });
     let text = folder.run("inspect model.onnx").passed();
     assert!(text.starts_with("model.onnx: 4 caches, written by Concat and unknown\n"), "{text}");
-    assert!(text.contains("\npast_key_values.0.key: the new rows come before the old\n"), "{text}");
+    assert!(text.contains("\npast_key_values.0.key: the new rows come before the old ones\n"), "{text}");
 }
 
 /// What `lower` makes: nothing says which rows are written, and the capacity is that of the model.

@@ -23,7 +23,7 @@ fn the_other_two_node_cases() {
 fn functional_and_in_place_give_the_same() {
     let folder = Folder::with_testdata();
     let text = folder.run(&format!("run {CIRCULAR} --functional -o present_cache=functional.npy")).passed();
-    assert!(text.contains("copied: the functional form was asked for"), "{text}");
+    assert!(text.contains("copied: the functional form was requested"), "{text}");
     assert!(text.contains("in other memory"), "{text}");
     folder.run(&format!("run {CIRCULAR} --in-place -o present_cache=in_place.npy")).passed();
     assert_eq!(folder.read("functional.npy"), folder.read("in_place.npy"));

@@ -83,7 +83,7 @@ class Static(Decoder):
         """Returns logits of [batch, tokens, vocabulary]. The caches change in place."""
         lengths_after = write_indices + ids.shape[1]
         feeds = self.feeds(ids, mask, positions, write_indices=write_indices, nonpad_kv_seqlen=lengths_after)
-        assert set(feeds) == self.others, f"inputs nobody feeds: {self.others - set(feeds)}"
+        assert set(feeds) == self.others, f"inputs without a value: {self.others - set(feeds)}"
         binding = self.session.io_binding()
         for name, value in feeds.items():
             binding.bind_cpu_input(name, value)

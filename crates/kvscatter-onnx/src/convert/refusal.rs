@@ -14,10 +14,10 @@ use crate::decoder::Growth;
 pub enum ConvertRefusal {
     // The caches.
     /// The requested number of slots is 0 or too large.
-    #[error("max_seq = {max_seq}: a cache holds at least 1 slot and at most 2^31 - 1")]
+    #[error("max_seq = {max_seq}: a cache has at least 1 slot and at most 2^31 - 1")]
     MaxSeq { max_seq: usize },
     /// The model's past has a fixed length other than `max_seq`.
-    #[error("past {past:?} has a fixed length of {length}, max_seq = {max_seq} is another")]
+    #[error("past {past:?} has a fixed length of {length}, which differs from max_seq = {max_seq}")]
     PastFixed { past: String, length: usize, max_seq: usize },
     /// Every step has more new tokens than the cache has slots.
     #[error("every step has {new} new tokens, which do not fit into max_seq = {max_seq}")]
@@ -29,7 +29,7 @@ pub enum ConvertRefusal {
     )]
     MaskSize { batch: usize, new: usize, max_seq: usize, limit: usize },
     /// A table of positions has fewer rows than the cache has slots.
-    #[error("{table:?} has a row for {rows} positions: max_seq = {max_seq} must not be more")]
+    #[error("{table:?} has rows for {rows} positions: max_seq = {max_seq} exceeds them")]
     Table { table: String, rows: usize, max_seq: usize },
     /// The cache is already static.
     #[error("past {past:?} is written by TensorScatter already: the cache is static")]
@@ -41,26 +41,26 @@ pub enum ConvertRefusal {
     #[error("past {past:?} is not written by Concat or Attention: {reason}")]
     Writer { past: String, reason: String },
     /// A node makes another tensor of the cache's size.
-    #[error("{node} lies between past {past:?} and its present: it makes a copy of the cache")]
+    #[error("{node} between past {past:?} and its present copies the cache")]
     Between { past: String, node: Box<NodeLabel> },
     /// Several nodes write one cache.
     #[error("past {past:?} is written more than once")]
     WrittenTwice { past: String },
     /// The cache's shape is not `[batch, heads, length, head size]`.
     #[error(
-        "past {past:?} has rank {rank} and its length at axis {axis}; [batch, heads, length, head size] is wanted"
+        "past {past:?} has rank {rank} and its length at axis {axis}: expected [batch, heads, length, head size]"
     )]
     Layout { past: String, rank: usize, axis: usize },
     /// A node besides the writer reads the old cache.
-    #[error("past {past:?} is read here as well: only the node that appends to it may")]
+    #[error("past {past:?} is also read here: only the node that appends to it may read it")]
     PastRead { past: String },
     /// The node contains a graph.
-    #[error("the node holds a graph of its own; merged decoders have to be exported unmerged")]
+    #[error("the node contains a graph: export merged decoders unmerged")]
     Subgraph,
 
     // The inputs.
     /// One symbol stands for two lengths.
-    #[error("dimension {axis} of {name:?} is {symbol:?}, which is another length elsewhere")]
+    #[error("dimension {axis} of {name:?} is {symbol:?}, which has another meaning elsewhere")]
     Symbol { name: String, axis: usize, symbol: String },
     /// A dimension of an input has no known meaning.
     #[error(
@@ -71,23 +71,23 @@ pub enum ConvertRefusal {
     // The attention.
     /// The cache leads to a node that is not part of a known form of attention.
     #[error(
-        "{value:?} holds one entry for each slot of the cache, and this is not understood as a part of attention"
+        "{value:?} has one entry for each slot of the cache, but this node is not part of a known form of attention"
     )]
     Reader { value: String },
     /// An output of the graph has one entry for each slot.
-    #[error("output {name:?} holds one entry for each slot of the cache")]
+    #[error("output {name:?} has one entry for each slot of the cache")]
     Output { name: String },
     /// No mask is applied to the scores, so empty slots would be attended to.
-    #[error("the scores are not masked: slots that are still empty would be attended to")]
+    #[error("the scores are not masked: attention would read empty slots")]
     Unmasked,
     /// The scores are not `[batch, .., new tokens, slots]`.
     #[error("the scores of rank {rank} are not [batch, .., new tokens, slots]")]
     ScoresShape { rank: usize },
     /// The scores have a type for which no mask is made.
-    #[error("the scores are {element}: float, float16, bfloat16 and double are masked")]
+    #[error("the scores are {element}: only float, float16, bfloat16 and double are supported")]
     ScoresType { element: ElementType },
     /// The mask depends on more than shapes and the attention mask.
-    #[error("the mask is not computed from the lengths and the attention mask alone")]
+    #[error("the mask depends on more than the lengths and the attention mask")]
     MaskUnknown,
     /// The mask hides or shows a slot against the rule.
     #[error(
@@ -96,12 +96,12 @@ pub enum ConvertRefusal {
     )]
     Visibility { position: usize, slot: usize, hidden: bool },
     /// The mask is a bias (ALiBi, relative positions).
-    #[error("the mask adds {added}: a bias by position is not converted, only what shows or hides a slot")]
+    #[error("the mask adds {added}: a bias by position cannot be converted, only a mask that shows or hides slots")]
     Bias { added: f64 },
     /// A value other than the masks depends on the length of the past.
-    #[error("{value:?} depends on the length of the past in a way that is not understood")]
+    #[error("{value:?} depends on the length of the past in an unknown way")]
     LengthDependence { value: String },
     /// An input or output of `Attention` has no static form.
-    #[error("{what} of Attention has no form for a static cache")]
+    #[error("{what} of Attention is not supported with a static cache")]
     AttentionForm { what: &'static str },
 }

@@ -175,10 +175,10 @@ impl fmt::Display for UnknownStyle {
                 write!(f, "{op_type} writes it")
             }
             Self::Operator { domain, op_type } => write!(f, "{domain}'s {op_type} writes it"),
-            Self::NewFirst => f.write_str("the new rows come before the old"),
+            Self::NewFirst => f.write_str("the new rows come before the old ones"),
             Self::Pieces { count } => write!(f, "a Concat of {count} tensors"),
             Self::AxisZero => f.write_str("the sequence is axis 0"),
-            Self::Reshaped { op_type } => write!(f, "{op_type} changes its shape on the way"),
+            Self::Reshaped { op_type } => write!(f, "{op_type} changes its shape"),
         }
     }
 }

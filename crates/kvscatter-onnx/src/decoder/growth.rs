@@ -17,9 +17,9 @@ impl fmt::Display for Growth {
         f.write_str(match self {
             Self::Joined => "kvscatter inspect shows whether it can be made static",
             Self::ByOperator => {
-                "GroupQueryAttention writes it itself, and kvscatter cannot make it static yet; ONNX Runtime writes the \
-                 new rows alone where past and present are bound to one buffer (past_present_share_buffer in ONNX \
-                 Runtime GenAI), which kvscatter does not do yet"
+                "GroupQueryAttention writes the cache itself, and kvscatter cannot make it static yet. ONNX Runtime \
+                 writes only the new rows if past and present are bound to one buffer (past_present_share_buffer in \
+                 ONNX Runtime GenAI). kvscatter does not do this yet"
             }
         })
     }

@@ -129,7 +129,7 @@ impl NodeReport {
 impl fmt::Display for NotInPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked => f.write_str("the functional form was asked for"),
+            Self::Asked => f.write_str("the functional form was requested"),
             Self::NotDonated { input } => write!(f, "input {input:?} was not donated"),
             Self::Constant { name } => write!(f, "{name:?} is a constant of the model"),
             Self::IsUpdate => f.write_str("past_cache and update are the same value"),

@@ -73,7 +73,7 @@ impl Drop for ShutdownGuard {
 impl UnfinishedFiles {
     /// Makes an empty group.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "a default would look like a value that owns nothing")]
+    #[expect(clippy::new_without_default, reason = "a default value would seem to own nothing")]
     pub fn new() -> Self {
         static OWNERS: AtomicU64 = AtomicU64::new(0);
         Self { owner: OWNERS.fetch_add(1, Ordering::Relaxed) }

@@ -8,13 +8,13 @@ use kvscatter::ElementType;
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum FoldError {
     /// The operator has no rule.
-    #[error("what this operator computes is not known here")]
+    #[error("this operator is not supported")]
     NoRule,
     /// The value was needed before and could not be computed then.
     #[error("{name:?} was needed before and could not be computed")]
     FailedBefore { name: String },
     /// This form of the operator is not supported.
-    #[error("what this operator computes with {what} is not known here")]
+    #[error("this operator is not supported with {what}")]
     NoForm { what: &'static str },
     /// A shape depends on values that are not known.
     #[error(
@@ -22,10 +22,10 @@ pub enum FoldError {
     )]
     ValuesUnknown { input: usize },
     /// The operator does not accept the type of an input.
-    #[error("input {input} is {element}, {expected} is needed")]
+    #[error("input {input} is {element}, expected {expected}")]
     InputType { input: usize, element: ElementType, expected: &'static str },
     /// The operator does not accept the shape of an input.
-    #[error("input {input} has shape {shape:?}, {expected} is needed")]
+    #[error("input {input} has shape {shape:?}, expected {expected}")]
     InputShape { input: usize, shape: Vec<usize>, expected: &'static str },
     /// The operator needs this attribute.
     #[error("attribute {name:?} is missing")]
@@ -34,45 +34,45 @@ pub enum FoldError {
     #[error("attribute {name:?} = {value} is not possible")]
     AttributeValue { name: &'static str, value: String },
     /// The shape does not have this axis.
-    #[error("axis {axis} of rank {rank}")]
+    #[error("axis {axis} is out of range for rank {rank}")]
     Axis { axis: i64, rank: usize },
     /// An axis is named twice.
     #[error("axis {axis} is named twice")]
     AxisTwice { axis: usize },
     /// A dimension is not possible.
-    #[error("a dimension of {dim}")]
+    #[error("a dimension cannot be {dim}")]
     Dim { dim: i64 },
     /// The values do not fit the shape.
     #[error("shape {from:?} cannot become {to:?}")]
     Reshape { from: Vec<usize>, to: Vec<i64> },
     /// An index is outside its dimension.
-    #[error("index {index} of a dimension of {limit}")]
+    #[error("index {index} is out of range for a dimension of {limit}")]
     Index { index: i64, limit: usize },
     /// A position is outside its values.
-    #[error("position {position} of {count} values")]
+    #[error("position {position} is out of range for {count} values")]
     Position { position: usize, count: usize },
     /// The result of integer arithmetic does not fit its type.
-    #[error("a result leaves the range of {element}")]
+    #[error("a result is out of range for {element}")]
     Overflow { element: ElementType },
     /// An integer is divided by zero.
     #[error("an integer is divided by zero")]
     DivisionByZero,
     /// A number cannot be cast to the type.
-    #[error("{value} as {element} is not defined")]
+    #[error("converting {value} to {element} is not defined")]
     Cast { value: String, element: ElementType },
     /// The number or the kind of the values does not match the shape and the type.
-    #[error("shape {shape:?} of {element} is given {got} values of its own or another kind")]
+    #[error("shape {shape:?} of {element} does not match {got} values, or they are of another kind")]
     Values { element: ElementType, shape: Vec<usize>, got: usize },
     /// A value has more dimensions than the evaluation supports.
-    #[error("rank {rank}, at most {limit} is possible")]
+    #[error("rank {rank}, at most {limit} is supported")]
     RankTooLarge { rank: usize, limit: usize },
     /// The operator does not make this output.
-    #[error("output {output} is not made by this operator")]
+    #[error("this operator does not have output {output}")]
     NoOutput { output: usize },
     /// Functions call functions too deeply.
     #[error("functions call each other more than {limit} deep")]
     TooDeep { limit: usize },
     /// The evaluation would compute more than the limit.
-    #[error("more than {limit} bytes of values would have to be computed")]
+    #[error("computing this needs more than {limit} bytes of values")]
     TooMuch { limit: u64 },
 }

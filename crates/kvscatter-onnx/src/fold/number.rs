@@ -14,7 +14,7 @@ use super::values::{NumberKind, Values, int_range};
 use crate::OnnxError;
 
 /// Rounds a float to the precision and range of its type.
-#[expect(clippy::as_conversions, reason = "rounding is what is asked for")]
+#[expect(clippy::as_conversions, reason = "the function rounds")]
 pub(crate) fn round(element: ElementType, value: f64) -> f64 {
     match element {
         ElementType::Float32 => f64::from(value as f32),
@@ -133,7 +133,7 @@ fn wrap(element: ElementType, value: i64) -> Result<i64, OnnxError> {
         .ok_or_else(|| FoldError::Cast { value: value.to_string(), element }.into())
 }
 
-#[expect(clippy::as_conversions, reason = "rounding is what is asked for, once, by the type's own width")]
+#[expect(clippy::as_conversions, reason = "the function rounds, once, by the type's own width")]
 pub(crate) fn int_to_float(element: ElementType, value: i64) -> f64 {
     match element {
         ElementType::Float64 => value as f64,

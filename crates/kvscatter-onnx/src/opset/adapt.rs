@@ -119,7 +119,7 @@ impl Adapter {
     /// Older versions do not define the mask if nothing is dropped. Newer versions do.
     fn dropout(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
-            return Err(self.changed("its mask is another one"));
+            return Err(self.changed("its mask is different"));
         }
         take(&mut node, "ratio");
         self.done.push(node);
@@ -129,7 +129,7 @@ impl Adapter {
     /// Change of version 14: training is an attribute. It used to follow from the number of outputs.
     fn batch_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
-            return Err(self.changed("with outputs for training it had others"));
+            return Err(self.changed("its outputs for training are different"));
         }
         self.done.push(node);
         Ok(())
@@ -139,7 +139,7 @@ impl Adapter {
     fn resize(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let mode = find(&node, "coordinate_transformation_mode").map(attribute::string).transpose()?;
         let uses_roi = match mode {
-            Some(b"tf_half_pixel_for_nn") => return Err(self.changed("tf_half_pixel_for_nn exists no more")),
+            Some(b"tf_half_pixel_for_nn") => return Err(self.changed("tf_half_pixel_for_nn no longer exists")),
             mode => mode == Some(b"tf_crop_and_resize"),
         };
         if !uses_roi {

@@ -182,7 +182,7 @@ fn what_has_no_equal_is_refused_with_node_and_versions() {
     assert_eq!(
         refused(13, training),
         "node 0 \"batchnormalization\" (BatchNormalization, domain ai.onnx, version 13): the operator changed between \
-         versions 13 and 24 of its set: with outputs for training it had others"
+         versions 13 and 24 of its set: its outputs for training are different"
     );
     let changed = [
         (11, node("Dropout", &["x"]).outputs(&["y", "mask"])),
@@ -215,7 +215,7 @@ fn other_domains_newer_sets_and_functions_of_the_model() {
     foreign.domain = Some("com.example".to_owned());
     assert_eq!(upgraded(11, foreign.into()), ["Squeeze(x){axes=[0]} -> y"]);
 
-    let mut newer = model(26, node("Whatever", &["x"]));
+    let mut newer = model(26, node("Unknown", &["x"]));
     upgrade(&mut newer, 24).unwrap();
     assert_eq!(newer.opset_import[0].version, Some(26));
 

@@ -19,7 +19,7 @@ pub(crate) const ALL: &[Family] = &[
     ("outputs", 200, outputs),
     ("initializers", 200, initializers),
     ("nodes in a chain", 200, chain),
-    ("nodes behind one value", 200, fan),
+    ("nodes after one value", 200, fan),
     ("value infos", 200, value_infos),
     ("attributes of Attention", 200, attributes),
     ("operator sets", 200, operator_sets),
@@ -33,7 +33,7 @@ pub(crate) const ALL: &[Family] = &[
     ("shapes asked of pasts by one node", 25, shapes_of_pasts),
     ("characters of an operator with as many caches", 100, long_operator),
     ("masks in a chain", 50, masks),
-    ("layers with masks of their own", 12, own_masks),
+    ("layers with separate masks", 12, own_masks),
     ("writes in a chain", 100, writes),
     ("writes in a chain of caches of as many dimensions", 100, wide_writes),
     ("joined inputs that are no caches", 50, joined),
@@ -46,7 +46,7 @@ pub(crate) const ALL: &[Family] = &[
     ("values inside of nested conditions", 50, nested),
     ("values that cannot be computed", 50, failing),
     ("inputs and outputs of one unknown node", 50, unknown),
-    ("caches behind one large constant", 25, large_constant),
+    ("caches after one large constant", 25, large_constant),
     ("tensors in other files", 100, external),
 ];
 

@@ -361,7 +361,7 @@ fn what_the_router_chooses_may_reach_tokens_and_not_masks_or_caches() {
     let (node, why) = refused(model);
     assert_eq!(
         (node.as_str(), why.as_str()),
-        ("nmore", "\"factor\" depends on the length of the past in a way that is not understood")
+        ("nmore", "\"factor\" depends on the length of the past in an unknown way")
     );
 }
 

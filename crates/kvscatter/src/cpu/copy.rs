@@ -16,10 +16,9 @@ use crate::size::Width;
 pub(crate) struct Copier {
     mapping: Mapping,
     kernels: Kernels,
-    /// The number of rows that a sample usually brings, if they are one block without outer loops. Otherwise
-    /// 0.
+    /// The usual number of rows of a sample, if these rows are one block without outer loops. Otherwise 0.
     usual_rows: usize,
-    /// That block.
+    /// The pattern of the block of `usual_rows` rows.
     pattern: Pattern,
 }
 
@@ -68,7 +67,7 @@ impl Copier {
         &self.mapping
     }
 
-    /// Copies the rows of many samples: those that `walk` puts into the batch.
+    /// Copies the rows of many samples, which `walk` puts into the batch.
     ///
     /// # Safety
     /// V1 holds for every run of the rows that `walk` puts into the batch, where `pointers` are those of
@@ -110,8 +109,10 @@ impl Copier {
         });
     }
 
-    /// Copies the chunks of the rows that a share takes, in runs as long as possible: some outer indices, or
-    /// some rows of one outer index. A row has `row_bytes` bytes over all outer indices.
+    /// Copies the chunks of the rows that a share takes. A row has `row_bytes` bytes over all outer indices.
+    ///
+    /// Runs are as long as possible. A chunk is either all rows of some outer indices, or some rows of one
+    /// outer index.
     ///
     /// # Safety
     /// V1 holds for every run of those chunks, where `pointers` are those of sample 0.
@@ -232,11 +233,11 @@ impl BlockBatch<'_> {
         if let Some(block_pointers) = self.block_pointers.get(..self.count) {
             // SAFETY: `copy` has initialised the first `count` pointers.
             let block_pointers = unsafe { block_pointers.assume_init_ref() };
-            // SAFETY: V1 holds for every run of the rows in the batch, and the pattern's runs are these runs:
-            // `copy` adds rows only if their number is the usual one and not 0, and `Copier::new` made the
-            // pattern from the one block that they form. V2: `Copier::new` takes an instruction set that the
-            // machine has. V3: `kernel` is the kernel for the length of the pattern's runs, or it takes all
-            // runs.
+            // SAFETY: V1 holds for every run of the rows in the batch. The pattern's runs are these runs,
+            // because `copy` adds rows only if their number is `usual_rows` and not 0, and `Copier::new` made
+            // the pattern from the one block that they form. V2: `Copier::new` takes an instruction set that
+            // the machine has. V3: `kernel` is the kernel for the length of the pattern's runs, or it takes
+            // all runs.
             unsafe { (self.kernel)(block_pointers, &self.copier.pattern) };
         }
         self.count = 0;

@@ -1,9 +1,9 @@
 //! The CPU backend. It takes the moves of one call and the buffers, and moves the bytes. It does not know
 //! axes, modes or specifications.
 //!
-//! Functions here are safe because they check two facts against the geometry that moves cannot know: the
-//! lengths of the buffers and the width of their elements. P1 and K1 establish the rest. `kernel.rs` has the
-//! conditions of kernels.
+//! The moves do not contain the lengths of the buffers and the width of their elements. The safe functions
+//! here check both against the geometry, and P1 and K1 establish the rest. `kernel.rs` has the conditions of
+//! kernels.
 //!
 //! `ARCHITECTURE.md` has a table of the files.
 

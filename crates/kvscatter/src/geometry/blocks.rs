@@ -15,12 +15,12 @@ impl Loop {
     pub(crate) const ONCE: Self = Self { count: 1, dst_stride: 0, src_stride: 0 };
 }
 
-/// One strided copy of a plan, which is a contiguous run inside three loops. All numbers count elements.
+/// One strided copy of a plan: a contiguous run inside three loops. All numbers count elements.
 ///
 /// The loops are ordered from the outermost to the innermost. At loop indices `i`, `j` and `k`, the run
 /// begins in the source at
 /// `src_offset + i·loops[0].src_stride + j·loops[1].src_stride + k·loops[2].src_stride`. The same sum with
-/// `dst_offset` and `dst_stride` gives its begin in the destination. A loop that is not needed has a count of
+/// `dst_offset` and `dst_stride` gives the start in the destination. A loop that is not needed has a count of
 /// 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -36,8 +36,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// Moves loops of one iteration outwards, so that the innermost loop is one that repeats, if any does.
-    /// The runs and their order stay the same.
+    /// Moves loops of one iteration outwards. The innermost loop then has more than one iteration, unless all
+    /// loops have one. The runs and their order stay the same.
     #[inline(always)]
     pub(crate) fn with_innermost_loop(mut self) -> Self {
         while let [outer, middle, Loop { count: 1, .. }] = self.loops
@@ -48,10 +48,10 @@ impl Block {
         self
     }
 
-    /// Moves the offsets of the block by this many iterations of a loop.
+    /// Moves the offsets of the block by a number of iterations of a loop.
     #[inline(always)]
     pub(super) fn advance(&mut self, by: Loop, iterations: usize) {
-        // P1: the loop belongs to a tensor and has more iterations than these, so no sum wraps.
+        // P1: the loop belongs to a tensor and has more than `iterations` iterations, so no sum wraps.
         let iterations = iterations.cast_signed();
         self.dst_offset = self.dst_offset.wrapping_add_signed(by.dst_stride.wrapping_mul(iterations));
         self.src_offset = self.src_offset.wrapping_add_signed(by.src_stride.wrapping_mul(iterations));

@@ -6,7 +6,7 @@ use crate::argument::Argument;
 use crate::error::Error;
 use crate::size;
 
-/// The shape of a tensor, and the places of its elements in a buffer, counted in elements.
+/// The shape of a tensor and the positions of its elements in a buffer, counted in elements.
 ///
 /// A plain shape converts into a dense, row-major layout that takes the whole buffer.
 /// [`strided`](Self::strided) describes any other view, such as a `[batch, sequence, heads, head_size]`
@@ -146,14 +146,14 @@ pub(crate) struct Dim {
 }
 
 impl Dim {
-    /// The dimension that stands for one that a tensor does not have.
+    /// A placeholder for a dimension that a tensor does not have.
     pub(crate) const ONE: Self = Self { size: 1, stride: 0 };
 }
 
 /// A [`Layout`] that has been checked. Only [`Layout::resolve`] makes one.
 ///
-/// If the view has elements, take an index inside each dimension. Then `offset` plus the sum of
-/// `index × stride`, over any subset of the dimensions, lies in `0..len`.
+/// If the view has elements, every partial sum of an offset lies inside the buffer: for valid indices,
+/// `offset` plus the sum of `index × stride` over any subset of the dimensions lies in `0..len`.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(super) offset: usize,

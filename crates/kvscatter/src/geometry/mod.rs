@@ -1,7 +1,7 @@
 //! The shapes of a write, which are checked once.
 //!
-//! This module has no axis, no rank and no specification. [`Operands`] assigns a role to each dimension.
-//! [`Geometry`] proves that the shapes fit. [`Mapping`] turns rows into blocks.
+//! This module does not depend on an axis, a rank or a specification. [`Operands`] assigns a role to each
+//! dimension. [`Geometry`] proves that the shapes fit. [`Mapping`] turns rows into blocks.
 
 mod blocks;
 mod buffer;
@@ -27,7 +27,7 @@ use crate::error::{Error, LengthUnit};
 
 /// The shapes of one write: batch × outer × capacity × row, with strides for the cache and the update.
 ///
-/// Only the `prepare` method of a specification makes one. A geometry proves these facts:
+/// Only the `prepare` methods of the operators make a geometry. A geometry proves these facts:
 ///
 /// * **G1**: Every product of sizes fits `isize`, in elements and in bytes.
 /// * **G2**: No two positions of the cache share a bit.
@@ -148,7 +148,7 @@ impl Geometry {
 
     /// Returns the number of elements in one sample of the cache.
     pub(crate) fn sample_elements(&self) -> usize {
-        // G1: a sample is a part of the tensor.
+        // G1: a sample is part of the tensor, so the product does not wrap.
         self.row_elements.wrapping_mul(self.capacity)
     }
 
@@ -239,7 +239,7 @@ impl Geometry {
         Offsets { dst: layer_offset(0, self.present.layer_stride, layer), src }
     }
 
-    /// Checks the shapes. `Prepared::new` calls this only constructor.
+    /// Checks the shapes. This is the only constructor, and only `Prepared::new` calls it.
     ///
     /// # Errors
     /// Returns an [`Error`] if one of these conditions fails:
@@ -289,7 +289,7 @@ impl Geometry {
             cache_batch: batch.cache.size,
             samples,
             capacity,
-            // G1: this is a factor of the product of the cache's dimensions.
+            // G1: this is a factor of the product of the cache's dimensions, so it does not wrap.
             row_elements: outer.iter().chain(inner).fold(1, |n: usize, pair| n.wrapping_mul(pair.cache.size)),
             overlap,
             write: mapping(max_rows, &cache_dims, &update_dims)?,
@@ -334,8 +334,9 @@ pub(crate) enum Samples {
     Packed { tokens: usize },
 }
 
-/// The functional form, whose result is a dense buffer with the cache's shape. It contains the update and the
-/// rest of the past.
+/// The buffer and the mappings of the functional form.
+///
+/// The result is a dense buffer with the cache's shape. It contains the update and the rest of the past.
 #[derive(Clone, Debug)]
 struct Present {
     buffer: Buffer,

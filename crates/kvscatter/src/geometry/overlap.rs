@@ -71,9 +71,9 @@ impl SortedStrides {
 
 /// Returns whether two positions can have this distance.
 ///
-/// They can if the distance is a sum of strides, where each stride is added or subtracted fewer times than
-/// its dimension has positions. All smaller strides together reach less than one step of the largest. So only
-/// the multiples of the largest stride just below and just above the distance can be part of the sum.
+/// They can if the distance is a sum of strides in which each stride is added or subtracted fewer times than
+/// its dimension has positions. All smaller strides together reach less than one step of the largest stride.
+/// So the part of the sum from the largest stride must be the multiple just below or just above the distance.
 fn is_sum_of_strides(strides: &[Strided], distance: isize) -> bool {
     let Some((Strided { stride, size }, smaller)) = strides.split_last() else { return distance == 0 };
     let Ok(stride) = isize::try_from(*stride) else { return true };

@@ -15,19 +15,20 @@ use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
 const ID: &str = "cache-path-flat";
 const CLAIM: &str = "The time of each cache's own nodes does not grow with the capacity.";
 
-/// Least bytes of the smaller cache. A copy of it takes far longer than the rest of the call.
+/// The smallest size of the smaller cache in bytes. Copying this much takes far longer than the rest of the
+/// call.
 const SMALL_BYTES: usize = 4 << 20;
-/// The larger capacity over the smaller one.
+/// The larger capacity divided by the smaller one.
 const FACTOR: usize = 4;
-/// Ratio of times up to which they count as equal: half of what a copy comes to.
+/// The largest ratio of times that counts as equal. It is half of the ratio for a copied cache.
 const FLAT_UP_TO: f64 = 2.0;
 const ROUNDS: usize = 25;
-/// Times that a ratio above the limit is measured before it counts.
+/// The number of measurements that must all exceed the limit before the claim fails.
 const ATTEMPTS: usize = 3;
-/// The slot that is written: the same in either cache.
+/// The slot that is written. It is the same in both caches.
 const CONTEXT: usize = 60;
 
-/// Times every cache of a model by itself.
+/// Times every cache of a model separately.
 pub(super) fn time(
     engine: &dyn Engine,
     timed: Timed<'_>,
@@ -111,7 +112,7 @@ fn failure(times: &CachePathTimes) -> Failure {
     }
 }
 
-/// A cache's own nodes, loaded.
+/// A session that runs one cache's own nodes.
 struct SingleCachePath<'a> {
     session: Box<dyn Session>,
     path: &'a CachePath,
@@ -151,7 +152,7 @@ impl SingleCachePath<'_> {
         for round in 0..=ROUNDS {
             for (bound, samples) in bound.iter_mut().zip(&mut samples) {
                 let nanoseconds = self.step(bound)?;
-                // The first round is the engine's and the memory's warm-up.
+                // The first round is a warm-up for the engine and the memory.
                 if round > 0 {
                     samples.push(nanoseconds);
                 }
@@ -196,7 +197,7 @@ impl SingleCachePath<'_> {
         })
     }
 
-    /// One call, in nanoseconds.
+    /// Runs one call, and returns its time in nanoseconds.
     fn step(&mut self, bound: &mut Bound) -> Result<f64, CertifyError> {
         let (past, present) = (self.path.past.0.as_str(), self.path.present.as_str());
         let mut step = Step {
@@ -254,7 +255,8 @@ mod tests {
         assert_eq!(times.at[1].capacity, FACTOR * times.at[0].capacity);
     }
 
-    /// One of four caches is read through two nodes that take each other back: its address and its rows are right.
+    /// One of four caches is read through two nodes that undo each other. The cache is copied, but its
+    /// address and its rows are right.
     #[test]
     #[ignore = "needs ONNX Runtime"]
     fn one_copied_cache_among_others_is_found() {

@@ -1,4 +1,4 @@
-//! The time of whole decode steps over the context length, of the model and of the original.
+//! The time of whole decode steps at several context lengths, for the model and the original.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
 
 const MOST_ROUNDS: usize = 21;
 const LEAST_ROUNDS: usize = 5;
-/// After this time at one context length no round is begun beyond [`LEAST_ROUNDS`].
+/// After this time at one context length, no more rounds than [`LEAST_ROUNDS`] are started.
 const TIME: Duration = Duration::from_secs(2);
-/// Differences below this part of a time are noise.
+/// Relative differences below this are noise.
 const NOISE: f64 = 0.05;
 
-/// Times both models at growing context lengths, in turn.
+/// Times both models alternately, at increasing context lengths.
 pub(super) fn time(subject: &TimedModels<'_>) -> Result<DecodeTimes, CertifyError> {
     let batch = subject.model.interface.batch.unwrap_or(1);
     let mut model = Decoding::load(subject.engine, subject.model, subject.options)?;
@@ -53,7 +53,7 @@ pub(super) fn time(subject: &TimedModels<'_>) -> Result<DecodeTimes, CertifyErro
     Ok(DecodeTimes { batch, capacity: subject.capacity, rounds: fewest, at, crossover })
 }
 
-/// From a sixteenth of the capacity, doubling, to the last slot.
+/// Returns the context lengths: a sixteenth of the capacity, doubled up to a half, and the last slot.
 fn contexts(capacity: usize) -> Vec<usize> {
     let mut contexts: Vec<_> = [16, 8, 4, 2].map(|part| capacity / part).into_iter().collect();
     contexts.push(capacity.saturating_sub(1));
@@ -62,9 +62,9 @@ fn contexts(capacity: usize) -> Vec<usize> {
     contexts
 }
 
-/// Which model is faster where.
+/// Returns the context length from which the model is faster than the original.
 fn crossover(at: &[DecodeTime]) -> Crossover {
-    // How much longer the model takes, as a part of the original's time.
+    // The extra time of the model, relative to the original's time.
     let longer = |at: &DecodeTime| at.original_ns.map(|original| at.model_ns / original - 1.0);
     let longer: Vec<(usize, f64)> = at.iter().filter_map(|at| Some((at.context, longer(at)?))).collect();
     if longer.iter().all(|(_, longer)| *longer < -NOISE) {
@@ -73,7 +73,7 @@ fn crossover(at: &[DecodeTime]) -> Crossover {
     if longer.iter().all(|(_, longer)| *longer > NOISE) {
         return Crossover::Never;
     }
-    // One change of sign, and beyond the noise at both ends.
+    // The sign must change once, and the difference must exceed the noise at both ends.
     let changes = longer.windows(2).filter(|pair| (pair[0].1 > 0.0) != (pair[1].1 > 0.0)).count();
     let (Some(first), Some(last)) = (longer.first(), longer.last()) else { return Crossover::Unclear };
     let Some(after) = longer.iter().position(|(_, longer)| *longer <= 0.0) else { return Crossover::Unclear };
@@ -91,7 +91,8 @@ struct Decoding<'a> {
     interface: &'a Interface,
     inputs: Vec<(String, Tensor)>,
     pasts: Vec<Tensor>,
-    /// Those of growing caches, in memory that is ready: what the model is given is never slower than a runtime's own.
+    /// The presents of growing caches. Their memory is allocated in advance, so that this is never slower
+    /// than a runtime that allocates.
     presents: Vec<Option<Tensor>>,
 }
 
@@ -102,9 +103,9 @@ impl<'a> Decoding<'a> {
         Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
     }
 
-    /// Makes the tensors of a step that finds `context` tokens.
+    /// Makes the tensors of a step that follows `context` tokens.
     fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), CertifyError> {
-        // The old ones go before the new ones come.
+        // The old tensors are freed before the new ones are allocated.
         (self.pasts, self.presents) = (Vec::new(), Vec::new());
         let grows = self.interface.growth().is_some();
         let slots = if grows { context + 1 } else { capacity };
@@ -117,7 +118,7 @@ impl<'a> Decoding<'a> {
         Ok(())
     }
 
-    /// One step, in nanoseconds. Repeated, it writes the same slot again.
+    /// Runs one step, and returns its time in nanoseconds. Each call writes the same slot again.
     fn step(&mut self) -> Result<f64, CertifyError> {
         let mut step = Step {
             inputs: self.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),

@@ -1,4 +1,4 @@
-//! The most memory that the process holds while it decodes: Linux counts it, and lets the count be begun anew.
+//! The peak memory of the process while it decodes. Linux counts it and allows the count to be reset.
 
 use std::fs;
 
@@ -8,22 +8,23 @@ use super::subject::{Timed, TimedModels};
 use crate::CertifyError;
 use crate::certificate::{ComparedModel, PeakMemory};
 
-/// Decode steps that are run at the end of the capacity.
+/// The number of decode steps, which end at the capacity.
 const STEPS: usize = 8;
-/// Bytes that the caches should have, so that they stand out from everything else: small models get a larger batch.
+/// The least bytes of the caches, so that they are large compared with everything else. Small models get a
+/// larger batch.
 const CACHE_BYTES: usize = 16 << 20;
 const MOST_BATCH: usize = 512;
 
-/// The steps that are run.
+/// The sizes of the run.
 #[derive(Clone, Copy)]
 struct Load {
     batch: usize,
-    /// Slots of the static caches, and tokens in growing ones after the last step.
+    /// The number of slots of static caches, or of tokens in growing ones after the last step.
     capacity: usize,
     steps: usize,
 }
 
-/// Weighs both models, one after the other.
+/// Measures the peak memory of both models, one after the other.
 pub(super) fn weigh(subject: &TimedModels<'_>) -> Result<Vec<PeakMemory>, CertifyError> {
     let interface = subject.model.interface;
     let storage = |batch: usize| -> usize {
@@ -43,7 +44,8 @@ pub(super) fn weigh(subject: &TimedModels<'_>) -> Result<Vec<PeakMemory>, Certif
     Ok(peaks)
 }
 
-/// The peak of the last steps before the caches are full, beyond what was held with the model loaded.
+/// Returns the peak memory of the last steps before the caches are full, minus the memory in use once the
+/// model is loaded.
 fn peak(
     engine: &dyn Engine,
     timed: Timed<'_>,
@@ -60,7 +62,8 @@ fn peak(
     Ok(counted("VmHWM:").map(|peak| peak.saturating_sub(before)))
 }
 
-/// Decodes as a caller would: static caches are written over, of growing ones each present is the next step's past.
+/// Decodes as a caller would. Static caches are overwritten. For growing caches, each present is the next
+/// step's past.
 fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), CertifyError> {
     let Load { batch, capacity, steps } = load;
     let ports = &timed.interface.caches;
@@ -97,7 +100,8 @@ fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(),
     Ok(())
 }
 
-/// What earlier work has freed, the allocator keeps: memory that is taken from it does not show as taken.
+/// Returns freed memory to the system. The allocator would otherwise reuse that memory, and the count would
+/// not show its use.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "the C library's function has no safe form")]
 fn give_back_free_memory() {
@@ -108,7 +112,7 @@ fn give_back_free_memory() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn give_back_free_memory() {}
 
-/// A count of the process's memory in bytes; `None` where the system has none.
+/// Returns a count of the process's memory in bytes. Returns `None` if the system does not report it.
 fn counted(name: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;

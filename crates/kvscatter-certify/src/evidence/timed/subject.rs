@@ -1,16 +1,16 @@
-//! What is timed.
+//! The models that are timed.
 
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_session::{Engine, Interface, LoadOptions};
 
-/// A model, its original, and how they are run.
+/// A model, its original, and the engine that runs them.
 pub(crate) struct TimedModels<'a> {
     pub(crate) engine: &'a dyn Engine,
     pub(crate) model: Timed<'a>,
     pub(crate) original: Option<Timed<'a>>,
-    /// Slots of each sample in the static caches.
+    /// The number of slots of each sample in the static caches.
     pub(crate) capacity: usize,
-    /// How whole steps are run. A cache's own nodes are run by one thread.
+    /// The options for whole steps. A cache's own nodes are run by one thread.
     pub(crate) options: LoadOptions,
 }
 
@@ -19,6 +19,6 @@ pub(crate) struct TimedModels<'a> {
 pub(crate) struct Timed<'a> {
     pub(crate) file: &'a ModelFile,
     pub(crate) model: &'a Model,
-    /// Settled: no dimension of a row is open.
+    /// The model's inputs and outputs, with every dimension of a row known.
     pub(crate) interface: &'a Interface,
 }

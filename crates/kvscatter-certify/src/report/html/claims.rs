@@ -1,4 +1,4 @@
-//! The claims, by kind of evidence.
+//! The part of the page about the claims, by kind of evidence.
 
 use maud::{Markup, html};
 

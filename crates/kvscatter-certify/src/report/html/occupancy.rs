@@ -1,4 +1,4 @@
-//! Pictures of the caches, slot by slot and step by step: one for each sample of a scenario.
+//! Pictures of the caches, slot by slot and step by step, one for each sample of a scenario.
 
 use std::ops::Range;
 
@@ -8,24 +8,25 @@ use super::plain::Plain;
 use crate::certificate::{Occupancy, OccupancyStep, SampleSlots};
 use crate::report::words;
 
-/// Samples of a scenario that are drawn; more say nothing new.
+/// The number of samples of a scenario that are drawn. More samples show nothing new.
 const MOST_SAMPLES: usize = 8;
-/// Steps that are drawn: of more than these, as many of the first as of the last.
+/// The number of steps that are drawn. If a scenario has more, half of the drawn steps are its first and half
+/// are its last ones.
 const MOST_STEPS: usize = 48;
 
-/// Pixels at the picture's natural size.
+/// Lengths in pixels at the picture's natural size.
 const LEFT: usize = 112;
 const SLOTS: usize = 720;
 const RIGHT: usize = 88;
 const RULER: usize = 34;
 const LANE: usize = 11;
 const PITCH: usize = 15;
-/// A run is at least this wide.
+/// The smallest width of a run.
 const MIN_WIDTH: f64 = 2.0;
-/// Slots at least this wide have borders.
+/// Slots that are at least this wide have borders.
 const CELL: f64 = 6.0;
 
-/// What a slot holds after a step.
+/// The contents of a slot after a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Untouched,
@@ -64,7 +65,8 @@ pub(super) fn section(scenarios: &[Occupancy]) -> Markup {
     }
 }
 
-/// Hatching, so that no mark depends on its colour alone. The pictures refer to it.
+/// Renders the hatching patterns that the pictures refer to. They exist so that no mark depends on its colour
+/// alone.
 fn patterns() -> Markup {
     html! {
         svg.patterns width="0" height="0" aria-hidden="true" { defs {
@@ -141,7 +143,7 @@ fn picture(scenario: &Occupancy, sample: usize) -> Markup {
 }
 
 fn ruler(capacity: usize) -> Markup {
-    // At most eight numbers, multiples of a power of two, and the last slot.
+    // The labels are at most eight multiples of a power of two, and the last slot.
     let step = capacity.div_ceil(8).next_power_of_two();
     let last = capacity.saturating_sub(1);
     let ticks = (0..last.saturating_sub(step / 2)).step_by(step).chain([last]);
@@ -159,11 +161,11 @@ struct Lane<'o> {
     step: usize,
     what: &'o OccupancyStep,
     slots: &'o SampleSlots,
-    /// One for each slot.
+    /// The mark of each slot.
     marks: Vec<Mark>,
 }
 
-/// The lanes of a sample. What was written stays until it is written again.
+/// Returns the lanes of a sample. A slot keeps its mark until it is written again.
 fn lanes<'o>(scenario: &'o Occupancy, sample: usize) -> Vec<Lane<'o>> {
     let mut slots_so_far = vec![Mark::Untouched; scenario.capacity];
     let steps = scenario.steps.iter().enumerate();
@@ -182,7 +184,7 @@ fn lanes<'o>(scenario: &'o Occupancy, sample: usize) -> Vec<Lane<'o>> {
     steps.filter_map(lane).collect()
 }
 
-/// Marks runs of slots; what lies beyond the capacity is left out.
+/// Marks ranges of slots. Slots beyond the capacity are ignored.
 fn paint(marks: &mut [Mark], runs: &[Range<usize>], mark: impl Fn(Mark) -> Mark) {
     for run in runs {
         let end = run.end.min(marks.len());
@@ -213,7 +215,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Neighbouring slots of one mark, untouched ones left out.
+    /// Returns ranges of neighbouring slots with the same mark. Untouched slots are left out.
     fn runs(&self) -> Vec<(Mark, Range<usize>)> {
         let mut start = 0;
         let run = |slots: &[Mark]| {
@@ -239,7 +241,7 @@ impl Mark {
     }
 }
 
-/// `slots 3-7, 9`.
+/// Formats ranges of slots: `slots 3-7, 9`.
 fn slots(runs: &[Range<usize>]) -> String {
     let run = |run: &Range<usize>| match run.len() {
         1 => run.start.to_string(),
@@ -249,7 +251,7 @@ fn slots(runs: &[Range<usize>]) -> String {
     if runs.is_empty() { "nothing".to_owned() } else { format!("slots {}", runs.join(", ")) }
 }
 
-/// Where a slot begins.
+/// Returns the horizontal position at which a slot begins.
 fn at(slot: usize, capacity: usize) -> f64 {
     LEFT as f64 + SLOTS as f64 * slot as f64 / capacity.max(1) as f64
 }
@@ -258,7 +260,7 @@ fn borders(capacity: usize) -> String {
     (1..capacity).map(|slot| format!("M{} 0v{LANE}", coordinate(at(slot, capacity)))).collect()
 }
 
-/// Two digits are finer than any pixel.
+/// Rounds to two digits, which are finer than any pixel.
 fn coordinate(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }

@@ -1,10 +1,11 @@
-//! Text from a model's file, on the page.
+//! Shows text from a model's file on the page.
 
 use maud::{Escaper, Render};
 
 use kvscatter_text::names::one_line;
 
-/// Text from files: shown as it is, but for what would move or turn the text around it.
+/// Text from files. It is shown unchanged, except for characters that would move or reverse the text around
+/// them.
 #[derive(Clone, Copy)]
 pub(super) struct Plain<'a>(pub(super) &'a str);
 

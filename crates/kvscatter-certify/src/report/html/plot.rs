@@ -1,18 +1,18 @@
-//! A plot of lines over a logarithmic axis, in the page's own colours.
+//! A line plot with a logarithmic horizontal axis, in the page's own colours.
 
 use maud::{Markup, html};
 
 /// A plot: times over lengths.
 pub(super) struct Plot<'p> {
-    /// What it shows, for those who do not see it.
+    /// A description for readers who cannot see the plot.
     pub(super) label: &'p str,
-    /// What the horizontal axis counts.
+    /// The quantity on the horizontal axis.
     pub(super) across: &'p str,
-    /// The lines, the first one ours.
+    /// The lines. The first one belongs to the examined model.
     pub(super) lines: Vec<Line<'p>>,
 }
 
-/// A line: at each length a time in nanoseconds.
+/// A line: a time in nanoseconds at each length.
 pub(super) struct Line<'p> {
     pub(super) name: &'p str,
     pub(super) points: Vec<(usize, f64)>,
@@ -24,7 +24,7 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 500.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 232.0;
-/// Least distance of two names.
+/// The smallest distance between two names.
 const LEADING: f64 = 16.0;
 
 impl Plot<'_> {
@@ -65,7 +65,8 @@ impl Plot<'_> {
         }
     }
 
-    /// The heights of the lines' names: beside where each line ends, and no two of them on one another.
+    /// Returns the heights of the lines' names. Each name is beside the end of its line, and no two names
+    /// overlap.
     fn names(&self, y: impl Fn(f64) -> f64) -> Vec<f64> {
         let ends = self.lines.iter().map(|line| line.points.last().map_or(BOTTOM, |&(_, time)| y(time)));
         let mut names: Vec<(usize, f64)> = ends.enumerate().collect();
@@ -85,7 +86,7 @@ fn path(line: &Line<'_>, x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> St
     line.points.iter().map(place).collect::<Vec<_>>().join(" ")
 }
 
-/// The next of 1, 2 and 5 times a power of ten.
+/// Returns the smallest number that is at least `value` and is 1, 2 or 5 times a power of ten.
 fn nice(value: f64) -> f64 {
     let power = 10f64.powf(value.max(1.0).log10().floor());
     let step = [1.0, 2.0, 5.0].into_iter().find(|step| step * power >= value);

@@ -1,4 +1,4 @@
-//! What was examined: files, runtime, machine, caches.
+//! The part of the page about the model, its files, the runtime, the machine and the caches.
 
 use kvscatter_text::units;
 use maud::{Markup, html};
@@ -77,7 +77,7 @@ fn file(title: &str, file: &FileIdentity) -> Markup {
     }
 }
 
-/// Caches that differ in nothing but their names.
+/// Caches that are alike except for their names.
 struct CacheGroup<'c> {
     shape: String,
     like: &'c CacheSummary,

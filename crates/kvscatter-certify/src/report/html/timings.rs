@@ -1,4 +1,4 @@
-//! What was timed, counted and weighed.
+//! The part of the page about times, bytes moved and peak memory.
 
 use kvscatter_text::units;
 use maud::{Markup, html};

@@ -1,8 +1,8 @@
-//! A verdict on the page.
+//! Verdicts on the page.
 
 use crate::certificate::Verdict;
 
-/// The class of a verdict in the style sheet.
+/// Returns the class of a verdict in the style sheet.
 pub(super) fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "passed",
@@ -11,7 +11,7 @@ pub(super) fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A verdict as a sign, so that it does not depend on colour.
+/// Returns a sign for a verdict, so that the page does not depend on colour.
 pub(super) fn mark(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "✓",

@@ -88,18 +88,18 @@ impl fmt::Display for Hazard {
         match self {
             Self::PastReadElsewhere { past, reader } => {
                 let reader = ShortLabel(reader);
-                write!(f, "{past:?} is read by {reader} as well, which in place may meet old rows or new")
+                write!(f, "{past:?} is also read by {reader}, which may see old or new rows if the write is in place")
             }
             Self::PresentReadElsewhere { present, reader } => {
-                write!(f, "{present:?} is read by {}, which is no attention", ShortLabel(reader))
+                write!(f, "{present:?} is read by {}, which is not an attention", ShortLabel(reader))
             }
             Self::PresentGivenTwice { present, copies } => {
                 let copies = list(copies.iter().map(|copy| format!("{copy:?}")));
-                write!(f, "{present:?} is given as {copies} as well: only one can be in place")
+                write!(f, "{present:?} is also returned as {copies}: only one of them can be in place")
             }
             Self::WrittenTwice { past, first, second } => {
                 let (first, second) = (ShortLabel(first), ShortLabel(second));
-                write!(f, "{past:?} is written by {first} and, apart from it, by {second}")
+                write!(f, "{past:?} is written by {first} and independently by {second}")
             }
             Self::WrittenInTurn { past, first, second } => {
                 let (first, second) = (ShortLabel(first), ShortLabel(second));
@@ -108,7 +108,7 @@ impl fmt::Display for Hazard {
             Self::CircularPrefixMask { past, attention, by } => circular_prefix_mask(f, past, attention, *by),
             Self::Between { past, node } => {
                 let node = ShortLabel(node);
-                write!(f, "{past:?} passes {node} on its way to present: the whole cache is copied")
+                write!(f, "{node} is between {past:?} and its present: the whole cache is copied")
             }
             Self::TypesDiffer { past, present, past_type, present_type } => {
                 write!(f, "{past:?} is {past_type} and {present:?} {present_type}: they cannot share memory")
@@ -133,7 +133,7 @@ impl fmt::Display for Hazard {
             Self::TwoConventions { input, first, first_node, second, second_node } => {
                 let (first, second) = (position(*first), position(*second));
                 let (first_node, second_node) = (ShortLabel(first_node), ShortLabel(second_node));
-                write!(f, "{input:?} is {first} to {first_node} and {second} to {second_node}: they differ")
+                write!(f, "{input:?} is {first} for {first_node} but {second} for {second_node}")
             }
             Self::TensorWideScale { node } => tensor_wide_scale(f, node),
             Self::RuntimeBug { bug, node } => write!(f, "{bug} ({})", ShortLabel(node)),
@@ -154,8 +154,8 @@ fn circular_prefix_mask(
     let attention = ShortLabel(attention);
     write!(
         f,
-        "{past:?} is a ring, and {attention} hides slots by their place ({by}): once it has wrapped, several rows at \
-         a time see the wrong ones"
+        "{past:?} is a ring, but {attention} hides slots by their index ({by}): after the ring wraps, several rows at \
+         a time see the wrong slots"
     )
 }
 
@@ -203,13 +203,13 @@ impl fmt::Display for RuntimeBug {
                 f.write_str("ONNX Runtime up to 1.29 refuses a bad index after writing the samples before it")
             }
             Self::IndexClamped => {
-                f.write_str("ONNX Runtime on CUDA clamps a bad index, and overwrites rows that count")
+                f.write_str("ONNX Runtime on CUDA clamps an invalid index and overwrites valid rows")
             }
             Self::MaskTopLeft => f.write_str(
-                "ONNX Runtime 1.25 aligns this causal mask top-left: wrong for several rows in mid-cache",
+                "ONNX Runtime 1.25 aligns this causal mask at the top left, which is wrong for several rows in mid-cache",
             ),
             Self::ModuloEverywhere => {
-                f.write_str("onnx up to 1.22 evaluates circular mode wrongly: it is no reference")
+                f.write_str("onnx up to 1.22 evaluates circular mode incorrectly: do not use it as a reference")
             }
         }
     }

@@ -23,7 +23,7 @@ fn rows_that_are_joined_otherwise() {
     let made = Made::growing()
         .before(vec![node("Relu", &["new_k"], "rows")])
         .change("present_k", |node| node.input = ["rows", "past_k"].map(str::to_owned).to_vec());
-    assert_eq!(keys(made), ("unknown: the new rows come before the old".to_owned(), 2));
+    assert_eq!(keys(made), ("unknown: the new rows come before the old ones".to_owned(), 2));
     let made = Made::growing().change("present_k", |node| node.input.push("new_v".to_owned()));
     assert_eq!(keys(made), ("unknown: a Concat of 3 tensors".to_owned(), 2));
     let made = Made::growing()
@@ -38,7 +38,7 @@ fn caches_that_change_their_shape_on_the_way() {
     let made =
         Made::growing().reading("past_k", "flat").before(vec![node("Reshape", &["past_k", "shape"], "flat")]);
     let made = made.input(value("shape", ElementType::Int64, &["4"]));
-    assert_eq!(keys(made), ("unknown: Reshape changes its shape on the way".to_owned(), 2));
+    assert_eq!(keys(made), ("unknown: Reshape changes its shape".to_owned(), 2));
 }
 
 #[test]
