@@ -1,8 +1,8 @@
 //! The `kvscatter` command: a thin layer that turns arguments and files into calls of the library.
 //!
 //! Exit codes: 0, everything asked for was done and every check passed; 1, a check failed; 2, bad input or
-//! usage, with one line on standard error, which is a JSON object with `--json`. A signal that ends the command first removes unfinished files;
-//! the exit status is that of the signal.
+//! usage, with one line on standard error, which is a JSON object with `--json`. A signal that ends the command
+//! first removes unfinished files; the exit status is that of the signal.
 #![deny(unsafe_code, reason = "only the memory map of a cache file and the disposition of signals need any")]
 #![deny(
     clippy::arithmetic_side_effects,

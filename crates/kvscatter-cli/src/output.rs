@@ -76,8 +76,8 @@ impl Write for Output {
     }
 }
 
-/// A picture of at most 80 columns of slots, in lines of at most `columns` where 16 of slots allow it. A legend that is
-/// wider has its scale in a line of its own.
+/// A picture of at most 80 columns of slots, in lines of at most `columns` where 16 of slots allow it. The scale of
+/// a legend that is wider stands in a second line.
 fn fitted(picture: &Picture, columns: usize) -> String {
     const MAX_SLOTS: usize = 80;
     const MIN_SLOTS: usize = 16;

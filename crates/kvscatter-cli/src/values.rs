@@ -44,8 +44,8 @@ pub(crate) fn difference(
     })
 }
 
-/// Returns the elements that differ, counted from 0 in the order of memory. As for [`difference`], the caller has compared
-/// types and shapes.
+/// Returns the elements that differ, counted from 0 in the order of memory. As for [`difference`], the caller has
+/// compared types and shapes.
 pub(crate) fn differing<'a>(
     got: &'a Tensor,
     expected: &'a Tensor,

@@ -15,8 +15,8 @@ use crate::output::{Outcome, Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///
-/// Options have the specification's names. Every operator also takes its cache as --cache and its update as --update, as
-/// kvscatter plan does. The result is written to a new file, or with --in-place into the cache file,
+/// Options have the specification's names. Every operator also takes its cache as --cache and its update as
+/// --update, as kvscatter plan does. The result is written to a new file, or with --in-place into the cache file,
 /// through a memory map that changes only the planned bytes. A command that fails has changed no file, unless it failed
 /// only to report a finished write.
 #[derive(Debug, Subcommand)]

@@ -43,8 +43,8 @@ const MARKED: &str =
 /// They have every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
 /// elements. If the inputs must be refused, there is no output, and refused.json gives the reason.
 ///
-/// All cases are written, or none: after an error or an interruption no file remains. For 1000 cases and more, the size of
-/// all files and the time are estimated after the first 200 and printed on standard error.
+/// All cases are written, or none: after an error or an interruption no file remains. For 1000 cases and more,
+/// the size of all files and the time are estimated after the first 200 and printed on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -37,9 +37,9 @@ const UNKNOWN_SHOWN: usize = 20;
 /// Links are followed inside DIR. A link that leads out of DIR or nowhere, and a folder that cannot be read, are named and
 /// counted as unreadable. All other directories are judged.
 ///
-/// A case that fails is printed with the first wrong element and the use of its slot: written, wrapped (written after the
-/// end of a ring) or old (not to be changed). Then come the inputs and attributes of TensorScatter, and the command that
-/// draws the write. The summary counts the cases that break each rule.
+/// A case that fails is printed with the first wrong element and the use of its slot: written, wrapped (written
+/// after the end of a ring) or old (not to be changed). Then come the inputs and attributes of TensorScatter, and
+/// the command that draws the write. The summary counts the cases that break each rule.
 ///
 /// The exit code is 0 if all passes, 1 if something fails or cannot be read, and 2 if nothing can be read.
 #[derive(Debug, Args)]

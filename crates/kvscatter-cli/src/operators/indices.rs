@@ -119,8 +119,8 @@ pub(super) fn list<T: FromStr>(text: &OsStr) -> Option<Vec<T>> {
     text.to_str()?.split(',').map(|number| number.trim().parse().ok()).collect()
 }
 
-/// Returns the first whole number of a list that its type does not have, and its index. `None` if the text is no list of
-/// whole numbers.
+/// Returns the first whole number of a list that its type does not have, and its index. `None` if the text is no list
+/// of whole numbers.
 pub(super) fn first_beyond<T: FromStr>(text: &str) -> Option<(usize, String)> {
     let numbers: Vec<_> = text.split(',').map(str::trim).collect();
     let is_whole = |number: &str| {

@@ -69,7 +69,7 @@ fn every_command_escapes_what_misleads() {
     }
 }
 
-/// An error is one object in one line on standard error, whatever it is about.
+/// Every error is one object in one line on standard error.
 #[test]
 fn errors_are_objects() {
     let folder = Folder::with_testdata();

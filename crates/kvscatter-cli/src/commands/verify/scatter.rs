@@ -76,8 +76,8 @@ pub(super) struct WrongSlots {
 }
 
 impl ScatterCall {
-    /// Returns the call of a graph on these inputs. `None` if the graph has no TensorScatter, or more than one, or if one
-    /// of its tensors is no input of the graph.
+    /// Returns the call of a graph on these inputs. `None` if the graph has no TensorScatter, or more than one, or if
+    /// one of its tensors is no input of the graph.
     pub(super) fn of(graph: &Graph<'_>, inputs: &[(String, Tensor)]) -> Option<Self> {
         let mut scatters = graph.nodes().iter().filter(|node| node.is("TensorScatter"));
         let (Some(node), None) = (scatters.next(), scatters.next()) else { return None };
@@ -103,8 +103,8 @@ impl ScatterCall {
         })
     }
 
-    /// Returns the uses of the slots that the plan of a node has. `None` if this call is another node's, or if the present
-    /// cache is no output of the graph.
+    /// Returns the uses of the slots that the plan of a node has. `None` if this call is another node's, or if the
+    /// present cache is no output of the graph.
     pub(super) fn slots(&self, graph: &Graph<'_>, node: &Node<'_>, plan: &WritePlan<'_>) -> Option<Slots> {
         if node.output(0) != Some(&self.present_cache) {
             return None;
