@@ -1,6 +1,7 @@
 //! The command line as a whole: its help, its options for every command, and how it is parsed.
 
 use std::any::TypeId;
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -32,10 +33,12 @@ Start here:
 Tensor files are .npy, .npz, .pb (ONNX) and .safetensors; FILE#NAME names an
 entry of a .npz or .safetensors. A new file replaces an old one, but never an
 input, and never one with other entries.
-Exit codes: 0 all is well, 1 a check failed, 2 bad input or usage."
+Exit codes: 0 all is well, 1 a check failed, 2 bad input or usage.
+With --json, an error is one JSON object in one line on standard error:
+{\"error\":{\"kind\":...,\"message\":...}} with the fields that the error has."
 )]
 pub(crate) struct Cli {
-    /// Print one JSON document instead of text
+    /// Print one JSON document instead of text, and errors as JSON
     #[arg(long, global = true, help_heading = "General")]
     pub(crate) json: bool,
 
@@ -47,10 +50,15 @@ pub(crate) struct Cli {
 ///
 /// # Errors
 /// The message to print instead: the help, or what is wrong with the arguments.
-pub(crate) fn parse() -> Result<Cli, clap::Error> {
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = with_negative_numbers(Cli::command());
-    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let matches = command.try_get_matches_from_mut(arguments)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Whether arguments have `--json`, even if they cannot be parsed.
+pub(crate) fn asks_for_json(arguments: &[OsString]) -> bool {
+    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }
 
 /// Lets every option that takes a number also take a negative one, so that the option's parser explains why it cannot be

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 use kvscatter_onnx::random_inputs::DynamicDim;
 
+use crate::estimate::Estimate;
 use crate::output::{count, one_line};
 use crate::{files, options};
 
@@ -82,7 +83,7 @@ pub(crate) enum CommandError {
     #[error(
         "--count {count} would take about {estimate}, estimated from the first cases; add --many to write them all"
     )]
-    ManyCases { count: usize, estimate: String },
+    ManyCases { count: usize, estimate: Estimate },
     #[error("{}: {cause}", .path.display())]
     Json { path: PathBuf, cause: serde_json::Error },
     #[error("'{name}' is none of the 24 element types")]
@@ -133,18 +134,4 @@ fn costs_need(open: &[String]) -> String {
             format!("the costs need {} (samples are --batch, tokens --length)", one_line(&open.join(", ")))
         }
     }
-}
-
-/// clap's message as one line: what is wrong, what is possible, where to read on.
-pub(crate) fn usage(error: &clap::Error) -> String {
-    let text = error.render().to_string();
-    let lines: Vec<_> = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
-        .filter(|line| !line.is_empty())
-        .collect();
-    let message = lines.join(" ").replace(" tip:", "; tip:");
-    let message = message.strip_prefix("error: ").unwrap_or(&message);
-    format!("{message} (see --help)")
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use kvscatter_text::names::misleads;
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 /// Writes a document. Characters that move a terminal's cursor or reverse text are written as `\u`
 /// escapes, so a parser reads the same text.
@@ -15,10 +15,18 @@ pub(crate) fn write(to: impl Write, document: &impl Serialize) -> serde_json::Re
     document.serialize(&mut Serializer::with_formatter(to, Escaping(PrettyFormatter::new())))
 }
 
-/// Indents as [`PrettyFormatter`] does.
-struct Escaping(PrettyFormatter<'static>);
+/// As [`write`], in one line.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn write_line(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
+    document.serialize(&mut Serializer::with_formatter(to, Escaping(CompactFormatter)))
+}
 
-impl Formatter for Escaping {
+/// Formats as another formatter does, but for the text of strings.
+struct Escaping<F>(F);
+
+impl<F: Formatter> Formatter for Escaping<F> {
     /// `serde_json` has already escaped the other control characters, quotes and backslashes, as JSON
     /// requires.
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
@@ -75,7 +83,7 @@ impl Formatter for Escaping {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::write;
+    use super::{write, write_line};
 
     fn written(document: &impl serde::Serialize) -> String {
         let mut bytes = Vec::new();
@@ -107,6 +115,9 @@ mod tests {
     fn other_text_is_as_serde_json_writes_it() {
         let document = serde_json::json!({"κ\"\\\n": [1, {"b": []}, {}, "键\u{1f600}"], "c": null});
         assert_eq!(written(&document), serde_json::to_string_pretty(&document).unwrap());
+        let mut line = Vec::new();
+        write_line(&mut line, &document).unwrap();
+        assert_eq!(String::from_utf8(line).unwrap(), document.to_string());
         assert_eq!(written(&"k\u{9b}\u{202e}y\u{7f}"), r#""k\u009b\u202ey\u007f""#);
     }
 }

@@ -1,8 +1,8 @@
 //! The `kvscatter` command: a thin layer that turns arguments and files into calls of the library.
 //!
 //! Exit codes: 0, everything asked for was done and every check passed; 1, a check failed; 2, bad input or
-//! usage, with one line on standard error. A signal that ends the command first removes unfinished files;
-//! the exit status is that of the signal.
+//! usage, with one line on standard error, which is a JSON object with `--json`. A signal that ends the command
+//! first removes unfinished files; the exit status is that of the signal.
 #![deny(unsafe_code, reason = "only the memory map of a cache file and the disposition of signals need any")]
 #![deny(
     clippy::arithmetic_side_effects,
@@ -16,6 +16,8 @@ mod commands;
 mod compare;
 mod engines;
 mod error;
+mod estimate;
+mod failure;
 mod files;
 #[cfg(unix)]
 mod interrupt;
@@ -25,6 +27,8 @@ mod operators;
 mod options;
 mod output;
 mod refused;
+mod table;
+mod usage;
 mod values;
 
 use std::io::{self, Write};
@@ -35,22 +39,28 @@ use clap::error::ErrorKind;
 
 use cli::Cli;
 use error::CommandError;
+use failure::Failure;
 use output::{Outcome, Output};
+use usage::UsageError;
 
 fn main() -> ExitCode {
-    let cli = match cli::parse() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let as_json = cli::asks_for_json(&arguments);
+    let cli = match cli::parse(&arguments) {
         Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => return help_printed(error.print()),
-        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        Err(error) if !error.use_stderr() => return help_printed(error.print(), as_json),
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && !as_json => {
             // Nothing was asked for: the help is the answer.
             let _ = error.print();
-            return ExitCode::from(2);
+            return ExitCode::from(failure::EXIT_CODE);
         }
-        Err(error) => return refused(&error::usage(&error)),
+        Err(error) => {
+            return refused(UsageError::of(&error, &Cli::command(), &arguments).into(), as_json);
+        }
     };
     #[cfg(unix)]
     if let Err(error) = interrupt::clean_up_on_signals() {
-        return refused(&format!("signals cannot be handled: {error}"));
+        return refused(Failure::of_system(format!("signals cannot be handled: {error}")), as_json);
     }
     let mut output = Output::new(cli.json);
     match commands::run(cli.command, Cli::command, &mut output).and_then(|outcome| {
@@ -59,23 +69,21 @@ fn main() -> ExitCode {
     }) {
         Ok(Outcome::Passed) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
-        Err(error) => refused(&error.to_string()),
+        Err(error) => refused((&error).into(), as_json),
     }
 }
 
 /// The exit code after printing help. A reader that closed the pipe (`| head`) is no error.
-fn help_printed(result: io::Result<()>) -> ExitCode {
+fn help_printed(result: io::Result<()>, as_json: bool) -> ExitCode {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            refused(&CommandError::Output(error).to_string())
+            refused((&CommandError::Output(error)).into(), as_json)
         }
         _ => ExitCode::SUCCESS,
     }
 }
 
-fn refused(message: &str) -> ExitCode {
-    let message = output::one_line(message);
-    // If standard error is closed, the message cannot be shown.
-    let _ = writeln!(io::stderr(), "error: {message}");
-    ExitCode::from(2)
+fn refused(failure: Failure, as_json: bool) -> ExitCode {
+    failure.print(as_json);
+    ExitCode::from(failure::EXIT_CODE)
 }

@@ -1,28 +1,49 @@
 //! Numbers on the command line: what is wrong with one, in words for people.
 
-use std::num::{IntErrorKind, ParseIntError};
+use std::fmt::Display;
+use std::num::{IntErrorKind, NonZeroUsize, ParseIntError};
 use std::str::FromStr;
 
-/// A value parser for numbers that begin at 0 or 1, or, of a signed type, below.
-pub(crate) fn integer<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+/// A type of whole numbers, which begin at 0 or 1, or, of a signed type, below.
+pub(crate) trait Integer: FromStr<Err = ParseIntError> + Display {
+    const MIN: Self;
+    const MAX: Self;
+}
+
+impl Integer for usize {
+    const MIN: Self = Self::MIN;
+    const MAX: Self = Self::MAX;
+}
+
+impl Integer for u64 {
+    const MIN: Self = Self::MIN;
+    const MAX: Self = Self::MAX;
+}
+
+impl Integer for i64 {
+    const MIN: Self = Self::MIN;
+    const MAX: Self = Self::MAX;
+}
+
+impl Integer for NonZeroUsize {
+    const MIN: Self = Self::MIN;
+    const MAX: Self = Self::MAX;
+}
+
+/// A value parser for numbers.
+pub(crate) fn integer<T: Integer>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|error| {
         let digits = text.strip_prefix('-').unwrap_or_default();
         // -0 is not below any limit.
         let is_negative =
             digits.bytes().any(|byte| byte != b'0') && digits.bytes().all(|byte| byte.is_ascii_digit());
         match error.kind() {
-            IntErrorKind::PosOverflow => "too large".to_owned(),
-            IntErrorKind::NegOverflow => "too small".to_owned(),
-            IntErrorKind::InvalidDigit if is_negative => at_least::<T>(),
-            IntErrorKind::Zero => at_least::<T>(),
+            IntErrorKind::PosOverflow => format!("must be at most {}", T::MAX),
+            IntErrorKind::NegOverflow | IntErrorKind::Zero => format!("must be at least {}", T::MIN),
+            IntErrorKind::InvalidDigit if is_negative => format!("must be at least {}", T::MIN),
             _ => "must be a whole number".to_owned(),
         }
     })
-}
-
-/// Of an unsigned type: the others have no such limit.
-fn at_least<T: FromStr>() -> String {
-    format!("must be at least {}", if "0".parse::<T>().is_ok() { 0 } else { 1 })
 }
 
 /// A number that can bound a distance.
@@ -48,7 +69,7 @@ mod tests {
             ("0", "must be at least 1"),
             ("-1", "must be at least 1"),
             ("-99999999999999999999", "must be at least 1"),
-            ("99999999999999999999", "too large"),
+            ("99999999999999999999", "must be at most 18446744073709551615"),
             ("x", "must be a whole number"),
             ("-x", "must be a whole number"),
             ("-", "must be a whole number"),
@@ -63,6 +84,9 @@ mod tests {
         assert_eq!(integer::<u64>("-0").unwrap_err(), "must be a whole number");
         assert_eq!(integer::<u64>("-00").unwrap_err(), "must be a whole number");
         assert_eq!(integer::<i64>("-1"), Ok(-1));
-        assert_eq!(integer::<i64>("-99999999999999999999").unwrap_err(), "too small");
+        assert_eq!(
+            integer::<i64>("-99999999999999999999").unwrap_err(),
+            "must be at least -9223372036854775808"
+        );
     }
 }

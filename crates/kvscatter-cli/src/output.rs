@@ -2,13 +2,13 @@
 
 use std::io::{self, BufWriter, Write};
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use indicatif::ProgressBar;
 use kvscatter::picture::Picture;
 use serde::Serialize;
 
-use crate::json;
+use crate::{json, table};
 
+pub(crate) use crate::table::{columns, hanging, paragraph};
 pub(crate) use kvscatter_text::names::one_line;
 
 /// Standard output. Colours are written only to terminals, and not if `NO_COLOR` is set.
@@ -39,8 +39,7 @@ impl Output {
 
     /// A picture that fits the terminal, with the labels on both sides of its lanes.
     pub(crate) fn picture(&mut self, picture: &Picture) -> io::Result<()> {
-        let columns = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
-        write!(self, "{}", fitted(picture, columns.unwrap_or(usize::MAX)))
+        write!(self, "{}", fitted(picture, columns().unwrap_or(usize::MAX)))
     }
 
     /// The JSON document.
@@ -77,40 +76,50 @@ impl Write for Output {
     }
 }
 
-/// A picture of at most 80 columns of slots, in lines of at most `columns` where 16 of slots allow it.
+/// A picture of at most 80 columns of slots, in lines of at most `columns` where 16 of slots allow it. The scale of
+/// a legend that is wider stands in a second line.
 fn fitted(picture: &Picture, columns: usize) -> String {
     const MAX_SLOTS: usize = 80;
     const MIN_SLOTS: usize = 16;
     let text = |width| picture.text().width(width).to_string();
     // The legend, which is last, does not shrink with the lanes.
     let fits = |text: &String| text.lines().rev().skip(1).all(|line| line.chars().count() <= columns);
-    (MIN_SLOTS..=MAX_SLOTS).rev().map(text).find(fits).unwrap_or_else(|| text(MIN_SLOTS))
+    let text = (MIN_SLOTS..=MAX_SLOTS).rev().map(text).find(fits).unwrap_or_else(|| text(MIN_SLOTS));
+    let legend = text.lines().next_back().map_or(0, |line| line.chars().count());
+    match text.rsplit_once(LEGEND_GAP) {
+        Some((marks, scale)) if legend > columns => format!("{marks}\n{scale}"),
+        _ => text,
+    }
 }
 
-/// A table without frames: headers, then rows; columns in `numbers` are aligned to the right.
+/// What separates the marks of a picture's legend from its scale.
+const LEGEND_GAP: &str = "   ";
+
+/// A table without frames that fits the terminal: headers, then rows; columns in `numbers` are aligned to the right.
 pub(crate) fn table(
     headers: &[&str],
     numbers: &[usize],
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(headers);
-    for row in rows {
-        table.add_row(row.iter().map(|cell| one_line(cell)));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-        if numbers.contains(&column.index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
+    let rows: Vec<Vec<_>> =
+        rows.into_iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+    table::table(headers, numbers, &rows)
 }
 
 /// A number and its noun.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+/// A word of a command line, to be pasted into a shell.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// A bar on standard error; indicatif draws it only where that is a terminal.
@@ -130,7 +139,7 @@ mod tests {
     use kvscatter::picture::Picture;
     use kvscatter::spec::onnx::TensorScatter;
 
-    use super::fitted;
+    use super::{fitted, quoted};
 
     #[test]
     fn pictures_fit_the_terminal() {
@@ -138,12 +147,24 @@ mod tests {
         let picture = Picture::new(&write.plan(&[1000, 4000]).unwrap(), 8);
         let widest = |columns| {
             let text = fitted(&picture, columns);
-            let lanes = text.lines().count() - 1;
-            text.lines().take(lanes).map(|line| line.chars().count()).max().unwrap()
+            text.lines().map(|line| line.chars().count()).max().unwrap()
         };
         assert!(widest(usize::MAX) > 100);
         for columns in [60, 80, 100] {
             assert!(widest(columns) <= columns, "{columns}: {}", widest(columns));
+        }
+    }
+    #[test]
+    fn words_can_be_pasted() {
+        for (word, expected) in [
+            ("--steps", "--steps"),
+            ("a/b-c_1.onnx", "a/b-c_1.onnx"),
+            ("two words", "'two words'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+            ("$(rm)", "'$(rm)'"),
+        ] {
+            assert_eq!(quoted(word), expected);
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Refused {
 }
 
 /// The rules of TensorScatter that inputs can break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RefusedRule {
     TypesDiffer,
@@ -112,6 +112,22 @@ impl Refused {
 }
 
 impl RefusedRule {
+    /// Returns the name that the file has.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::TypesDiffer => "types-differ",
+            Self::Mode => "mode",
+            Self::Rank => "rank",
+            Self::RankMismatch => "rank-mismatch",
+            Self::Axis => "axis",
+            Self::Dimension => "dimension",
+            Self::UpdateTooLong => "update-too-long",
+            Self::IndexCount => "index-count",
+            Self::NegativeStart => "negative-start",
+            Self::OutOfRange => "out-of-range",
+        }
+    }
+
     /// Returns the rule that an evaluation reports as broken, if it is one of these.
     pub(crate) fn of(error: &OnnxError) -> Option<Self> {
         let kind = match error.root() {

@@ -34,8 +34,7 @@ pub(crate) fn difference(
     if got.data() == expected.data() {
         return None;
     }
-    let mut differing =
-        (0..expected.elements()).filter(|&at| !agree(value(got, at), value(expected, at), tolerance));
+    let mut differing = differing(got, expected, tolerance);
     let first = differing.next()?;
     Some(Difference {
         index: unravel(first, expected.shape()),
@@ -43,6 +42,16 @@ pub(crate) fn difference(
         expected: text(value(expected, first)),
         differing: differing.count().saturating_add(1),
     })
+}
+
+/// Returns the elements that differ, counted from 0 in the order of memory. As for [`difference`], the caller has
+/// compared types and shapes.
+pub(crate) fn differing<'a>(
+    got: &'a Tensor,
+    expected: &'a Tensor,
+    tolerance: Option<Tolerance>,
+) -> impl Iterator<Item = usize> + use<'a> {
+    (0..expected.elements()).filter(move |&at| !agree(value(got, at), value(expected, at), tolerance))
 }
 
 /// A tensor in one line: type, shape, and the values of a short list of indices.
@@ -70,6 +79,10 @@ impl Summary {
             shape: tensor.shape().to_vec(),
             values: (list && values.len() <= SHORT).then_some(values),
         }
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
     }
 }
 

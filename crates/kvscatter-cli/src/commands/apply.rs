@@ -15,7 +15,8 @@ use crate::output::{Outcome, Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///
-/// Options have the specification's names. The result is written to a new file, or with --in-place into the cache file,
+/// Options have the specification's names. Every operator also takes its cache as --cache and its update as
+/// --update, as kvscatter plan does. The result is written to a new file, or with --in-place into the cache file,
 /// through a memory map that changes only the planned bytes. A command that fails has changed no file, unless it failed
 /// only to report a finished write.
 #[derive(Debug, Subcommand)]
@@ -57,11 +58,11 @@ Examples:
 )]
 pub(crate) struct ApplyTensorScatter {
     /// The cache: (batch_size, D1, …, max_sequence_length, …, Dn)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_aliases = ["cache", "past"])]
     past_cache: Location,
 
     /// The new rows: shaped as the cache, but sequence_length long
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_alias = "new-kv")]
     update: Location,
 
     /// The file for the result
@@ -89,11 +90,11 @@ Examples:
 )]
 pub(crate) struct ApplyKvCacheUpdate {
     /// The cache: [b, d, s_max, h]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_aliases = ["past-cache", "past"])]
     cache: Location,
 
     /// The new rows: [b, d, s, h], or packed [tokens, d, h]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_alias = "new-kv")]
     update: Location,
 
     /// The file for the result
@@ -122,11 +123,11 @@ Examples:
 )]
 pub(crate) struct ApplyKvCacheOperation {
     /// The cache: [layer, batch, maxSeqLen, hiddenSize]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_aliases = ["cache", "past-cache"])]
     past: Location,
 
     /// The new rows: [ntokens, hiddenSize], or [batch, seq_len, head_num, head_size]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_alias = "update")]
     new_kv: Location,
 
     /// The file for the result

@@ -172,7 +172,9 @@ fn variation(report: &Report, processes: u8) -> Result<Option<Variation>, Comman
 fn other_process() -> Result<Medians, CommandError> {
     let failed = |error: io::Error| CommandError::BenchProcess(error.to_string());
     let mut command = Command::new(env::current_exe().map_err(failed)?);
-    command.args(env::args_os().skip(1)).arg("--medians").stdin(Stdio::null());
+    // Its errors are to be lines.
+    let arguments = env::args_os().skip(1).filter(|argument| argument != "--json");
+    command.args(arguments).arg("--medians").stdin(Stdio::null());
     let output = command.output().map_err(failed)?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -2,22 +2,21 @@
 
 mod model;
 
-use std::fmt;
-use std::fs::Metadata;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
+use indicatif::ProgressStyle;
 use kvscatter::ElementType;
 use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case, Element, Values, tensor_scatter};
-use kvscatter_text::units;
 use serde::Serialize;
 
 use crate::error::CommandError;
+use crate::estimate::Estimate;
 use crate::files;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, progress};
@@ -25,6 +24,8 @@ use crate::refused::Refused;
 
 /// The most cases that are written without `--many`.
 const MANY: usize = 100_000;
+/// From this number of cases on, their size and time are printed before most of them are written.
+const ANNOUNCED: usize = 1_000;
 /// Cases from which the size and the time of all cases are estimated.
 const SAMPLE: usize = 200;
 
@@ -42,7 +43,8 @@ const MARKED: &str =
 /// They have every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
 /// elements. If the inputs must be refused, there is no output, and refused.json gives the reason.
 ///
-/// All cases are written, or none: after an error or an interruption no file remains.
+/// All cases are written, or none: after an error or an interruption no file remains. For 1000 cases and more,
+/// the size of all files and the time are estimated after the first 200 and printed on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -80,7 +82,7 @@ struct CasesDocument {
 
 pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandError> {
     check_empty(&args.output)?;
-    let refused = write_all(&args)?;
+    let refused = write_all(&args, output.is_json())?;
     if output.is_json() {
         output.json(&CasesDocument { folder: args.output, seed: args.seed, cases: args.count, refused })?;
     } else {
@@ -99,19 +101,33 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
 /// They are made in a new folder inside the output, and moved up once all of them are complete. An error or a signal
 /// removes that folder. After an event that cannot be caught, such as a power failure, the folder remains, with its
 /// [`MARKER`].
-fn write_all(args: &Cases) -> Result<usize, CommandError> {
+///
+/// The size and the time of many cases are estimated after the first of them, and printed unless `is_quiet`.
+fn write_all(args: &Cases, is_quiet: bool) -> Result<usize, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = UnfinishedFiles::new();
     unfinished.folders(&args.output).map_err(refuse)?;
     let folder = unfinished.folder_in(&args.output, INCOMPLETE).map_err(refuse)?;
     files::write_bytes(&folder.join(MARKER), MARKED.as_bytes(), &[])?;
-    let bar = progress(args.count);
+    let bar = progress(args.count).with_style(with_time_left());
     let begun = Instant::now();
     let (mut names, mut refused) = (Vec::new(), 0_usize);
     for case in tensor_scatter(args.seed, args.count) {
-        if names.len() == SAMPLE && args.count > MANY && !args.many {
-            let estimate = Estimate::of(&folder, begun.elapsed(), args.count).map_err(refuse)?;
-            return Err(CommandError::ManyCases { count: args.count, estimate: estimate.to_string() });
+        if names.len() == SAMPLE && args.count >= ANNOUNCED {
+            let estimate = Estimate::of(&folder, begun.elapsed(), SAMPLE, args.count).map_err(refuse)?;
+            if args.count > MANY && !args.many {
+                return Err(CommandError::ManyCases { count: args.count, estimate });
+            }
+            if !is_quiet {
+                let cases = count(args.count, "case");
+                // If standard error is closed, the estimate is not shown.
+                bar.suspend(|| {
+                    let _ = writeln!(
+                        io::stderr(),
+                        "{cases} take about {estimate}, estimated from the first {SAMPLE}"
+                    );
+                });
+            }
         }
         if unfinished.fill(|| write(&case, &folder.join(&case.name)))? {
             refused = refused.saturating_add(1);
@@ -122,6 +138,12 @@ fn write_all(args: &Cases) -> Result<usize, CommandError> {
     bar.finish_and_clear();
     unfinished.complete(|| move_up(&folder, &args.output, &names)).map_err(refuse)?;
     Ok(refused)
+}
+
+/// A bar with the time that is left.
+fn with_time_left() -> ProgressStyle {
+    ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// Moves the named entries of a folder up, and removes the folder. If that fails, the moved entries are
@@ -140,58 +162,6 @@ fn move_up(folder: &Path, to: &Path, names: &[String]) -> io::Result<()> {
     let _ = std::fs::remove_file(folder.join(MARKER));
     let _ = std::fs::remove_dir(folder);
     Ok(())
-}
-
-/// The size and the time of all cases, estimated from the first ones.
-struct Estimate {
-    bytes: u64,
-    files: u64,
-    time: Duration,
-}
-
-impl Estimate {
-    fn of(folder: &Path, time: Duration, count: usize) -> io::Result<Self> {
-        let (mut bytes, mut files) = (0_u64, 0_u64);
-        let mut folders = vec![folder.to_owned()];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder)? {
-                let entry = entry?;
-                let meta = entry.metadata()?;
-                files = files.saturating_add(1);
-                bytes = bytes.saturating_add(on_disk(&meta));
-                if meta.is_dir() {
-                    folders.push(entry.path());
-                }
-            }
-        }
-        let all = |of: u64| of.saturating_mul(u64::try_from(count.div_ceil(SAMPLE)).unwrap_or(u64::MAX));
-        let time = Duration::from_millis(all(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)));
-        Ok(Self { bytes: all(bytes), files: all(files), time })
-    }
-}
-
-impl fmt::Display for Estimate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, files, time } = self;
-        write!(f, "{files} files and folders, {} and {}", units::bytes(*bytes), duration(*time))
-    }
-}
-
-/// Whole minutes, hours, days or years, whichever is largest, rounded up.
-fn duration(time: Duration) -> String {
-    const UNITS: [(u64, &str); 4] =
-        [(365 * 24 * 60 * 60, "year"), (24 * 60 * 60, "day"), (60 * 60, "hour"), (60, "minute")];
-    let seconds = time.as_secs();
-    let (unit, noun) = UNITS.into_iter().find(|(unit, _)| seconds >= *unit).unwrap_or((60, "minute"));
-    count(usize::try_from(seconds.div_ceil(unit).max(1)).unwrap_or(usize::MAX), noun)
-}
-
-/// Returns the bytes that a file takes on the disk, or its length where the file system does not report them.
-fn on_disk(meta: &Metadata) -> u64 {
-    #[cfg(unix)]
-    return std::os::unix::fs::MetadataExt::blocks(meta).saturating_mul(512).max(meta.len());
-    #[cfg(not(unix))]
-    meta.len()
 }
 
 /// Writes one case. Returns whether it must be refused.
@@ -248,26 +218,5 @@ fn check_empty(folder: &Path) -> Result<(), CommandError> {
         Ok(Some(Err(error))) => Err(files::FileError::at_path(folder, error).into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(files::FileError::at_path(folder, error).into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::duration;
-
-    #[test]
-    fn durations_are_rounded_up_in_their_largest_unit() {
-        for (seconds, words) in [
-            (0, "1 minute"),
-            (61, "2 minutes"),
-            (3600, "1 hour"),
-            (86_399, "24 hours"),
-            (86_401, "2 days"),
-            (31 * 365 * 86_400, "31 years"),
-        ] {
-            assert_eq!(duration(Duration::from_secs(seconds)), words);
-        }
     }
 }

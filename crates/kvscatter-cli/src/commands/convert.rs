@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::weights::{self, WeightFileDocument, WeightFiles};
 use crate::error::CommandError;
 use crate::numbers::integer;
-use crate::output::{Outcome, Output, count, one_line, table};
+use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table};
 
 /// Give a decoder a static cache that is written in place
 ///
@@ -124,21 +124,26 @@ impl Cost {
             .map(|it| format!("{} × at {} tokens", it.ratio, it.context))
             .collect();
         let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
-        writeln!(
-            output,
-            "\nAttention is given {} of each sample in every step, however few are in use{ratios}.\nSo a step's time \
-             grows with --max-seq and not with the context. Choose it no larger than the longest text.",
-            count(slots, "slot")
-        )?;
+        let mut text = vec![
+            format!(
+                "Attention is given {} of each sample in every step, however few are in use{ratios}.",
+                count(slots, "slot")
+            ),
+            "So a step's time grows with --max-seq and not with the context. Choose it no larger than the longest text."
+                .to_owned(),
+        ];
         if self.takes_length {
-            writeln!(output, "kvscatter's tract engine stops at the length in use; ONNX Runtime may not.")?;
+            text.push(
+                "kvscatter's tract engine stops at the length in use; ONNX Runtime may not.".to_owned(),
+            );
         }
         let [(few, slower), (many, faster)] = MEASURED;
-        writeln!(
-            output,
+        text.push(format!(
             "Measured in ONNX Runtime with 4096 slots (docs/models.md): {slower} × the time of a growing cache at {few} \
-             tokens,\n{faster} × at {many}."
-        )?;
+             tokens, {faster} × at {many}."
+        ));
+        writeln!(output)?;
+        text.iter().try_for_each(|text| writeln!(output, "{}", paragraph(text)))?;
         Ok(())
     }
 }
@@ -165,14 +170,14 @@ fn show(
     output: &mut Output,
 ) -> Result<(), CommandError> {
     let slots = args.max_seq;
-    writeln!(
-        output,
+    let heading = format!(
         "{}: {} of {}, read by {}",
         one_line(&args.output.display().to_string()),
         count(converted.caches, "cache"),
         count(slots, "slot"),
         count(converted.attentions, "attention")
-    )?;
+    );
+    writeln!(output, "{}", hanging(0, &heading))?;
     weights::show(files, output)?;
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
@@ -187,7 +192,11 @@ fn show(
         rows.push(input(nonpad, "int64 [batch]", &contract));
     }
     writeln!(output, "\n{}", table(&["Input", "Shape", "Value"], &[], rows))?;
-    writeln!(output, "\nBind each past and its present to one buffer, finite from the start.")?;
+    writeln!(
+        output,
+        "\n{}",
+        paragraph("Bind each past and its present to one buffer, finite from the start.")
+    )?;
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValuePar
 
 use crate::error::CommandError;
 use crate::files::{self, Location};
+use crate::numbers::integer;
 
 /// `NAME=FILE`.
 #[derive(Clone, Debug)]
@@ -78,7 +79,7 @@ impl FromStr for Dim {
     fn from_str(text: &str) -> Result<Self, String> {
         let named = text.rsplit_once('=').filter(|(name, _)| !name.is_empty());
         let (name, size) = named.ok_or("must be NAME=N")?;
-        let size = size.parse().map_err(|_| format!("'{size}' is no size"))?;
+        let size = integer(size).map_err(|problem| format!("'{size}' {problem}"))?;
         Ok(Self { name: name.to_owned(), size })
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::error::CommandError;
 use crate::files;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
-use crate::output::{Outcome, Output, count, one_line, table};
+use crate::output::{Outcome, Output, count, hanging, one_line, table};
 
 /// Lanes of the picture, and rows of the table.
 const SHOWN: usize = 32;
@@ -162,7 +162,7 @@ impl<O: Args> Planned<O> {
                 return Ok(Outcome::Passed);
             }
             let element = plan.geometry().element();
-            writeln!(output, "{element} cache {cache:?}, update {update:?}\n")?;
+            writeln!(output, "{}\n", hanging(0, &format!("{element} cache {cache:?}, update {update:?}")))?;
             output.picture(&Picture::new(plan, SHOWN))?;
             writeln!(output)?;
             print_blocks(plan, output)?;
@@ -196,7 +196,7 @@ fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Command
     }
     let elements = count(plan.elements(), "element");
     let bytes = plan.bytes().map(|bytes| format!(" ({})", count(bytes, "byte"))).unwrap_or_default();
-    writeln!(output, "writes {elements}{bytes}; nothing else changes")?;
+    writeln!(output, "{}", hanging(0, &format!("writes {elements}{bytes}; nothing else changes")))?;
     Ok(())
 }
 
@@ -254,8 +254,7 @@ fn elements(block: &Block) -> usize {
 impl From<Segment> for SegmentDocument {
     fn from(segment: Segment) -> Self {
         let Segment { sample, slot, row, rows, .. } = segment;
-        // A sample's first segment begins with its first row.
-        Self { sample, slot, row, rows, wrapped: row > 0 }
+        Self { sample, slot, row, rows, wrapped: segment.is_wrapped() }
     }
 }
 

@@ -1,22 +1,32 @@
 //! `kvscatter verify`: ONNX test directories, run here or judged by the outputs of another implementation.
 
 mod judge;
+mod rules;
+mod scatter;
+mod unknown;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvscatter_onnx::test_dir::{Unread, discover};
+use kvscatter_onnx::test_dir::{TestCase, Unread, discover};
 use serde::Serialize;
 
 use crate::compare::{Mismatch, Tolerance};
 use crate::error::CommandError;
 use crate::files;
 use crate::numbers::tolerance;
-use crate::output::{Outcome, Output, count, one_line, progress, styled};
+use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, progress, quoted, styled, table};
 
-use judge::{CaseVerdict, Failure, Finding, Judge, Verdict};
+use judge::{CaseVerdict, FailedCase, Failure, Finding, Judge, Verdict};
+use rules::{RuleCount, RuleCounts};
+use scatter::{ScatterCall, WrongSlots};
+use unknown::unknown_folders;
+
+/// The most unknown folders that are printed. `--json` lists all of them.
+const UNKNOWN_SHOWN: usize = 20;
 
 /// Check ONNX test directories: our outputs, or with --actual those of another implementation
 ///
@@ -26,6 +36,10 @@ use judge::{CaseVerdict, Failure, Finding, Judge, Verdict};
 ///
 /// Links are followed inside DIR. A link that leads out of DIR or nowhere, and a folder that cannot be read, are named and
 /// counted as unreadable. All other directories are judged.
+///
+/// A case that fails is printed with the first wrong element and the use of its slot: written, wrapped (written
+/// after the end of a ring) or old (not to be changed). Then come the inputs and attributes of TensorScatter, and
+/// the command that draws the write. The summary counts the cases that break each rule.
 ///
 /// The exit code is 0 if all passes, 1 if something fails or cannot be read, and 2 if nothing can be read.
 #[derive(Debug, Args)]
@@ -39,7 +53,7 @@ Test your own TensorScatter:
   # run each cases/NAME/model.onnx on its test_data_set_0/input_*.pb with your
   # backend and write results/NAME/test_data_set_0/output_0.pb or .npy; write
   # nothing for what your backend refuses
-  kvscatter verify cases --actual results")]
+  kvscatter verify cases --actual results --quiet")]
 pub(crate) struct Verify {
     /// Folders that are test directories or contain some
     #[arg(value_name = "DIR", required = true)]
@@ -48,8 +62,13 @@ pub(crate) struct Verify {
     /// Judge the outputs in this folder instead: OUT/CASE/test_data_set_N/output_I.pb or .npy
     ///
     /// CASE is the case's path below DIR, or its folder's name where DIR is the case itself.
+    /// Folders in OUT that no case has are named, and do not change the exit code.
     #[arg(long, value_name = "OUT")]
     actual: Option<PathBuf>,
+
+    /// Print only what does not pass, and the summary
+    #[arg(short, long)]
+    quiet: bool,
 
     /// Relative tolerance: |actual - expected| <= atol + rtol * |expected|
     #[arg(long, value_name = "R", value_parser = tolerance)]
@@ -71,6 +90,14 @@ struct CaseVerdictDocument<'a> {
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mismatch: Option<&'a Mismatch>,
+    /// Of the mismatch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wrong_slots: Option<&'a WrongSlots>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor_scatter: Option<&'a ScatterCall>,
+    /// The command that draws the write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    picture: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -78,6 +105,10 @@ struct VerifyDocument<'a> {
     cases: Vec<CaseVerdictDocument<'a>>,
     #[serde(flatten)]
     totals: Totals,
+    /// The rules that a case breaks.
+    broken_rules: Vec<RuleCount>,
+    /// Folders of --actual that no case has.
+    unknown_folders: Vec<String>,
 }
 
 #[derive(Clone, Copy, Default, Serialize)]
@@ -114,6 +145,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
         lines.iter().try_for_each(|line| writeln!(output, "{line}"))?;
     }
     let bar = progress(cases.len());
+    let mut known = BTreeSet::new();
     for (dir, folder) in &cases {
         let below = place_below(dir, folder)?;
         let judge = Judge {
@@ -122,15 +154,32 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
             tolerance: args.tolerance(),
         };
         for line in judge.verdicts() {
-            if !output.is_json() {
+            let is_shown = !args.quiet || !matches!(line.verdict, Verdict::Pass);
+            if !output.is_json() && is_shown {
                 bar.suspend(|| writeln!(output, "{line}"))?;
             }
             lines.push(line);
         }
+        known.extend(output_folders(folder, below));
         bar.inc(1);
     }
     bar.finish_and_clear();
-    conclude(&lines, output)
+    let unknown = args.actual.iter().flat_map(|out| {
+        let below = unknown_folders(out, &known);
+        below.into_iter().map(|folder| out.join(folder).display().to_string())
+    });
+    conclude(&lines, unknown.collect(), args.quiet, output)
+}
+
+/// Returns the paths in OUT of the folders that may contain a case's outputs.
+fn output_folders(case: &Path, below: PathBuf) -> Vec<PathBuf> {
+    match TestCase::open(case) {
+        Ok(case) => {
+            let names = case.data_sets.iter().filter_map(|set| set.folder.file_name());
+            names.map(|name| below.join(name)).collect()
+        }
+        Err(_) => vec![below],
+    }
 }
 
 /// Returns the path in OUT of the outputs of a case: the case's path below DIR, or its folder's name if it is DIR.
@@ -145,13 +194,39 @@ fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, CommandError> {
     }
 }
 
-fn conclude(lines: &[CaseVerdict], output: &mut Output) -> Result<Outcome, CommandError> {
+fn conclude(
+    lines: &[CaseVerdict],
+    unknown: Vec<String>,
+    is_quiet: bool,
+    output: &mut Output,
+) -> Result<Outcome, CommandError> {
     let totals = Totals::of(lines);
+    let mut rules = RuleCounts::default();
+    for line in lines {
+        match &line.verdict {
+            Verdict::Fail(failed) => rules.add(&line.rules, &failed.broken()),
+            _ => rules.add(&line.rules, &[]),
+        }
+    }
     if output.is_json() {
-        output
-            .json(&VerifyDocument { cases: lines.iter().map(CaseVerdictDocument::from).collect(), totals })?;
+        output.json(&VerifyDocument {
+            cases: lines.iter().map(CaseVerdictDocument::from).collect(),
+            totals,
+            broken_rules: rules.broken(),
+            unknown_folders: unknown,
+        })?;
     } else {
-        writeln!(output, "\n{totals}")?;
+        print_unknown(&unknown, output)?;
+        let all_pass = lines.iter().all(|line| matches!(line.verdict, Verdict::Pass));
+        if !(is_quiet && all_pass && unknown.is_empty()) {
+            writeln!(output)?;
+        }
+        let unknown = match unknown.len() {
+            0 => String::new(),
+            folders => format!(", {} in the outputs", count(folders, "unknown folder")),
+        };
+        writeln!(output, "{}", paragraph(&format!("{totals}{unknown}")))?;
+        print_rules(&rules.broken(), output)?;
     }
     match totals {
         Totals { passed: 0, failed: 0, unreadable, .. } => {
@@ -162,6 +237,27 @@ fn conclude(lines: &[CaseVerdict], output: &mut Output) -> Result<Outcome, Comma
     }
 }
 
+fn print_unknown(unknown: &[String], output: &mut Output) -> Result<(), CommandError> {
+    let warning = styled("warn", anstyle::AnsiColor::Yellow);
+    for folder in unknown.iter().take(UNKNOWN_SHOWN) {
+        writeln!(output, "{warning}  {}: no case has this folder", one_line(folder))?;
+    }
+    match unknown.len().saturating_sub(UNKNOWN_SHOWN) {
+        0 => Ok(()),
+        more => Ok(writeln!(output, "{warning}  {} that no case has", count(more, "more folder"))?),
+    }
+}
+
+fn print_rules(rules: &[RuleCount], output: &mut Output) -> Result<(), CommandError> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let rows = rules
+        .iter()
+        .map(|rule| vec![rule.sentence(), format!("{} of {}", rule.failed, count(rule.cases, "case"))]);
+    Ok(writeln!(output, "\n{}", table(&["broken rule", "failed"], &[], rows))?)
+}
+
 impl Totals {
     fn of(lines: &[CaseVerdict]) -> Self {
         let mut totals = Self::default();
@@ -170,8 +266,8 @@ impl Totals {
             let (total, kind) = match &line.verdict {
                 Verdict::Pass => (&mut totals.passed, None),
                 Verdict::Unreadable(_) => (&mut totals.unreadable, None),
-                Verdict::Fail(finding) => {
-                    let kind = match finding.failure() {
+                Verdict::Fail(failed) => {
+                    let kind = match failed.finding.failure() {
                         Failure::Wrong => &mut failures.wrong,
                         Failure::NoOutput => &mut failures.no_output,
                         Failure::NotRefused => &mut failures.not_refused,
@@ -190,30 +286,58 @@ impl Totals {
 
 impl From<Unread> for CaseVerdict {
     fn from(unread: Unread) -> Self {
-        let verdict = Verdict::Unreadable(unread.cause.into());
-        Self { case: unread.path.display().to_string(), verdict }
+        Self::unreadable(unread.path.display().to_string(), unread.cause.into())
     }
 }
 
 impl<'a> From<&'a CaseVerdict> for CaseVerdictDocument<'a> {
     fn from(line: &'a CaseVerdict) -> Self {
-        let passed = Self { case: &line.case, verdict: "pass", failure: None, reason: None, mismatch: None };
+        let passed = Self {
+            case: &line.case,
+            verdict: "pass",
+            failure: None,
+            reason: None,
+            mismatch: None,
+            wrong_slots: None,
+            tensor_scatter: None,
+            picture: None,
+        };
         match &line.verdict {
             Verdict::Pass => passed,
-            Verdict::Fail(finding) => Self {
+            Verdict::Fail(failed) => Self {
                 verdict: "fail",
-                failure: Some(finding.failure()),
-                reason: Some(finding.to_string()),
-                mismatch: match finding {
+                failure: Some(failed.finding.failure()),
+                reason: Some(failed.finding.to_string()),
+                mismatch: match &failed.finding {
                     Finding::Mismatch(mismatch) => Some(mismatch),
                     _ => None,
                 },
+                wrong_slots: failed.slots.as_ref(),
+                tensor_scatter: failed.call.as_ref(),
+                picture: failed.picture(),
                 ..passed
             },
             Verdict::Unreadable(error) => {
                 Self { verdict: "unreadable", reason: Some(error.to_string()), ..passed }
             }
         }
+    }
+}
+
+impl FailedCase {
+    /// The command that draws the write.
+    fn picture(&self) -> Option<String> {
+        let dir = self.drawn.as_ref()?;
+        Some(format!("kvscatter run {}", quoted(&dir.display().to_string())))
+    }
+
+    /// What stands under the line of the case. The command stays in one line, so that it can be copied.
+    fn details(&self) -> Vec<String> {
+        let line = |text: String| hanging(INDENT, &one_line(&text));
+        let call = self.call.as_ref().map(|call| line(call.to_string()));
+        let slots = self.slots.as_ref().map(|slots| line(slots.to_string()));
+        let picture = self.picture().map(|command| format!("picture: {}", one_line(&command)));
+        [slots, call, picture].into_iter().flatten().collect()
     }
 }
 
@@ -228,19 +352,24 @@ impl Verify {
 impl fmt::Display for CaseVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let case = one_line(&self.case);
+        let after =
+            |text: String| hanging(INDENT, &format!("{case}: {}", one_line(&text))).trim_start().to_owned();
         match &self.verdict {
             Verdict::Pass => write!(f, "{}  {case}", styled("pass", anstyle::AnsiColor::Green)),
-            Verdict::Fail(finding) => {
-                let finding = one_line(&finding.to_string());
-                write!(f, "{}  {case}: {finding}", styled("FAIL", anstyle::AnsiColor::Red))
+            Verdict::Fail(failed) => {
+                let fail = styled("FAIL", anstyle::AnsiColor::Red);
+                write!(f, "{fail}  {}", after(failed.finding.to_string()))?;
+                failed.details().iter().try_for_each(|line| write!(f, "\n{:INDENT$}{line}", ""))
             }
             Verdict::Unreadable(error) => {
-                let error = one_line(&error.to_string());
-                write!(f, "{}  {case}: {error}", styled("ERR ", anstyle::AnsiColor::Yellow))
+                write!(f, "{}  {}", styled("ERR ", anstyle::AnsiColor::Yellow), after(error.to_string()))
             }
         }
     }
 }
+
+/// The width of a verdict.
+const INDENT: usize = 6;
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,6 +25,8 @@ pub(crate) enum IndicesError {
         "'{text}' is neither a list of 64-bit integers, such as 3,0,5, nor a .npy, .npz, .pb or .safetensors file"
     )]
     Neither { text: String },
+    #[error("number {index} of the list is {number}: must be {} to {}", i64::MIN, i64::MAX)]
+    BeyondInt64 { index: usize, number: String },
     #[error(transparent)]
     File(LocationError),
 }
@@ -94,7 +96,10 @@ impl TryFrom<&OsStr> for Indices {
         match list(text) {
             Some(numbers) => Ok(Self::Inline(numbers)),
             None => Location::try_from(text).map(Self::File).map_err(|error| match error {
-                LocationError::Extension { text } => IndicesError::Neither { text },
+                LocationError::Extension { text } => match first_beyond::<i64>(&text) {
+                    Some((index, number)) => IndicesError::BeyondInt64 { index, number },
+                    None => IndicesError::Neither { text },
+                },
                 error => IndicesError::File(error),
             }),
         }
@@ -114,11 +119,26 @@ pub(super) fn list<T: FromStr>(text: &OsStr) -> Option<Vec<T>> {
     text.to_str()?.split(',').map(|number| number.trim().parse().ok()).collect()
 }
 
+/// Returns the first whole number of a list that its type does not have, and its index. `None` if the text is no list
+/// of whole numbers.
+pub(super) fn first_beyond<T: FromStr>(text: &str) -> Option<(usize, String)> {
+    let numbers: Vec<_> = text.split(',').map(str::trim).collect();
+    let is_whole = |number: &str| {
+        let digits = number.strip_prefix('-').unwrap_or(number);
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if !numbers.iter().all(|number| is_whole(number)) {
+        return None;
+    }
+    let beyond = numbers.iter().enumerate().find(|(_, number)| number.parse::<T>().is_err());
+    beyond.map(|(index, number)| (index, (*number).to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
 
-    use super::Indices;
+    use super::{Indices, IndicesError};
 
     #[test]
     fn lists_and_files() {
@@ -132,5 +152,7 @@ mod tests {
         for text in ["3,", "3;4", "9223372036854775808", "1.5", "indices.txt"] {
             assert!(parse(text).is_err(), "{text}");
         }
+        let beyond = IndicesError::BeyondInt64 { index: 1, number: "9223372036854775808".to_owned() };
+        assert_eq!(parse("3,9223372036854775808"), Err(beyond));
     }
 }

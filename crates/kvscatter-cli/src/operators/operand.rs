@@ -2,11 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::str::FromStr;
 
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use kvscatter::ElementType;
 
-use super::indices::list;
+use super::indices::{first_beyond, list};
 use crate::files::{self, Location, LocationError};
 
 /// `2,8,4096,128`, or a file whose header gives the shape.
@@ -21,6 +22,8 @@ pub(crate) enum Operand {
 pub(crate) enum OperandError {
     #[error("'{text}' is neither a shape, such as 2,8,4096,128, nor a .npy, .npz, .pb or .safetensors file")]
     Neither { text: String },
+    #[error("dimension {index} is {number}: must be 0 to {}", isize::MAX)]
+    Dimension { index: usize, number: String },
     #[error(transparent)]
     File(LocationError),
 }
@@ -84,14 +87,29 @@ impl Given {
     }
 }
 
+/// A size that `isize` has as well, which is the limit of all sizes.
+struct Dimension(usize);
+
+impl FromStr for Dimension {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let size = text.parse().map_err(|_| ())?;
+        isize::try_from(size).map(|_| Self(size)).map_err(|_| ())
+    }
+}
+
 impl TryFrom<&OsStr> for Operand {
     type Error = OperandError;
 
     fn try_from(text: &OsStr) -> Result<Self, OperandError> {
-        match list(text) {
-            Some(shape) => Ok(Self::Shape(shape)),
+        match list::<Dimension>(text) {
+            Some(shape) => Ok(Self::Shape(shape.into_iter().map(|dimension| dimension.0).collect())),
             None => Location::try_from(text).map(Self::File).map_err(|error| match error {
-                LocationError::Extension { text } => OperandError::Neither { text },
+                LocationError::Extension { text } => match first_beyond::<Dimension>(&text) {
+                    Some((index, number)) => OperandError::Dimension { index, number },
+                    None => OperandError::Neither { text },
+                },
                 error => OperandError::File(error),
             }),
         }
@@ -103,5 +121,28 @@ impl ValueParserFactory for Operand {
 
     fn value_parser() -> ValueParser {
         OsStringValueParser::new().try_map(|text: OsString| Self::try_from(text.as_os_str())).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::{Operand, OperandError};
+
+    #[test]
+    fn a_dimension_that_no_tensor_has_is_named() {
+        let parse = |text: &'static str| Operand::try_from(OsStr::new(text));
+        assert_eq!(parse("2,9223372036854775807"), Ok(Operand::Shape(vec![2, usize::MAX >> 1])));
+        for (text, index, number) in [
+            ("2,9223372036854775808,1", 1, "9223372036854775808"),
+            ("99999999999999999999", 0, "99999999999999999999"),
+            ("2,4,-1", 2, "-1"),
+        ] {
+            assert_eq!(parse(text), Err(OperandError::Dimension { index, number: number.to_owned() }));
+        }
+        for text in ["2,x", "2,", "1.5"] {
+            assert!(matches!(parse(text), Err(OperandError::Neither { .. })), "{text}");
+        }
     }
 }

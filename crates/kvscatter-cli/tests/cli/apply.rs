@@ -132,3 +132,31 @@ fn nothing_is_left_behind_by_a_refusal() {
     files.sort();
     assert_eq!(files, ["at.npy", "cache.npy", "update.npy"]);
 }
+
+/// Every operator takes the cache and the update under the names of `kvscatter plan`, and of the other operators.
+#[test]
+fn the_cache_has_one_name_for_all_operators() {
+    let folder = Folder::new();
+    folder.write("scatter.npy", &npy_f32(&[1, 4, 1], [0.0; 4]));
+    folder.write("scatter-new.npy", &npy_f32(&[1, 1, 1], [1.0]));
+    folder.write("update.npy", &npy_f32(&[1, 1, 4, 1], [0.0; 4]));
+    folder.write("update-new.npy", &npy_f32(&[1, 1, 1, 1], [1.0]));
+    folder.write("operation.npy", &npy("<f2", &[1, 1, 4, 1], &[0; 8]));
+    folder.write("operation-new.npy", &npy("<f2", &[1, 1], &[0, 0x3c]));
+    for (operator, file, indices) in [
+        ("tensor-scatter", "scatter", "--write-indices 2"),
+        ("kv-cache-update", "update", "--write-indices 2"),
+        ("kv-cache-operation", "operation", "--layer-id 0 --token-offset 3 --seq-len 1"),
+    ] {
+        for cache in ["cache", "past-cache", "past"] {
+            for update in ["update", "new-kv"] {
+                let files = format!("--{cache} {file}.npy --{update} {file}-new.npy");
+                folder.run(&format!("apply {operator} {files} {indices} --in-place")).passed();
+                folder.run(&format!("plan {operator} {files} {indices}")).passed();
+            }
+        }
+        let last = folder.read(&format!("{file}.npy"));
+        let data = &last[128..];
+        assert!(data.iter().any(|byte| *byte != 0), "{operator}: {data:?}");
+    }
+}

@@ -117,7 +117,14 @@ fn usage_errors_are_one_line() {
         "certify",
         "cases -o d --count x",
         "completions tcsh",
-        "completions bash --json",
+        "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --write-indices 3 0",
+        "plan tensor-scatter --cache 2 4 1 --update 2,1,1",
+        "plan tensor-scatter --cache 2x4x1 --update 2,1,1",
+        "plan tensor-scatter --cache 2,99999999999999999999,1 --update 2,1,1",
+        "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --write-indices 0,99999999999999999999",
+        "apply tensor-scatter --cache 2,4,1 --update b.npy --in-place",
+        "bench --shape 8 8 4096 128",
+        "generate m.onnx --prompt-ids 1 2 3",
     ];
     let answers: Vec<_> =
         lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();
@@ -153,7 +160,7 @@ fn what_is_wrong_with_a_number_is_said_for_people() {
             for (value, says) in [
                 ("-1".to_owned(), format!("must be at least {least}")),
                 ((least - 1).to_string(), format!("must be at least {least}")),
-                ("99999999999999999999".to_owned(), "too large".to_owned()),
+                ("99999999999999999999".to_owned(), format!("must be at most {}", usize::MAX)),
                 ("x".to_owned(), "must be a whole number".to_owned()),
             ] {
                 let refused = folder.run(&format!("{line} --{option} {value}")).refused();

@@ -68,3 +68,50 @@ fn every_command_escapes_what_misleads() {
         assert!(document.to_string().contains(holds.as_str()), "{line}: {document}");
     }
 }
+
+/// Every error is one object in one line on standard error.
+#[test]
+fn errors_are_objects() {
+    let folder = Folder::with_testdata();
+    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
+    folder.write("updatę.npy", &npy_f32(&[1, 1], [1.0]));
+    let plan = "plan tensor-scatter --cache 4,8,16,64 --update 4,8,2,64";
+    let lines = [
+        "".to_owned(),
+        "plan".to_owned(),
+        "frobnicate".to_owned(),
+        format!("{plan} --axs 1"),
+        format!("{plan} --write-indices 3 0 7 14"),
+        format!("{plan} --write-indices x"),
+        format!("{plan} --write-indices 3,0,7,15"),
+        format!("{plan} --type int4 --axis 0"),
+        "run nowhere.onnx".to_owned(),
+        "run testdata/onnx-node".to_owned(),
+        "apply tensor-scatter --past-cache cache.npy --update nowhere.npy --axis 1 --in-place".to_owned(),
+        format!("apply tensor-scatter --past-cache {HOSTILE}.npy --update updatę.npy --axis 1 --in-place"),
+        "verify nowhere".to_owned(),
+        "completions bash".to_owned(),
+    ];
+    let answers: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let answer = folder.run(&format!("{line} --json"));
+            assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{line}: {answer}");
+            let text = answer.stderr.strip_suffix('\n').expect("a line");
+            assert!(!text.contains('\n') && !text.contains(misleads), "{line}: {text:?}");
+            let document: serde_json::Value = serde_json::from_str(text).unwrap();
+            assert!(document["error"]["kind"].is_string(), "{line}: {document}");
+            assert!(document["error"]["message"].is_string(), "{line}: {document}");
+            format!("$ kvscatter {} --json\n{text}\n", kvscatter_text::names::one_line(line))
+        })
+        .collect();
+    insta::assert_snapshot!(answers.concat());
+}
+
+/// The errors of text are lines, as before, also if a value is `--json`.
+#[test]
+fn only_an_option_asks_for_json() {
+    let folder = Folder::new();
+    let refused = folder.run("run -- --json");
+    assert!(refused.stderr.starts_with("error: --json: "), "{refused}");
+}

@@ -22,6 +22,7 @@ mod json;
 #[cfg(not(feature = "full"))]
 mod light;
 mod lower;
+mod narrow;
 mod outputs;
 mod plan;
 mod run;

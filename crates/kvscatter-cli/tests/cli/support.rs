@@ -72,6 +72,12 @@ impl Folder {
         self.answer(command.env_remove("KVSCATTER_ORT_LIB").env_remove("ORT_DYLIB_PATH"))
     }
 
+    /// As [`run`](Self::run), for a terminal of so many columns.
+    pub(crate) fn run_in_columns(&self, columns: usize, line: &str) -> Answer {
+        let mut command = Command::new(BINARY);
+        self.answer_in(command.args(line.split_whitespace()).env("COLUMNS", columns.to_string()))
+    }
+
     pub(crate) fn run_os(&self, args: &[OsString]) -> Answer {
         self.answer(Command::new(BINARY).args(args))
     }
@@ -99,12 +105,11 @@ impl Folder {
     }
 
     pub(crate) fn answer(&self, command: &mut Command) -> Answer {
-        let output = command
-            .current_dir(self.0.path())
-            .env_remove("COLUMNS")
-            .env_remove("CLICOLOR_FORCE")
-            .output()
-            .unwrap();
+        self.answer_in(command.env_remove("COLUMNS"))
+    }
+
+    fn answer_in(&self, command: &mut Command) -> Answer {
+        let output = command.current_dir(self.0.path()).env_remove("CLICOLOR_FORCE").output().unwrap();
         Answer {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),

@@ -172,6 +172,91 @@ fn somebody_elses_outputs() {
     insta::assert_snapshot!(without_passes(answer));
 }
 
+/// The slots of a ring's second sample: 3 is written, 0 is wrapped, 1 and 2 are old.
+#[test]
+fn a_wrong_slot_is_named_by_its_use() {
+    let folder = Folder::with_testdata();
+    let case = "testdata/onnx-node/test_tensorscatter_circular";
+    let out = "theirs/test_data_set_0/output_0.npy";
+    std::fs::create_dir_all(folder.path("theirs/test_data_set_0")).unwrap();
+    folder.run(&format!("run {case} -o present_cache={out}")).passed();
+    let right = folder.read(out);
+    let with_wrong = |slots: &[usize]| {
+        let mut file = right.clone();
+        for slot in slots {
+            // The header has 128 bytes, a sample 4 slots of 5 float32.
+            file[128 + 4 * (20 + slot * 5)] ^= 1;
+        }
+        folder.write("theirs/test_tensorscatter_circular/test_data_set_0/output_0.npy", &file);
+        folder.run(&format!("verify {case} --actual theirs"))
+    };
+    std::fs::remove_dir_all(folder.path("theirs")).unwrap();
+    assert_eq!(with_wrong(&[]).code, Some(0));
+    let answers = [with_wrong(&[3]), with_wrong(&[0]), with_wrong(&[2]), with_wrong(&[0, 1, 2, 3])];
+    insta::assert_snapshot!(answers.map(|answer| answer.to_string()).join("\n"));
+    let narrow = folder.run_in_columns(60, &format!("verify {case} --actual theirs"));
+    insta::assert_snapshot!("a_wrong_slot_in_60_columns", narrow);
+    let picture = narrow.stdout.lines().find_map(|line| line.trim().strip_prefix("picture: kvscatter "));
+    folder.run(picture.unwrap()).passed();
+}
+
+#[test]
+fn quiet_is_what_does_not_pass_and_the_summary() {
+    let folder = Folder::with_testdata();
+    let quiet = folder.run("verify testdata/onnx-node --quiet").passed();
+    assert_eq!(quiet, "3 cases passed, 0 failed\n");
+    std::fs::remove_file(folder.path("testdata/onnx-node/test_tensorscatter_3d/model.onnx")).unwrap();
+    folder.write("testdata/onnx-node/test_tensorscatter_3d/model.onnx", b"x");
+    let circular = "testdata/onnx-node/test_tensorscatter_circular/test_data_set_0/output_0.pb";
+    let mut message = folder.read(circular);
+    let last = message.len() - 2;
+    message[last] ^= 0x40;
+    folder.write(circular, &message);
+    let all = folder.run("verify testdata/onnx-node");
+    let quiet = folder.run("verify testdata/onnx-node -q");
+    assert_eq!((all.code, quiet.code), (Some(1), Some(1)));
+    assert!(all.stdout.starts_with("pass  "), "{all}");
+    assert_eq!(without_passes(all), quiet.to_string().trim_end());
+    let json = |options: &str| folder.run(&format!("verify testdata/onnx-node --json {options}")).stdout;
+    assert_eq!(json("--quiet"), json(""));
+}
+
+/// A folder among the outputs that no case has is most likely misnamed.
+#[test]
+fn unknown_folders_are_named() {
+    let folder = Folder::with_testdata();
+    for name in ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"] {
+        let output = folder.read(&format!("testdata/onnx-node/{name}/test_data_set_0/output_0.pb"));
+        folder.write(&format!("theirs/{name}/test_data_set_0/output_0.pb"), &output);
+    }
+    folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
+    folder.write("theirs/test_tensorscatter/test_data_set_1/output_0.pb", b"");
+    folder.write("theirs/test_tensor_scatter/test_data_set_0/output_0.pb", b"");
+    let answer = folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
+    insta::assert_snapshot!(answer);
+    let json = folder.run("verify testdata/onnx-node --actual theirs --json").passed();
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let unknown = ["theirs/test_tensor_scatter", "theirs/test_tensorscatter/test_data_set_1"];
+    assert_eq!(document["unknown_folders"], serde_json::json!(unknown));
+    for number in 0..30 {
+        std::fs::create_dir(folder.path(&format!("theirs/more-{number}"))).unwrap();
+    }
+    let answer = folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
+    assert_eq!(answer.matches("\nwarn  ").count() + 1, 21, "{answer}");
+    assert!(answer.contains("warn  12 more folders that no case has\n"), "{answer}");
+}
+
+/// The size and the time of many cases are on standard error before most of them are written.
+#[test]
+fn many_cases_are_announced() {
+    let folder = Folder::new();
+    let answer = folder.run("cases -o cases --count 1000");
+    assert_eq!(answer.code, Some(0), "{answer}");
+    assert!(answer.stderr.starts_with("1000 cases take about "), "{answer}");
+    assert!(answer.stderr.ends_with(", estimated from the first 200\n"), "{answer}");
+    folder.run("cases -o json --count 1000 --json").passed();
+}
+
 #[test]
 fn somebody_elses_npy() {
     let folder = Folder::with_testdata();

@@ -51,6 +51,14 @@ pub struct Segment {
     pub rows: usize,
 }
 
+impl Segment {
+    /// Returns whether the segment follows the end of a ring. A sample's first segment begins with its first row.
+    #[must_use]
+    pub const fn is_wrapped(&self) -> bool {
+        self.row > 0
+    }
+}
+
 impl<'a> Moves<'a> {
     /// Checks every index:
     ///

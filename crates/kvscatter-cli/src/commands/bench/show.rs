@@ -12,10 +12,12 @@ use kvscatter_bench::{
 use kvscatter_text::units;
 
 use crate::error::CommandError;
-use crate::output::{Output, count, one_line, table};
+use crate::output::{Output, columns, count, hanging, one_line, table};
 
 /// Columns of the histogram.
 const COLUMNS: usize = 56;
+/// The least of them, however narrow the terminal is.
+const MIN_COLUMNS: usize = 16;
 
 pub(super) fn report(
     report: &Report,
@@ -24,21 +26,30 @@ pub(super) fn report(
     output: &mut Output,
 ) -> Result<(), CommandError> {
     if cfg!(debug_assertions) {
-        writeln!(output, "THIS IS A DEBUG BUILD: ITS TIMES MEAN NOTHING. Build with --release.\n")?;
+        let text = "THIS IS A DEBUG BUILD: ITS TIMES MEAN NOTHING. Build with --release.";
+        writeln!(output, "{}\n", hanging(0, text))?;
     }
-    writeln!(output, "{}", case(&report.case))?;
+    writeln!(output, "{}", hanging(0, &case(&report.case)))?;
     let isa = report.isa.as_ref().map(|isa| format!("; kvscatter uses {isa}")).unwrap_or_default();
-    writeln!(output, "{}{isa}", self::machine(machine))?;
+    writeln!(output, "{}", hanging(0, &format!("{}{isa}", self::machine(machine))))?;
     let by = match report.checked_by {
         Reference::Oracle => "the specification's pseudocode",
         Reference::RowLoop => "a loop over rows, as the specification's pseudocode would take too long",
     };
-    writeln!(output, "checked against {by}\n")?;
+    writeln!(output, "{}\n", hanging(0, &format!("checked against {by}")))?;
     engines(report, variation, output)?;
-    if let Some(histogram) = Histogram::new(report, COLUMNS) {
+    if let Some(histogram) = histogram(report, columns().unwrap_or(usize::MAX)) {
         write!(output, "\n{histogram}")?;
     }
     Ok(())
+}
+
+/// A histogram in lines of at most `columns`, if that leaves room for the smallest one.
+fn histogram(report: &Report, columns: usize) -> Option<String> {
+    let text = |of: usize| Histogram::new(report, of).map(|histogram| histogram.to_string());
+    let fits = |text: &String| text.lines().all(|line| line.chars().count() <= columns);
+    let fitting = (MIN_COLUMNS..=COLUMNS).rev().filter_map(text).find(fits);
+    fitting.or_else(|| text(MIN_COLUMNS))
 }
 
 /// A case in one line.
@@ -106,11 +117,11 @@ fn engines(report: &Report, variation: Option<&Variation>, output: &mut Output) 
     }
     if let Some(noise) = &report.noise {
         let MedianSpread { lowest, highest } = noise.spread;
-        writeln!(
-            output,
+        let text = format!(
             "A/A spread: the {} over itself, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ is inside it or the variation from run to run",
             noise.engine
-        )?;
+        );
+        writeln!(output, "{}", hanging(0, &text))?;
     }
     match variation {
         Some(variation) => run_to_run(variation, output),
@@ -122,16 +133,15 @@ fn engines(report: &Report, variation: Option<&Variation>, output: &mut Output) 
 fn run_to_run(variation: &Variation, output: &mut Output) -> Result<(), CommandError> {
     let Variation { engine, processes, lowest, highest, ratios } = variation;
     let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
-    write!(
-        output,
+    let mut text = format!(
         "run to run: the {engine} takes {} to {} in blocks of {processes}",
         units::time(*lowest),
         units::time(*highest)
-    )?;
+    );
     for RatioRange { engine: other, lowest, highest } in ratios {
-        write!(output, "; {other} {lowest:.2} to {highest:.2} × as long")?;
+        text.push_str(&format!("; {other} {lowest:.2} to {highest:.2} × as long"));
     }
-    Ok(writeln!(output)?)
+    Ok(writeln!(output, "{}", hanging(0, &text))?)
 }
 
 fn row(report: &Report, variation: Option<&Variation>, engine: &str, cold: bool) -> Vec<String> {

@@ -12,7 +12,7 @@ use kvscatter_onnx::file::OutputFileKind;
 
 use super::{Certify, show};
 use crate::error::CommandError;
-use crate::output::{Outcome, Output};
+use crate::output::{Outcome, Output, quoted};
 use crate::{engines, files};
 
 pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, CommandError> {
@@ -98,15 +98,6 @@ fn command() -> String {
     words.join(" ")
 }
 
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 fn show_progress(bar: &ProgressBar, progress: Progress<'_>) {
     let template = if progress.total > 0 { "{wide_bar} {pos}/{len} {msg}" } else { "{spinner} {msg}" };
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -118,23 +109,4 @@ fn show_progress(bar: &ProgressBar, progress: Progress<'_>) {
     }
     bar.set_message(progress.doing.to_owned());
     bar.tick();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn the_command_can_be_pasted() {
-        for (word, expected) in [
-            ("--steps", "--steps"),
-            ("a/b-c_1.onnx", "a/b-c_1.onnx"),
-            ("two words", "'two words'"),
-            ("it's", r"'it'\''s'"),
-            ("", "''"),
-            ("$(rm)", "'$(rm)'"),
-        ] {
-            assert_eq!(quoted(word), expected);
-        }
-    }
 }

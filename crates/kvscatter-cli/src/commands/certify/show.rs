@@ -8,7 +8,7 @@ use kvscatter_certify::certificate::{Certificate, Check, Subject, Verdict};
 use kvscatter_certify::report::words;
 use kvscatter_text::units;
 
-use crate::output::{Output, count, one_line, styled, table};
+use crate::output::{Output, count, hanging, one_line, styled, table};
 
 /// The digits of a hash that are shown. The page and the JSON document have all of them.
 const HASH_DIGITS: usize = 12;
@@ -30,7 +30,7 @@ pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut 
         writeln!(output)?;
     }
     for [name, number, beside] in figures {
-        writeln!(output, "{name}: {number} ({beside})")?;
+        writeln!(output, "{}", hanging(2, &format!("{name}: {number} ({beside})")))?;
     }
     let color = if certificate.verdict == Verdict::Passed { AnsiColor::Green } else { AnsiColor::Red };
     writeln!(
@@ -40,17 +40,12 @@ pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut 
         words::verdict_counts(&certificate.evidence)
     )?;
     for check in words::failed(&certificate.evidence) {
-        writeln!(
-            output,
-            "{}  {}: {}",
-            styled("FAIL", AnsiColor::Red),
-            one_line(&check.id),
-            one_line(&check.claim)
-        )?;
+        let text = one_line(&format!("{}: {}", check.id, check.claim));
+        writeln!(output, "{}  {}", styled("FAIL", AnsiColor::Red), hanging(6, &text))?;
     }
-    writeln!(output, "{}", one_line(&words::second_opinion(certificate)))?;
+    writeln!(output, "{}", hanging(0, &one_line(&words::second_opinion(certificate))))?;
     for claim in words::not_judged(&certificate.evidence) {
-        writeln!(output, "{}", one_line(&claim))?;
+        writeln!(output, "{}", hanging(0, &one_line(&claim)))?;
     }
     if let Some(html) = html {
         writeln!(output, "The certificate as a page: {}", one_line(&html.to_string_lossy()))?;
@@ -66,8 +61,7 @@ fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
     }
     let prompts: Vec<String> = parameters.prompts.iter().map(ToString::to_string).collect();
     writeln!(output, "{} {} on {}", runtime.name, one_line(&runtime.version), runtime.device)?;
-    writeln!(
-        output,
+    let sizes = format!(
         "{} of {} slots, {} in all; prompts of {} tokens, {}, seed {}",
         count(decoder.caches.len(), "cache"),
         parameters.capacity,
@@ -75,7 +69,8 @@ fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
         prompts.join(", "),
         count(parameters.steps, "step"),
         parameters.seed
-    )
+    );
+    writeln!(output, "{}", hanging(0, &sizes))
 }
 
 fn file(subject: &Subject) -> String {
@@ -90,13 +85,13 @@ fn claim(check: &Check, output: &mut Output) -> io::Result<()> {
         Verdict::NotApplicable => ("n/a ", AnsiColor::Yellow),
         Verdict::NotMeasured | Verdict::NotComparable => ("?   ", AnsiColor::Yellow),
     };
-    writeln!(output, "{}  {}", styled(word, color), one_line(&check.claim))?;
-    writeln!(output, "      {}", one_line(&check.evidence))?;
+    writeln!(output, "{}  {}", styled(word, color), hanging(6, &one_line(&check.claim)))?;
+    writeln!(output, "      {}", hanging(6, &one_line(&check.evidence)))?;
     for failure in &check.failures {
         let place = words::place(failure);
         let text =
             if place.is_empty() { failure.message.clone() } else { format!("{place}: {}", failure.message) };
-        writeln!(output, "      - {}", one_line(&text))?;
+        writeln!(output, "      - {}", hanging(8, &one_line(&text)))?;
     }
     let kept = u64::try_from(check.failures.len()).unwrap_or(u64::MAX);
     match check.failure_count.saturating_sub(kept) {

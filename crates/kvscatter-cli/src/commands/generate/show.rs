@@ -9,7 +9,7 @@ use kvscatter_text::units;
 use serde::Serialize;
 
 use crate::engines::EngineInfo;
-use crate::output::{Output, count, one_line};
+use crate::output::{Output, count, hanging, one_line};
 
 /// A generation that is over.
 pub(super) struct Generation {
@@ -43,7 +43,7 @@ impl Generation {
             ("caches", self.caches()),
         ];
         for (name, line) in lines {
-            writeln!(output, "{name:<13}{line}")?;
+            writeln!(output, "{name:<13}{}", hanging(13, &line))?;
         }
         Ok(())
     }

@@ -11,12 +11,12 @@ use kvscatter_text::units;
 use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, groups, shape};
 use super::words::{dim, part, role, style};
-use crate::output::{Output, count, one_line, styled, table};
+use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
 
 pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     let caches = &inspected.decoder.caches;
     let groups = groups(caches);
-    writeln!(output, "{}: {}\n", one_line(&inspected.model), summary(caches))?;
+    writeln!(output, "{}\n", hanging(0, &format!("{}: {}", one_line(&inspected.model), summary(caches))))?;
     writeln!(output, "{}", what(&groups))?;
     unknown(&groups, output)?;
     writeln!(output)?;
@@ -60,7 +60,9 @@ fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     for group in groups {
         match group.caches.first().map(|cache| &cache.style) {
             None | Some(WriterStyle::Unknown(UnknownStyle::Operator { .. })) => {}
-            Some(WriterStyle::Unknown(why)) => writeln!(output, "{}: {why}", one_line(&group.past))?,
+            Some(WriterStyle::Unknown(why)) => {
+                writeln!(output, "{}", hanging(2, &format!("{}: {why}", one_line(&group.past))))?;
+            }
             Some(_) => {}
         }
     }
@@ -98,13 +100,13 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
     let numbers: Vec<_> = (1..headers.len()).collect();
     let samples = count(batch, "sample");
     let of_each = if batch == 1 { "" } else { " of each" };
-    match converts {
-        true => writeln!(
-            output,
+    let heading = match converts {
+        true => format!(
             "{samples}, {length} tokens{of_each} in the cache, 1 new a step; static: room for {capacity} tokens"
-        )?,
-        false => writeln!(output, "{samples}, room for {length} tokens{of_each}, 1 new a step")?,
-    }
+        ),
+        false => format!("{samples}, room for {length} tokens{of_each}, 1 new a step"),
+    };
+    writeln!(output, "{}", paragraph(&heading))?;
     writeln!(output, "{}\n", table(&headers, &numbers, rows))
 }
 
@@ -118,7 +120,8 @@ fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> 
         return Ok(());
     }
     let options: Vec<_> = open.iter().map(|dim| format!("--dim {}=N", one_line(dim))).collect();
-    writeln!(output, "the model leaves sizes open: give {} for the costs\n", options.join(" "))
+    let text = format!("the model leaves sizes open: give {} for the costs", options.join(" "));
+    writeln!(output, "{}\n", hanging(0, &text))
 }
 
 fn inputs(inspected: &Inspected<'_>) -> String {
@@ -146,8 +149,9 @@ fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
     for hazards in alike(hazards, kind) {
         let Some((first, rest)) = hazards.split_first() else { continue };
         let color = if first.kind() == "runtime" { AnsiColor::Cyan } else { AnsiColor::Yellow };
-        let (kind, text) = (styled(first.kind(), color), one_line(&first.to_string()));
-        writeln!(output, "  {kind}  {text}{}", more(rest.len()))?;
+        let text = format!("{}{}", one_line(&first.to_string()), more(rest.len()));
+        let indent = first.kind().len().saturating_add(4);
+        writeln!(output, "  {}  {}", styled(first.kind(), color), hanging(indent, &text))?;
     }
     Ok(())
 }
@@ -180,7 +184,8 @@ fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     writeln!(output, "\n{fail}  TensorRT refuses, of {nodes}:")?;
     for refusals in alike(refusals, rule) {
         let Some((first, rest)) = refusals.split_first() else { continue };
-        writeln!(output, "  {}{}", one_line(&first.to_string()), more(rest.len()))?;
+        let text = format!("{}{}", one_line(&first.to_string()), more(rest.len()));
+        writeln!(output, "  {}", hanging(2, &text))?;
     }
     Ok(())
 }
@@ -203,33 +208,34 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     let any = |is: fn(&Cache<'_>) -> bool| inspected.decoder.caches.iter().any(is);
     let mut steps = Vec::new();
     match &inspected.advice {
-        Some(ConvertOutcome::Convert { max_seq }) => steps.push(format!(
+        Some(ConvertOutcome::Convert { max_seq }) => steps.push(paragraph(&format!(
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the caches that grow static. Give it no more \
-             slots than the\nlongest text has: attention reads all of them in every step."
-        )),
-        Some(ConvertOutcome::Refused { max_seq, cause }) => steps.push(one_line(&format!(
-            "The caches that grow cannot be made static with {max_seq} slots (--max-seq asks about another number): \
-             {cause}"
+             slots than the longest text has: attention reads all of them in every step."
         ))),
+        Some(ConvertOutcome::Refused { max_seq, cause }) => {
+            let text = format!(
+                "The caches that grow cannot be made static with {max_seq} slots (--max-seq asks about another \
+                 number): {cause}"
+            );
+            steps.push(hanging(0, &one_line(&text)));
+        }
         None => {}
     }
     if any(|cache| cache.is_static()) {
-        steps.push(
+        steps.push(paragraph(
             "A static cache is in place only where past and present are bound to one buffer (IO binding); \
-             the new rows are then\nall that is copied, otherwise the whole cache is. Start it with finite \
-             values, such as zeros."
-                .to_owned(),
-        );
+             the new rows are then all that is copied, otherwise the whole cache is. Start it with finite \
+             values, such as zeros.",
+        ));
     }
     if any(|cache| cache.style == WriterStyle::GroupQueryAttention) {
-        steps.push(
+        steps.push(paragraph(
             "GroupQueryAttention writes its caches itself, and kvscatter cannot make them static yet. In ONNX Runtime, \
-             bind past and\npresent of a cache to one buffer as long as the longest text (IO binding, or \
-             past_present_share_buffer in ONNX\nRuntime GenAI): it then writes the new rows alone. kvscatter generate \
-             does not do so yet: it binds two buffers, takes\nprompts of one length only, and every step writes the whole \
-             cache, as the table shows under \"written a step\"."
-                .to_owned(),
-        );
+             bind past and present of a cache to one buffer as long as the longest text (IO binding, or \
+             past_present_share_buffer in ONNX Runtime GenAI): it then writes the new rows alone. kvscatter generate \
+             does not do so yet: it binds two buffers, takes prompts of one length only, and every step writes the whole \
+             cache, as the table shows under \"written a step\".",
+        ));
     }
     steps
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::record::{Input, RunRecord};
 use crate::compare::{Mismatch, Tolerance};
 use crate::engines::EngineInfo;
-use crate::output::{Output, one_line, styled, table};
+use crate::output::{Output, hanging, one_line, styled, table};
 use crate::values::Summary;
 
 pub(super) fn show(records: &[RunRecord], output: &mut Output) -> io::Result<()> {
@@ -28,12 +28,11 @@ pub(super) fn show(records: &[RunRecord], output: &mut Output) -> io::Result<()>
 
 impl RunRecord {
     fn print(&self, output: &mut Output) -> io::Result<()> {
-        match &self.runtime {
-            None => writeln!(output, "{}\n", one_line(&self.title))?,
-            Some(runtime) => {
-                writeln!(output, "{} in {}\n", one_line(&self.title), one_line(&runtime.to_string()))?;
-            }
-        }
+        let title = match &self.runtime {
+            None => one_line(&self.title),
+            Some(runtime) => one_line(&format!("{} in {runtime}", self.title)),
+        };
+        writeln!(output, "{}\n", hanging(0, &title))?;
         let inputs = self
             .inputs
             .iter()
@@ -97,7 +96,7 @@ impl RunRecord {
                 let pass = styled("pass", anstyle::AnsiColor::Green);
                 writeln!(output, "\n{pass}  every expected output, {how}")
             }
-            Some(Err(mismatch)) => writeln!(output, "\n{fail}  {mismatch}"),
+            Some(Err(mismatch)) => writeln!(output, "\n{fail}  {}", hanging(6, &mismatch.to_string())),
         }
     }
 

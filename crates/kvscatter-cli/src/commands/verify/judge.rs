@@ -8,10 +8,13 @@ use kvscatter_onnx::test_dir::{DataSet, TestCase};
 use kvscatter_onnx::{Model, Tensor};
 use serde::Serialize;
 
+use super::rules::Rule;
+use super::scatter::{ScatterCall, SlotUse, Slots, WrongSlots};
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::CommandError;
 use crate::files::{self, Location};
 use crate::refused::{Refused, RefusedRule};
+use crate::values::differing;
 
 /// One test directory and how to judge it.
 pub(super) struct Judge<'a> {
@@ -24,14 +27,26 @@ pub(super) struct Judge<'a> {
 /// The verdict on one data set.
 pub(super) struct CaseVerdict {
     pub(super) case: String,
+    /// The rules that the case tests.
+    pub(super) rules: Vec<Rule>,
     pub(super) verdict: Verdict,
 }
 
 pub(super) enum Verdict {
     Pass,
-    Fail(Finding),
+    Fail(Box<FailedCase>),
     /// The case itself cannot be read.
     Unreadable(CommandError),
+}
+
+/// A case that does not pass.
+pub(super) struct FailedCase {
+    pub(super) finding: Finding,
+    /// What is known of the case beside it.
+    pub(super) call: Option<ScatterCall>,
+    pub(super) slots: Option<WrongSlots>,
+    /// The test directory, if `kvscatter run` draws it.
+    pub(super) drawn: Option<PathBuf>,
 }
 
 /// What kind of failure it is.
@@ -58,9 +73,36 @@ pub(super) enum Finding {
     #[error("refused: {0}")]
     Refused(kvscatter_onnx::OnnxError),
     #[error("accepted, but must be refused: {reason}")]
-    Accepted { reason: String },
+    Accepted { rule: RefusedRule, reason: String },
     #[error("refused for another reason: {error}; expected: {reason}")]
-    OtherReason { error: kvscatter_onnx::OnnxError, reason: String },
+    OtherReason { rule: RefusedRule, error: kvscatter_onnx::OnnxError, reason: String },
+}
+
+impl CaseVerdict {
+    pub(super) fn unreadable(case: String, error: CommandError) -> Self {
+        Self { case, rules: Vec::new(), verdict: Verdict::Unreadable(error) }
+    }
+}
+
+impl FailedCase {
+    /// The rules that are broken.
+    pub(super) fn broken(&self) -> Vec<Rule> {
+        match (&self.finding, &self.slots) {
+            (Finding::Mismatch(Mismatch::Values { .. }), Some(slots)) => {
+                let wrong = slots.elements;
+                let rules =
+                    [(wrong.written, Rule::Written), (wrong.wrapped, Rule::Wrapped), (wrong.old, Rule::Old)];
+                rules.into_iter().filter(|(count, _)| *count > 0).map(|(_, rule)| rule).collect()
+            }
+            (Finding::Mismatch(Mismatch::Values { .. }), None) => vec![Rule::Values],
+            (Finding::Mismatch(Mismatch::Type { .. }), _) => vec![Rule::ElementType],
+            (Finding::Mismatch(Mismatch::Shape { .. }), _) => vec![Rule::Shape],
+            (Finding::Accepted { rule, .. } | Finding::OtherReason { rule, .. }, _) => {
+                vec![Rule::Refused(*rule)]
+            }
+            _ => vec![Rule::Output],
+        }
+    }
 }
 
 impl Finding {
@@ -78,7 +120,7 @@ impl Judge<'_> {
     /// Returns one verdict per data set, or one for the whole directory if it has no usable one.
     pub(super) fn verdicts(&self) -> Vec<CaseVerdict> {
         let name = self.folder.display().to_string();
-        let unreadable = |error| CaseVerdict { case: name.clone(), verdict: Verdict::Unreadable(error) };
+        let unreadable = |error| CaseVerdict::unreadable(name.clone(), error);
         let (case, model, refused) = match self.load() {
             Ok(loaded) => loaded,
             Err(error) => return vec![unreadable(error)],
@@ -87,16 +129,15 @@ impl Judge<'_> {
         if sets.is_empty() {
             return vec![unreadable(CommandError::NoDataSet { dir: self.folder.to_owned() })];
         }
-        let line = |set: &DataSet| CaseVerdict {
-            case: match sets.len() {
+        let line = |set: &DataSet| {
+            let case = match sets.len() {
                 1 => name.clone(),
                 _ => set.folder.display().to_string(),
-            },
-            verdict: match self.judge(&model, refused.as_ref(), set) {
-                Ok(None) => Verdict::Pass,
-                Ok(Some(finding)) => Verdict::Fail(finding),
-                Err(error) => Verdict::Unreadable(error),
-            },
+            };
+            match self.judge(&model, refused.as_ref(), set) {
+                Ok((rules, verdict)) => CaseVerdict { case, rules, verdict },
+                Err(error) => CaseVerdict::unreadable(case, error),
+            }
         };
         sets.iter().map(line).collect()
     }
@@ -107,63 +148,154 @@ impl Judge<'_> {
         Ok((case, model, Refused::read(self.folder)?))
     }
 
+    /// Returns the rules that a data set tests, and the verdict.
     fn judge(
         &self,
         model: &Model,
         refused: Option<&Refused>,
         set: &DataSet,
-    ) -> Result<Option<Finding>, CommandError> {
+    ) -> Result<(Vec<Rule>, Verdict), CommandError> {
         let expected = set.read_outputs()?;
-        let outputs = match &self.actual {
-            None => match (evaluate(model, set)?, refused) {
-                (Ok(_), Some(refused)) => return Ok(Some(refused.accepted())),
-                (Ok(outputs), None) => outputs,
-                (Err(error), None) => return Ok(Some(Finding::Refused(error))),
-                (Err(error), Some(refused)) => return Ok(refused.finding(error)),
-            },
-            Some(actual) => match refused {
-                Some(refused) => {
-                    let written = find_output(&output_stem(actual, set, 0)).is_some();
-                    return Ok(written.then(|| refused.accepted()));
-                }
-                None => match read_actual(actual, set, &expected) {
-                    Ok(outputs) => outputs,
-                    Err(finding) => return Ok(Some(finding)),
-                },
-            },
+        let (explanation, answer) = match &self.actual {
+            None => {
+                let (explanation, evaluated) = evaluate(model, set)?;
+                (explanation, ours(evaluated, refused))
+            }
+            Some(actual) => {
+                // The outputs alone are judged. The evaluation here only explains them.
+                let explanation = evaluate(model, set).map(|(explanation, _)| explanation);
+                (explanation.unwrap_or_default(), theirs(actual, set, &expected, refused))
+            }
         };
-        let outputs: Vec<_> = outputs.iter().collect();
-        Ok(compare(&outputs, &expected, self.tolerance).map(Finding::Mismatch))
+        let Explanation { call, slots } = explanation;
+        let rules = rules(refused, slots.as_ref());
+        let (finding, wrong) = match answer {
+            Answer::NoOutputs(None) => return Ok((rules, Verdict::Pass)),
+            Answer::NoOutputs(Some(finding)) => (finding, None),
+            Answer::Outputs(outputs) => {
+                let outputs: Vec<_> = outputs.iter().collect();
+                let Some(mismatch) = compare(&outputs, &expected, self.tolerance) else {
+                    return Ok((rules, Verdict::Pass));
+                };
+                let wrong = wrong_slots(&mismatch, &outputs, &expected, self.tolerance, slots.as_ref());
+                (Finding::Mismatch(mismatch), wrong)
+            }
+        };
+        let drawn = slots.map(|_| self.folder.to_owned());
+        Ok((rules, Verdict::Fail(Box::new(FailedCase { finding, call, slots: wrong, drawn }))))
     }
+}
+
+/// The rules that a data set tests: the one that its inputs break, or those of its outputs.
+fn rules(refused: Option<&Refused>, slots: Option<&Slots>) -> Vec<Rule> {
+    if let Some(refused) = refused {
+        return vec![Rule::Refused(refused.kind)];
+    }
+    let mut rules = vec![Rule::Output, Rule::ElementType, Rule::Shape];
+    match slots {
+        None => rules.push(Rule::Values),
+        Some(slots) => {
+            let uses = [
+                (SlotUse::Written, Rule::Written),
+                (SlotUse::Wrapped, Rule::Wrapped),
+                (SlotUse::Old, Rule::Old),
+            ];
+            rules
+                .extend(uses.into_iter().filter(|(slot_use, _)| slots.have(*slot_use)).map(|(_, rule)| rule));
+        }
+    }
+    rules
+}
+
+/// Returns the slots in which values are wrong. `None` for other mismatches, and where the slots are not known.
+fn wrong_slots(
+    mismatch: &Mismatch,
+    actual: &[&Tensor],
+    expected: &[Tensor],
+    tolerance: Option<Tolerance>,
+    slots: Option<&Slots>,
+) -> Option<WrongSlots> {
+    let Mismatch::Values { output, .. } = mismatch else { return None };
+    let (actual, expected) = (actual.get(*output)?, expected.get(*output)?);
+    slots?.wrong(*output, differing(actual, expected, tolerance))
 }
 
 impl Refused {
     fn accepted(&self) -> Finding {
-        Finding::Accepted { reason: self.reason.clone() }
+        Finding::Accepted { rule: self.kind, reason: self.reason.clone() }
     }
 
     /// Returns what is wrong with a refusal, or `None` if it has the right reason.
     fn finding(&self, error: kvscatter_onnx::OnnxError) -> Option<Finding> {
         let right = RefusedRule::of(&error) == Some(self.kind);
-        (!right).then(|| Finding::OtherReason { error, reason: self.reason.clone() })
+        (!right).then(|| Finding::OtherReason { rule: self.kind, error, reason: self.reason.clone() })
     }
+}
+
+/// What is known of a call, whether or not it is right.
+#[derive(Default)]
+struct Explanation {
+    call: Option<ScatterCall>,
+    /// `None` if the call is refused here.
+    slots: Option<Slots>,
 }
 
 /// The outer error is about the files, the inner one is the evaluation's answer.
 fn evaluate(
     model: &Model,
     set: &DataSet,
-) -> Result<Result<Vec<Tensor>, kvscatter_onnx::OnnxError>, CommandError> {
+) -> Result<(Explanation, Result<Vec<Tensor>, kvscatter_onnx::OnnxError>), CommandError> {
     let evaluator = match Evaluator::new(model) {
         Ok(evaluator) => evaluator,
-        Err(error) => return Ok(Err(error)),
+        Err(error) => {
+            let graph = model.graph().ok();
+            let call = graph.and_then(|graph| ScatterCall::of(&graph, &set.read_inputs(&graph).ok()?));
+            return Ok((Explanation { call, slots: None }, Err(error)));
+        }
     };
-    let inputs = set.read_inputs(evaluator.graph())?;
-    let names = evaluator.graph().input_names();
+    let graph = evaluator.graph();
+    let inputs = set.read_inputs(graph)?;
+    let call = ScatterCall::of(graph, &inputs);
+    let names = graph.input_names();
     let feeds: BTreeMap<_, _> =
         names.zip(inputs).map(|(name, (_, tensor))| (name, Feed::Donated(tensor))).collect();
-    let evaluation = evaluator.run(feeds, Placement::Auto);
-    Ok(evaluation.map(|done| done.outputs.into_iter().map(|(_, tensor)| tensor).collect()))
+    let mut slots = None;
+    let evaluation = evaluator.run_observed(feeds, Placement::Auto, &mut |node, plan| {
+        slots = slots.take().or_else(|| call.as_ref()?.slots(graph, node, plan));
+    });
+    let outputs = evaluation.map(|done| done.outputs.into_iter().map(|(_, tensor)| tensor).collect());
+    Ok((Explanation { call, slots }, outputs))
+}
+
+/// What an implementation makes of a data set.
+enum Answer {
+    /// They are to be compared with the expected ones.
+    Outputs(Vec<Tensor>),
+    /// Nothing is to be compared. `None` if a refusal is right.
+    NoOutputs(Option<Finding>),
+}
+
+fn ours(evaluated: Result<Vec<Tensor>, kvscatter_onnx::OnnxError>, refused: Option<&Refused>) -> Answer {
+    match (evaluated, refused) {
+        (Ok(outputs), None) => Answer::Outputs(outputs),
+        (Ok(_), Some(refused)) => Answer::NoOutputs(Some(refused.accepted())),
+        (Err(error), None) => Answer::NoOutputs(Some(Finding::Refused(error))),
+        (Err(error), Some(refused)) => Answer::NoOutputs(refused.finding(error)),
+    }
+}
+
+/// As [`ours`], for another implementation: without an output it has refused the inputs.
+fn theirs(actual: &Path, set: &DataSet, expected: &[Tensor], refused: Option<&Refused>) -> Answer {
+    match refused {
+        None => match read_actual(actual, set, expected) {
+            Ok(outputs) => Answer::Outputs(outputs),
+            Err(finding) => Answer::NoOutputs(Some(finding)),
+        },
+        Some(refused) => {
+            let written = find_output(&output_stem(actual, set, 0)).is_some();
+            Answer::NoOutputs(written.then(|| refused.accepted()))
+        }
+    }
 }
 
 /// Reads another implementation's outputs, as many as are expected.

@@ -1,0 +1,88 @@
+//! The rules that a case tests, and how many cases break each.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use crate::refused::RefusedRule;
+
+/// A rule that some cases test. Their order is that of the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rule {
+    /// Valid inputs give an output.
+    Output,
+    ElementType,
+    Shape,
+    /// Of values whose slots are not known.
+    Values,
+    Written,
+    Wrapped,
+    Old,
+    /// Inputs that break this rule of the operator are refused.
+    Refused(RefusedRule),
+}
+
+/// A rule with the cases that test it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct RuleCount {
+    rule: Rule,
+    pub(super) failed: usize,
+    pub(super) cases: usize,
+}
+
+/// Counts the cases of each rule: those that test it, and those that break it.
+#[derive(Debug, Default)]
+pub(super) struct RuleCounts(BTreeMap<Rule, [usize; 2]>);
+
+impl RuleCounts {
+    pub(super) fn add(&mut self, tested: &[Rule], broken: &[Rule]) {
+        for (rules, index) in [(tested, 0), (broken, 1)] {
+            for rule in rules {
+                if let Some(count) = self.0.entry(*rule).or_default().get_mut(index) {
+                    *count = count.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// The rules that a case breaks.
+    pub(super) fn broken(&self) -> Vec<RuleCount> {
+        let counts = self.0.iter().map(|(&rule, &[cases, failed])| RuleCount {
+            rule,
+            failed,
+            cases: cases.max(failed),
+        });
+        counts.filter(|count| count.failed > 0).collect()
+    }
+}
+
+impl RuleCount {
+    /// The rule as a sentence.
+    pub(super) fn sentence(&self) -> String {
+        match self.rule {
+            Rule::Output => "valid inputs give an output".to_owned(),
+            Rule::ElementType => "the output has the cache's type".to_owned(),
+            Rule::Shape => "the output has the cache's shape".to_owned(),
+            Rule::Values => "the output has the expected values".to_owned(),
+            Rule::Written => "written slots take the update's rows".to_owned(),
+            Rule::Wrapped => "wrapped slots take the update's rows".to_owned(),
+            Rule::Old => "old slots keep their values".to_owned(),
+            Rule::Refused(rule) => format!("invalid inputs are refused: {}", rule.name()),
+        }
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Output => serializer.serialize_str("output"),
+            Self::ElementType => serializer.serialize_str("element-type"),
+            Self::Shape => serializer.serialize_str("shape"),
+            Self::Values => serializer.serialize_str("values"),
+            Self::Written => serializer.serialize_str("written-slots"),
+            Self::Wrapped => serializer.serialize_str("wrapped-slots"),
+            Self::Old => serializer.serialize_str("old-slots"),
+            Self::Refused(rule) => serializer.serialize_str(&format!("refused-{}", rule.name())),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The TensorScatter of a test directory: what its model asks for, and what that means for each slot of the cache.
+
+use std::fmt;
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{Segment, WritePlan};
+use kvscatter_onnx::{Graph, Node, Tensor};
+use serde::Serialize;
+
+use crate::values::Summary;
+
+/// The attributes and inputs of a model's only TensorScatter.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ScatterCall {
+    past_cache: Summary,
+    update: Summary,
+    /// `None` if the model has no such input: every sample then starts at slot 0.
+    write_indices: Option<Summary>,
+    axis: i64,
+    mode: String,
+    /// The name of its output.
+    #[serde(skip)]
+    present_cache: String,
+}
+
+/// What a plan does to every slot of the cache.
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    /// The cache's shape.
+    shape: Vec<usize>,
+    axis: usize,
+    /// By sample. A sample has at most two.
+    segments: Vec<Segment>,
+    /// The position of each sample, as `write_indices` gives it.
+    positions: Vec<Option<i64>>,
+    /// The graph output that is the present cache.
+    output: usize,
+}
+
+/// What a write does to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum SlotUse {
+    Written,
+    /// Written after the end of a ring.
+    Wrapped,
+    Old,
+}
+
+/// Where the first wrong element lies.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct WrongPlace {
+    sample: usize,
+    slot: usize,
+    #[serde(rename = "use")]
+    slot_use: SlotUse,
+    /// The row of the update that belongs there; `None` in an old slot.
+    update_row: Option<usize>,
+    /// The sample's position: 0 without `write_indices`.
+    write_index: Option<i64>,
+}
+
+/// The number of wrong elements for each use of slots.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct WrongElements {
+    pub(super) written: usize,
+    pub(super) wrapped: usize,
+    pub(super) old: usize,
+}
+
+/// The wrong elements of an output, by the slots that they lie in.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct WrongSlots {
+    first: WrongPlace,
+    pub(super) elements: WrongElements,
+}
+
+impl ScatterCall {
+    /// Returns the call of a graph on these inputs. `None` if the graph has no TensorScatter, or more than one, or if
+    /// one of its tensors is no input of the graph.
+    pub(super) fn of(graph: &Graph<'_>, inputs: &[(String, Tensor)]) -> Option<Self> {
+        let mut scatters = graph.nodes().iter().filter(|node| node.is("TensorScatter"));
+        let (Some(node), None) = (scatters.next(), scatters.next()) else { return None };
+        let input = |slot: usize| {
+            let name = node.input(slot)?;
+            inputs.iter().find(|(input, _)| input == name).map(|(_, tensor)| Summary::of(tensor))
+        };
+        let write_indices = input(2);
+        if write_indices.is_none() && node.input(2).is_some() {
+            return None;
+        }
+        let attribute =
+            |name: &str| node.proto().attribute.iter().find(|it| it.name.as_deref() == Some(name));
+        let axis = attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
+        let mode = attribute("mode").and_then(|mode| mode.s.as_deref()).unwrap_or(b"linear");
+        Some(Self {
+            past_cache: input(0)?,
+            update: input(1)?,
+            write_indices,
+            axis,
+            mode: String::from_utf8_lossy(mode).into_owned(),
+            present_cache: node.output(0)?.to_owned(),
+        })
+    }
+
+    /// Returns the uses of the slots that the plan of a node has. `None` if this call is another node's, or if the
+    /// present cache is no output of the graph.
+    pub(super) fn slots(&self, graph: &Graph<'_>, node: &Node<'_>, plan: &WritePlan<'_>) -> Option<Slots> {
+        if node.output(0) != Some(&self.present_cache) {
+            return None;
+        }
+        let shape = self.past_cache.shape().to_vec();
+        let rank = i64::try_from(shape.len()).ok()?;
+        let axis = if self.axis < 0 { self.axis.checked_add(rank)? } else { self.axis };
+        Some(Slots {
+            axis: usize::try_from(axis).ok()?,
+            segments: plan.segments().collect(),
+            positions: (0..plan.batch()).map(|sample| plan.position(sample)).collect(),
+            output: graph.output_names().position(|name| name == self.present_cache)?,
+            shape,
+        })
+    }
+}
+
+impl Slots {
+    /// Whether the write has a slot of this use.
+    pub(super) fn have(&self, slot_use: SlotUse) -> bool {
+        match slot_use {
+            SlotUse::Written => self.segments.iter().any(|segment| segment.rows > 0 && !segment.is_wrapped()),
+            SlotUse::Wrapped => self.segments.iter().any(|segment| segment.rows > 0 && segment.is_wrapped()),
+            SlotUse::Old => {
+                let written: usize = self.segments.iter().map(|segment| segment.rows).sum();
+                let size = |axis: usize| self.shape.get(axis).copied().unwrap_or(0);
+                written < size(0).saturating_mul(size(self.axis))
+            }
+        }
+    }
+
+    /// Returns where the wrong elements of an output lie. `None` if there are none, or if the output is not the present
+    /// cache.
+    pub(super) fn wrong(
+        &self,
+        output: usize,
+        mut elements: impl Iterator<Item = usize>,
+    ) -> Option<WrongSlots> {
+        if output != self.output {
+            return None;
+        }
+        let first = self.place(elements.next()?)?;
+        let mut counts = WrongElements::default();
+        counts.count(first.slot_use);
+        for element in elements {
+            counts.count(self.place(element)?.slot_use);
+        }
+        Some(WrongSlots { first, elements: counts })
+    }
+
+    /// Returns where an element of the cache lies, which is counted in the order of memory.
+    fn place(&self, element: usize) -> Option<WrongPlace> {
+        let capacity = *self.shape.get(self.axis)?;
+        let row: usize = self.shape.get(self.axis.checked_add(1)?..)?.iter().product();
+        let sample_elements: usize = self.shape.get(1..)?.iter().product();
+        let sample = element.checked_div(sample_elements)?;
+        let slot = element.checked_div(row)?.checked_rem(capacity)?;
+        let begin = self.segments.partition_point(|segment| segment.sample < sample);
+        let segments = self.segments.get(begin..)?.iter().take_while(|segment| segment.sample == sample);
+        let segment = segments
+            .clone()
+            .find(|segment| slot.checked_sub(segment.slot).is_some_and(|distance| distance < segment.rows));
+        Some(WrongPlace {
+            sample,
+            slot,
+            slot_use: match segment {
+                None => SlotUse::Old,
+                Some(segment) if segment.is_wrapped() => SlotUse::Wrapped,
+                Some(_) => SlotUse::Written,
+            },
+            update_row: segment.and_then(|it| slot.checked_sub(it.slot)?.checked_add(it.row)),
+            write_index: self.positions.get(sample).copied().flatten(),
+        })
+    }
+}
+
+impl WrongElements {
+    fn count(&mut self, slot_use: SlotUse) {
+        let count = match slot_use {
+            SlotUse::Written => &mut self.written,
+            SlotUse::Wrapped => &mut self.wrapped,
+            SlotUse::Old => &mut self.old,
+        };
+        *count = count.saturating_add(1);
+    }
+}
+
+/// `past_cache float32 [2, 1, 4, 5], update float32 [2, 1, 2, 5], axis -2, mode circular, …`.
+impl fmt::Display for ScatterCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { past_cache, update, axis, mode, .. } = self;
+        write!(f, "past_cache {past_cache}, update {update}, axis {axis}, mode {mode}, ")?;
+        match &self.write_indices {
+            Some(indices) => write!(f, "write_indices {indices}"),
+            None => write!(f, "no write_indices"),
+        }
+    }
+}
+
+/// `slot 1 of sample 1 is wrapped: row 2 of the update belongs there (the sample's write index is 3)`.
+impl fmt::Display for WrongPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slot_use = match self.slot_use {
+            SlotUse::Written => "written",
+            SlotUse::Wrapped => "wrapped",
+            SlotUse::Old => "old",
+        };
+        write!(f, "slot {} of sample {} is {slot_use}: ", self.slot, self.sample)?;
+        match self.update_row {
+            Some(row) => write!(f, "row {row} of the update belongs there")?,
+            None => write!(f, "it must keep its value")?,
+        }
+        match self.write_index {
+            Some(index) => write!(f, " (the sample's write index is {index})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `slot 1 …; of the wrong elements, 1 lies in written slots, 1 in wrapped slots`.
+impl fmt::Display for WrongSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WrongElements { written, wrapped, old } = self.elements;
+        write!(f, "{}", self.first)?;
+        let counts = [(written, "written"), (wrapped, "wrapped"), (old, "old")];
+        let counts: Vec<_> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, slots)| format!("{count} in {slots} slots"))
+            .collect();
+        if counts.len() > 1 { write!(f, "; wrong elements: {}", counts.join(", ")) } else { Ok(()) }
+    }
+}
