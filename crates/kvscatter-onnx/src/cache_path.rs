@@ -57,7 +57,10 @@ pub enum CachePathError {
         present: String,
     },
     /// A constant on the path is not a small one stored in the model.
-    #[error("{name:?} is a constant of {} bytes or more, or is stored outside the model", Self::CONSTANT_BYTES)]
+    #[error(
+        "{name:?} is a constant of {} bytes or more, or is stored outside the model",
+        Self::CONSTANT_BYTES
+    )]
     Constant {
         /// The constant.
         name: String,

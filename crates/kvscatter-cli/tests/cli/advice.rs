@@ -86,9 +86,9 @@ fn what_is_advised_succeeds() {
 #[test]
 fn a_cache_that_an_operator_writes_itself() {
     const MODEL: &str = "testdata/genai-llama-gqa/model.onnx";
-    const WHY: &str = "GroupQueryAttention writes it itself, and kvscatter cannot make it static yet; ONNX Runtime \
-                       writes the new rows alone where past and present are bound to one buffer \
-                       (past_present_share_buffer in ONNX Runtime GenAI), which kvscatter does not do yet";
+    const WHY: &str = "GroupQueryAttention writes the cache itself, and kvscatter cannot make it static yet. ONNX \
+                       Runtime writes only the new rows if past and present are bound to one buffer \
+                       (past_present_share_buffer in ONNX Runtime GenAI). kvscatter does not do this yet";
     let folder = Folder::with_testdata();
     let inspected = folder.run(&format!("inspect {MODEL}")).passed();
     assert!(

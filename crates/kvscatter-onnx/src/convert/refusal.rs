@@ -96,7 +96,9 @@ pub enum ConvertRefusal {
     )]
     Visibility { position: usize, slot: usize, hidden: bool },
     /// The mask is a bias (ALiBi, relative positions).
-    #[error("the mask adds {added}: a bias by position cannot be converted, only a mask that shows or hides slots")]
+    #[error(
+        "the mask adds {added}: a bias by position cannot be converted, only a mask that shows or hides slots"
+    )]
     Bias { added: f64 },
     /// A value other than the masks depends on the length of the past.
     #[error("{value:?} depends on the length of the past in an unknown way")]

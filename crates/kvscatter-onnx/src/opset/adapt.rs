@@ -139,7 +139,9 @@ impl Adapter {
     fn resize(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let mode = find(&node, "coordinate_transformation_mode").map(attribute::string).transpose()?;
         let uses_roi = match mode {
-            Some(b"tf_half_pixel_for_nn") => return Err(self.changed("tf_half_pixel_for_nn no longer exists")),
+            Some(b"tf_half_pixel_for_nn") => {
+                return Err(self.changed("tf_half_pixel_for_nn no longer exists"));
+            }
             mode => mode == Some(b"tf_crop_and_resize"),
         };
         if !uses_roi {

@@ -88,7 +88,10 @@ impl fmt::Display for Hazard {
         match self {
             Self::PastReadElsewhere { past, reader } => {
                 let reader = ShortLabel(reader);
-                write!(f, "{past:?} is also read by {reader}, which may see old or new rows if the write is in place")
+                write!(
+                    f,
+                    "{past:?} is also read by {reader}, which may see old or new rows if the write is in place"
+                )
             }
             Self::PresentReadElsewhere { present, reader } => {
                 write!(f, "{present:?} is read by {}, which is not an attention", ShortLabel(reader))
