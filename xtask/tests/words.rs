@@ -49,7 +49,11 @@ fn the_count_of_every_word_only_falls() {
 
 #[test]
 fn comments_fit_the_screen() {
-    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    // A row of a table cannot be wrapped.
+    let is_comment = |line: &str| {
+        let text = line.trim_start().trim_start_matches(['/', '!']);
+        line.trim_start().starts_with("//") && !text.starts_with(" |")
+    };
     let mut long = Vec::new();
     let is_rust = |path: &Path| path.extension().is_some_and(|end| end == "rs");
     for (path, text) in texts().into_iter().filter(|(path, _)| is_rust(path)) {
