@@ -10,6 +10,20 @@ use crate::suite::TestedTarget;
 
 const END: &str = "<!-- generated: end -->";
 
+/// The columns of a machine's page that `docs/performance.md` does not explain.
+const COLUMNS: &str = "[Performance](../performance.md) explains the terms, the engines, the method \
+    and the other columns. These exist only on the pages of machines:\n\
+    \n\
+    - *and read back*: in cold cases, the ratio to the hand loop if the time includes reading the \
+    written rows, as attention does.\n\
+    - *all processes*: the smallest and the largest ratio of four processes. Only hot cases below 16 \
+    MiB are measured again, because their times depend on the addresses that a process gets. Three \
+    of the processes measure briefly and without other libraries.\n\
+    - *hand loop moves*: the smallest and the largest median time of the hand loop in these \
+    processes.\n\
+    - *not measured*, in the last column of the targets: the noise includes the limit, so another \
+    run may give the opposite result.";
+
 /// Returns the page with a new text between the markers of a command.
 pub(crate) fn replace(page: &str, command: &str, generated: &str) -> Result<String, String> {
     let begin = begin(command);
@@ -25,11 +39,7 @@ fn begin(command: &str) -> String {
 
 /// Returns the first page of a machine, without results. Text outside the markers is written by hand.
 pub(crate) fn new_machine_page(machine: &str, command: &str) -> String {
-    format!(
-        "# Results on {machine}\n\n[Performance](../performance.md) explains the columns, the engines and the \
-         method.\n\n{}\n{END}\n",
-        begin(command)
-    )
+    format!("# Results on {machine}\n\n{COLUMNS}\n\n{}\n{END}\n", begin(command))
 }
 
 /// Returns the generated part of a machine's page.
