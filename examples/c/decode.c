@@ -111,7 +111,7 @@ int main(void) {
     }
     for (int b = 0; b < BATCH; b++)
         positions[b] = lengths[b];
-    show("after the prompts: the position that each slot holds");
+    show("after the prompts: the position in each slot");
 
     /* At every step the positions increase by one. The library wraps them around the ring. */
     kvs_call step = KVS_CALL_INIT;

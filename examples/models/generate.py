@@ -1,6 +1,6 @@
 """Runs a decoder that `kvscatter convert` made, with two prompts of different lengths and greedy decoding.
 
-    python generate.py target/static.onnx
+python generate.py target/static.onnx
 """
 
 import sys
@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime as ort
 
 session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-says = session.get_modelmeta().custom_metadata_map
-slots = int(says["kvscatter.max_seq"])
+metadata = session.get_modelmeta().custom_metadata_map
+slots = int(metadata["kvscatter.max_seq"])
 inputs = {value.name: value for value in session.get_inputs()}
 
 prompts = [[11, 42, 7, 99, 23, 64], [5, 17]]
@@ -18,7 +18,7 @@ batch = len(prompts)
 
 # The past and the present of each cache share one buffer. It begins as zeros, because it must be finite.
 binding = session.io_binding()
-for pair in says["kvscatter.caches"].split("; "):
+for pair in metadata["kvscatter.caches"].split("; "):
     past, present = pair.split(" -> ")
     _, heads, _, size = inputs[past].shape
     dtype = np.float16 if inputs[past].type == "tensor(float16)" else np.float32

@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn saved_twice(model: &Model) {
     let saved = model.to_bytes().expect("a small model");
-    let again = Model::from_bytes(&saved).expect("what was saved is a model");
+    let again = Model::from_bytes(&saved).expect("a saved model can be read");
     // Compare bytes, because a NaN is not equal to itself.
     assert_eq!(again.to_bytes().expect("a small model"), saved);
     let Ok(graph) = model.graph() else { return };
@@ -96,8 +96,8 @@ fn evaluated(model: &Model) {
         return;
     };
     for done in [
-        evaluator.run(donated(), Placement::Auto).expect("it ran before, and needs less now"),
-        evaluator.run(borrowed(), Placement::Auto).expect("it ran before, and needs less now"),
+        evaluator.run(donated(), Placement::Auto).expect("the same evaluation succeeded before and needs less memory now"),
+        evaluator.run(borrowed(), Placement::Auto).expect("the same evaluation succeeded before and needs less memory now"),
     ] {
         assert_eq!(done.outputs, functional.outputs);
     }

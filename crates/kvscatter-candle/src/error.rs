@@ -17,7 +17,7 @@ pub enum CandleError {
     Write(#[from] kvscatter::Error),
     /// The element type is not supported. `TensorScatter` does not have 6-bit floats, and only the CPU writes
     /// 4-bit floats.
-    #[error("{argument} is {}, which this write does not take", .dtype.as_str())]
+    #[error("{argument} is {}, which this write does not support", .dtype.as_str())]
     DType {
         /// The tensor.
         argument: Argument,
@@ -38,7 +38,7 @@ pub enum CandleError {
     },
     /// A tensor of a write on the CPU is on another device.
     #[error(
-        "{argument} is on {device:?}, must be on the CPU; CUDA devices have kvscatter_candle::cuda::CudaWriter, with the feature \"cuda\""
+        "{argument} is on {device:?}, must be on the CPU; for CUDA devices use kvscatter_candle::cuda::CudaWriter with the feature \"cuda\""
     )]
     Device {
         /// The tensor.
@@ -48,7 +48,9 @@ pub enum CandleError {
     },
     /// A cache is not on a CUDA device.
     #[cfg(feature = "cuda")]
-    #[error("past_cache is on {device:?}, must be on a CUDA device; the CPU has kvscatter_candle::Writer")]
+    #[error(
+        "past_cache is on {device:?}, must be on a CUDA device; for the CPU use kvscatter_candle::Writer"
+    )]
     NoCuda {
         /// The device of the cache.
         device: DeviceLocation,
@@ -68,7 +70,7 @@ pub enum CandleError {
     /// devices.
     #[cfg(feature = "cuda")]
     #[error(
-        "{argument} was made by another candle device, whose stream and the first cache's do not wait for each other; make both with Device::new_cuda_with_stream, or all tensors on one device"
+        "{argument} was made by another candle device, whose stream is not ordered with the stream of the first cache; make both devices with Device::new_cuda_with_stream, or all tensors on one device"
     )]
     OtherStream {
         /// The tensor.
@@ -111,7 +113,7 @@ pub enum CandleError {
         rank: usize,
     },
     /// The selected rows are not in the update.
-    #[error("rows {first}..{end} of an update of {}", Count(*rows, "row"))]
+    #[error("rows {first}..{end} are not in an update of {}", Count(*rows, "row"))]
     Rows {
         /// The first selected row.
         first: usize,
@@ -124,7 +126,7 @@ pub enum CandleError {
     #[error("max_seq_len = 0: a cache must have room for at least 1 token")]
     NoRoom,
     /// The length of a cache is too large to compute or to store.
-    #[error("{} after {length}: more than a cache can count", Count(*tokens, "token"))]
+    #[error("{} after {length} exceed the largest length of a cache", Count(*tokens, "token"))]
     TooLong {
         /// The number of tokens appended.
         tokens: usize,

@@ -1,5 +1,5 @@
 //! Compares the drop-in caches with candle-nn's. They must be equal except for the faults of candle-nn's.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
+#![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::kv_cache as theirs;

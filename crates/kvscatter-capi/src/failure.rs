@@ -166,16 +166,19 @@ impl fmt::Display for FailureKind {
                 write!(f, "the address of {subject} is not a multiple of {alignment} bytes")
             }
             Self::StructSize { argument, got, expected } => {
-                write!(f, "struct_size of {} is {got}, must be {expected}: set it to sizeof", Name(argument))
+                write!(
+                    f,
+                    "struct_size of {} is {got}, must be {expected}: set it to the sizeof of the struct",
+                    Name(argument)
+                )
             }
             Self::ElementType { argument, code } => {
                 let (first, last) = ELEMENT_TYPES;
-                write!(f, "{} has type {code}, must lie between {first} and {last}", Name(argument))
+                write!(f, "{} has type {code}, must be between {first} and {last}", Name(argument))
             }
-            Self::DlpackType { code, bits, lanes } => write!(
-                f,
-                "DLPack type code {code} of {bits} bits and {lanes} lanes is none that a cache can have"
-            ),
+            Self::DlpackType { code, bits, lanes } => {
+                write!(f, "a cache cannot have DLPack type code {code} with {bits} bits and {lanes} lanes")
+            }
             Self::RankLimit { argument, rank, max } => {
                 write!(f, "{} has {rank} dimensions, must have 0 to {max}", Name(argument))
             }
@@ -183,10 +186,10 @@ impl fmt::Display for FailureKind {
                 write!(f, "dimension {dimension} of {} is {value}: must not be negative", Name(argument))
             }
             Self::UnknownOption { option, value, max } => {
-                write!(f, "{} = {value}: must lie between 0 and {max}", Name(option))
+                write!(f, "{} = {value}: must be between 0 and {max}", Name(option))
             }
             Self::UnexpectedArgument { argument, operator } => {
-                write!(f, "{} is no argument of {operator}: leave it zero", Name(argument))
+                write!(f, "{} is not an argument of {operator}: set it to zero", Name(argument))
             }
             Self::IndexWidth { argument, bits, only } => {
                 write!(f, "{} has indices of {bits} bits, must have ", Name(argument))?;
@@ -209,13 +212,16 @@ impl fmt::Display for FailureKind {
                 write!(f, "the buffer of {} shares memory with pairs", Name(argument))
             }
             Self::Device { device, expected } => {
-                write!(f, "the tensor lies on DLPack device type {device}, must lie on {expected} (kDLCPU)")
+                write!(f, "the tensor is on DLPack device type {device}, must be on {expected} (kDLCPU)")
             }
             Self::ByteOffset { offset } => {
-                write!(f, "byte_offset = {offset} leads from the tensor's data out of the address space")
+                write!(
+                    f,
+                    "byte_offset = {offset}: the tensor's data with this offset is outside the address space"
+                )
             }
-            Self::Stopped { value } => write!(f, "the visitor has returned {value}"),
-            Self::Panic => f.write_str("the library has a fault, please report it: it panicked"),
+            Self::Stopped { value } => write!(f, "the visitor returned {value}, which stopped the visit"),
+            Self::Panic => f.write_str("the library panicked, which is a bug: please report it"),
         }
     }
 }
@@ -224,7 +230,7 @@ impl fmt::Display for FailureKind {
 fn write_core_error(error: Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match error.kind() {
         ErrorKind::ElementWidth => f.write_str(
-            "the tensors hold strings, which have no bytes here: visit the blocks and move them yourself",
+            "the tensors contain strings, which this library cannot copy: use kvs_for_each_block and move the strings yourself",
         ),
         _ => fmt::Display::fmt(&error, f),
     }

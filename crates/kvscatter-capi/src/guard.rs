@@ -55,7 +55,7 @@ mod tests {
         let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
         assert_eq!(
             (error.code, message),
-            (panicked, "the library has a fault, please report it: it panicked")
+            (panicked, "the library panicked, which is a bug: please report it")
         );
     }
 }

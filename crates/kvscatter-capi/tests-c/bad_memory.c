@@ -117,7 +117,7 @@ static const spoilt rows[] = {
     {"a cache that is another pair's update", KVS_ERROR_OVERLAP, "past_cache", cache_is_an_update},
     {"the present is the past", KVS_ERROR_OVERLAP, "present_cache", present_is_past},
     {"the present begins before the update", KVS_ERROR_OVERLAP, "present_cache", present_is_update},
-    {"the indices lie in the cache", KVS_ERROR_OVERLAP, "past_cache", indices_in_the_cache},
+    {"the indices are in the cache", KVS_ERROR_OVERLAP, "past_cache", indices_in_the_cache},
 };
 
 size_t check_memory(void) { return check_spoilt(rows, COUNT(rows)); }

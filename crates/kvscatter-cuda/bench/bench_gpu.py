@@ -48,7 +48,7 @@ def main() -> int:
         run = Run.of_json(json.loads(given.read.read_text(encoding="utf-8")))
     else:
         if given.library is None:
-            raise SystemExit("--library: missing; `cargo xtask bench-gpu` builds it and says where it is")
+            raise SystemExit("--library: missing; `cargo xtask bench-gpu` builds it and prints its path")
         run = measure(CASES, given.library, given.seconds, given.choices)
     text = choices.page(run) if given.choices else report.page(run)
     print(f"\n{text}", flush=True)
@@ -78,7 +78,7 @@ def options() -> argparse.ArgumentParser:
         type=float,
         default=450,
         metavar="N",
-        help="for all cases (%(default)s): one that might not end in time is left out",
+        help="seconds for all cases (%(default)s); a case that might not end in time is left out",
     )
     parser.add_argument(
         "--read", type=pathlib.Path, metavar="FILE", help="a results.json, instead of measuring"
@@ -88,12 +88,12 @@ def options() -> argparse.ArgumentParser:
     form.add_argument(
         "--choices",
         action="store_true",
-        help="time ours alone, with each choice of how a launch is spread over the device changed in turn",
+        help="time kvscatter alone, and change each choice of how a launch is spread over the device in turn",
     )
     parser.add_argument(
         "--self-test",
         action="store_true",
-        help="small cases without a GPU: everyone's results, and the tables",
+        help="test small cases of all libraries without a GPU, and the tables",
     )
     return parser
 
@@ -124,7 +124,7 @@ def measure(cases: list[Case], library_file: pathlib.Path, seconds: float, of_ch
     for case in cases:
         left = seconds - (time.monotonic() - begin)
         if left < LONGEST_CASE:
-            run.skipped[case.says] = "no time left"
+            run.skipped[case.label] = "no time left"
             continue
         result = one_case.measure(gpu, library, peers, case, budget, OF_A_CASE, of_choices)
         run.results.append(result)
@@ -147,7 +147,7 @@ def missing() -> str | None:
 def line(result: Result) -> str:
     """Returns a line about one case, printed as soon as the case is measured."""
     times = (f"{name} {report.shown(result.median(name, 'replayed'))}" for name in result.samples)
-    return f"{result.case.says}: {', '.join(times)} µs" + "".join(
+    return f"{result.case.label}: {', '.join(times)} µs" + "".join(
         f"; no {name}: {why}" for name, why in result.absent.items()
     )
 

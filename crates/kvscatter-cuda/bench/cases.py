@@ -36,7 +36,7 @@ class Case:
         return self.rows == 1
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         """Returns the case in words, such as "decode, B 64, ragged"."""
         phase = "decode" if self.is_decode else f"prefill {self.rows}"
         what = [phase, f"B {self.batch}", "ragged" if self.is_ragged else "uniform"]

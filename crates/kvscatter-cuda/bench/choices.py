@@ -57,7 +57,7 @@ def table(run: Run, what: str) -> str:
     changed = [name for name in names if name not in (OURS, AGAIN)]
     lines = [report.row(["", "default, µs", "A/A", *changed]), f"|---|{'--:|' * (len(changed) + 2)}"]
     for result in run.results:
-        cells = [result.case.says, report.shown(result.median(OURS, what)), report.spread(result, what)]
+        cells = [result.case.label, report.shown(result.median(OURS, what)), report.spread(result, what)]
         lines.append(report.row([*cells, *(cell(result, name, what) for name in changed)]))
     means = [mean([result.ratio(name, OURS, what) for result in run.results]) for name in changed]
     lines.append(report.row(["geometric mean", "", "", *means]))

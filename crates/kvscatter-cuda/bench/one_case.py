@@ -100,7 +100,7 @@ def check(memory: Memory, way: Way, work: Callable[[], object]) -> None:
 def refuse_wrong(memory: Memory, name: str, wrong: str | None) -> None:
     """Raises `WrongResult` if there is a wrong value."""
     if wrong:
-        raise WrongResult(f"{memory.case.says}: {name}: {wrong} is not what it should be")
+        raise WrongResult(f"{memory.case.label}: {name}: {wrong} is wrong")
 
 
 def enqueue_all(memory: Memory, way: Way) -> None:

@@ -185,12 +185,12 @@ def check_contract(library: Library, memory: Memory) -> None:
         memory.place.synchronize()
         ours.close()
         status = ours.status.cpu()
-        said = (*status[:8].view(torch.int32).tolist(), int(status[8:].view(torch.int64)))
-        if said != (1, bad, value):
-            raise Failed(f"{way.name}: {value} for sample {bad} was reported as {said}")
+        reported = (*status[:8].view(torch.int32).tolist(), int(status[8:].view(torch.int64)))
+        if reported != (1, bad, value):
+            raise Failed(f"{way.name}: {value} for sample {bad} was reported as {reported}")
         for number, (want, got) in enumerate(zip(wanted, memory.written[write.caches], strict=True)):
             if not torch.equal(want.whole.view(torch.int16), got.whole.view(torch.int16)):
-                raise Failed(f"{way.name}: a bad start, and tensor {number} is not what it should be")
+                raise Failed(f"{way.name}: a bad start, and tensor {number} is wrong")
     memory.paint()
 
 

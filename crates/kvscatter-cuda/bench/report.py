@@ -22,7 +22,7 @@ def page(run: Run) -> str:
         replayed(run),
         "**Eager**, called from Python: microseconds of the device per write, and of the host per launch.",
         eager(run),
-        "**Everyone**: replayed / eager, microseconds per write.",
+        "**All libraries**: replayed / eager, microseconds per write.",
         everyone(run),
         "**Targets**, set for an H200:",
         targets(verdicts(run)),
@@ -52,7 +52,7 @@ def replayed(run: Run) -> str:
         time, peer = result.median(OURS, what), result.best_peer(what)
         share = 2 * result.case.copied_bytes / time / run.copy_bandwidth if time else None
         cells = [
-            result.case.says,
+            result.case.label,
             shown(time),
             f"{share:.0%}" if share is not None else NONE,
             shown(result.ratio(OURS, MEMCPY, what)),
@@ -75,7 +75,7 @@ def eager(run: Run) -> str:
     for result in run.results:
         rust = sorted(result.host_in_rust)
         cells = [
-            result.case.says,
+            result.case.label,
             shown(result.median(OURS, what)),
             shown(result.median(OURS, "host")),
             shown(rust[len(rust) // 2] if rust else None),
@@ -95,7 +95,7 @@ def everyone(run: Run) -> str:
             f"{shown(result.median(name, 'replayed'))} / {shown(result.median(name, 'eager'))}"
             for name in names
         ]
-        lines.append(row([result.case.says, *times]))
+        lines.append(row([result.case.label, *times]))
     return "\n".join(lines)
 
 

@@ -37,7 +37,7 @@ def run(cases: list[Case], library: pathlib.Path | None, driver: pathlib.Path | 
     found = Run(MADE_UP, 1e6, results, skipped)
     text = report.page(found)
     if report.page(Run.of_json(json.loads(json.dumps(found.as_json())))) != text:
-        raise SystemExit("the page of what was written as JSON is another one")
+        raise SystemExit("the page changes when the run is written as JSON and read again")
     print(text)
     if loaded:
         results = [of_case(case, place, [], {}, loaded, of_choices=True) for case in cases]
@@ -67,6 +67,6 @@ def of_case(
     if ours:
         ours.close()
     names = [way.name for way in ways]
-    print(f"{case.says}: right are {', '.join(names)}", flush=True)
+    print(f"{case.label}: right results of {', '.join(names)}", flush=True)
     samples = {name: Samples([2.0, 3.0], [1.0, 2.0], [1.0, 1.0]) for name in [OURS, AGAIN, *names]}
     return Result(case, samples, [way.name for way in ways if way.role is Role.PEER], [1.0], {})

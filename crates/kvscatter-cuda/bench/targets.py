@@ -63,7 +63,7 @@ def of_result(result: Result, bandwidth: float) -> Iterator[Verdict]:
     replayed, spread = result.median(OURS, "replayed"), result.spread(AGAIN, OURS, "replayed") or (1.0, 1.0)
 
     def verdict(target: str, value: float, limit: float, relation: str = "≤") -> Verdict:
-        return Verdict(target, case.says, value, limit, value * spread[0], value * spread[1], relation)
+        return Verdict(target, case.label, value, limit, value * spread[0], value * spread[1], relation)
 
     if replayed is not None and not case.is_functional:
         if case.is_decode and case.tensors == 2 and case.batch <= DECODE_BATCH:
@@ -76,7 +76,7 @@ def of_result(result: Result, bandwidth: float) -> Iterator[Verdict]:
     if result.host_in_rust:
         times = sorted(result.host_in_rust)
         middle, least, most = (times[len(times) * at // 4] for at in (2, 1, 3))
-        yield Verdict("host, a launch: µs", case.says, middle, HOST_MICROSECONDS, least, most)
+        yield Verdict("host, a launch: µs", case.label, middle, HOST_MICROSECONDS, least, most)
     yield from beside_peers(result)
 
 
@@ -91,7 +91,7 @@ def beside_peers(result: Result) -> Iterator[Verdict]:
         limit, relation = (1.0, "<") if is_easy else (PEER_RATIO, "≤")
         least, most = result.spread(AGAIN, OURS, what) or (1.0, 1.0)
         name = f"{what}, of the best peer's time"
-        yield Verdict(name, result.case.says, value, limit, value * least, value * most, relation)
+        yield Verdict(name, result.case.label, value, limit, value * least, value * most, relation)
 
 
 def summary(found: list[Verdict]) -> list[tuple[str, dict[str, int], Verdict]]:

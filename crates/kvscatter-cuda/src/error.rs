@@ -21,7 +21,7 @@ pub enum CudaError {
     Write(#[from] kvscatter::Error),
     /// The machine has no CUDA driver, or a driver that is too old.
     #[error(
-        "cannot use the CUDA driver {}: {why}; it comes with NVIDIA's driver for the GPU, and into containers that are started with the GPU",
+        "cannot use the CUDA driver {}: {why}; install NVIDIA's driver for the GPU, or start the container with GPU access",
         .library.display()
     )]
     NoDriver {
@@ -116,7 +116,7 @@ pub enum CudaError {
         needed: usize,
     },
     /// A present shares memory with another tensor of the call.
-    #[error("present {triple} shares memory with a tensor of triple {with}: each is written whole")]
+    #[error("present {triple} shares memory with a tensor of triple {with}: a present is written completely")]
     Presents {
         /// The index of the present's triple in the call.
         triple: usize,
@@ -125,7 +125,7 @@ pub enum CudaError {
     },
     /// The samples of a `KVCacheOperation` update with four dimensions are not adjacent. Its tokens are read
     /// as one list.
-    #[error("the samples of newKv are not adjacent: its tokens are read as one list")]
+    #[error("the samples of newKv are not adjacent: all its tokens must be evenly spaced")]
     SamplesNotAdjacent,
     /// The shapes are not those of a slot mapping.
     #[error("{0}")]
@@ -168,12 +168,14 @@ pub enum CudaError {
     },
     /// The status shares memory with a list, an update or a past, which a launch reads while it writes the
     /// status.
-    #[error("the status shares memory with what is read while it is written: a list, an update or a past")]
+    #[error(
+        "the status shares memory with a list, an update or a past, which a launch reads while it writes the status"
+    )]
     StatusShared,
     /// Launches counted bad indices, but the lists do not contain them. The lists were overwritten since
     /// then, or were not read, or another write has the same status.
     #[error(
-        "bad indices in {bad_samples} sample{} since the status was cleared, first {first}; its lists were not read, hold other values by now, or are another write's",
+        "bad indices in {bad_samples} sample{} since the status was cleared, first {first}; the lists were not read, have changed since the launch, or belong to another write",
         if *bad_samples == 1 { "" } else { "s" }
     )]
     BadIndices {
@@ -283,7 +285,7 @@ where
 fn captured(call: &str, code: i32) -> &'static str {
     match (call, code) {
         ("cuModuleLoadData" | "cuModuleGetFunction" | "cuFuncLoad", 900..=908) => {
-            "; a stream is being captured: prepare one write in this context before, which loads the kernels"
+            "; a stream is being captured: prepare one write in this context before the capture, which loads the kernels"
         }
         ("cuMemcpyDtoH_v2", 900..=908) => "; a stream is being captured: check the status after the capture",
         _ => "",
@@ -311,7 +313,7 @@ fn wraps(list: impl Display, address: u64, bytes: usize) -> String {
 }
 
 fn overlap(list: impl Display, pair: usize) -> String {
-    format!("{list} overlaps cache or present {pair}, which is written while it is read")
+    format!("{list} overlaps cache or present {pair}, which the launch writes")
 }
 
 /// A tensor of a [`BufferPair`](crate::BufferPair) or a [`PresentBuffers`](crate::PresentBuffers), named
@@ -356,7 +358,7 @@ impl Display for SlotMappingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lists => {
-                f.write_str("a slot mapping has positions alone, and this operator has another list")
+                f.write_str("a slot mapping has only positions, and this operator has another list")
             }
             Self::Ring => f.write_str("a slot mapping takes a linear cache, and this one is a ring"),
             Self::Samples(samples) => write!(

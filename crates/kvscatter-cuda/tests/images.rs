@@ -23,7 +23,10 @@ fn every_image_was_made_from_the_kernels_of_today() {
     }
     for (name, &sum) in &sums {
         let now = sha256(&content(&images.join(name)).unwrap());
-        assert_eq!(now, sum, "{name} is not what made-by.txt says: run `cargo xtask cuda-images`");
+        assert_eq!(
+            now, sum,
+            "{name} does not match its checksum in made-by.txt: run `cargo xtask cuda-images`"
+        );
     }
     for file in names(&images).unwrap() {
         let name = file.strip_suffix(".gz").unwrap_or(&file);

@@ -15,7 +15,7 @@ pub enum RuntimeError {
     #[error("{}: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
     /// The library is older than [`OLDEST`](crate::OLDEST).
-    #[error("{}: ONNX Runtime {version}, at least {} is needed: the first with TensorScatter", path.display(), crate::OLDEST)]
+    #[error("{}: ONNX Runtime {version} has no TensorScatter, at least {} is needed", path.display(), crate::OLDEST)]
     TooOld { path: PathBuf, version: String },
     /// This process has loaded another library before.
     #[error("{}: this process already runs the ONNX Runtime of {}", path.display(), loaded.display())]

@@ -58,7 +58,7 @@ impl Session for OrtSession {
             let value = outputs.remove(name).and_then(|value| value.downcast::<DynTensorValueType>().ok());
             value.ok_or_else(|| SessionError::Run {
                 engine: engine.clone(),
-                message: format!("output {name:?} is no tensor"),
+                message: format!("output {name:?} is not a tensor"),
             })
         };
         let mut present_at = Vec::with_capacity(step.shared.len());
@@ -110,7 +110,7 @@ fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort:
 }
 
 fn foreign_memory() -> ort::Error {
-    ort::Error::new("a tensor lies in another engine's memory")
+    ort::Error::new("a tensor is in another engine's memory")
 }
 
 /// Creates an ONNX Runtime value in the memory of `tensor`, which is at `data`.
@@ -126,7 +126,7 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
         .map(|&dim| i64::try_from(dim).map_err(|_| ort::Error::new(format!("dimension {dim} is too large"))))
         .collect::<Result<_, _>>()?;
     let element = runtime_element(tensor.element())
-        .ok_or_else(|| ort::Error::new(format!("tensors of {} are not handed over", tensor.element())))?;
+        .ok_or_else(|| ort::Error::new(format!("tensors of {} are not supported", tensor.element())))?;
     let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
     // SAFETY: `data` points to `tensor.len()` bytes that outlive the value (this function's contract).
@@ -145,7 +145,7 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
     };
     // SAFETY: the call above returned `status`, and nothing else uses it.
     unsafe { ort::Error::result_from_status(status) }?;
-    let value = NonNull::new(value).ok_or_else(|| ort::Error::new("no value was made"))?;
+    let value = NonNull::new(value).ok_or_else(|| ort::Error::new("ONNX Runtime created no value"))?;
     // SAFETY: the call above created `value`, which is a tensor and has no other owner. The value keeps the
     // session's allocator alive but does not use it, because ONNX Runtime does not own the memory.
     Ok(unsafe { DynTensor::from_ptr(value, Some(session.allocator())) })

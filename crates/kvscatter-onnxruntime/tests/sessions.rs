@@ -1,7 +1,7 @@
 //! Running batches in a real ONNX Runtime. Samples are added, extended, truncated and removed, and each gets
 //! the same logits as in a batch without other samples. Ignored by default: `KVSCATTER_ORT_LIB=… cargo test
 //! -p kvscatter-onnxruntime -- --ignored`.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
+#![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
 
 #[path = "../../kvscatter-session/tests/churn/mod.rs"]
 mod churn;

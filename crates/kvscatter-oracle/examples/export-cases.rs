@@ -56,7 +56,7 @@ fn main() -> io::Result<()> {
         refused += usize::from(placed.expected.is_err());
     }
     out.flush()?;
-    println!("{path}: {} cases, {refused} of them to be refused", all.len());
+    println!("{path}: {} cases, of which {refused} must be refused", all.len());
     Ok(())
 }
 
@@ -89,7 +89,7 @@ fn addressable(case: &Case, mut make: impl FnMut(&mut Random) -> View, random: &
 
 fn write_case(out: &mut impl Write, case: &Case, placed: &Placed) -> io::Result<()> {
     bytes(out, case.name.as_bytes())?;
-    Said::of(&case.call).write(out)?;
+    CallTerms::of(&case.call).write(out)?;
     for (side, view, values) in [(0, &placed.cache, &placed.past), (1, &placed.update, &placed.new)] {
         bytes(out, case.elements[side].name.as_bytes())?;
         number(out, placed.stored[side].bits.unwrap_or_default())?;
@@ -111,7 +111,7 @@ fn write_case(out: &mut impl Write, case: &Case, placed: &Placed) -> io::Result<
 
 /// A call in the terms of all three documents. Fields that an operator does not have keep their defaults.
 #[derive(Default)]
-struct Said<'a> {
+struct CallTerms<'a> {
     operator: &'static str,
     axis: i64,
     mode: &'a str,
@@ -132,10 +132,10 @@ struct Indices {
     narrow: bool,
 }
 
-impl Said<'_> {
-    fn of(call: &Call) -> Said<'_> {
+impl CallTerms<'_> {
+    fn of(call: &Call) -> CallTerms<'_> {
         match call {
-            Call::TensorScatter { operator, write_indices, lengths } => Said {
+            Call::TensorScatter { operator, write_indices, lengths } => CallTerms {
                 operator: "TensorScatter",
                 axis: operator.axis,
                 mode: &operator.mode,
@@ -143,9 +143,9 @@ impl Said<'_> {
                 negative_index: operator.negative_index,
                 write_indices: Indices::wide(write_indices.as_ref()),
                 lengths: Indices::wide(lengths.as_ref()),
-                ..Said::default()
+                ..CallTerms::default()
             },
-            Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => Said {
+            Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => CallTerms {
                 operator: "KVCacheUpdate",
                 mode: "linear",
                 out_of_range: operator.out_of_range,
@@ -153,9 +153,9 @@ impl Said<'_> {
                 write_indices: Indices::wide(Some(write_indices)).map(Indices::narrowed),
                 lengths: Indices::wide(lengths.as_ref()),
                 update_lengths: Indices::narrow(update_lengths.as_ref()),
-                ..Said::default()
+                ..CallTerms::default()
             },
-            Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => Said {
+            Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => CallTerms {
                 operator: "KVCacheOperation",
                 mode: "linear",
                 out_of_range: operator.out_of_range,
@@ -163,7 +163,7 @@ impl Said<'_> {
                 token_offset: Indices::narrow(Some(token_offset)),
                 seq_len: Indices::narrow(Some(seq_len)),
                 lengths: Indices::wide(lengths.as_ref()),
-                ..Said::default()
+                ..CallTerms::default()
             },
         }
     }
@@ -265,6 +265,6 @@ fn array<N: Copy + TryInto<i64>>(out: &mut impl Write, values: &[N]) -> io::Resu
 }
 
 fn number(out: &mut impl Write, value: impl TryInto<i64>) -> io::Result<()> {
-    let value = value.try_into().map_err(|_| Error::other("a number is beyond int64"))?;
+    let value = value.try_into().map_err(|_| Error::other("a number does not fit int64"))?;
     out.write_all(&value.to_le_bytes())
 }

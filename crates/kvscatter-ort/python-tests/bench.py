@@ -39,7 +39,7 @@ Call = Callable[[], None]
 class Case:
     """A case in float16. The sequence is at axis -2, except in the ring."""
 
-    says: str
+    label: str
     cache: tuple[int, ...]
     rows: int
     # The limit of the ratio to `against`. A case without a limit has no target.
@@ -108,7 +108,7 @@ def engines(case: Case) -> dict[str, Call]:
     ours, our_present = engine(plugin(model, case.threads))
     theirs, their_present = engine(builtin(model, case.threads))
     if our_present.tobytes() != their_present.tobytes():
-        raise SystemExit(f"{case.says}: the plugin and the built-in kernel disagree")
+        raise SystemExit(f"{case.label}: the plugin and the built-in kernel disagree")
     found: dict[str, Call] = {"built-in": theirs, "kvscatter": ours, "built-in again": theirs}
     if case.against not in found:
         found[case.against] = memcpy(filled(case.cache), filled(case.cache))
@@ -187,7 +187,7 @@ def line(case: Case, samples: dict[str, list[float]]) -> str:
     value = ratio(samples, "kvscatter", case.against)
     compared = times[case.against] + (", memcpy" if case.against != "built-in" else "")
     cells = [
-        case.says,
+        case.label,
         "×".join(map(str, case.cache)),
         times["built-in"],
         times["kvscatter"],

@@ -40,5 +40,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("needs_builtin") and not HAS_BUILTIN:
             item.add_marker(
-                pytest.mark.skip(reason=f"onnxruntime {ort.__version__} has no TensorScatter of its own")
+                pytest.mark.skip(reason=f"onnxruntime {ort.__version__} has no TensorScatter kernel")
             )

@@ -96,9 +96,9 @@ def refusal(make, name) -> str:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refusal_says_why_and_writes_nothing(name):
-    said = refusal(plugin, name)
-    assert said.startswith("TensorScatter")
-    assert REFUSED[name][-1] in said
+    message = refusal(plugin, name)
+    assert message.startswith("TensorScatter")
+    assert REFUSED[name][-1] in message
 
 
 @pytest.mark.needs_builtin

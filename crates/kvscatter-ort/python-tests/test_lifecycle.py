@@ -18,23 +18,23 @@ PROGRAM = pathlib.Path(__file__).parent / "programs" / "load_and_unload.py"
 def test_a_thousand_loads_and_unloads_leave_nothing_behind():
     done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    measured = json.loads(done.stdout)
     # The unit is bytes a cycle. No allocation is this small.
-    assert told["registration"]["heap"] < 16, told
-    assert told["operators"]["heap"] < 16, told
+    assert measured["registration"]["heap"] < 16, measured
+    assert measured["operators"]["heap"] < 16, measured
     # 1.31 itself keeps some 50 bytes of each session, and 100 of each refused run, with its own kernels too.
-    assert told["session"]["heap"] < (512 if VERSION >= (1, 31) else 16), told
-    for name, grown in told.items():
-        assert grown["resident"] < 2 << 20, told
-        assert grown["handles"] == 0 and grown["threads"] == 0, told
+    assert measured["session"]["heap"] < (512 if VERSION >= (1, 31) else 16), measured
+    for name, grown in measured.items():
+        assert grown["resident"] < 2 << 20, measured
+        assert grown["handles"] == 0 and grown["threads"] == 0, measured
         # A library that stays loaded has four mappings. If each cycle left one, there would be thousands.
         # On a busy machine, threads of sessions take more arenas of malloc, which stay. They were 12 mappings
         # once.
-        assert grown["mappings"] < (64 if name == "session" else 4), told
-    assert not told["operators"]["loaded"], told
+        assert grown["mappings"] < (64 if name == "session" else 4), measured
+    assert not measured["operators"]["loaded"], measured
     # Up to 1.25, each registration keeps a reference to the library until the process ends.
     is_kept = VERSION < (1, 31)
-    assert told["registration"]["loaded"] == told["session"]["loaded"] == is_kept, told
+    assert measured["registration"]["loaded"] == measured["session"]["loaded"] == is_kept, measured
 
 
 def test_a_session_that_cannot_be_made_leaves_the_library_usable():

@@ -11,7 +11,7 @@ from support.elements import BUILTIN, FLOAT, PLUGIN_ONLY, pack
 from support.sessions import CARRIED, NOT_CARRIED, PROVIDER, assignment, builtin, plugin, run
 from support.tensors import Tensor, same
 
-NOBODY = "Could not find an implementation|not currently registered or supported"
+UNSUPPORTED = "Could not find an implementation|not currently registered or supported"
 
 # Rows have 3 elements, so 4-bit rows straddle bytes.
 CACHE, UPDATE = (3, 2, 5, 3), (3, 2, 2, 3)
@@ -54,14 +54,14 @@ def test_the_built_in_kernel_agrees(element):
 
 @pytest.mark.parametrize("element", PLUGIN_ONLY, ids=str)
 def test_without_the_plugin_nobody_takes_them(element):
-    with pytest.raises(Exception, match=NOBODY):
+    with pytest.raises(Exception, match=UNSUPPORTED):
         builtin(models.tensor_scatter(element.code))
 
 
 @pytest.mark.skipif(not NOT_CARRIED, reason="this ONNX Runtime has tensors of all types")
 def test_a_type_that_the_runtime_does_not_know_is_refused_when_the_session_is_made():
     for element in NOT_CARRIED:
-        with pytest.raises(Exception, match=NOBODY):
+        with pytest.raises(Exception, match=UNSUPPORTED):
             plugin(models.tensor_scatter(element.code))
 
 
@@ -70,7 +70,7 @@ def test_strings_and_complex_numbers_are_left_to_others(code):
     try:
         session = plugin(models.tensor_scatter(code))
     except Exception as failure:
-        assert re.search(NOBODY, str(failure))
+        assert re.search(UNSUPPORTED, str(failure))
     else:
         # The built-in kernel of 1.25 takes strings.
         assert PROVIDER not in assignment(session)

@@ -153,7 +153,7 @@ impl<'a> InputTensor<'a> {
     /// Returns an error if no operator takes that type.
     pub(crate) fn element(&self) -> Result<ElementType, Failure> {
         element_type(self.code).ok_or_else(|| {
-            let problem = format!("has element type {}, which no write is defined for", self.code);
+            let problem = format!("has element type {}, which no operator supports", self.code);
             Failure::argument(self.argument, problem)
         })
     }
@@ -275,6 +275,6 @@ mod tests {
     #[test]
     fn a_type_that_nothing_is_defined_for_is_called_by_its_number() {
         let refused = InputTensor::without_data(ARGUMENT, 25, &[2]).list::<i64>().unwrap_err().to_string();
-        assert_eq!(refused, "write_indices has element type 25, which no write is defined for");
+        assert_eq!(refused, "write_indices has element type 25, which no operator supports");
     }
 }

@@ -203,7 +203,9 @@ unsafe fn refuse_options(runtime: RuntimeApi, options: *const OrtSessionOptions)
         let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
         if let Some(option) = key.strip_prefix(&prefix) {
             let provider = NAME.to_string_lossy();
-            return Err(Failure::invalid_argument(format!("{provider} has no option {option}: it has none")));
+            return Err(Failure::invalid_argument(format!(
+                "{provider} has no option {option}, because it has no options"
+            )));
         }
     }
     Ok(())

@@ -26,7 +26,8 @@ impl<T> Owned<T> {
     ) -> Result<Self, Failure> {
         let mut raw = null_mut();
         runtime.check(make(&raw mut raw))?;
-        let raw = NonNull::new(raw).ok_or_else(|| Failure::fail("kvscatter: the runtime made nothing"))?;
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Failure::fail("kvscatter: the runtime returned NULL instead of an object"))?;
         Ok(Self { raw, release })
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn guarded(api: &'static OrtApi, body: impl FnOnce() -> Result<(), Fa
         Ok(Err(failure)) => failure.into_status(api),
         Err(payload) => {
             discard(payload);
-            Failure::fail("kvscatter panicked: a defect, please report it").into_status(api)
+            Failure::fail("kvscatter panicked, which is a bug: please report it").into_status(api)
         }
     }
 }

@@ -13,7 +13,7 @@ class Case:
     rows: int
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         """Returns a short text such as B8 H8 S4096 D128, 1 row."""
         named = " ".join(f"{name}{size}" for name, size in zip("BHSD", self.cache, strict=True))
         return f"{named}, {self.rows} row{'s' * (self.rows > 1)}"

@@ -61,7 +61,7 @@ def checked(case: Case) -> list[engines.Engine]:
         given.cache[:] = painted
         engine.sample(1)
         if not np.array_equal(engine.cache().view(np.uint16), wanted.view(np.uint16)):
-            raise SystemExit(f"{case.says}: {engine.name} writes something else")
+            raise SystemExit(f"{case.label}: {engine.name} writes the wrong values")
         found.append(engine)
     return [*found, *engines.memcpy(given)]
 
@@ -93,13 +93,15 @@ def main() -> None:
     for case in CASES:
         results[case] = measure(case, 1 if given.quick else 55)
         medians = {name: report.shown(statistics.median(of)) for name, of in results[case].items()}
-        print(f"{case.says}: {', '.join(f'{name} {median}' for name, median in medians.items())}", flush=True)
+        print(
+            f"{case.label}: {', '.join(f'{name} {median}' for name, median in medians.items())}", flush=True
+        )
     text = report.page(results)
     print(f"\n{text}")
     if given.write_docs:
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
         plot.write(PLOT, results)
-        picture = f"![{plot.TITLE}: a case a line, an engine a point]({PLOT.relative_to(PAGE.parent)})"
+        picture = f"![{plot.TITLE}: one line per case, one point per engine]({PLOT.relative_to(PAGE.parent)})"
         generated = "\n\n".join([BEGIN, picture, text.rstrip(), END])
         PAGE.write_text(before + generated + rest.split(END)[1], encoding="utf-8")
 

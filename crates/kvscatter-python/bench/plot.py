@@ -41,8 +41,8 @@ def write(path: pathlib.Path, results: Mapping[Case, Samples]) -> None:
     mpl.rcParams.update({"svg.hashsalt": "kvscatter", "svg.fonttype": "none", "font.family": "sans-serif"})
     figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), facecolor="white")
     figure.text(16 / WIDTH, 1 - 18 / HEIGHT, TITLE, color=INK, size=13, weight="bold", va="center")
-    says = "float16, one cache, in place, hot, ragged positions; the shade ends at memcpy of the update"
-    figure.text(16 / WIDTH, 1 - 40 / HEIGHT, says, color=GREY, size=9.7, va="center")
+    subtitle = "float16, one cache, in place, hot, ragged positions; the shade ends at memcpy of the update"
+    figure.text(16 / WIDTH, 1 - 40 / HEIGHT, subtitle, color=GREY, size=9.7, va="center")
     box = (LEFT / WIDTH, 1 - BOTTOM / HEIGHT, (RIGHT - LEFT) / WIDTH, (BOTTOM - TOP) / HEIGHT)
     axes = figure.add_axes(box)
     places = range(len(results))
@@ -58,7 +58,7 @@ def write(path: pathlib.Path, results: Mapping[Case, Samples]) -> None:
         axes.scatter(
             values, places, s=64 if ours else 30, color=COLORS[name], label=name, zorder=3 if ours else 2
         )
-    decorate(figure, [case.says for case in results])
+    decorate(figure, [case.label for case in results])
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None})
 

@@ -30,7 +30,7 @@ def page(results: Mapping[Case, Samples]) -> str:
 def times(results: Mapping[Case, Samples]) -> str:
     """Returns a table with a row for each engine and a column for each case: the median and the range of
     four out of five rounds."""
-    lines = [f"| | {' | '.join(case.says for case in results)} |", f"|---|{'--:|' * len(results)}"]
+    lines = [f"| | {' | '.join(case.label for case in results)} |", f"|---|{'--:|' * len(results)}"]
     for name in [engines.MEMCPY, engines.RUST, engines.OURS, engines.OURS_DLPACK, *engines.PEERS]:
         cells = [spread(samples[name]) for samples in results.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -50,7 +50,7 @@ def targets(results: Mapping[Case, Samples]) -> str:
         limit = 1.0 if ratio(samples, best, engines.MEMCPY) > EASY else RATIO
         value, (least, most) = ratio(samples, engines.OURS, best), noise(samples)
         cells = [
-            case.says,
+            case.label,
             overhead(samples, engines.OURS, NUMPY_OVERHEAD),
             overhead(samples, engines.OURS_DLPACK, DLPACK_OVERHEAD),
             best,

@@ -127,7 +127,7 @@ impl Failure {
             }
             Self::Dtype { argument, dtype } => {
                 let message = format!(
-                    "{argument} has dtype {dtype}, which is none of the 24 types of TensorScatter: strings need dtype=object, other data a view of the same width"
+                    "{argument} has dtype {dtype}, which is not a type of TensorScatter: use dtype=object for strings, and a view of the same width for other data"
                 );
                 of(Class::ElementType, ErrorKind::ElementType.name(), argument, message).field("dtype", dtype)
             }
@@ -143,15 +143,16 @@ impl Failure {
                 of(Class::ElementType, "byte_order", argument, message).field("dtype", dtype)
             }
             Self::DtypeMismatch { argument, element, cache } => {
-                let message =
-                    format!("{argument} is {element}, but the cache is {cache}: both must have one type");
+                let message = format!(
+                    "{argument} is {element}, but the cache is {cache}: both must have the same type"
+                );
                 of(Class::ElementType, ErrorKind::ElementTypeMismatch.name(), argument, message)
                     .field("element", element.ty)
                     .field("cache", cache.ty)
             }
             Self::Strides { argument, dimension, stride, itemsize } => {
                 let message = format!(
-                    "{argument} has a stride of {stride} bytes in dimension {dimension}, which is no multiple of its elements' {itemsize}"
+                    "{argument} has a stride of {stride} bytes in dimension {dimension}, which is not a multiple of the element size {itemsize}"
                 );
                 of(Class::Array, "strides", argument, message)
                     .field("dimension", dimension)
@@ -163,26 +164,26 @@ impl Failure {
             }
             Self::Immutable { argument, library, kind } => {
                 let advice = match (kind, argument) {
-                    (MemoryKind::Cuda, _) => "caches are memory of PyTorch, CuPy or your own",
-                    (MemoryKind::Host, "out") => "leave out away to get a new one",
-                    (MemoryKind::Host, _) => "use tensor_scatter, which returns a new one",
+                    (MemoryKind::Cuda, _) => "use memory of PyTorch, CuPy or your own",
+                    (MemoryKind::Host, "out") => "omit out to get a new array",
+                    (MemoryKind::Host, _) => "use tensor_scatter, which returns a new array",
                 };
                 let message = format!("{argument} is a {library} array, which is immutable: {advice}");
                 of(Class::Array, "immutable", argument, message)
             }
             Self::Device { argument, device, is, wanted } => {
                 let advice = match (wanted, is) {
-                    (MemoryKind::Cuda, _) => "must lie on a CUDA device",
-                    (MemoryKind::Host, Some(_)) => "kvscatter.cuda writes what lies there",
-                    (MemoryKind::Host, None) => "must lie in the memory of the CPU",
+                    (MemoryKind::Cuda, _) => "must be on a CUDA device",
+                    (MemoryKind::Host, Some(_)) => "use kvscatter.cuda for arrays on CUDA devices",
+                    (MemoryKind::Host, None) => "must be in the memory of the CPU",
                 };
-                let message = format!("{argument} lies on {device}: {advice}");
+                let message = format!("{argument} is on {device}: {advice}");
                 of(Class::Device, "device", argument, message).field("device", device)
             }
             Self::NotCurrent { argument, device, current } => {
                 let device = format!("cuda:{device}");
                 let message = format!(
-                    "{argument} lies on {device}, but cuda:{current} is current on this thread: choose its device first"
+                    "{argument} is on {device}, but the current device of this thread is cuda:{current}: make {device} current first"
                 );
                 of(Class::Device, "device", argument, message).field("device", device)
             }
@@ -201,7 +202,7 @@ impl Failure {
                 of(Class::ElementType, "not_integers", argument, message)
             }
             Self::NoPairs { argument } => {
-                let message = format!("{argument} is empty: a write has at least one");
+                let message = format!("{argument} is empty: pass at least one");
                 of(Class::Option, "no_pairs", argument, message)
             }
             Self::StatusBytes { argument, got } => {
@@ -212,8 +213,10 @@ impl Failure {
             }
             Self::Unknown { argument, library } => {
                 let why = match argument {
-                    "stream" => ", as in launch(stream): only PyTorch and CuPy are asked for theirs",
-                    _ => ": only PyTorch and CuPy are asked to make one",
+                    "stream" => {
+                        ", as in launch(stream): the current stream is known for PyTorch and CuPy only"
+                    }
+                    _ => ": only PyTorch and CuPy can allocate one",
                 };
                 let message = format!("{argument} is needed{why}, and the first cache is of {library}");
                 of(Class::Option, "unknown", argument, message)
@@ -222,9 +225,7 @@ impl Failure {
                 of(Class::Array, "tensor", argument, format!("{argument} {why}"))
             }
             Self::NoMemory { argument, class, advice } => {
-                let message = format!(
-                    "{argument} is of type {class}, which has no memory that could be read: {advice}"
-                );
+                let message = format!("{argument} is of type {class}, which has no memory: {advice}");
                 of(Class::Array, "no_memory", argument, message)
             }
             Self::Export { argument, why } => {
@@ -235,7 +236,7 @@ impl Failure {
                 let class = if what == "dtype" { Class::ElementType } else { Class::Shape };
                 let of_pair = if pair > 0 { format!(" (pair {pair})") } else { String::new() };
                 let message = format!(
-                    "{argument}{of_pair} has {what} {got}, must have {expected}: a write has one form for all its calls and pairs, prepare another write for it"
+                    "{argument}{of_pair} has {what} {got}, must have {expected}: all calls and pairs of a write must have one form; prepare another write for this one"
                 );
                 of(class, "prepared", argument, message)
                     .field("pair", pair)
@@ -256,8 +257,7 @@ impl Failure {
                 of(Class::Array, "moved", argument, message)
             }
             Self::NotAString { argument, class } => {
-                let message =
-                    format!("{argument} holds {class}: object arrays must hold str and nothing else");
+                let message = format!("{argument} contains {class}: object arrays must contain only str");
                 of(Class::ElementType, "not_a_string", argument, message)
             }
             Self::Overlap { argument, with } => {
@@ -310,8 +310,8 @@ impl Failure {
             }
             Self::DtypeKeyword { needed } => {
                 let message = match needed {
-                    true => "dtype is needed where shapes are given instead of arrays",
-                    false => "dtype is for shapes: arrays have their own",
+                    true => "dtype is required with shapes",
+                    false => "dtype is not allowed with arrays, which have their own",
                 };
                 of(Class::Option, "dtype_keyword", "dtype", message.to_owned())
             }

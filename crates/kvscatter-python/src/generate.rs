@@ -46,7 +46,7 @@ use crate::{options, runtime};
     text_signature = "(path, prompts, tokens, *, eos=(), capacity=None, threads=None, memory=17179869184, chunk=512, \
     onnxruntime=None, progress=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "what generation takes, by keyword")]
+#[expect(clippy::too_many_arguments, reason = "the options of generation, by keyword")]
 pub(crate) fn generate<'py>(
     py: Python<'py>,
     path: PathBuf,

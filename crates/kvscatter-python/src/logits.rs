@@ -57,7 +57,7 @@ impl PyLogits {
     ///     IndexError: The index is negative, the sample has no such token, or the logits after the token
     ///         were not kept. `prefill`, and models that score only the last token, keep only the logits
     ///         after the last token.
-    ///     KeyError: The sample got no tokens.
+    ///     KeyError: The sample had no tokens in this step.
     fn after<'py>(
         slf: &Bound<'py, Self>,
         sample: &PySample,
@@ -71,9 +71,9 @@ impl PyLogits {
     /// Returns the logits after the sample's last token, `[vocabulary]` of float32.
     ///
     /// Raises:
-    ///     KeyError: The sample got no tokens.
+    ///     KeyError: The sample had no tokens in this step.
     fn last<'py>(slf: &Bound<'py, Self>, sample: &PySample) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        let none = || PyKeyError::new_err(format!("{} got no tokens", sample.0));
+        let none = || PyKeyError::new_err(format!("{} had no tokens in this step", sample.0));
         slf.get().0.last(sample.0).map(|values| view(slf, values)).ok_or_else(none)
     }
 
@@ -88,7 +88,7 @@ impl PyLogits {
         if self.0.samples().any(|of| of == sample.0) {
             return Ok(());
         }
-        Err(PyKeyError::new_err(format!("{} got no tokens", sample.0)))
+        Err(PyKeyError::new_err(format!("{} had no tokens in this step", sample.0)))
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn present<'py>(
         return Ok(made);
     }
     let no_namespace = |error: PyErr| {
-        let why = "belongs to a library that makes no array from ours: give out";
+        let why = "belongs to a library that cannot import a new array: pass out";
         let unknown = error.is_instance_of::<PyAttributeError>(py);
         if unknown { Failure::Tensor { argument: past.argument, why }.into() } else { error }
     };
@@ -129,7 +129,7 @@ impl Exported {
         let Memory { form, .. } = &*self.0;
         let refused = |error: &dyn std::error::Error| PyBufferError::new_err(error.to_string());
         let Some(dtype) = form.element.dlpack() else {
-            return Err(PyBufferError::new_err("DLPack has no word for strings"));
+            return Err(PyBufferError::new_err("DLPack does not support strings"));
         };
         let metadata =
             Dynamic::compact(form.shape.as_slice()).prepare_as::<M>().map_err(|error| refused(&error))?;

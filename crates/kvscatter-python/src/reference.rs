@@ -109,7 +109,7 @@ type Tensors = ([String; 2], Vec<usize>, Vec<usize>);
 fn ask(py: Python<'_>, call: &Call, (names, cache, update): &Tensors) -> PyResult<Answer> {
     let element = |name: &String| {
         Element::named(name).ok_or_else(|| {
-            let message = format!("{name} is none of the oracle's element types");
+            let message = format!("{name} is not an element type of the oracle");
             raise(
                 py,
                 Class::ElementType,

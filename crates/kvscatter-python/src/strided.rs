@@ -20,7 +20,7 @@ pub(crate) fn array<'py>(
     access: Access,
 ) -> PyResult<Array<'py>> {
     if !is_exact(array) && is_masked(array)? {
-        let why = "is a masked array, whose mask a write does not see: give its data";
+        let why = "is a masked array, whose mask a write would ignore: pass its data";
         return Err(Failure::Tensor { argument, why }.into());
     }
     let descr = array.dtype();
@@ -28,7 +28,7 @@ pub(crate) fn array<'py>(
     let strides = in_elements(array, &descr, argument)?;
     if element.is_string() && !array.is_aligned() {
         return Err(
-            Failure::Tensor { argument, why: "holds objects at addresses that are not aligned" }.into()
+            Failure::Tensor { argument, why: "contains objects at addresses that are not aligned" }.into()
         );
     }
     if access == Access::Write && !is_writable(array) {

@@ -77,7 +77,7 @@ def test_jax_arrays_are_never_caches() -> None:
     refused("immutable", "cache", lambda: kvscatter.kv_cache_update_(cache[:, None], update[:, None], [0, 0]))
     past = np.zeros((2, 4, 2), np.float32)
     error = refused("immutable", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=cache))
-    assert str(error) == "out is a JAX array, which is immutable: leave out away to get a new one"
+    assert str(error) == "out is a JAX array, which is immutable: omit out to get a new array"
     assert not cache.any()
 
 
@@ -150,7 +150,7 @@ def test_memory_of_other_devices(device: tuple[int, int], name: str) -> None:
     error = refused("device", "update", lambda: kvscatter.tensor_scatter_(cache, update, [0]))
     assert isinstance(error, kvscatter.DeviceError)
     assert name in str(error)
-    assert ("kvscatter.cuda writes what lies there" in str(error)) == name.startswith("cuda")
+    assert ("use kvscatter.cuda for arrays on CUDA devices" in str(error)) == name.startswith("cuda")
     assert update.copies == []
 
 

@@ -106,7 +106,7 @@ def test_lengths_and_skipped_samples() -> None:
     )
     assert present.tolist() == [[0, 0, 0, 1], [0, 0, 3, 4], [0, 0, 0, 0]]
     assert skipped == 1
-    with pytest.raises(TypeError, match="is no function of kvscatter.reference"):
+    with pytest.raises(TypeError, match="is not a function of kvscatter.reference"):
         reference.answer(kvscatter.tensor_scatter, *given, axis=1)
 
 

@@ -275,7 +275,7 @@ def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "of", "options", "says"),
+    ("kind", "of", "options", "expected"),
     [
         ("size_fixed", errors.OptionError, {"capacity": 65}, "capacity is fixed to 64, got 65 (capacity=)"),
         ("integer_range", errors.OptionError, {"batch": 0}, "batch = 0: must be from 1 to"),
@@ -284,12 +284,12 @@ def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
     ],
 )
 def test_a_session_that_cannot_be(
-    kind: str, of: type[errors.Error], options: dict[str, Any], says: str
+    kind: str, of: type[errors.Error], options: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(of) as caught:
         KvSession(STATIC, **options)
     assert caught.value.kind == kind
-    assert says in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_runtime_that_is_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -388,13 +388,13 @@ def test_generate_runs_what_a_static_cache_is_compared_with() -> None:
 
 
 def test_generate_tells_its_progress() -> None:
-    told: list[tuple[int, int]] = []
-    whole = kvscatter.generate(STATIC, [A, B], 5, progress=lambda *at: told.append(at)).samples
-    assert told == [(tokens, 2) for tokens in range(1, 6)]
-    told.clear()
+    reported: list[tuple[int, int]] = []
+    whole = kvscatter.generate(STATIC, [A, B], 5, progress=lambda *at: reported.append(at)).samples
+    assert reported == [(tokens, 2) for tokens in range(1, 6)]
+    reported.clear()
     assert whole[0][0] not in whole[1]
-    kvscatter.generate(STATIC, [A, B], 3, eos=whole[0][:1], progress=lambda *at: told.append(at))
-    assert told == [(1, 1), (2, 1), (3, 1)]
+    kvscatter.generate(STATIC, [A, B], 3, eos=whole[0][:1], progress=lambda *at: reported.append(at))
+    assert reported == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_what_progress_raises_ends_the_generation() -> None:

@@ -87,11 +87,11 @@ def test_off_by_one() -> None:
     for failure in only(report, "ring_heads_over_capacity"):
         assert failure.lanes is not None
         if failure.case.cache.shape[2] > 2:  # with two slots, the next slot is also the previous one
-            assert failure.hint is not None and "every row lies 1 slot" in failure.hint
+            assert failure.hint is not None and "every row is 1 slot" in failure.hint
             wrong = failure.lanes.wrong[0]
             assert {slot.kind for slot in failure.lanes.wrong} <= {"not_written", "overwritten", "wrong_row"}
             assert wrong.expected is None or wrong.expected.sample == wrong.lane
-    assert "every row lies 1 slot" in str(report)
+    assert "every row is 1 slot" in str(report)
 
 
 def test_clamped_index() -> None:
@@ -170,7 +170,7 @@ def test_swapped_samples() -> None:
             for slot in failure.lanes.wrong
             if slot.expected
         )
-        assert failure.hint == "rows lie in other samples than their own"
+        assert failure.hint == "rows are in the wrong samples"
 
 
 def test_a_lost_dtype_a_lost_dimension_and_nothing_at_all() -> None:

@@ -96,7 +96,7 @@ pub enum SessionError {
     /// Another node reads a cache's past. It may read old or new rows, because the present is the same
     /// buffer.
     #[error(
-        "cache {input:?} is read by {reader} beside what writes it: in place, that may meet old rows or new ones"
+        "cache {input:?} is also read by {reader}, which may read old or new rows if the cache is written in place"
     )]
     PastRead {
         /// The cache's past.
@@ -105,7 +105,7 @@ pub enum SessionError {
         reader: String,
     },
     /// A cache has elements of less than a byte, so two rows may share a byte.
-    #[error("cache {input:?} is of {element}: its rows need not be whole bytes, and are not run")]
+    #[error("cache {input:?} is of {element}, whose rows may not be whole bytes: this is not supported")]
     CacheElement {
         /// The cache's past.
         input: String,
@@ -113,10 +113,12 @@ pub enum SessionError {
         element: ElementType,
     },
     /// No input gives the slots that a step must write.
-    #[error("the model takes no write_indices: where each sample is written cannot be said")]
+    #[error("the model has no input write_indices, so the slots of a step cannot be set")]
     NoWriteIndices,
     /// No output looks like logits of the next token.
-    #[error("the model has no output of logits: of rank 3 and a floating-point type, beside its caches")]
+    #[error(
+        "the model has no output of logits, which has rank 3 and a floating-point type and is not a cache"
+    )]
     NoLogits,
     /// The graph does not show which values an input needs.
     #[error(
@@ -127,7 +129,7 @@ pub enum SessionError {
         input: String,
     },
     /// The rank of an input is not the rank of the values that it is fed.
-    #[error("input {input:?} has rank {rank}, it can be fed with rank {}", ranks(expected))]
+    #[error("input {input:?} has rank {rank}, must have rank {}", ranks(expected))]
     InputRank {
         /// The input.
         input: String,
@@ -137,13 +139,13 @@ pub enum SessionError {
         expected: Vec<usize>,
     },
     /// The model takes a fixed number of tokens other than 1.
-    #[error("the model takes exactly {size} tokens a step; one, or an open number of them, can be run")]
+    #[error("the model takes exactly {size} tokens in a step, must take 1 or an open number")]
     TokensFixed {
         /// The number of tokens.
         size: usize,
     },
     /// A dimension of a cache other than batch and sequence is open.
-    #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be")]
+    #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be open")]
     SizeOpen {
         /// The cache's past.
         input: String,
@@ -198,7 +200,7 @@ pub enum SessionError {
         width: usize,
     },
     /// The logits are of a type that cannot be converted to float32.
-    #[error("output {output:?} is of {element}, which is not compared")]
+    #[error("output {output:?} is of {element}, which cannot be converted to float32")]
     LogitsElement {
         /// The output.
         output: String,
@@ -226,7 +228,7 @@ pub enum SessionError {
         sample: Sample,
     },
     /// A step has a sample with an empty list of tokens.
-    #[error("{sample} is given no tokens: at least 1 is needed")]
+    #[error("{sample} has no tokens: at least 1 is needed")]
     NoTokens {
         /// The sample.
         sample: Sample,
@@ -310,7 +312,7 @@ pub enum SessionError {
     },
     /// A prompt and the tokens to be generated exceed the capacity.
     #[error(
-        "prompt {prompt}: tokens, {tokens} of its own and {generated} to be generated, the last of which is not fed, exceed the cache's capacity of {capacity}"
+        "prompt {prompt}: {tokens} tokens and {generated} to be generated exceed the cache's capacity of {capacity}; the last token takes no slot"
     )]
     PromptTooLong {
         /// The index of the prompt.
@@ -323,12 +325,12 @@ pub enum SessionError {
         capacity: usize,
     },
     /// A capacity is given for growing caches.
-    #[error("the caches grow with every step: they have no capacity that could be given")]
+    #[error("the caches grow with every step, so no capacity can be given")]
     CapacityUseless,
 
     // The engine.
     /// The engine cannot load the model.
-    #[error("{}: {engine} cannot load it: {message}", path.display())]
+    #[error("{}: {engine} cannot load the model: {message}", path.display())]
     Load {
         /// The model's file.
         path: PathBuf,

@@ -157,7 +157,10 @@ impl Tensor {
 
     /// Returns the number of bytes of the values.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "of bytes: a tensor is no collection of them")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "the length is in bytes, and a tensor is not a collection of bytes"
+    )]
     pub fn len(&self) -> usize {
         self.len
     }

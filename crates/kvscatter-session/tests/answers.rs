@@ -1,6 +1,6 @@
 //! Results of engines that no decoder should return. Each is a distinct error, and the lengths are unchanged.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Running batches in a fake engine. Samples are added, extended, truncated and removed, and each gets the
 //! same logits as in a batch without other samples.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 mod churn;
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
@@ -93,13 +93,13 @@ fn errors_come_before_anything_is_written() {
         (&[(second, &[1, 256])], "sample 1: token 1 is 256, which the model does not have: it has 0 to 255"),
         (&[(second, &[-1])], "sample 1: token 0 is -1, which the model does not have: it has 0 to 255"),
         (&[(second, &[1]), (second, &[2])], "sample 1 is given tokens twice in one step"),
-        (&[(second, &[])], "sample 1 is given no tokens: at least 1 is needed"),
+        (&[(second, &[])], "sample 1 has no tokens: at least 1 is needed"),
         (&[], "no sample is given tokens"),
         (&[(foreign(), &[1])], "sample 0 is not in this batch: it was removed, or never added here"),
     ];
-    for (given, says) in cases {
-        assert_eq!(session.step(given).unwrap_err().to_string(), says);
-        assert_eq!(session.prefill(given, 2).unwrap_err().to_string(), says);
+    for (given, expected) in cases {
+        assert_eq!(session.step(given).unwrap_err().to_string(), expected);
+        assert_eq!(session.prefill(given, 2).unwrap_err().to_string(), expected);
     }
     assert!(matches!(session.prefill(&[(second, &[1])], 0), Err(SessionError::NoChunk)));
     assert!(matches!(session.add(), Err(SessionError::BatchFull { batch: 2 })));
@@ -240,11 +240,11 @@ fn a_generation_that_is_stopped_ends_with_what_there_is() {
         let generator =
             Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
         let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };
-        let mut told = |progress: Progress| match progress.tokens == stop {
+        let mut stop_at = |progress: Progress| match progress.tokens == stop {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
-        generator.generate(&[vec![1, 2, 3]], &greedy, &mut told).unwrap()
+        generator.generate(&[vec![1, 2, 3]], &greedy, &mut stop_at).unwrap()
     };
     let whole = generate(10);
     for stop in [1, 4, 9] {
@@ -259,25 +259,25 @@ fn prompts_that_cannot_be_continued_are_refused() {
     let open =
         |name, prompts| Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default());
     assert!(matches!(open(STATIC, 0).map(|_| ()), Err(SessionError::NoPrompts)));
-    let says = |name, prompts: &[Vec<i64>], tokens| {
+    let message_of = |name, prompts: &[Vec<i64>], tokens| {
         let greedy = GreedyOptions { tokens, eos: Vec::new(), chunk: 8 };
         let generator = open(name, 2).unwrap();
         generator.generate(prompts, &greedy, &mut unheard).map(|_| ()).unwrap_err().to_string()
     };
-    assert_eq!(says(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
+    assert_eq!(message_of(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
     assert_eq!(
-        says(STATIC, &[vec![1, 300]], 1),
+        message_of(STATIC, &[vec![1, 300]], 1),
         "prompt 0: token 1 is 300, which the model does not have: it has 0 to 255"
     );
     assert_eq!(
-        says(STATIC, &[vec![1; 60]], 6),
-        "prompt 0: tokens, 60 of its own and 6 to be generated, the last of which is not fed, exceed the cache's capacity of 64"
+        message_of(STATIC, &[vec![1; 60]], 6),
+        "prompt 0: 60 tokens and 6 to be generated exceed the cache's capacity of 64; the last token takes no slot"
     );
     assert_eq!(
-        says(GROWING, &[vec![1], vec![1, 2]], 1),
+        message_of(GROWING, &[vec![1], vec![1, 2]], 1),
         "prompts of 1 and 2 tokens: a cache that grows takes one length; kvscatter inspect shows whether it can be made static"
     );
-    assert_eq!(says(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
+    assert_eq!(message_of(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
     let greedy = GreedyOptions { tokens: 5, eos: Vec::new(), chunk: 8 };
     assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
 }

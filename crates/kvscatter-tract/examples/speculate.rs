@@ -103,10 +103,10 @@ fn step(
     let tokens: Vec<_> = fed.iter().map(|(sample, tokens, _)| (*sample, tokens.as_slice())).collect();
     let logits = session.step(&tokens)?;
     for (it, (sample, tokens, draft)) in running.iter_mut().zip(fed) {
-        let said = accepted(&logits, sample, tokens.len() - draft.len() - 1, &draft);
+        let chosen = accepted(&logits, sample, tokens.len() - draft.len() - 1, &draft);
         // The last accepted token was not fed. Drafted tokens that were not accepted are removed from the
         // cache.
-        it.text.extend(said);
+        it.text.extend(chosen);
         session.truncate(sample, it.text.len() - 1)?;
     }
     Ok(())
@@ -115,16 +115,16 @@ fn step(
 /// Returns the tokens that the model chooses after the token with index `first`. These are the drafted tokens
 /// that the model would have chosen, and one more token.
 fn accepted(logits: &Logits, sample: Sample, first: usize, draft: &[i64]) -> Vec<i64> {
-    let mut said = Vec::new();
-    while let Some(logits) = logits.after(sample, first + said.len()) {
+    let mut chosen = Vec::new();
+    while let Some(logits) = logits.after(sample, first + chosen.len()) {
         let token = i64::try_from(argmax(logits)).unwrap_or(i64::MAX);
-        let is_drafted = draft.get(said.len()) == Some(&token);
-        said.push(token);
+        let is_drafted = draft.get(chosen.len()) == Some(&token);
+        chosen.push(token);
         if !is_drafted {
             break;
         }
     }
-    said
+    chosen
 }
 
 /// Returns the text after the latest earlier occurrence of the last two tokens.

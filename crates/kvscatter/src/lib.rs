@@ -95,13 +95,13 @@
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::indexing_slicing,
-    reason = "sizes and indices come from strangers: every computation on them is checked or proved"
+    reason = "sizes and indices come from untrusted callers, so every computation on them is checked or proved"
 )]
 
 extern crate alloc;
 
 mod argument;
-#[expect(unsafe_code, reason = "copies through pointers, which P1 proves")]
+#[expect(unsafe_code, reason = "copies through pointers, which P1 proves to be in bounds")]
 mod cpu;
 pub mod device;
 mod element;

@@ -1,7 +1,10 @@
 //! A plan: the moves of one call and the kernels that execute them. A plan writes typed slices, raw bytes and
 //! clonable values.
 
-#[expect(unsafe_code, reason = "writes through pointers that a caller of an unsafe function answers for")]
+#[expect(
+    unsafe_code,
+    reason = "writes through pointers that the caller of an unsafe function guarantees to be valid"
+)]
 mod raw;
 
 use alloc::{boxed::Box, vec::Vec};
@@ -40,7 +43,7 @@ pub struct WritePlan<'a> {
 
 /// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[must_use = "under `OutOfRange::SkipSample` it says whether samples were left out"]
+#[must_use = "under `OutOfRange::SkipSample` it contains the number of samples that were not written"]
 #[non_exhaustive]
 pub struct Written {
     /// The number of samples that [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) left unchanged.
@@ -384,7 +387,7 @@ impl WritePlan<'_> {
 
 #[expect(
     clippy::indexing_slicing,
-    reason = "P1 bounds every run; a broken proof must stop, not skip a write"
+    reason = "P1 bounds every run, and a broken proof must stop the program instead of skipping a write"
 )]
 fn clone_block<T: Clone>(block: &Block, dst: &mut [T], src: &[T]) {
     block.for_each_run(|to, from| {

@@ -199,7 +199,7 @@ fn sizes_that_no_buffer_has_are_refused() {
     let past_cache = Error::TooLarge { argument: Argument::PastCache };
     assert_eq!(of(&[2, usize::MAX], &[2, 1]), past_cache);
     assert_eq!(of(&[1, 1 << 60], &[1, 1]), past_cache, "in bytes, not in elements");
-    assert_eq!(of(&[1 << 32, 1 << 32, 0], &[1 << 32, 1, 0]), past_cache, "behind a zero");
+    assert_eq!(of(&[1 << 32, 1 << 32, 0], &[1 << 32, 1, 0]), past_cache, "a 0 after large dimensions");
 }
 
 #[test]

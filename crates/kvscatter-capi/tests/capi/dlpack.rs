@@ -79,7 +79,7 @@ fn all_types_that_onnx_has() {
     let none = DlTensor { dtype: (3, 64, 1), ..float32(&mut data) };
     let refused = described(&none).unwrap_err();
     assert_eq!((refused.argument, refused.value), (Some("dtype"), Some(3)));
-    assert_eq!(refused.message, "DLPack type code 3 of 64 bits and 1 lanes is none that a cache can have");
+    assert_eq!(refused.message, "a cache cannot have DLPack type code 3 with 64 bits and 1 lanes");
 }
 
 #[test]

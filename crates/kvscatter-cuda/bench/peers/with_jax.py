@@ -27,7 +27,7 @@ def ways(memory: Memory) -> list[Way]:
         raise Absent(f"this JAX computes on {jax.default_backend()}")
     caches = [sum(block.whole.nbytes for block in blocks) for blocks in memory.written]
     if device.type == "cuda" and sum(caches) > SHARE * torch.cuda.get_device_properties(device).total_memory:
-        raise Absent("not enough memory for caches of its own")
+        raise Absent("not enough memory for separate caches")
     donated = Donated(memory)
     if not memory.pasts:
         donated.check_in_place()

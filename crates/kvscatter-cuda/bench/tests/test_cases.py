@@ -5,7 +5,7 @@ from cases import CASES, DECODE, JOBS, PREFILL, SMALL, Case, cache_sets, update_
 LEVEL = 60 << 20  # an H200's last cache level
 BUDGET = 16 << 30
 
-of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.says)
+of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 
 
 def test_what_was_asked_for_is_there() -> None:
@@ -13,7 +13,7 @@ def test_what_was_asked_for_is_there() -> None:
     assert {case.rows for case in PREFILL} == {512, 4096}
     assert {case.tensors for case in JOBS} == {64}
     assert {case.is_ragged for case in CASES} == {case.is_functional for case in CASES} == {False, True}
-    assert len({case.says for case in CASES}) == len(CASES)
+    assert len({case.label for case in CASES}) == len(CASES)
 
 
 @of_each_case
@@ -36,7 +36,7 @@ def test_every_start_is_in_range_and_one_reaches_the_end(case: Case) -> None:
     assert all(len(write.starts) == case.batch for write in writes)
 
 
-@pytest.mark.parametrize("case", DECODE, ids=lambda case: case.says)
+@pytest.mark.parametrize("case", DECODE, ids=lambda case: case.label)
 def test_no_two_decode_writes_go_to_one_row(case: Case) -> None:
     writes = writes_of(case, cache_sets(case, LEVEL, BUDGET), 1)
     rows = [(write.caches, sample, start) for write in writes for sample, start in enumerate(write.starts)]

@@ -141,4 +141,4 @@ def test_ours_must_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cases_for_which_there_is_no_time_are_named() -> None:
     run = bench_gpu.measure(SMALL[:2], bench_gpu.PAGE, 1)
     assert run.results == []
-    assert [run.skipped[case.says] for case in SMALL[:2]] == ["no time left"] * 2
+    assert [run.skipped[case.label] for case in SMALL[:2]] == ["no time left"] * 2

@@ -10,7 +10,7 @@ from memory import GUARD, Memory
 from place import Cpu
 from way import Role, Way
 
-of_each_case = pytest.mark.parametrize("case", SMALL, ids=lambda case: case.says)
+of_each_case = pytest.mark.parametrize("case", SMALL, ids=lambda case: case.label)
 
 
 def memory_of(case: Case) -> Memory:

@@ -39,7 +39,7 @@ fn any_status_over_any_lists_is_an_error() {
     let random = &mut Random::new(61, 0);
     let (layer, memory) = (Memory::of_i32(&[0]), Memory::of(&[0; 16]));
     let lists = [BATCH, BATCH, BATCH + 1].map(|numbers| Memory::of_i64(&vec![0; numbers]));
-    let mut told = 0;
+    let mut write_errors = 0;
     for ((write, has_row_counts), _) in
         writes().iter().flat_map(|write| (0..300).map(move |round| (write, round)))
     {
@@ -71,14 +71,14 @@ fn any_status_over_any_lists_is_an_error() {
             matches!(found, Err(CudaError::Write(_) | CudaError::BadIndices { .. })),
             "{found:?} {words:?}"
         );
-        told += usize::from(matches!(found, Err(CudaError::Write(_))));
+        write_errors += usize::from(matches!(found, Err(CudaError::Write(_))));
         let found = write.check_words(words);
         assert!(
             matches!(found, Err(CudaError::Write(_) | CudaError::BadIndices { .. })),
             "{found:?} {words:?}"
         );
     }
-    assert!(told > 100, "{told}");
+    assert!(write_errors > 100, "{write_errors}");
 }
 
 /// Checks the error of the last launch after its lists have been corrected.

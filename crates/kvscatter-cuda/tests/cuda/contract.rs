@@ -51,9 +51,9 @@ fn of_samples(case: &Case) -> Contract {
     let row_counts = row_counts_of(call, update_shape);
     let is_bad = |sample: usize, length: i64| !(0..=row_counts[sample]).contains(&length);
     // A sample with a bad length writes nothing. It gets a start that fits, so that it does not count twice.
-    let mut told = with_policy(call, OutOfRange::SkipSample);
+    let mut corrected = with_policy(call, OutOfRange::SkipSample);
     let mut with_bad_length = 0;
-    let (mut starts, lengths) = lists_mut(&mut told);
+    let (mut starts, lengths) = lists_mut(&mut corrected);
     for (sample, length) in lengths.into_iter().flatten().enumerate() {
         if is_bad(sample, *length) {
             *length = 0;
@@ -61,7 +61,7 @@ fn of_samples(case: &Case) -> Contract {
             starts.set(sample, row_counts[sample]);
         }
     }
-    let skipped = told.run_on_origins(cache_shape, update_shape).unwrap().skipped;
+    let skipped = corrected.run_on_origins(cache_shape, update_shape).unwrap().skipped;
     let strict = with_policy(call, OutOfRange::Error).run_on_origins(cache_shape, update_shape);
     let (first_sample, first_value) = match strict {
         Ok(_) => (0, 0),
@@ -73,7 +73,7 @@ fn of_samples(case: &Case) -> Contract {
     };
     let bad_samples = u32::try_from(skipped + with_bad_length).unwrap();
     let status = StatusWords { bad_samples, first_sample, first_value };
-    Contract { status, written: Some(Case { call: told, ..case.clone() }) }
+    Contract { status, written: Some(Case { call: corrected, ..case.clone() }) }
 }
 
 /// Returns the first sample with too few or too many rows in a packed update, or the wrong sum of the rows.

@@ -136,8 +136,8 @@ fn what_no_other_image_helps_is_told_as_it_is() {
         if matches!(code, 1 | 200 | 209 | 218 | 221 | 222) {
             assert!(loads == 2 && matches!(refused, Err(CudaError::Kernels { .. })), "{code}: {refused:?}");
         } else {
-            let is_told = matches!(refused, Err(CudaError::Driver { call: "cuModuleLoadData", code: told, .. }) if told == code);
-            assert!(loads == 1 && is_told, "{code}: {refused:?}");
+            let is_reported = matches!(refused, Err(CudaError::Driver { call: "cuModuleLoadData", code: reported, .. }) if reported == code);
+            assert!(loads == 1 && is_reported, "{code}: {refused:?}");
         }
     }
 }

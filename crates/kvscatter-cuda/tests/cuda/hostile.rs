@@ -216,7 +216,7 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     let packed = cuda().prepare(&packed, &pairs).unwrap();
     assert!(
         rig.launch_with(&packed, &rig.indices()).is_err(),
-        "a packed update says how many rows each sample has"
+        "a packed update needs the number of rows of each sample"
     );
     assert!(rig.launch_with(&packed, &DeviceCallIndices::zero()).is_err());
 }

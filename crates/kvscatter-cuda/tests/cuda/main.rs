@@ -11,7 +11,7 @@
 #[expect(
     dead_code,
     unreachable_pub,
-    reason = "the host code's own, taken in here for launches that it never makes"
+    reason = "modules of the host code, for launches that the host code never makes"
 )]
 mod abi;
 #[cfg(test)]
@@ -22,7 +22,7 @@ mod choices;
 mod contract;
 #[cfg(test)]
 #[path = "../../../kvscatter/tests/oracle/call.rs"]
-#[expect(dead_code, reason = "the core's own tests; here the core itself says which error it is")]
+#[expect(dead_code, reason = "shared with the core's tests; here the core itself gives the expected error")]
 mod core_call;
 #[cfg(test)]
 mod device;

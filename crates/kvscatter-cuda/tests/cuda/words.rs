@@ -64,7 +64,7 @@ fn assert_core(found: Result<(), CudaError>, expected: &CoreError) {
 }
 
 /// Checks that the error is `BadIndices`, with everything that the status contains.
-fn assert_untold(found: Result<(), CudaError>, words: StatusWords) {
+fn assert_bad_indices(found: Result<(), CudaError>, words: StatusWords) {
     match found {
         Err(CudaError::BadIndices { bad_samples, first }) => {
             assert_eq!((bad_samples, Some(first)), (words.bad_samples, words.first()));
@@ -163,7 +163,7 @@ fn words_alone_tell_the_layer_and_rows_of_samples() {
     // The error of an end needs the number of rows, which only the list contains.
     let (found, words, expected) = checked(1, [5, 1], [1, 2]);
     assert!(matches!(expected, CoreError::EndOutOfRange { index: 1, value: 1, min: 2, .. }), "{expected:?}");
-    assert_untold(found, words);
+    assert_bad_indices(found, words);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn of_a_packed_update_the_words_alone_tell_the_total() {
     let indices = DeviceCallIndices::new(list(&starts)).row_counts(list(&totals));
     let words = launched.run(&indices);
     assert_eq!(words, StatusWords { bad_samples: 1, first_sample: 1, first_value: 4 });
-    assert_untold(launched.write.check_words(words), words);
+    assert_bad_indices(launched.write.check_words(words), words);
     assert_core(
         launched.check(&indices),
         &CoreError::StartOutOfRange {
@@ -196,7 +196,7 @@ fn of_a_packed_update_the_words_alone_tell_the_total() {
         if matches!(expected, CoreError::TokenSum { got: 5, tokens: 6, .. }) {
             assert_core(found, &expected);
         } else {
-            assert_untold(found, words);
+            assert_bad_indices(found, words);
         }
     }
 }
@@ -211,7 +211,7 @@ fn lists_that_have_changed_leave_what_the_status_says() {
     let words = launched.run(&indices);
     for length in [0, -1, i64::MIN] {
         set(&lengths, &[2, length, 2]);
-        assert_untold(launched.check(&indices), words);
+        assert_bad_indices(launched.check(&indices), words);
     }
 
     let core = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 2], &[6, 1, 2]).unwrap();
@@ -221,14 +221,14 @@ fn lists_that_have_changed_leave_what_the_status_says() {
     let words = launched.run(&indices);
     for changed in [[0, 2, 3, 6], [0, 2, 2, 6], [0, 2, 1, 6], [0, i64::MIN, i64::MAX, 6]] {
         set(&totals, &changed);
-        assert_untold(launched.check(&indices), words);
+        assert_bad_indices(launched.check(&indices), words);
     }
     set(&totals, &[0, 2, 1, 6]);
     let words = launched.run(&indices);
     assert_eq!(words, StatusWords { bad_samples: 3, first_sample: ROW_COUNT | 1, first_value: -1 });
     for changed in [[0, 2, 4, 6], [0, 3, 1, 6], [1, 1, 1, 1]] {
         set(&totals, &changed);
-        assert_untold(launched.check(&indices), words);
+        assert_bad_indices(launched.check(&indices), words);
     }
     // These lists contain two errors. The status of the earlier launch matches one of them.
     set(&totals, &[0, 3, 2, 6]);
@@ -258,7 +258,11 @@ fn calls_without_samples_are_refused_as_on_the_cpu() {
             assert_core(launched.check(&indices), &expected);
             assert_eq!(total == 0, matches!(expected, CoreError::TokenSum { got: 0, tokens: 2, .. }));
             let found = launched.write.check_words(words);
-            if (batch, total) == (0, 0) { assert_core(found, &expected) } else { assert_untold(found, words) }
+            if (batch, total) == (0, 0) {
+                assert_core(found, &expected)
+            } else {
+                assert_bad_indices(found, words)
+            }
         }
     }
     let core = KvCacheOperation::new().prepare(HALF, &[1, 0, 4, 2], &[2, 2]).unwrap();

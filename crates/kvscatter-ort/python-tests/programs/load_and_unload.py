@@ -88,7 +88,7 @@ FEED = {
     "write_indices": np.array([3]),
 }
 
-told = {}
+measured = {}
 assert not is_loaded()
 for work in (operators, registration, session):
     for _ in range(WARM_UP * BLOCK):
@@ -98,9 +98,9 @@ for work in (operators, registration, session):
         for _ in range(BLOCK):
             work()
         states.append(held())
-    told[work.__name__] = {name: states[-1][name] - states[0][name] for name in states[0]}
+    measured[work.__name__] = {name: states[-1][name] - states[0][name] for name in states[0]}
     # Tables sometimes grow and shrink by leaps, but a leak grows in most blocks.
     growth = [after["heap"] - before["heap"] for before, after in itertools.pairwise(states)]
-    told[work.__name__]["heap"] = statistics.median(growth) / BLOCK
-    told[work.__name__]["loaded"] = is_loaded()
-print(json.dumps(told))
+    measured[work.__name__]["heap"] = statistics.median(growth) / BLOCK
+    measured[work.__name__]["loaded"] = is_loaded()
+print(json.dumps(measured))

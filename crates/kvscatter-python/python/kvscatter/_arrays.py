@@ -18,6 +18,6 @@ def as_array(argument: str, value: object) -> Array:
     Raises ``ArrayError`` of kind ``tensor``, like the compiled module.
     """
     if isinstance(value, np.ma.MaskedArray):
-        message = f"{argument} is a masked array, whose mask a write does not see: give its data"
+        message = f"{argument} is a masked array, whose mask a write would ignore: pass its data"
         raise ArrayError(message, "tensor", argument)
     return np.asarray(value)

@@ -9,7 +9,7 @@ Importing this module needs neither a driver nor a device.
 >>> from kvscatter import cuda
 >>> cuda.prepare([])
 Traceback (most recent call last):
-kvscatter.errors.OptionError: pairs is empty: a write has at least one
+kvscatter.errors.OptionError: pairs is empty: pass at least one
 """
 
 from kvscatter._native import CudaStatus as Status

@@ -214,7 +214,7 @@ def _as_array(name: str, value: npt.ArrayLike) -> Array:
     if array.dtype.kind == "U":
         return array.astype(object)
     if array.dtype.name not in ONNX_NAMES:
-        message = f"{name} is {array.dtype}, which is none of TensorScatter's 24 types"
+        message = f"{name} is {array.dtype}, which is not a type of TensorScatter"
         raise ElementTypeError(message, "element_type", name, element=str(array.dtype))
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -249,7 +249,7 @@ def _encoded(name: str, string: object) -> bytes:
         return string.encode("utf-8", "surrogateescape")
     if isinstance(string, bytes):
         return string
-    message = f"{name} holds a {type(string).__name__}: arrays of objects must hold strings"
+    message = f"{name} contains a {type(string).__name__}: object arrays must contain only strings"
     raise ElementTypeError(message, "element_type", name, element="object")
 
 

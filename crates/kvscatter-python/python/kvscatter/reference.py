@@ -106,7 +106,7 @@ def answer(function: Callable[P, Array], /, *args: P.args, **kwargs: P.kwargs) -
     1
     """
     if function not in _ANSWERS:
-        raise TypeError(f"{function!r} is no function of kvscatter.reference")
+        raise TypeError(f"{function!r} is not a function of kvscatter.reference")
     return _ANSWERS[function](*args, **kwargs)
 
 
@@ -300,7 +300,7 @@ def _indices(argument: str, values: Indices, bits: Literal[32, 64] = 64) -> list
     numbers: list[int] = array.tolist()
     for index, value in enumerate(numbers):
         if not limits.min <= value <= limits.max:
-            message = f"index range: {argument}[{index}] = {_digits(value)} is no int{bits}"
+            message = f"index range: {argument}[{index}] = {_digits(value)} does not fit int{bits}"
             raise Refused(message, "index_range", argument, index=index, value=value)
     return numbers
 

@@ -28,7 +28,7 @@ pub(crate) struct DeviceArray<'py> {
 pub(crate) struct KeptAlive {
     #[expect(dead_code, reason = "kept alive, not read")]
     object: Py<PyAny>,
-    #[expect(dead_code, reason = "kept alive, not read: dropping it gives the memory back")]
+    #[expect(dead_code, reason = "kept alive, not read: dropping it releases the memory")]
     dlpack: Option<ImportedDlpack>,
 }
 

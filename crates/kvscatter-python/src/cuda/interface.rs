@@ -27,7 +27,7 @@ pub(crate) fn array<'py>(
         |name: &str| get(name)?.ok_or_else(|| PyErr::from(refuse("it lacks a field that it must have")));
 
     if get("mask")?.is_some() {
-        return Err(refuse("it has a mask, which a write does not see").into());
+        return Err(refuse("it has a mask, which a write would ignore").into());
     }
     let (data, is_read_only): (usize, bool) = needed("data")?.extract().map_err(unfit)?;
     if access == Access::Write && is_read_only {

@@ -15,7 +15,7 @@ if "KVSCATTER_CUDA_DRIVER" not in os.environ:
     collect_ignore_glob = ["test_*.py"]
 else:
     import device
-    from played import Torch
+    from simulated import Torch
 
     @pytest.fixture(autouse=True)
     def _device() -> Iterator[None]:

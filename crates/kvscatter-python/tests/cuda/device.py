@@ -27,7 +27,7 @@ _driver = ctypes.CDLL("libcuda.so.1")
 
 #: Whether this is the simulated driver, which can inject failures and count its calls.
 IS_FAKE = hasattr(_driver, "fake_fail")
-only_fake = pytest.mark.skipif(not IS_FAKE, reason="asks the driver of the tests for what no other does")
+only_fake = pytest.mark.skipif(not IS_FAKE, reason="needs the simulated driver")
 
 
 def call(name: str, *arguments: Any) -> None:

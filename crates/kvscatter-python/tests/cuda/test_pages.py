@@ -8,7 +8,7 @@ from typing import Any
 
 import device
 import numpy as np
-from played import values
+from simulated import values
 
 from kvscatter import cuda
 

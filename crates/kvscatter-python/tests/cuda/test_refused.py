@@ -40,10 +40,10 @@ def test_arrays_of_the_cpu() -> None:
             given: list[Any] = [*good]
             given[place] = bad
             error = refused("device", argument, written(*given), of=kvscatter.DeviceError)
-            assert str(error) == f"{argument} lies on the CPU: must lie on a CUDA device"
+            assert str(error) == f"{argument} is on the CPU: must be on a CUDA device"
     refused("device", "status", written(*good, status=np.zeros(2, np.int64)), of=kvscatter.DeviceError)
     error = refused("device", "cache", written(Dlpack(cache, (10, 0)), *good[1:]), of=kvscatter.DeviceError)
-    assert str(error) == "cache lies on rocm:0 (AMD's, which is not supported): must lie on a CUDA device"
+    assert str(error) == "cache is on rocm:0 (AMD's, which is not supported): must be on a CUDA device"
     error = refused("device", "cache", written(Dlpack(cache, (15, 0)), *good[1:]), of=kvscatter.DeviceError)
     assert "type 15" in str(error)
     refused("not_an_array", "write_indices", written(*good[:2], [0, 1]), of=kvscatter.ElementTypeError)
@@ -240,9 +240,7 @@ def test_libraries_whose_arrays_are_immutable() -> None:
     immutable = type("Array", (Dlpack,), {"__module__": "tensorflow.python"})
     call = written(immutable(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))
     error = refused("immutable", "cache", call, of=kvscatter.ArrayError)
-    assert "TensorFlow array, which is immutable: caches are memory of PyTorch, CuPy or your own" in str(
-        error
-    )
+    assert "TensorFlow array, which is immutable: use memory of PyTorch, CuPy or your own" in str(error)
     written(Dlpack(zeros(2, 4, 8)), immutable(zeros(2, 1, 8)))()
 
 

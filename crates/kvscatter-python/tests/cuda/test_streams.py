@@ -77,13 +77,13 @@ def test_a_library_that_is_not_known_needs_stream_and_status() -> None:
     _, whole, update = arrays()
     write = cuda.prepare([(whole, update)], status=device.status())
     error = refused("unknown", "stream", write.launch, of=kvscatter.OptionError)
-    assert str(error).startswith("stream is needed, as in launch(stream): only PyTorch and CuPy are asked")
+    assert str(error).startswith(
+        "stream is needed, as in launch(stream): the current stream is known for PyTorch"
+    )
     assert str(error).endswith("the first cache is of device")
     refused("unknown", "stream", write.status.clear, of=kvscatter.OptionError)
     error = refused("unknown", "status", lambda: cuda.prepare([(whole, update)]), of=kvscatter.OptionError)
-    assert str(error).endswith(
-        "only PyTorch and CuPy are asked to make one, and the first cache is of device"
-    )
+    assert str(error).endswith("only PyTorch and CuPy can allocate one, and the first cache is of device")
 
 
 def test_no_library_is_asked_to_wait() -> None:
@@ -131,7 +131,7 @@ def test_arrays_live_as_long_as_the_write_and_its_status() -> None:
     assert not any(reference() is not None for reference in gone)
 
 
-class Waited(Stream):
+class CountedStream(Stream):
     """A stream that counts how often it was synchronised."""
 
     waits = 0
@@ -141,11 +141,11 @@ class Waited(Stream):
         super().synchronize()
 
 
-class Played:
+class SimulatedLibrary:
     """A simulated library that makes arrays, and whose current stream the tests set."""
 
     def __init__(self, name: str) -> None:
-        self.current, self.made = Waited(), []  # type: tuple[Waited, list[Any]]
+        self.current, self.made = CountedStream(), []  # type: tuple[CountedStream, list[Any]]
         self.of = type("Tensor" if name == "torch" else "ndarray", (Dlpack,), self.members(name))
 
     def members(self, name: str) -> dict[str, Any]:
@@ -159,47 +159,47 @@ class Played:
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
-    played = Played("torch")
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedLibrary]:
+    simulated = SimulatedLibrary("torch")
     stream = types.SimpleNamespace()
     modules = {
         name: types.ModuleType(name)
         for name in ("torch", "torch.cuda", "torch.autograd", "torch.autograd.graph")
     }
-    modules["torch"].__dict__.update(int64="int64", zeros=played.zeros, cuda=modules["torch.cuda"])
+    modules["torch"].__dict__.update(int64="int64", zeros=simulated.zeros, cuda=modules["torch.cuda"])
 
     def current_stream(number: int) -> Any:
         assert number == 0
-        stream.cuda_stream, stream.synchronize = played.current.ptr, played.current.synchronize
+        stream.cuda_stream, stream.synchronize = simulated.current.ptr, simulated.current.synchronize
         return stream
 
     modules["torch.cuda"].__dict__["current_stream"] = current_stream
     modules["torch.autograd.graph"].__dict__["increment_version"] = versions.increment_version
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    yield played
+    yield simulated
 
 
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
-    played = Played("cupy")
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedLibrary]:
+    simulated = SimulatedLibrary("cupy")
     modules = {name: types.ModuleType(name) for name in ("cupy", "cupy.cuda")}
-    modules["cupy"].__dict__.update(zeros=played.zeros, cuda=modules["cupy.cuda"])
-    modules["cupy.cuda"].__dict__["get_current_stream"] = lambda: played.current
+    modules["cupy"].__dict__.update(zeros=simulated.zeros, cuda=modules["cupy.cuda"])
+    modules["cupy.cuda"].__dict__["get_current_stream"] = lambda: simulated.current
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    yield played
+    yield simulated
 
 
 @device.only_fake  # the package looks up PyTorch's functions once, and test_torch.py uses PyTorch itself
-def test_pytorchs_current_stream_at_each_launch(torch: Played) -> None:
+def test_pytorchs_current_stream_at_each_launch(torch: SimulatedLibrary) -> None:
     cache, whole, update = arrays(torch.of)
     write = cuda.prepare([(whole, update)])
     assert torch.made == [{"dtype": "int64", "device": "cuda:0"}]
     assert torch.current.waits == 1, "the status is zero for launches on other streams too"
     versions.counted.clear()
     for _ in range(2):
-        torch.current = Waited()
+        torch.current = CountedStream()
         write.launch()
         assert runs_on(torch.current, cache)
     assert versions.counted == [1, 1], "autograd sees that the cache was written"
@@ -208,19 +208,19 @@ def test_pytorchs_current_stream_at_each_launch(torch: Played) -> None:
     write.status.check()
 
 
-def test_pytorchs_gradients_are_refused(torch: Played) -> None:
+def test_pytorchs_gradients_are_refused(torch: SimulatedLibrary) -> None:
     _, whole, update = arrays(torch.of)
     update.requires_grad = True
     refused("tensor", "update", lambda: cuda.prepare([(whole, update)]), of=kvscatter.ArrayError)
 
 
-def test_cupys_current_stream_at_each_launch(cupy: Played) -> None:
+def test_cupys_current_stream_at_each_launch(cupy: SimulatedLibrary) -> None:
     cache, whole, update = arrays(cupy.of)
     write = cuda.prepare([(whole, update)])
     assert cupy.made == [{"dtype": "int64"}]
     assert cupy.current.waits == 1
     for _ in range(2):
-        cupy.current = Waited()
+        cupy.current = CountedStream()
         write.launch()
         assert cupy.current.waits == 0
         assert runs_on(cupy.current, cache)

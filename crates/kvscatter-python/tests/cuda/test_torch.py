@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from played import values
+from simulated import values
 
 import kvscatter
 from kvscatter import cuda

@@ -94,8 +94,8 @@ def test_what_the_cpu_does(operator: Any, wrap: Any) -> None:
             write.status.check()
             found["written"] += 1
             continue
-        told = support.refused(raised.kind, raised.argument, write.status.check, of=type(raised))
-        assert (str(told), told.fields) == (str(raised), raised.fields), case
+        reported = support.refused(raised.kind, raised.argument, write.status.check, of=type(raised))
+        assert (str(reported), reported.fields) == (str(raised), raised.fields), case
         found["skipped" if skipped >= 0 else "raised"] += 1
     assert min(found["written"], found["skipped"], found["refused"]) > 5, found
 

@@ -178,7 +178,7 @@ def check_refusals(world: int) -> None:
         assert torch.equal(distributed[0].to_local(), before)
 
     refused("sharded over the sequence", cache=[Shard(SEQUENCE)])
-    refused("a sum that has not been taken", cache=[Partial()])
+    refused("a sum that is not reduced yet", cache=[Partial()])
     refused("redistribute update", cache=[Shard(1)], update=[Shard(0)])
     refused("redistribute update", update=[Shard(1)])
     refused("redistribute update", cache=[Shard(1)], update=[Partial()])

@@ -81,7 +81,7 @@ impl Attention {
         let heads = match (heads("q_num_heads")?, heads("kv_num_heads")?) {
             (Some(query), Some(key)) => Some((query, key)),
             (None, None) => None,
-            _ => return Err(refused("q_num_heads and kv_num_heads go together")),
+            _ => return Err(refused("q_num_heads and kv_num_heads must both be present or both be absent")),
         };
         let bound = |name: &str| match attributes.integer(name)?.unwrap_or(-1) {
             -1 => Ok(None),
@@ -94,7 +94,7 @@ impl Attention {
             None | Some(1 | 10 | 16) => false,
             Some(11) => true,
             Some(code) => {
-                return Err(refused(&format!("softmax_precision {code} is no floating-point type")));
+                return Err(refused(&format!("softmax_precision {code} is not a floating-point type")));
             }
         };
         let mode = attributes.integer("qk_matmul_output_mode")?.unwrap_or(0);
@@ -128,11 +128,16 @@ impl Inputs {
         let past = match (at(4), at(5)) {
             (Some(key), Some(value)) => Some((key, value)),
             (None, None) => None,
-            _ => return Err(NodeError::of(node, "past_key and past_value go together")),
+            _ => {
+                return Err(NodeError::of(
+                    node,
+                    "past_key and past_value must both be present or both be absent",
+                ));
+            }
         };
         let nonpad_kv_seqlen = at(6);
         if past.is_some() && nonpad_kv_seqlen.is_some() {
-            return Err(NodeError::of(node, "nonpad_kv_seqlen does not go with past_key and past_value"));
+            return Err(NodeError::of(node, "nonpad_kv_seqlen cannot be used with past_key and past_value"));
         }
         let count = node.input.iter().filter(|name| !name.is_empty()).count();
         Ok(Self { count, mask: at(3), past, nonpad_kv_seqlen })

@@ -56,7 +56,7 @@ pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Ses
 /// Copies a tensor to tract's memory.
 pub(super) fn copy(ours: &Tensor) -> TractResult<Theirs> {
     let element = ours.element();
-    let Some(datum) = element::theirs(element) else { bail!("it has no tensors of {element}") };
+    let Some(datum) = element::theirs(element) else { bail!("tract has no tensors of {element}") };
     if element == ElementType::Bool && ours.bytes().iter().any(|byte| *byte > 1) {
         bail!("a bool is neither 0 nor 1");
     }

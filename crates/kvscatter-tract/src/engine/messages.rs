@@ -32,7 +32,7 @@ pub(super) fn catch_panics<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T
         Err(panic) => {
             let words = panic.downcast_ref::<String>().map(String::as_str);
             let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(line(&format!("it stopped in the middle: {}", words.unwrap_or("no reason given"))))
+            Err(line(&format!("it panicked: {}", words.unwrap_or("no reason given"))))
         }
     }
 }
@@ -120,6 +120,6 @@ mod tests {
         let Err(message) = catch_panics::<()>(|| panic!("index {} out of range", 7)) else {
             panic!("an error")
         };
-        assert_eq!(message, "it stopped in the middle: index 7 out of range");
+        assert_eq!(message, "it panicked: index 7 out of range");
     }
 }

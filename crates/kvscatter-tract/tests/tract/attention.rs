@@ -94,8 +94,8 @@ impl Case {
             past_value: numbers(of_key * self.past * value_size),
             mask: numbers(self.mask.as_ref().map_or(0, |(shape, _)| shape.iter().product())),
         };
-        if let Some((_, says_seen)) = &self.mask {
-            let to = if *says_seen { [0.0, 1.0] } else { [f32::NEG_INFINITY, f32::NAN] };
+        if let Some((_, marks_visible)) = &self.mask {
+            let to = if *marks_visible { [0.0, 1.0] } else { [f32::NEG_INFINITY, f32::NAN] };
             for value in &mut inputs.mask {
                 *value = match (*value < -0.5, to[1].is_nan()) {
                     (true, _) => to[0],
@@ -117,7 +117,7 @@ impl Case {
             || (self.is_causal && key > place)
             || (left >= 0 && key < place - left)
             || (right >= 0 && key > place + right);
-        let Some((shape, says_seen)) = self.mask.as_ref().filter(|_| !is_hidden) else {
+        let Some((shape, marks_visible)) = self.mask.as_ref().filter(|_| !is_hidden) else {
             return if is_hidden { f64::NEG_INFINITY } else { 0.0 };
         };
         let index = [b, h, i, j];
@@ -127,7 +127,7 @@ impl Case {
         }
         let flat =
             index.iter().zip(shape).fold(0, |flat, (at, dim)| flat * dim + if *dim == 1 { 0 } else { *at });
-        match (says_seen, inputs.mask[flat]) {
+        match (marks_visible, inputs.mask[flat]) {
             (true, 0.0) => f64::NEG_INFINITY,
             (true, _) => 0.0,
             (false, added) => f64::from(added),
@@ -221,12 +221,12 @@ impl Case {
                 self.tensor(&inputs.value, key_heads, self.keys, value_size)
             ),
         ];
-        if let Some((shape, says_seen)) = &self.mask {
+        if let Some((shape, marks_visible)) = &self.mask {
             attention.input[3] = "mask".to_owned();
             let dims = ["m0", "m1", "m2", "m3"];
             let tensor = Tensor::from_shape(shape, &inputs.mask)?;
             let (code, tensor) =
-                if *says_seen { (9, tensor.cast_to::<bool>()?.into_owned()) } else { (code, tensor) };
+                if *marks_visible { (9, tensor.cast_to::<bool>()?.into_owned()) } else { (code, tensor) };
             given.push((value("mask", code, &dims[..shape.len()]), tensor));
         }
         if self.past > 0 {
@@ -358,7 +358,7 @@ fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
     let right =
         Case { is_rank_3: false, past: 0, keys: 5, lengths: None, mask: None, mode: None, ..Case::random(3) };
     let batch = right.batch;
-    let says =
+    let message_of =
         |case: &Case| words(case.run(&case.inputs(&mut Random::new(5, 1)), DatumType::F32).map(|_| ()));
     for (case, expected) in [
         (Case { lengths: Some(vec![6; batch]), ..right.clone() }, "nonpad_kv_seqlen is 6, there are 5 keys"),
@@ -369,7 +369,7 @@ fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
         (Case { mask: Some((vec![7, 5], true)), queries: 2, ..right.clone() }, "attn_mask of shape [7, 5]"),
         (Case { mask: Some((vec![6], false)), ..right.clone() }, "attn_mask of shape [6]"),
     ] {
-        let words = says(&case);
+        let words = message_of(&case);
         assert!(words.starts_with("node \"attend\" (Attention): ") && words.contains(expected), "{words}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! They are one program because each program that links tract takes 150 MB.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 mod attention;
 #[path = "../../../kvscatter-session/tests/churn/mod.rs"]

@@ -367,7 +367,7 @@ fn what_is_not_as_defined_is_refused_with_the_reason() {
             tensors.push(zeros);
         })
     };
-    for (refused, says) in [
+    for (refused, expected) in [
         (attribute("bits", 3), "bits must be 2, 4 or 8, got 3"),
         (attribute("block_size", 8), "block_size must be a power of two of at least 16, got 8"),
         (attribute("block_size", 48), "block_size must be a power of two of at least 16, got 48"),
@@ -395,8 +395,8 @@ fn what_is_not_as_defined_is_refused_with_the_reason() {
         (input(5, "other", floats(&[0.0; 36])), "bias must have 37 elements, got 36"),
         (attribute("K", 60), "activations must have K = 60 columns, got 64"),
     ] {
-        let domain = if says.starts_with("only the operator") { "" } else { "com.microsoft." };
-        assert_eq!(refused, format!("node \"product\" ({domain}MatMulNBits): {says}"), "{says}");
+        let domain = if expected.starts_with("only the operator") { "" } else { "com.microsoft." };
+        assert_eq!(refused, format!("node \"product\" ({domain}MatMulNBits): {expected}"), "{expected}");
     }
 }
 

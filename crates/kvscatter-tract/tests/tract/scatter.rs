@@ -159,7 +159,7 @@ fn what_a_model_gets_wrong_is_said_with_the_nodes_name() {
         words(plan(&model(vec![write], inputs, vec![value("present", 1, cache)])))
     };
     let node = "node \"layer.3\" (TensorScatter): ";
-    for (says, attributes, cache, update, at) in [
+    for (expected, attributes, cache, update, at) in [
         ("unknown attribute \"axes\"", vec![integer("axes", 1)], ["b", "8", "2"], ["b", "1", "2"], 7),
         (
             "attribute \"mode\" must be a string",
@@ -173,6 +173,6 @@ fn what_a_model_gets_wrong_is_said_with_the_nodes_name() {
         ("write_indices", vec![], ["b", "8", "2"], ["b", "1", "2"], 6),
     ] {
         let words = refused(attributes, &cache, &update, at);
-        assert!(words.starts_with(node) && words.contains(says), "{words}");
+        assert!(words.starts_with(node) && words.contains(expected), "{words}");
     }
 }

@@ -3,7 +3,7 @@
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
-    reason = "sizes of the tests' own making, and overflow checks are on"
+    reason = "the tests choose the sizes, and overflow checks are enabled"
 )]
 
 use alloc::vec;

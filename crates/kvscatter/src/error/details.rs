@@ -29,7 +29,7 @@ macro_rules! error_kinds {
         /// The stable name of a variant of [`Error`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        #[expect(missing_docs, reason = "each stands for the variant of `Error` with its name")]
+        #[expect(missing_docs, reason = "each variant has the name and the meaning of a variant of `Error`")]
         pub enum ErrorKind {
             $($variant,)*
         }

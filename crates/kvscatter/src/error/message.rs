@@ -48,7 +48,7 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 write!(f, "{argument} is {element}, must be {}", OneOf(accepted))
             }
             Error::ElementTypeMismatch { cache, element, .. } => {
-                write!(f, "{argument} is {element}, but the cache is {cache}: both must have one type")
+                write!(f, "{argument} is {element}, but the cache is {cache}: both must have the same type")
             }
             Error::Rank { rank, expected, .. } => {
                 write!(f, "{argument} has {}, must have {}", Counted(rank, "dimension"), OneOf(expected))
@@ -65,7 +65,7 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             }
             Error::AxisIsBatch { axis, rank } => write!(
                 f,
-                "{argument} = {axis} is the batch dimension of a cache of rank {rank}: the sequence is a later one"
+                "{argument} = {axis} is the batch dimension of a cache of rank {rank}: choose a later dimension"
             ),
             Error::UnknownMode => write!(f, "{argument} must be linear or circular"),
             Error::DimensionMismatch { dimension, expected, got, hint, .. } => write!(
@@ -94,16 +94,19 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
                 )
             }
             Error::TooLarge { .. } => {
-                write!(f, "the extent of {argument} is beyond any buffer: at most {} bytes", isize::MAX)
+                write!(f, "{argument} is too large: a buffer has at most {} bytes", isize::MAX)
             }
             Error::StrideCount { strides, rank, .. } => {
                 write!(f, "{argument} has {} for {}", Counted(strides, "stride"), Counted(rank, "dimension"))
             }
             Error::BeforeBuffer { offset, min, .. } => {
-                write!(f, "{argument} begins at element {offset}, but its negative strides reach back {min}")
+                write!(f, "{argument} has offset {offset}, but its negative strides need at least {min}")
             }
             Error::CacheOverlapsItself { .. } => {
-                write!(f, "the strides of {argument} let two positions share memory: it cannot be written")
+                write!(
+                    f,
+                    "the strides of {argument} let two positions share memory, so {argument} cannot be written"
+                )
             }
             Error::TooManyLoops { loops } => write!(
                 f,
@@ -113,12 +116,16 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::ListLength {
                 expected: 0, argument: Argument::LayerId | Argument::UpdateLengths, ..
             } => {
-                write!(f, "{argument} is no argument of this operator")
+                write!(f, "{argument} is not an argument of this operator")
             }
             Error::ListLength { got, expected, .. } => {
                 write!(f, "{argument} has {}, must have {expected}", Counted(got, "value"))?;
                 let is_cumulative = details.argument == Some(Argument::UpdateLengths);
-                f.write_str(if is_cumulative { ": cumulative lengths, which begin with 0" } else { "" })
+                f.write_str(if is_cumulative {
+                    ": a leading 0 and one cumulative length per sample"
+                } else {
+                    ""
+                })
             }
             Error::NegativeStart { index, value, .. } => {
                 write!(f, "{argument}[{index}] = {value}: must not be negative")
@@ -129,13 +136,16 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             ),
             Error::EndOutOfRange { index, value, min, max, .. } => write!(
                 f,
-                "{argument}[{index}] = {value}: the length after the write must lie between {min} and {max}"
+                "{argument}[{index}] = {value}: the length after the write must be between {min} and {max}"
             ),
             Error::LengthOutOfRange { index, value, min, max, .. } if min > max => {
-                write!(f, "{argument}[{index}] = {value}: must be at least {min}, but no more than {max} fit")
+                write!(
+                    f,
+                    "{argument}[{index}] = {value}: must be at least {min} and at most {max}, so no value is valid"
+                )
             }
             Error::LengthOutOfRange { index, value, min, max, .. } => {
-                write!(f, "{argument}[{index}] = {value}: must lie between {min} and {max}")
+                write!(f, "{argument}[{index}] = {value}: must be between {min} and {max}")
             }
             Error::CumulativeStart { value, .. } => {
                 write!(f, "{argument}[0] = {value}: cumulative lengths begin with 0")
@@ -160,7 +170,7 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             }
             Error::InvalidPosition { value, rows } => write!(
                 f,
-                "position {value} with {}: no write begins before slot 0 or ends out of range",
+                "position {value} with {}: a write must not begin before slot 0 or end out of range",
                 Counted(rows, "row")
             ),
             Error::BufferLength { pair, got, expected, unit, exact, .. } => write!(
@@ -190,7 +200,9 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::ElementWidth { got, element } => match element.bits() {
                 None => f.write_str("strings have no width: use the `_cloned` methods"),
                 Some(4) => write!(f, "{element} is packed two to a byte: use the `_bytes` methods"),
-                Some(expected) => write!(f, "the slice's elements have {got} bits, {element} has {expected}"),
+                Some(expected) => {
+                    write!(f, "the elements of the slice have {got} bits, {element} has {expected}")
+                }
             },
         }
     }

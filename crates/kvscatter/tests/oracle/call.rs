@@ -81,7 +81,7 @@ fn out_of_range(policy: oracle::OutOfRange) -> OutOfRange {
 
 /// Returns whether a call through [`with_plan`] can break this rule. Such a call has one element type, and
 /// has cumulative lengths if and only if the operator needs them.
-pub(crate) fn can_be_said(refusal: &Refusal) -> bool {
+pub(crate) fn is_reachable(refusal: &Refusal) -> bool {
     !matches!(
         refusal,
         Refusal::TypesDiffer { .. } | Refusal::UpdateLengthsMissing | Refusal::UpdateLengthsUnexpected
@@ -99,7 +99,7 @@ pub(crate) fn error(
     let words = Words::of(call);
     match *refusal {
         Refusal::TypesDiffer { .. } | Refusal::UpdateLengthsMissing | Refusal::UpdateLengthsUnexpected => {
-            unreachable!("see `can_be_said`")
+            unreachable!("see `is_reachable`")
         }
         Refusal::UnsupportedType { .. } => {
             Error::ElementType { argument: words.cache, element, accepted: words.types }

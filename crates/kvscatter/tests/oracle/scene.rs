@@ -9,7 +9,7 @@ use kvscatter::{ElementType, Error, Executor, RawBuffer, WritePlan};
 use kvscatter_oracle::cases::{Call, Element, Origin, Values, View};
 use kvscatter_oracle::{Outcome, Refusal, nibbles};
 
-use crate::call::{can_be_said, error, with_plan};
+use crate::call::{error, is_reachable, with_plan};
 use crate::executors;
 use crate::view::AsLayout;
 
@@ -103,7 +103,7 @@ impl Scene<'_> {
     }
 
     fn check_refused(&self, element: ElementType, refusal: &Refusal) {
-        if !can_be_said(refusal) {
+        if !is_reachable(refusal) {
             return;
         }
         let checked =

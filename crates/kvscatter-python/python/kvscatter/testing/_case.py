@@ -143,7 +143,7 @@ def _element_name(dtype: npt.DTypeLike) -> str:
         return name
     name = np.dtype(dtype).name
     if name not in ONNX_NAMES:
-        raise OptionError(f"dtypes: {name} is none of TensorScatter's 24 types", "unknown_name", "dtypes")
+        raise OptionError(f"dtypes: {name} is not a type of TensorScatter", "unknown_name", "dtypes")
     return name
 
 

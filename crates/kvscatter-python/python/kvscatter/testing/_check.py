@@ -94,7 +94,7 @@ def _run(fn: Callable[..., Any], case: Case, in_place: bool) -> Failure | None:
 def _judged(case: Case, result: Any, problems: list[Problem]) -> Failure | None:
     present, cache = _as_array(result), case.cache
     if present is None:
-        problems.append(Problem("no_array", f"returned {type(result).__name__}, which is no array"))
+        problems.append(Problem("no_array", f"returned {type(result).__name__}, which is not an array"))
         return Failure(case, tuple(problems))
     if present.shape != cache.shape:
         problems.append(Problem("wrong_shape", f"returned shape {present.shape}, must be {cache.shape}"))

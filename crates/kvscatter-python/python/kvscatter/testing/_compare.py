@@ -139,9 +139,9 @@ def hint(case: Case, lanes: Lanes, present: Array) -> str | None:
                 lanes_apart.add(lane - home)
     if lanes_apart == {0} and len(distances) == 1 and (distance := distances.pop()) * 2 not in {0, capacity}:
         away, word = (distance, "after") if 2 * distance <= capacity else (capacity - distance, "before")
-        return f"every row lies {away} {'slot' if away == 1 else 'slots'} {word} its place"
+        return f"every row is {away} {'slot' if away == 1 else 'slots'} {word} its place"
     if lanes_apart and 0 not in lanes_apart and lanes.wrong:
-        return "rows lie in other samples than their own"
+        return "rows are in the wrong samples"
     return None
 
 

@@ -167,7 +167,9 @@ def _check_shapes(
     """Checks everything that does not depend on values. Symbolic sizes are checked when the traced program
     knows them."""
     if past_cache.dtype != update.dtype:
-        message = f"update is {update.dtype}, but the cache is {past_cache.dtype}: both must have one type"
+        message = (
+            f"update is {update.dtype}, but the cache is {past_cache.dtype}: both must have the same type"
+        )
         raise errors.ElementTypeError(message, "element_type_mismatch", "update")
     shapes = past_cache.shape, update.shape
     # Symbolic sizes are replaced by 1 here and compared with the other tensor's sizes below.

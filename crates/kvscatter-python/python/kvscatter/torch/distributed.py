@@ -75,9 +75,11 @@ def _following_batch(cache: tuple[Placement, ...]) -> tuple[Placement, ...]:
 def _check_cache(placements: tuple[Placement, ...], sequence: int) -> None:
     for axis, placement in enumerate(placements):
         if isinstance(placement, Partial):
-            problem = "a sum that has not been taken: reduce it first"
+            problem = "a sum that is not reduced yet: reduce it first"
         elif placement == Shard(sequence):
-            problem = "sharded over the sequence, where a write belongs to one of the shards: shard another dimension"
+            problem = (
+                "sharded over the sequence, so a write would go to only one shard: shard another dimension"
+            )
         elif type(placement) in {Replicate, Shard}:
             continue
         else:
