@@ -12,7 +12,7 @@ use core::panic::PanicInfo;
 
 struct NoMemory;
 
-// SAFETY: a null pointer is the documented result of an allocator that has no memory. This allocator never
+// SAFETY: A null pointer is the documented result of an allocator that has no memory. This allocator never
 // returns memory, so no memory can be passed back to it.
 unsafe impl GlobalAlloc for NoMemory {
     unsafe fn alloc(&self, _: Layout) -> *mut u8 {

@@ -27,7 +27,7 @@ pub(crate) fn command() -> Command {
     cargo(&format!("test {HEAVY} --test cli --no-run"))
 }
 
-/// Makes a Cargo command from a line. Runs Cargo by its name and not by its path, because only rustup's proxy
+/// Creates a Cargo command from a line. Runs Cargo by its name and not by its path, because only rustup's proxy
 /// understands `+nightly`.
 pub(crate) fn cargo(line: &str) -> Command {
     let mut command = Command::new("cargo");

@@ -88,7 +88,7 @@ impl Environment {
         path
     }
 
-    /// Returns whether the environment was made from the current lock file, so that no index is needed.
+    /// Returns `true` if the environment was made from the current lock file, so that no index is needed.
     pub(crate) fn is_made(&self) -> bool {
         let made_from = fs::read(self.path().join("made-from.txt"));
         let lock = fs::read(root().join(self.lock));

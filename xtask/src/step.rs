@@ -110,7 +110,7 @@ impl Tool {
     }
 }
 
-/// Makes a command from a program and its arguments, separated by spaces.
+/// Creates a command from a program and its arguments, separated by spaces.
 pub(crate) fn program(line: &str) -> Command {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap_or_default());

@@ -24,7 +24,7 @@ const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 /// Reduces the limits between the paths of a copy to a few bytes (`cpu/limits.rs`).
 const TINY: &str = "--cfg kvscatter_tiny";
 
-/// Makes the tests fail if the limits are not tiny. Other flags need a separate build folder.
+/// Creates the tests fail if the limits are not tiny. Other flags need a separate build folder.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
 
 /// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes show in the first minutes. These

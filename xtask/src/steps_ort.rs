@@ -49,7 +49,7 @@ pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     Step::new("ort-bench", commands).needs(needs())
 }
 
-/// Makes the environments unless they exist, and builds the plugin with optimisation.
+/// Creates the environments unless they exist, and builds the plugin with optimisation.
 fn prepare() -> Vec<Command> {
     let environments = versions().map(|version| environment(version).make());
     environments.chain([cargo("build --release -p kvscatter-ort")]).collect()

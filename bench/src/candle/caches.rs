@@ -33,7 +33,7 @@ pub(super) fn engines() -> Vec<Box<dyn Engine>> {
 
 /// A cache of keys and values. The same update is appended to both.
 trait Cache: Sized + 'static {
-    /// Makes a cache with these slots that appends `rows` rows at `start`.
+    /// Creates a cache with these slots that appends `rows` rows at `start`.
     fn new(slots: &Tensor, start: usize, rows: usize) -> Result<Self>;
 
     /// Appends the update, and leaves the cache ready for another append at the same start.

@@ -108,7 +108,7 @@ impl Pair {
         })
     }
 
-    /// Makes the tensors of a step. `length` is the length of the pasts, `slots` that of the mask.
+    /// Creates the tensors of a step. `length` is the length of the pasts, `slots` that of the mask.
     fn bind(&self, loaded: &Loaded, context: usize, length: usize, slots: usize) -> Result<Bound, String> {
         let Decoder { heads, head_size, .. } = self.decoder;
         let zeros = |length| {
@@ -218,7 +218,7 @@ impl Bound {
     }
 }
 
-/// Makes a step with these caches. Growing caches have separate presents. Static ones are written in place.
+/// Creates a step with these caches. Growing caches have separate presents. Static ones are written in place.
 fn join<'a>(
     mut inputs: Vec<(&'a str, &'a Tensor)>,
     pasts: &'a mut [Tensor],

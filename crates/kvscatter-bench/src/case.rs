@@ -84,13 +84,13 @@ pub enum Temperature {
 }
 
 impl Temperature {
-    /// Returns whether a call writes the keys and the values of one of many layers.
+    /// Returns `true` if a call writes the keys and the values of one of many layers.
     #[must_use]
     pub fn is_cold(self) -> bool {
         self != Self::Hot
     }
 
-    /// Returns whether the last-level cache is swept before each pair.
+    /// Returns `true` if the last-level cache is swept before each pair.
     #[must_use]
     pub fn is_flushed(self) -> bool {
         matches!(self, Self::Flushed | Self::FlushedRows)

@@ -31,7 +31,7 @@ pub trait Run {
         let _ = starts;
     }
 
-    /// Makes one call on the scene's buffers, for one cache or for the keys and the values of a layer. This
+    /// Creates one call on the scene's buffers, for one cache or for the keys and the values of a layer. This
     /// is timed.
     ///
     /// # Errors

@@ -38,19 +38,19 @@ pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedS
     starts_of(case, task, starts).into_iter().enumerate().flat_map(of_sample).collect()
 }
 
-/// Returns whether some row of the cache begins or ends within a byte.
+/// Returns `true` if some row of the cache begins or ends within a byte.
 pub(crate) fn straddles(dims: &CacheDims) -> bool {
     !(dims.inner * dims.bits).is_multiple_of(8)
 }
 
-/// Returns whether every run of a case's first call must be shifted by half a byte. This is possible with
+/// Returns `true` if every run of a case's first call must be shifted by half a byte. This is possible with
 /// 4-bit elements: a run begins in one half of a byte in the update, and in the other half in the cache.
 #[must_use]
 pub fn crosses_halves(case: &Case) -> bool {
     crosses_halves_at(case, &case.starts_at(0))
 }
 
-/// Returns whether every run of a call at these positions must be shifted by half a byte.
+/// Returns `true` if every run of a call at these positions must be shifted by half a byte.
 fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
     let half = |element: usize| element * case.dims().bits % 8;
     let is_crossed = |run: &Series| {

@@ -128,7 +128,7 @@ impl MedianSpread {
         Self { lowest: self.lowest.min(other.lowest), highest: self.highest.max(other.highest) }
     }
 
-    /// Returns whether a median ratio cannot be distinguished from 1.
+    /// Returns `true` if a median ratio cannot be distinguished from 1.
     #[must_use]
     pub fn covers(&self, ratio: f64) -> bool {
         (self.lowest..=self.highest).contains(&ratio)

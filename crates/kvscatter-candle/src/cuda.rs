@@ -234,7 +234,7 @@ impl CudaWriter {
             }
             let lists = at.lists().map(|(argument, list)| (argument, list.clone())).collect();
             for write in &log.add(Launched::new(&sources, writes, lists)).writes {
-                // SAFETY: the conditions of `launch` are met.
+                // SAFETY: The conditions of `launch` are met.
                 // 1. Context: `with_locked` has made the context of `stream` current. All tensors are in it.
                 // 2. Sizes: `locked` keeps the storages of caches, updates, lists and status. The write and the
                 //    lists were made with the sizes that candle gave for these storages.
@@ -293,7 +293,7 @@ impl CudaWriter {
     pub fn clear(&mut self) -> Result<(), CandleError> {
         let (stream, status) = (self.stream.current()?, TensorView::of(&self.status));
         with_locked([Lock::Written(&self.status)], &stream, &mut |locked| {
-            // SAFETY: the 16 bytes of the status are memory of the current context (`with_locked`), and the
+            // SAFETY: The 16 bytes of the status are memory of the current context (`with_locked`), and the
             // stream belongs to this context. The bytes are allocated until this has run, because they were
             // allocated on this stream. If they might be freed on another stream, `Drop` of `WriterStream`
             // waits for the device.

@@ -64,9 +64,9 @@ pub unsafe extern "C" fn kvs_for_each_block(
     user: *mut c_void,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C4 for `prepared`.
+        // SAFETY: This function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
+        // SAFETY: This function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
         let visit = visit.ok_or(FailureKind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn kvs_for_each_block(
         let offsets = (geometry.cache_offset(), geometry.update_offset());
         for block in plan.blocks() {
             let block = kvs_block::new(&block, offsets);
-            // SAFETY: this function's contract requires C6 for `visit` and `user`. `block` lives until
+            // SAFETY: This function's contract requires C6 for `visit` and `user`. `block` lives until
             // `visit` returns.
             let value = unsafe { visit(user, &raw const block) };
             if value != 0 {

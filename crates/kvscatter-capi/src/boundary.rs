@@ -98,7 +98,7 @@ pub(crate) unsafe fn structure<'a, T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
 ) -> Result<&'a T, Failure> {
-    // SAFETY: this function's contract requires C2 for `pointer`.
+    // SAFETY: This function's contract requires C2 for `pointer`.
     unsafe { struct_size(pointer, argument) }?;
     // SAFETY: `struct_size` refuses NULL, misaligned pointers and sizes below that of `T`. For other
     // pointers, this function's contract requires C1 and C2.

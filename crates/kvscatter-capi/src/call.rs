@@ -48,7 +48,7 @@ pub struct kvs_call {
     pub executor: *const kvs_executor,
 }
 
-// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_call {}
 
 /// The arguments in a `kvs_call`.
@@ -70,21 +70,21 @@ impl<'a> Arguments<'a> {
     /// C1 and C2 for `call`, C1 for the pointers in it, and C6 for its executor, while `'a` lasts.
     #[inline(always)]
     pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, Failure> {
-        // SAFETY: this function's contract requires C1 and C2 for `call`.
+        // SAFETY: This function's contract requires C1 and C2 for `call`.
         let call = unsafe { structure(call, c"call") }?;
-        // SAFETY: this function's contract requires C1 for `call.write_indices`.
+        // SAFETY: This function's contract requires C1 for `call.write_indices`.
         let write_indices = unsafe { read_indices(&call.write_indices, c"write_indices") }?;
-        // SAFETY: this function's contract requires C1 for `call.lengths`.
+        // SAFETY: This function's contract requires C1 for `call.lengths`.
         let lengths = unsafe { read_indices(&call.lengths, c"lengths") }?;
-        // SAFETY: this function's contract requires C1 for `call.update_lengths`.
+        // SAFETY: This function's contract requires C1 for `call.update_lengths`.
         let update_lengths = unsafe { read_indices(&call.update_lengths, c"update_lengths") }?;
-        // SAFETY: this function's contract requires C1 for `call.layer_id`.
+        // SAFETY: This function's contract requires C1 for `call.layer_id`.
         let layer_id = unsafe { read_indices(&call.layer_id, c"layer_id") }?;
-        // SAFETY: this function's contract requires C1 for `call.token_offset`.
+        // SAFETY: This function's contract requires C1 for `call.token_offset`.
         let token_offset = unsafe { read_indices(&call.token_offset, c"token_offset") }?;
-        // SAFETY: this function's contract requires C1 for `call.seq_len`.
+        // SAFETY: This function's contract requires C1 for `call.seq_len`.
         let seq_len = unsafe { read_indices(&call.seq_len, c"seq_len") }?;
-        // SAFETY: this function's contract requires C1 and C6 for `call.executor`.
+        // SAFETY: This function's contract requires C1 and C6 for `call.executor`.
         let executor = unsafe { CExecutor::read(call.executor) }?;
         Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor })
     }
@@ -101,9 +101,9 @@ unsafe fn read_indices<'a>(
 ) -> Result<Option<Integers<'a>>, Failure> {
     let kvs_indices { values, count, bits } = *given;
     match bits {
-        // SAFETY: this function's contract requires C1, so `values` points to `count` numbers of 32 bits.
+        // SAFETY: This function's contract requires C1, so `values` points to `count` numbers of 32 bits.
         32 => Ok(Some(Integers::I32(unsafe { array(values.cast(), count, argument.into()) }?))),
-        // SAFETY: this function's contract requires C1, so `values` points to `count` numbers of 64 bits.
+        // SAFETY: This function's contract requires C1, so `values` points to `count` numbers of 64 bits.
         64 => Ok(Some(Integers::I64(unsafe { array(values.cast(), count, argument.into()) }?))),
         0 if values.is_null() && count == 0 => Ok(None),
         _ => Err(FailureKind::IndexWidth { argument, bits, only: None }.into()),

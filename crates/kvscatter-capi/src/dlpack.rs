@@ -54,9 +54,9 @@ pub unsafe extern "C" fn kvs_tensor_from_dlpack(
     out: *mut kvs_tensor,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C1 for `dl_tensor`.
+        // SAFETY: This function's contract requires C1 for `dl_tensor`.
         let tensor = unsafe { reference(dl_tensor.cast::<DlTensor>(), c"dl_tensor") }?;
-        // SAFETY: this function's contract requires C2 and C3 for `out`.
+        // SAFETY: This function's contract requires C2 and C3 for `out`.
         let struct_size = unsafe { struct_size(out, c"out") }?;
         let tensor = tensor.to_tensor(struct_size)?;
         // SAFETY: `struct_size` refuses NULL and misaligned pointers. For other pointers, this function's

@@ -39,7 +39,7 @@ pub(crate) struct CExecutor {
     user: *mut c_void,
 }
 
-// SAFETY: nothing here reads through `user`, and the core calls `broadcast` on the thread on which the core
+// SAFETY: Nothing here reads through `user`, and the core calls `broadcast` on the thread on which the core
 // was called.
 unsafe impl Sync for CExecutor {}
 
@@ -53,7 +53,7 @@ impl CExecutor {
         if executor.is_null() {
             return Ok(None);
         }
-        // SAFETY: this function's contract requires C1 for `executor`.
+        // SAFETY: This function's contract requires C1 for `executor`.
         let kvs_executor { broadcast, user } = *unsafe { reference(executor, c"executor") }?;
         let broadcast =
             broadcast.ok_or(FailureKind::NullPointer { subject: c"executor.broadcast".into() })?;
@@ -87,7 +87,7 @@ struct Task<'a> {
 /// # Safety
 /// `context` points to a `Task` that lives until this returns.
 unsafe extern "C" fn run(context: *mut c_void) {
-    // SAFETY: this function's contract requires that `context` points to a `Task` that lives until this
+    // SAFETY: This function's contract requires that `context` points to a `Task` that lives until this
     // returns.
     let task = unsafe { &*context.cast_const().cast::<Task<'_>>() };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(task.work)) {

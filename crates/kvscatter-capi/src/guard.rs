@@ -51,7 +51,7 @@ mod tests {
         let mut error = kvs_error::none(size_of::<kvs_error>());
         // SAFETY: `error` lives, with its `struct_size` set.
         assert_eq!(unsafe { kvs_last_error(&mut error) }, 0);
-        // SAFETY: the library ends every message with a zero byte.
+        // SAFETY: The library ends every message with a zero byte.
         let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
         assert_eq!(
             (error.code, message),

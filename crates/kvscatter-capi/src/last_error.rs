@@ -49,7 +49,7 @@ pub struct kvs_error {
     pub message: [c_char; 256],
 }
 
-// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_error {}
 
 thread_local! {
@@ -75,7 +75,7 @@ pub(crate) fn record(failure: Failure) -> kvs_status {
 /// before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
-    // SAFETY: this function's contract requires C2 and C3 for `out`.
+    // SAFETY: This function's contract requires C2 and C3 for `out`.
     let size = match unsafe { struct_size(out, c"out") } {
         Ok(size) => size,
         Err(failure) => return failure.fields().code as kvs_status,

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C1 and C2 for `options`.
+        // SAFETY: This function's contract requires C1 and C2 for `options`.
         let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(TensorScatter::new()), |options| options.operator())?;
         let arguments = PrepareArguments {
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
         };
         let prepare =
             |element, cache: Layout<'_>, update: Layout<'_>| operator.prepare(element, cache, update);
-        // SAFETY: this function's contract requires C1 and C2 for the tensors and C3 for `out`.
+        // SAFETY: This function's contract requires C1 and C2 for the tensors and C3 for `out`.
         unsafe { arguments.prepare(out, prepare) }
     })
 }
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C1 and C2 for `options`.
+        // SAFETY: This function's contract requires C1 and C2 for `options`.
         let options = unsafe { optional(options) }?;
         let (operator, form) = options.map_or(Ok(Default::default()), |options| options.operator())?;
         let arguments = PrepareArguments {
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
             AttentionIoForm::PaddedBhnd => operator.prepare(element, cache, update),
             AttentionIoForm::PackedNhd => operator.prepare_packed(element, cache, update),
         };
-        // SAFETY: this function's contract requires C1 and C2 for the tensors and C3 for `out`.
+        // SAFETY: This function's contract requires C1 and C2 for the tensors and C3 for `out`.
         unsafe { arguments.prepare(out, prepare) }
     })
 }
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
     out: *mut *mut kvs_prepared,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C1 and C2 for `options`.
+        // SAFETY: This function's contract requires C1 and C2 for `options`.
         let options = unsafe { optional(options) }?;
         let operator = options.map_or(Ok(KvCacheOperation::new()), |options| options.operator())?;
         let arguments = PrepareArguments {
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
             present: Argument::Present,
         };
         let prepare = |element, past: Layout<'_>, new_kv: Layout<'_>| operator.prepare(element, past, new_kv);
-        // SAFETY: this function's contract requires C1 and C2 for the tensors and C3 for `out`.
+        // SAFETY: This function's contract requires C1 and C2 for the tensors and C3 for `out`.
         unsafe { arguments.prepare(out, prepare) }
     })
 }
@@ -182,9 +182,9 @@ impl PrepareArguments {
     ) -> Result<(), Failure> {
         let Self { operator, cache, update, present } = self;
         check_pointer(out, 1, c"out".into())?;
-        // SAFETY: this function's contract requires C1 and C2 for `cache`.
+        // SAFETY: This function's contract requires C1 and C2 for `cache`.
         let of_cache = unsafe { cache.describe() }?;
-        // SAFETY: this function's contract requires C1 and C2 for `update`.
+        // SAFETY: This function's contract requires C1 and C2 for `update`.
         let of_update = unsafe { update.describe() }?;
         let element = same_element_type(of_cache.element, update.argument, of_update.element)?;
         let write = prepare(element, of_cache.layout()?, of_update.layout()?)?;
@@ -203,9 +203,9 @@ impl NamedTensor {
     /// # Safety
     /// C1 and C2 for `self.tensor`, and C1 for the pointers in it.
     unsafe fn describe(&self) -> Result<Description, Failure> {
-        // SAFETY: this function's contract requires C1 and C2 for `self.tensor`.
+        // SAFETY: This function's contract requires C1 and C2 for `self.tensor`.
         let tensor = unsafe { structure(self.tensor, self.argument.c_name()) }?;
-        // SAFETY: this function's contract requires C1 for the shape and strides of `tensor`.
+        // SAFETY: This function's contract requires C1 for the shape and strides of `tensor`.
         unsafe { Description::read(tensor, self.argument.c_name()) }
     }
 }

@@ -103,11 +103,11 @@ pub struct kvs_kv_cache_operation_options {
     pub out_of_range: i32,
 }
 
-// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_tensor_scatter_options {}
-// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_kv_cache_update_options {}
-// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_kv_cache_operation_options {}
 
 impl kvs_tensor_scatter_options {
@@ -145,7 +145,7 @@ pub(crate) unsafe fn optional<'a, T: Versioned>(options: *const T) -> Result<Opt
     if options.is_null() {
         return Ok(None);
     }
-    // SAFETY: this function's contract requires C1 and C2 for `options`.
+    // SAFETY: This function's contract requires C1 and C2 for `options`.
     unsafe { structure(options, c"options") }.map(Some)
 }
 

@@ -25,7 +25,7 @@ pub struct kvs_prepared {
 }
 
 impl kvs_prepared {
-    /// Makes a handle. `present` is the specification's name for the result of the functional form.
+    /// Creates a handle. `present` is the specification's name for the result of the functional form.
     pub(crate) fn new(
         write: Prepared,
         operator: &'static str,
@@ -46,7 +46,7 @@ impl kvs_prepared {
     /// C4 for `prepared`, while `'a` lasts.
     #[inline]
     pub(crate) unsafe fn read<'a>(prepared: *const Self) -> Result<&'a Self, Failure> {
-        // SAFETY: this function's contract requires C4, so `prepared` points to the value of a box, which
+        // SAFETY: This function's contract requires C4, so `prepared` points to the value of a box, which
         // nothing changes.
         unsafe { reference(prepared, c"prepared") }
     }

@@ -32,7 +32,7 @@ pub struct kvs_written {
     pub skipped: usize,
 }
 
-// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_written {}
 
 /// Writes the update into the cache. The tensors must have the type, rank, shape and strides that were
@@ -69,17 +69,17 @@ pub unsafe extern "C" fn kvs_write(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C4 for `prepared`.
+        // SAFETY: This function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
+        // SAFETY: This function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: this function's contract requires C1 and C2 for `cache`.
+        // SAFETY: This function's contract requires C1 and C2 for `cache`.
         let cache = unsafe { structure(cache, prepared.cache.argument) }?;
-        // SAFETY: this function's contract requires C1 and C2 for `update`.
+        // SAFETY: This function's contract requires C1 and C2 for `update`.
         let update = unsafe { structure(update, prepared.update.argument) }?;
-        // SAFETY: this function's contract requires C2 and C3 for `written`.
+        // SAFETY: This function's contract requires C2 and C3 for `written`.
         let out = unsafe { WrittenOut::new(written) }?;
-        // SAFETY: this function's contract requires C1 for the shapes and strides of both tensors.
+        // SAFETY: This function's contract requires C1 for the shapes and strides of both tensors.
         let buffers = unsafe { checked_pair(prepared, 0, cache, update) }?;
         let plan = prepared.plan(&call)?;
         // SAFETY: `checked_pair` returned the buffers of tensors that have the prepared layout. This
@@ -124,19 +124,19 @@ pub unsafe extern "C" fn kvs_write_many(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C4 for `prepared`.
+        // SAFETY: This function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
+        // SAFETY: This function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: this function's contract requires C1 for `pairs`.
+        // SAFETY: This function's contract requires C1 for `pairs`.
         let pairs = unsafe { array(pairs, count, c"pairs".into()) }?;
-        // SAFETY: this function's contract requires C2 and C3 for `written`.
+        // SAFETY: This function's contract requires C2 and C3 for `written`.
         let out = unsafe { WrittenOut::new(written) }?;
         for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
             let in_pair = |failure: Failure| failure.in_pair(index);
             check_exact_size(cache, prepared.cache.argument).map_err(in_pair)?;
             check_exact_size(update, prepared.update.argument).map_err(in_pair)?;
-            // SAFETY: this function's contract requires C1 for the shapes and strides in `pairs`.
+            // SAFETY: This function's contract requires C1 for the shapes and strides in `pairs`.
             unsafe { checked_pair(prepared, index, cache, update) }?;
         }
         let plan = prepared.plan(&call)?;
@@ -181,23 +181,23 @@ pub unsafe extern "C" fn kvs_write_present(
     written: *mut kvs_written,
 ) -> kvs_status {
     guarded(|| {
-        // SAFETY: this function's contract requires C4 for `prepared`.
+        // SAFETY: This function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: this function's contract requires C1, C2 and C6 for `call` and its pointers.
+        // SAFETY: This function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
-        // SAFETY: this function's contract requires C1 and C2 for `past`.
+        // SAFETY: This function's contract requires C1 and C2 for `past`.
         let past = unsafe { structure(past, prepared.cache.argument) }?;
-        // SAFETY: this function's contract requires C1 and C2 for `update`.
+        // SAFETY: This function's contract requires C1 and C2 for `update`.
         let update = unsafe { structure(update, prepared.update.argument) }?;
-        // SAFETY: this function's contract requires C1 and C2 for `present`.
+        // SAFETY: This function's contract requires C1 and C2 for `present`.
         let present = unsafe { structure(present, prepared.present.argument) }?;
-        // SAFETY: this function's contract requires C2 and C3 for `written`.
+        // SAFETY: This function's contract requires C2 and C3 for `written`.
         let out = unsafe { WrittenOut::new(written) }?;
-        // SAFETY: this function's contract requires C1 for the shape and strides of `past`.
+        // SAFETY: This function's contract requires C1 for the shape and strides of `past`.
         let past = unsafe { prepared.cache.checked(past) }.map_err(in_only_pair)?;
-        // SAFETY: this function's contract requires C1 for the shape and strides of `update`.
+        // SAFETY: This function's contract requires C1 for the shape and strides of `update`.
         let update = unsafe { prepared.update.checked(update) }.map_err(in_only_pair)?;
-        // SAFETY: this function's contract requires C1 for the shape and strides of `present`.
+        // SAFETY: This function's contract requires C1 for the shape and strides of `present`.
         let present = unsafe { prepared.present.checked(present) }.map_err(in_only_pair)?;
         let plan = prepared.plan(&call)?;
         // SAFETY: `checked` returned the buffers of tensors that have the prepared layout. This function's
@@ -218,9 +218,9 @@ unsafe fn checked_pair(
     cache: &kvs_tensor,
     update: &kvs_tensor,
 ) -> Result<(RawBuffer, RawBuffer), Failure> {
-    // SAFETY: this function's contract requires C1 for the shape and strides of `cache`.
+    // SAFETY: This function's contract requires C1 for the shape and strides of `cache`.
     let cache = unsafe { prepared.cache.checked(cache) };
-    // SAFETY: this function's contract requires C1 for the shape and strides of `update`.
+    // SAFETY: This function's contract requires C1 for the shape and strides of `update`.
     let update = unsafe { prepared.update.checked(update) };
     match (cache, update) {
         (Ok(cache), Ok(update)) => Ok((cache, update)),
@@ -266,7 +266,7 @@ impl WrittenOut {
         if written.is_null() {
             return Ok(Self(None));
         }
-        // SAFETY: this function's contract requires C2 and C3 for `written`.
+        // SAFETY: This function's contract requires C2 and C3 for `written`.
         let struct_size = unsafe { struct_size(written, c"written") }?;
         Ok(Self(Some((written, struct_size))))
     }

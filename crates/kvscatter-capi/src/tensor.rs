@@ -34,7 +34,7 @@ pub struct kvs_tensor {
     pub strides: *const i64,
 }
 
-// SAFETY: the struct is `repr(C)` and begins with `struct_size: usize`.
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_tensor {}
 
 impl kvs_tensor {
@@ -44,7 +44,7 @@ impl kvs_tensor {
     /// C1 for `self.shape`, while `'a` lasts.
     #[inline]
     unsafe fn shape<'a>(&self, argument: &'static CStr) -> Result<&'a [i64], Failure> {
-        // SAFETY: this function's contract requires C1 for `self.shape`.
+        // SAFETY: This function's contract requires C1 for `self.shape`.
         unsafe { array(self.shape, self.rank as usize, Subject::from(argument).part("shape")) }
     }
 
@@ -58,7 +58,7 @@ impl kvs_tensor {
             return Ok(None);
         }
         let subject = Subject::from(argument).part("strides");
-        // SAFETY: this function's contract requires C1 for `self.strides`.
+        // SAFETY: This function's contract requires C1 for `self.strides`.
         unsafe { array(self.strides, self.rank as usize, subject) }.map(Some)
     }
 }
@@ -88,13 +88,13 @@ impl Description {
                 FailureKind::RankLimit { argument, rank: tensor.rank.into(), max: KVS_MAX_RANK }.into()
             );
         }
-        // SAFETY: this function's contract requires C1 for `tensor.shape`.
+        // SAFETY: This function's contract requires C1 for `tensor.shape`.
         let shape = unsafe { tensor.shape(argument) }?;
         if let Some((dimension, &value)) = shape.iter().enumerate().find(|(_, size)| **size < 0) {
             return Err(FailureKind::NegativeDimension { argument, dimension, value }.into());
         }
         let row_major: Vec<i64> = (0..shape.len()).map(|at| dense_stride(shape, at)).collect();
-        // SAFETY: this function's contract requires C1 for `tensor.strides`.
+        // SAFETY: This function's contract requires C1 for `tensor.strides`.
         let strides = unsafe { tensor.strides(argument) }?.unwrap_or(&row_major);
         Ok(Self {
             argument,
@@ -137,7 +137,7 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// Makes an operand. The core computes `offset`, the number of elements of the buffer before `[0, 0, …]`,
+    /// Creates an operand. The core computes `offset`, the number of elements of the buffer before `[0, 0, …]`,
     /// and `bytes`, the size of the buffer.
     pub(crate) fn new(description: &Description, offset: usize, bytes: Option<usize>) -> Self {
         let Description { argument, element, shape, strides, dense } = description;
@@ -186,14 +186,14 @@ impl Operand {
         if tensor.rank as usize != self.shape.len() {
             return mismatch(Aspect::Rank, tensor.rank.into(), self.shape.len() as i64);
         }
-        // SAFETY: this function's contract requires C1 for `tensor.shape`.
+        // SAFETY: This function's contract requires C1 for `tensor.shape`.
         let shape = unsafe { tensor.shape(argument) }?;
         for (dimension, (&got, &expected)) in shape.iter().zip(&self.shape).enumerate() {
             if got != expected {
                 return mismatch(Aspect::Dimension(dimension), got, expected);
             }
         }
-        // SAFETY: this function's contract requires C1 for `tensor.strides`.
+        // SAFETY: This function's contract requires C1 for `tensor.strides`.
         let strides = unsafe { tensor.strides(argument) }?;
         if strides.is_some() || !self.dense {
             let stride = |at| strides.map_or_else(|| dense_stride(shape, at), |strides| strides[at]);

@@ -398,31 +398,31 @@ impl Check {
     /// The number of failures that a check keeps in full.
     pub const KEPT_FAILURES: usize = 8;
 
-    /// Makes a claim that holds.
+    /// Creates a claim that holds.
     #[must_use]
     pub fn passed(id: &str, claim: &str, evidence: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::Passed, evidence)
     }
 
-    /// Makes a claim that does not apply to the model.
+    /// Creates a claim that does not apply to the model.
     #[must_use]
     pub fn not_applicable(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotApplicable, why)
     }
 
-    /// Makes a claim that could not be examined.
+    /// Creates a claim that could not be examined.
     #[must_use]
     pub fn not_measured(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotMeasured, why)
     }
 
-    /// Makes a claim whose numbers cannot be compared with anything.
+    /// Creates a claim whose numbers cannot be compared with anything.
     #[must_use]
     pub fn not_comparable(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotComparable, why)
     }
 
-    /// Makes a claim that holds if there is no failure.
+    /// Creates a claim that holds if there is no failure.
     #[must_use]
     pub fn unless(
         id: &str,
@@ -448,7 +448,7 @@ impl Check {
 }
 
 impl Failure {
-    /// Makes a failure of the model as a whole.
+    /// Creates a failure of the model as a whole.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }

@@ -60,7 +60,7 @@ fn producer(program: &str, proto: &ModelProto) -> String {
     }
 }
 
-/// Returns whether two models have the same file contents. Names are ignored.
+/// Returns `true` if two models have the same file contents. Names are ignored.
 pub(crate) fn is_same(one: &Subject, other: &Subject) -> bool {
     let hashes = |subject: &Subject| {
         let mut data: Vec<_> = subject.external_data.iter().map(|data| data.sha256.clone()).collect();

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
         // contract).
         let path = unsafe { CStr::from_ptr(driver) };
         path.to_str().map_err(Failure::from).and_then(|path| {
-            // SAFETY: the text is the path of a CUDA driver (this function's contract).
+            // SAFETY: The text is the path of a CUDA driver (this function's contract).
             Ok(unsafe { Cuda::load_from(Path::new(path)) }?)
         })
     };
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn kvscatter_bench_launch(
     starts: u64,
     status: u64,
 ) -> i32 {
-    // SAFETY: the stream belongs to the context, which is current, and `starts` and the status are device
+    // SAFETY: The stream belongs to the context, which is current, and `starts` and the status are device
     // memory until the launch has run (this function's contract, which is that of `launch`).
     let launched = unsafe { launch(prepared, stream, starts, status) };
     i32::from(ok_or_record(launched).is_none())
@@ -197,7 +197,7 @@ unsafe fn launch(prepared: &BenchWrite, stream: u64, starts: u64, status: u64) -
     let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
     let indices = DeviceCallIndices::new(DeviceList::i64(starts, prepared.batch));
     let status = if status == 0 { None } else { Some(DeviceStatus::at(status)?) };
-    // SAFETY: the stream belongs to the current context, and the list, the status and the buffers of the
+    // SAFETY: The stream belongs to the current context, and the list, the status and the buffers of the
     // write are memory of it until the launch has run (this function's contract).
     Ok(unsafe { prepared.write.launch(stream, &indices, status) }?)
 }

@@ -56,7 +56,7 @@ impl DeviceWrite {
     /// The 16 bytes of the status and all values of each list (its length times its width) are memory of the
     /// current context. Nothing writes to them, so launches with this status must have run.
     pub unsafe fn check(&self, status: DeviceStatus, indices: &DeviceCallIndices) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status are memory of the current context, and nothing writes to them
+        // SAFETY: The 16 bytes of the status are memory of the current context, and nothing writes to them
         // (this function's contract).
         let words = unsafe { self.cuda.read(status) }?;
         if words.bad_samples == 0 {
@@ -66,11 +66,11 @@ impl DeviceWrite {
         let read = |list: Option<DeviceList>, index: usize| {
             let (list, address) = (list?, list?.address_of(index)?);
             Some(if list.is_i64() {
-                // SAFETY: the list has `len` values of 64 bits in memory of the current context (this
+                // SAFETY: The list has `len` values of 64 bits in memory of the current context (this
                 // function's contract), and `address_of` returned the address of one of them.
                 unsafe { self.cuda.driver().read::<i64>(address) }
             } else {
-                // SAFETY: the list has `len` values of 32 bits in memory of the current context (this
+                // SAFETY: The list has `len` values of 32 bits in memory of the current context (this
                 // function's contract), and `address_of` returned the address of one of them.
                 unsafe { self.cuda.driver().read::<i32>(address) }.map(i64::from)
             })

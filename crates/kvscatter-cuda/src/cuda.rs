@@ -96,7 +96,7 @@ impl Cuda {
         self.driver().version()
     }
 
-    /// Makes a device's primary context current on this thread, for programs in which no other library does.
+    /// Creates a device's primary context current on this thread, for programs in which no other library does.
     ///
     /// The context is kept as long as the process runs, as CUDA's runtime keeps it. This initialises the
     /// driver if necessary.
@@ -126,7 +126,7 @@ impl Cuda {
     /// The 16 bytes of the status are memory of the current context until this has run, and the stream
     /// belongs to that context.
     pub unsafe fn clear(&self, status: DeviceStatus, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context
+        // SAFETY: The 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context
         // until this has run, and the stream belongs to that context (this function's contract).
         unsafe { self.driver().clear(status.0, size_of::<StatusWords>(), stream.0) }
     }
@@ -143,7 +143,7 @@ impl Cuda {
     /// The 16 bytes of the status are memory of the current context, and nothing writes to them. Launches
     /// with this status must have run.
     pub unsafe fn read(&self, status: DeviceStatus) -> Result<StatusWords, CudaError> {
-        // SAFETY: the 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context,
+        // SAFETY: The 16 bytes of the status, `size_of::<StatusWords>()`, are memory of the current context,
         // and nothing writes to them (this function's contract). Every pattern of bits is a `StatusWords`,
         // which has only integers.
         unsafe { self.driver().read(status.0) }
@@ -178,11 +178,11 @@ impl Module {
         if (major, minor) < images::MIN_CAPABILITY {
             return Err(CudaError::ComputeCapability { major, minor });
         }
-        // SAFETY: the image is a fat binary that nvcc wrote (`kernels/images`), whose header states its
+        // SAFETY: The image is a fat binary that nvcc wrote (`kernels/images`), whose header states its
         // length.
         let machine_code = unsafe { driver.load_module(images::machine_code()) };
         let ptx = || {
-            // SAFETY: the image is PTX, and `images::ptx` ends it with a zero.
+            // SAFETY: The image is PTX, and `images::ptx` ends it with a zero.
             unsafe { driver.load_module(&images::ptx()) }
         };
         let module = machine_code_or_ptx(machine_code, ptx)?;

@@ -18,10 +18,10 @@ use crate::abi::Address;
 #[repr(transparent)]
 pub(crate) struct Handle(*mut c_void);
 
-// SAFETY: a handle is never dereferenced here, and the driver's functions may be called with it from every
+// SAFETY: A handle is never dereferenced here, and the driver's functions may be called with it from every
 // thread.
 unsafe impl Send for Handle {}
-// SAFETY: a shared handle can only be copied or compared, and copies may be used on every thread.
+// SAFETY: A shared handle can only be copied or compared, and copies may be used on every thread.
 unsafe impl Sync for Handle {}
 
 impl Handle {
@@ -61,12 +61,12 @@ macro_rules! functions {
             fn find(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $(
-                        // SAFETY: the driver's function of this name has this signature.
+                        // SAFETY: The driver's function of this name has this signature.
                         $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
                             .map_err(|_| stringify!($name))?,
                     )*
                     $(
-                        // SAFETY: the driver's function of this name has this signature, in every driver that
+                        // SAFETY: The driver's function of this name has this signature, in every driver that
                         // has it.
                         $newer: unsafe { library.get(concat!(stringify!($newer), "\0").as_bytes()) }
                             .ok()
@@ -124,7 +124,7 @@ impl Driver {
     /// Returns [`CudaError::NoDriver`] if there is no driver, or if it lacks a function.
     pub(crate) fn load(library: &Path) -> Result<Self, CudaError> {
         let refused = |why| CudaError::NoDriver { library: library.to_owned(), why };
-        // SAFETY: loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's
+        // SAFETY: Loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's
         // driver, or a driver by the contract of `Cuda::load_from`.
         let loaded = unsafe { Library::new(library) }.map_err(|error| {
             // The system's message is the error's source.
@@ -287,7 +287,7 @@ impl Driver {
     pub(crate) unsafe fn read<T: Copy + Default>(&self, address: Address) -> Result<T, CudaError> {
         let mut value = T::default();
         let to = (&raw mut value).cast();
-        // SAFETY: the `size_of::<T>()` bytes from `address` on are memory of the current context, and every
+        // SAFETY: The `size_of::<T>()` bytes from `address` on are memory of the current context, and every
         // pattern of bits is a `T` (this function's contract). The driver writes that many bytes to `value`,
         // which is a live `T`.
         let code = unsafe { (self.functions.cuMemcpyDtoH_v2)(to, address, size_of::<T>()) };
@@ -306,7 +306,7 @@ impl Driver {
         bytes: usize,
         stream: Handle,
     ) -> Result<(), CudaError> {
-        // SAFETY: the `bytes` bytes from `address` on are memory of the current context until this has run,
+        // SAFETY: The `bytes` bytes from `address` on are memory of the current context until this has run,
         // and `stream` belongs to that context (this function's contract).
         let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
         self.checked("cuMemsetD8Async", code)

@@ -242,7 +242,7 @@ impl CudaError {
         Message { error: self, launch_argument, argument }
     }
 
-    /// Returns whether the driver refuses the image itself, so that it may accept another one. Being out of
+    /// Returns `true` if the driver refuses the image itself, so that it may accept another one. Being out of
     /// memory, an earlier fault and a capture in progress are other errors.
     pub(crate) fn is_about_an_image(&self) -> bool {
         // CUDA_ERROR_INVALID_VALUE, which drivers may return for a container that they do not know,

@@ -17,11 +17,11 @@
 //!
 //! // Every step, or once in a graph that is replayed.
 //! let (indices, status) = (DeviceCallIndices::new(DeviceList::i64(write_indices, 64)), DeviceStatus::at(status)?);
-//! // SAFETY: the caches, updates, list and status are device memory of the current context until the launch has run.
+//! // SAFETY: The caches, updates, list and status are device memory of the current context until the launch has run.
 //! unsafe { write.launch(Stream::new(stream), &indices, Some(status)) }?;
 //!
 //! // At your next synchronisation point.
-//! // SAFETY: the status and the list are device memory of the current context, and the launch has run.
+//! // SAFETY: The status and the list are device memory of the current context, and the launch has run.
 //! unsafe { write.check(status, &indices) }?;
 //! # Ok(())
 //! # }

@@ -107,7 +107,7 @@ pub(crate) fn in_place(
     Ok((shape, runs))
 }
 
-/// Returns whether a list gives the rows of each sample. The kernels then search the list for each token's
+/// Returns `true` if a list gives the rows of each sample. The kernels then search the list for each token's
 /// sample.
 fn has_row_counts(prepared: &Prepared) -> bool {
     prepared.convention() != Convention::Starts

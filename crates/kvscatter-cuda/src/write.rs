@@ -144,7 +144,7 @@ impl DeviceWrite {
                 shape.samples.count = samples;
                 for Table { jobs, count } in tables {
                     let kernel = self.kernel(&call, *count);
-                    // SAFETY: the context is the one of `prepare` and is current, the stream belongs to it,
+                    // SAFETY: The context is the one of `prepare` and is current, the stream belongs to it,
                     // and buffers, lists and status are memory of it until the launch has run (this
                     // function's contract). `kernel` takes a table of this type, a `WriteShape` and a `Call`,
                     // and reads `count` jobs of the table.
@@ -156,7 +156,7 @@ impl DeviceWrite {
                 let mut shape = **shape;
                 shape.update.samples.count = samples;
                 for Table { jobs, count } in tables {
-                    // SAFETY: the context is the one of `prepare` and is current, the stream belongs to it,
+                    // SAFETY: The context is the one of `prepare` and is current, the stream belongs to it,
                     // and buffers, lists and status are memory of it until the launch has run (this
                     // function's contract). Kernels for presents take a table of this type, a `PresentShape`
                     // and a `Call`.
@@ -184,7 +184,7 @@ impl DeviceWrite {
         let grid = Grid { blocks: [blocks, jobs], ..self.grid };
         let arguments: [*const c_void; 3] =
             [ptr::from_ref(table).cast(), ptr::from_ref(shape).cast(), ptr::from_ref(call).cast()];
-        // SAFETY: the arguments live until this returns and have the types of the kernel's parameters (this
+        // SAFETY: The arguments live until this returns and have the types of the kernel's parameters (this
         // function's contract). Every address that the kernel computes from the shapes lies inside its buffer
         // (P1, and `DeviceInterface::check_pairs` and `check_present` in `prepare`), since the kernel checks
         // each value of the lists before it uses it. The buffers, lists and status are memory of the current
@@ -242,7 +242,7 @@ impl DeviceWrite {
         }
     }
 
-    /// Makes the checks of a launch, and returns the number of samples.
+    /// Creates the checks of a launch, and returns the number of samples.
     ///
     /// This checks the lengths and addresses of the lists, and that neither a list nor the status overlaps
     /// memory that is written. Every launch makes these checks too.

@@ -213,7 +213,7 @@ impl<'a, 'm> Finder<'a, 'm> {
             || self.makers.get(value).is_some_and(|node| node.is("Constant"))
     }
 
-    /// Returns whether a value is a constant that is stored in the model and takes few bytes.
+    /// Returns `true` if a value is a constant that is stored in the model and takes few bytes.
     ///
     /// Each constant is measured only once, because many caches may share a large one. No constant is copied
     /// to measure it.

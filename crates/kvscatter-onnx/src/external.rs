@@ -148,7 +148,7 @@ pub(crate) fn path(message: &TensorProto, folder: &Path) -> Option<PathBuf> {
     folder::relative(Path::new(location)).ok().map(|location| folder.join(location))
 }
 
-/// Returns whether a tensor's values are in another file.
+/// Returns `true` if a tensor's values are in another file.
 pub(crate) fn is_external(message: &TensorProto) -> bool {
     message.data_location == Some(DataLocation::EXTERNAL)
 }

@@ -195,7 +195,7 @@ impl<'m> Node<'m> {
         self.version
     }
 
-    /// Returns whether the operator is a function that the model defines.
+    /// Returns `true` if the operator is a function that the model defines.
     #[must_use]
     pub fn is_function(&self) -> bool {
         self.is_function
@@ -207,7 +207,7 @@ impl<'m> Node<'m> {
         self.index
     }
 
-    /// Returns whether the node is this operator of the default domain, and not a function that the model
+    /// Returns `true` if the node is this operator of the default domain, and not a function that the model
     /// defines.
     #[must_use]
     pub fn is(&self, op_type: &str) -> bool {

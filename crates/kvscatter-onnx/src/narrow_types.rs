@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-/// Returns whether a type is a float of 8 bits or any type of 4 bits.
+/// Returns `true` if a type is a float of 8 bits or any type of 4 bits.
 ///
 /// `ScatterElements`, `ScatterND` and ONNX Runtime's kernel of `TensorScatter` support none of these types.
 pub(crate) fn is_narrow(element: ElementType) -> bool {

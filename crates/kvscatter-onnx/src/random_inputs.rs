@@ -79,7 +79,7 @@ pub fn missing_inputs(
     Ok(inputs)
 }
 
-/// Makes tensors with any values, as [`inputs`] does. The tensors are made in the order of their names.
+/// Creates tensors with any values, as [`inputs`] does. The tensors are made in the order of their names.
 ///
 /// # Errors
 /// * Returns [`OnnxError::MemoryLimit`] if the tensors take more than `memory_limit` bytes.

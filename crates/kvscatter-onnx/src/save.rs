@@ -17,7 +17,7 @@ pub enum WeightTransfer {
     /// Copies each file.
     #[default]
     Copy,
-    /// Makes a hard link to each file, which takes no disk space. Copies the file if the file system cannot
+    /// Creates a hard link to each file, which takes no disk space. Copies the file if the file system cannot
     /// link it.
     ///
     /// Both names then refer to the same file, so a change through one name is visible through the other.
@@ -208,7 +208,7 @@ impl Transfer<'_> {
     }
 }
 
-/// Returns whether two files contain the same bytes.
+/// Returns `true` if two files contain the same bytes.
 fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, OnnxError> {
     let mut other =
         File::open_ambient_with(other, &file::read_only(), ambient_authority()).map_err(OnnxError::Io)?;

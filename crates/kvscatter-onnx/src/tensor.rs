@@ -55,7 +55,7 @@ pub enum TensorError {
 }
 
 impl Tensor {
-    /// Makes a tensor from these values.
+    /// Creates a tensor from these values.
     ///
     /// After an odd number of 4-bit elements, the unused nibble is set to 0.
     ///

@@ -130,7 +130,7 @@ fn parts_of(case: &Path) -> Vec<PathBuf> {
     parts
 }
 
-/// Returns whether a path has a name that belongs to a test directory.
+/// Returns `true` if a path has a name that belongs to a test directory.
 fn is_part(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with(DATA_SET) || [MODEL, REFUSED].contains(&name))

@@ -143,17 +143,17 @@ fn version_of(library: &Path) -> Result<String, RuntimeError> {
         let path = format!("{}: ", library.display());
         unusable(&format!("cannot be loaded: {}", message.strip_prefix(&path).unwrap_or(&message)))
     };
-    // SAFETY: loading a library runs its initialisers, which may be any code. The documentation of
+    // SAFETY: Loading a library runs its initialisers, which may be any code. The documentation of
     // `OnnxRuntime::load` requires that the caller trusts the file.
     let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;
-    // SAFETY: only ONNX Runtime exports this name, as a function of this type.
+    // SAFETY: Only ONNX Runtime exports this name, as a function of this type.
     let get_base = unsafe { loaded.get::<GetApiBase>(b"OrtGetApiBase\0") }
         .map_err(|_| unusable("is a library, but not ONNX Runtime's: it exports no OrtGetApiBase"))?;
-    // SAFETY: the function takes no arguments and may be called at any time.
+    // SAFETY: The function takes no arguments and may be called at any time.
     let base = unsafe { get_base() };
     // SAFETY: `base` is NULL, or points to a table that lives as long as the library, which `loaded` keeps.
     let base = unsafe { base.as_ref() }.ok_or_else(|| unusable("OrtGetApiBase returns no interface"))?;
-    // SAFETY: the function is in ONNX Runtime's table, takes no arguments and may be called at any time.
+    // SAFETY: The function is in ONNX Runtime's table, takes no arguments and may be called at any time.
     let version = unsafe { (base.GetVersionString)() };
     if version.is_null() {
         return Err(unusable("it does not tell its version"));

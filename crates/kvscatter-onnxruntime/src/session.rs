@@ -143,10 +143,10 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
             &raw mut value,
         )
     };
-    // SAFETY: the call above returned `status`, and nothing else uses it.
+    // SAFETY: The call above returned `status`, and nothing else uses it.
     unsafe { ort::Error::result_from_status(status) }?;
     let value = NonNull::new(value).ok_or_else(|| ort::Error::new("ONNX Runtime created no value"))?;
-    // SAFETY: the call above created `value`, which is a tensor and has no other owner. The value keeps the
+    // SAFETY: The call above created `value`, which is a tensor and has no other owner. The value keeps the
     // session's allocator alive but does not use it, because ONNX Runtime does not own the memory.
     Ok(unsafe { DynTensor::from_ptr(value, Some(session.allocator())) })
 }

@@ -45,7 +45,7 @@ pub struct Tensor<'a, E> {
 }
 
 impl<'a, E> Tensor<'a, E> {
-    /// Makes a tensor over `data`.
+    /// Creates a tensor over `data`.
     ///
     /// # Panics
     /// Panics if `data` does not fill `shape`, because the calling test is then wrong.

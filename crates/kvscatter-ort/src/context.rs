@@ -51,7 +51,7 @@ impl<'a> Context<'a> {
         if value.is_null() {
             return Ok(None);
         }
-        // SAFETY: inputs are valid until the call returns (R2), which `'a` does not outlive.
+        // SAFETY: Inputs are valid until the call returns (R2), which `'a` does not outlive.
         unsafe { InputTensor::new(self.runtime, argument, value) }.map(Some)
     }
 
@@ -131,7 +131,7 @@ impl<'a> InputTensor<'a> {
         let shape = if rank == 0 {
             [].as_slice()
         } else {
-            // SAFETY: the runtime returned a list of `rank` dimensions, which lives as long as the tensor
+            // SAFETY: The runtime returned a list of `rank` dimensions, which lives as long as the tensor
             // (R5). The tensor lives for `'a`.
             unsafe { core::slice::from_raw_parts(dims, rank) }
         };
@@ -170,7 +170,7 @@ impl<'a> InputTensor<'a> {
         })
     }
 
-    /// Returns whether the elements are of this type.
+    /// Returns `true` if the elements are of this type.
     pub(crate) fn has_element(&self, element: ElementType) -> bool {
         self.code == element_code(element)
     }

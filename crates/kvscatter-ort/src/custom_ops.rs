@@ -75,7 +75,7 @@ fn optional(element: ElementType) -> Input {
 }
 
 impl CustomOp {
-    /// Makes the operator `O`, whose cache is input `CACHE`.
+    /// Creates the operator `O`, whose cache is input `CACHE`.
     fn new<O: Operator, const CACHE: usize>(runtime: RuntimeApi, inputs: Vec<Input>) -> Self {
         let output = match inputs.get(CACHE) {
             Some(cache) => cache.element,
@@ -129,7 +129,7 @@ impl CustomOp {
 }
 
 unsafe extern "system" fn get_name(op: *const OrtCustomOp) -> *const c_char {
-    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
     unsafe { CustomOp::of(op) }.name.as_ptr()
 }
 
@@ -139,12 +139,12 @@ unsafe extern "system" fn get_execution_provider(_op: *const OrtCustomOp) -> *co
 }
 
 unsafe extern "system" fn get_input_count(op: *const OrtCustomOp) -> usize {
-    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
     unsafe { CustomOp::of(op) }.inputs.len()
 }
 
 unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
-    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
     match unsafe { CustomOp::of(op) }.inputs.get(index) {
         Some(input) => input.element,
         None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
@@ -152,7 +152,7 @@ unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -
 }
 
 unsafe extern "system" fn get_input_characteristic(op: *const OrtCustomOp, index: usize) -> Characteristic {
-    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
     match unsafe { CustomOp::of(op) }.inputs.get(index) {
         Some(input) => input.characteristic,
         None => Characteristic::INPUT_OUTPUT_REQUIRED,
@@ -171,7 +171,7 @@ unsafe extern "system" fn get_output_type(
     op: *const OrtCustomOp,
     _index: usize,
 ) -> ONNXTensorElementDataType {
-    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
     unsafe { CustomOp::of(op) }.output
 }
 
@@ -213,7 +213,7 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
     op: *const OrtCustomOp,
     context: *mut OrtShapeInferContext,
 ) -> OrtStatusPtr {
-    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     // SAFETY: `context` is valid until this returns (R2), and the operator has an input `CACHE`.
     guarded(runtime.api, || unsafe { infer(runtime, context, CACHE) })
@@ -225,7 +225,7 @@ unsafe extern "system" fn create<O: Operator>(
     info: *const OrtKernelInfo,
     out: *mut *mut c_void,
 ) -> OrtStatusPtr {
-    // SAFETY: the runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     guarded(runtime.api, || {
         // SAFETY: `info` is valid until this returns (R2).

@@ -33,7 +33,7 @@ pub(crate) struct Factory {
 }
 
 impl Factory {
-    /// Makes the factory.
+    /// Creates the factory.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
@@ -71,7 +71,7 @@ impl Factory {
     /// # Safety
     /// `raw` comes from [`into_raw`](Self::into_raw) and is not used again.
     pub(crate) unsafe fn release(raw: *mut sys::EpFactory) {
-        // SAFETY: this function's contract requires that `raw` comes from `into_raw`, which uses a `Box`, and
+        // SAFETY: This function's contract requires that `raw` comes from `into_raw`, which uses a `Box`, and
         // that it is not used again.
         let factory = unsafe { Box::from_raw(raw.cast::<Self>()) };
         catch_panic(|| drop(factory));
@@ -102,7 +102,7 @@ impl Factory {
         most_devices: usize,
         device_count: *mut usize,
     ) -> OrtStatusPtr {
-        // SAFETY: the runtime passes the address of a factory of ours, which it has not released yet (R4).
+        // SAFETY: The runtime passes the address of a factory of ours, which it has not released yet (R4).
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
         guarded(runtime.api, || {
             let mut count = 0;
@@ -143,7 +143,7 @@ impl Factory {
         _logger: *const OrtLogger,
         out: *mut *mut sys::Ep,
     ) -> OrtStatusPtr {
-        // SAFETY: the runtime passes the address of a factory of ours, which it has not released yet (R4).
+        // SAFETY: The runtime passes the address of a factory of ours, which it has not released yet (R4).
         let factory = unsafe { &*this.cast::<Self>() };
         guarded(factory.runtime.api, || {
             // SAFETY: `options` is valid until this returns (R2).
@@ -251,7 +251,7 @@ impl Ep {
         graph: *const OrtGraph,
         info: *mut OrtEpGraphSupportInfo,
     ) -> OrtStatusPtr {
-        // SAFETY: the runtime passes the address of a provider of ours, which it has not released yet (R4).
+        // SAFETY: The runtime passes the address of a provider of ours, which it has not released yet (R4).
         let runtime = unsafe { &*this.cast::<Self>() }.runtime;
         guarded(runtime.api, || {
             let mut count = 0;
@@ -281,7 +281,7 @@ impl Ep {
         this: *mut sys::Ep,
         out: *mut *const OrtKernelRegistry,
     ) -> OrtStatusPtr {
-        // SAFETY: the runtime passes the address of a provider of ours, which it has not released yet (R4).
+        // SAFETY: The runtime passes the address of a provider of ours, which it has not released yet (R4).
         let registry = unsafe { &*this.cast::<Self>() }.registry;
         // SAFETY: `out` points to a variable for the result (R3).
         unsafe { out.write(registry) };

@@ -19,7 +19,7 @@ pub(crate) struct Kernel<O> {
 }
 
 impl<O: Operator> Kernel<O> {
-    /// Makes the kernel of a node.
+    /// Creates the kernel of a node.
     ///
     /// # Errors
     /// Returns an error if the operator does not know the value of an attribute, or if the inputs would make
@@ -59,7 +59,7 @@ pub(crate) struct EpKernel {
 }
 
 impl EpKernel {
-    /// Makes a kernel, as the runtime's `KernelCreateFn`. The state is the [`RuntimeApi`] that the kernel was
+    /// Creates a kernel, as the runtime's `KernelCreateFn`. The state is the [`RuntimeApi`] that the kernel was
     /// registered with.
     ///
     /// # Safety
@@ -69,7 +69,7 @@ impl EpKernel {
         info: *const OrtKernelInfo,
         out: *mut *mut KernelImpl,
     ) -> OrtStatusPtr {
-        // SAFETY: this function's contract requires that `state` is the `RuntimeApi` that the kernel was
+        // SAFETY: This function's contract requires that `state` is the `RuntimeApi` that the kernel was
         // registered with.
         let runtime = unsafe { *state.cast::<RuntimeApi>() };
         guarded(runtime.api, || {
@@ -81,17 +81,17 @@ impl EpKernel {
                 PrePackWeight: None,
                 SetSharedPrePackedWeight: None,
             };
-            // SAFETY: this function's contract requires that `info` is valid until this returns (R2).
+            // SAFETY: This function's contract requires that `info` is valid until this returns (R2).
             let kernel = unsafe { Kernel::new(runtime, info) }?;
             let kernel = Box::into_raw(Box::new(Self { base, kernel }));
-            // SAFETY: this function's contract requires that `out` points to a variable for the result (R3).
+            // SAFETY: This function's contract requires that `out` points to a variable for the result (R3).
             unsafe { out.write(kernel.cast()) };
             Ok(())
         })
     }
 
     unsafe extern "system" fn compute(this: *mut KernelImpl, context: *mut OrtKernelContext) -> OrtStatusPtr {
-        // SAFETY: the runtime passes the address of a kernel of ours, which it has not released yet (R4).
+        // SAFETY: The runtime passes the address of a kernel of ours, which it has not released yet (R4).
         let this = unsafe { &*this.cast::<Self>() };
         // SAFETY: `context` is valid until this returns (R2), and belongs to this kernel.
         unsafe { this.kernel.compute(context) }

@@ -76,7 +76,7 @@ use crate::ep::Factory;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, guarded};
 
-/// Makes the factory of the execution provider. `RegisterExecutionProviderLibrary` calls this function.
+/// Creates the factory of the execution provider. `RegisterExecutionProviderLibrary` calls this function.
 ///
 /// # Safety
 /// The requirements of `CreateEpApiFactoriesFn` in `onnxruntime_ep_c_api.h`: `base` is what a runtime passes

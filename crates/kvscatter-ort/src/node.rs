@@ -96,7 +96,7 @@ impl Node<'_> {
         (0..count).map(input).collect()
     }
 
-    /// Returns whether the node has an attribute of this name. The status of the runtime for an absent
+    /// Returns `true` if the node has an attribute of this name. The status of the runtime for an absent
     /// attribute differs from that for an attribute of another kind only in its message, so this tries all
     /// kinds.
     fn has_attribute(&self, name: &CStr) -> bool {

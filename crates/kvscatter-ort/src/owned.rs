@@ -14,7 +14,7 @@ pub(crate) struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    /// Makes an object. `make` calls a function of the runtime that writes the address of a new object, and
+    /// Creates an object. `make` calls a function of the runtime that writes the address of a new object, and
     /// `release` is the runtime's function that releases such objects.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ struct RecentEntry<P> {
     write: UnsafeCell<Option<KeyedWrite<P>>>,
 }
 
-// SAFETY: only a `RecentEntryGuard` reaches the write, and `is_locked` lets only one guard exist at a time.
+// SAFETY: Only a `RecentEntryGuard` reaches the write, and `is_locked` lets only one guard exist at a time.
 // The guard may be on any thread, because `P` is `Send`.
 unsafe impl<P: Send> Sync for RecentEntry<P> {}
 

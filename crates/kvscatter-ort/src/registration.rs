@@ -49,7 +49,7 @@ struct Registration {
     _operators: Box<[CustomOp]>,
 }
 
-// SAFETY: no part of the domain belongs to a thread, and the domain does not change after `new`.
+// SAFETY: No part of the domain belongs to a thread, and the domain does not change after `new`.
 unsafe impl Send for Registration {}
 
 impl Registration {
@@ -57,7 +57,7 @@ impl Registration {
         let api = runtime.api;
         // The operators are made before the domain, so that an error drops them after the domain.
         let operators = custom_ops::all(runtime).into_boxed_slice();
-        // SAFETY: the runtime copies the name, which ends in a zero byte, and `out` takes the result (R1).
+        // SAFETY: The runtime copies the name, which ends in a zero byte, and `out` takes the result (R1).
         let domain = Owned::new(runtime, api.ReleaseCustomOpDomain, |out| unsafe {
             (api.CreateCustomOpDomain)(DOMAIN.as_ptr(), out)
         })?;

@@ -29,7 +29,7 @@ impl RuntimeApi {
     /// # Safety
     /// `base` is what a runtime passes to a library that it loads (R6).
     pub(crate) unsafe fn negotiate(base: *const OrtApiBase) -> Result<Self, OrtStatusPtr> {
-        // SAFETY: this function's contract requires that `base` is a runtime's table, which lives as long as
+        // SAFETY: This function's contract requires that `base` is a runtime's table, which lives as long as
         // this library is loaded (R6).
         let base: &'static OrtApiBase = unsafe { &*base };
         // SAFETY: `GetApi` accepts every number (R1).
@@ -40,9 +40,9 @@ impl RuntimeApi {
         // SAFETY: `api` is not NULL, so it is the table of this version, which lives as long as this library
         // is loaded (R6).
         let api: &'static OrtApi = unsafe { &*api };
-        // SAFETY: the function takes no arguments and may be called at any time (R1).
+        // SAFETY: The function takes no arguments and may be called at any time (R1).
         let ep = unsafe { (api.GetEpApi)() };
-        // SAFETY: in runtimes without execution providers, `ep` is NULL. In all others it is a table that
+        // SAFETY: In runtimes without execution providers, `ep` is NULL. In all others it is a table that
         // lives as long as this library is loaded (R6) and that begins with `EpApi` in every version from
         // `API_VERSION` on.
         match unsafe { ep.cast::<EpApi>().as_ref() } {
@@ -55,7 +55,7 @@ impl RuntimeApi {
         }
     }
 
-    /// Returns whether both are tables of the same copy of the runtime.
+    /// Returns `true` if both are tables of the same copy of the runtime.
     pub(crate) fn is_same(self, other: Self) -> bool {
         core::ptr::eq(self.api, other.api)
     }
@@ -129,17 +129,17 @@ pub(crate) fn tensor_element(element: ElementType) -> ONNXTensorElementDataType 
     }
 }
 
-/// Makes a status in a runtime that does not have our version of the interface. The function is the first
+/// Creates a status in a runtime that does not have our version of the interface. The function is the first
 /// entry of the table in every version.
 fn too_old(base: &OrtApiBase) -> OrtStatusPtr {
-    // SAFETY: the function takes no arguments and may be called at any time (R1).
+    // SAFETY: The function takes no arguments and may be called at any time (R1).
     let version = unsafe { (base.GetVersionString)() };
     // SAFETY: `version` is a string of the runtime, which ends in a zero byte and lives as long as the
     // runtime (R5).
     let version = unsafe { CStr::from_ptr(version) }.to_string_lossy();
     // SAFETY: `GetApi` accepts every number (R1).
     let api = unsafe { (base.GetApi)(1) };
-    // SAFETY: every runtime has the first version of the table, so `api` points to at least its first entry,
+    // SAFETY: Every runtime has the first version of the table, so `api` points to at least its first entry,
     // `CreateStatus`. Nothing is read here.
     let entry = unsafe { &raw const (*api).CreateStatus };
     // SAFETY: `entry` points to the first entry of the table, which every version has.

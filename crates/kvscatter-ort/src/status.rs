@@ -149,7 +149,7 @@ impl Drop for Status {
 /// The type of `OrtApi::CreateStatus`, which every version of the runtime has.
 type CreateStatusFn = unsafe extern "system" fn(code: OrtErrorCode, text: *const c_char) -> OrtStatusPtr;
 
-/// Makes a status that belongs to the runtime to which it is returned.
+/// Creates a status that belongs to the runtime to which it is returned.
 pub(crate) fn new_status(create: CreateStatusFn, code: OrtErrorCode, message: &str) -> OrtStatusPtr {
     // A name in a model may contain any byte, but a C string ends at the first NUL.
     let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();

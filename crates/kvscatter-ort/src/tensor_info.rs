@@ -65,7 +65,7 @@ impl TensorInfo {
         PartialTensor { element: self.element, shape: self.shape.as_deref() }
     }
 
-    /// Returns whether the node has this input.
+    /// Returns `true` if the node has this input.
     pub(crate) fn is_present(&self) -> bool {
         self.element.is_some()
     }

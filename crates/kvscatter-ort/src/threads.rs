@@ -18,7 +18,7 @@ pub(crate) struct ParallelFor {
     context: *const OrtKernelContext,
 }
 
-// SAFETY: the core calls `broadcast` on the thread on which the runtime called the kernel, and `context` may
+// SAFETY: The core calls `broadcast` on the thread on which the runtime called the kernel, and `context` may
 // be used there. Other threads share this value as a part of the plan and do not use it.
 unsafe impl Sync for ParallelFor {}
 

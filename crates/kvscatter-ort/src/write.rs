@@ -75,7 +75,7 @@ impl CheckedWrite<'_> {
         // No operator here skips samples, so the number of skipped ones is always 0.
         if present == cache.data {
             let cache = buffer(present, geometry.cache_bytes());
-            // SAFETY: the input tensors are initialised and valid until the call returns, and the output is
+            // SAFETY: The input tensors are initialised and valid until the call returns, and the output is
             // valid for writes (R2). `check_memory` compared the lengths of the buffers. Input and output
             // have the same address, so the runtime reuses the input's buffer after its last reader, or the
             // program has bound both to it. The core refuses overlaps with the update and with positions,
@@ -84,7 +84,7 @@ impl CheckedWrite<'_> {
         } else {
             let past = buffer(cache.data, geometry.cache_bytes());
             let present = buffer(present, geometry.present_bytes());
-            // SAFETY: the inputs are initialised and valid until the call returns, and the output is valid
+            // SAFETY: The inputs are initialised and valid until the call returns, and the output is valid
             // for writes (R2). `check_memory` compared the lengths of the buffers, and the output has the
             // type and the shape of the cache. The core refuses overlaps with the inputs.
             let _ = unsafe { plan.write_present_raw(past, update, present) }?;

@@ -109,7 +109,7 @@ impl<'py> Array<'py> {
 }
 
 impl Form {
-    /// Makes a form. The stride of a dimension with at most one element has no effect, so it becomes that of
+    /// Creates a form. The stride of a dimension with at most one element has no effect, so it becomes that of
     /// a dense array.
     pub(crate) fn new(element: Element, shape: Shape, mut strides: Strides) -> Self {
         let mut step = Some(1_isize);
@@ -125,7 +125,7 @@ impl Form {
         Self { element, shape, strides, dense }
     }
 
-    /// Makes the form of a row-major array without gaps.
+    /// Creates the form of a row-major array without gaps.
     pub(crate) fn dense(element: Element, shape: Shape) -> Self {
         let mut strides: Strides = shape.iter().map(|_| 0).collect();
         let mut step = 1_isize;

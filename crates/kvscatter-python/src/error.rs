@@ -30,7 +30,7 @@ pub(crate) enum Field {
     Sizes(&'static [usize]),
 }
 
-/// Makes an exception of this package. `kind` and the names of fields are in `snake_case`.
+/// Creates an exception of this package. `kind` and the names of fields are in `snake_case`.
 #[cold]
 pub(crate) fn raise(
     py: Python<'_>,
@@ -64,7 +64,7 @@ pub(crate) fn raise(
 /// A function that turns an error of the core into an exception.
 pub(crate) type Refuse = fn(Python<'_>, Error) -> PyErr;
 
-/// Makes the exception for an error of the core in a functional write, whose result is called `out`.
+/// Creates the exception for an error of the core in a functional write, whose result is called `out`.
 #[cold]
 pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -74,7 +74,7 @@ pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// Makes the exception for an error of the core in an in-place write, whose cache is called `cache`.
+/// Creates the exception for an error of the core in an in-place write, whose cache is called `cache`.
 #[cold]
 pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -84,7 +84,7 @@ pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// Makes the exception for an error of the core in a functional write on a device, whose result is an
+/// Creates the exception for an error of the core in a functional write on a device, whose result is an
 /// argument.
 #[cold]
 pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
@@ -96,7 +96,7 @@ pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, "")
 }
 
-/// Makes the exception for an error of the core in a write by slots.
+/// Creates the exception for an error of the core in a write by slots.
 #[cold]
 pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
     let name = |argument: Argument| match argument {
@@ -115,14 +115,14 @@ pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, name, advice)
 }
 
-/// Makes the exception for an error of the core in an operator whose arguments have the names of the
+/// Creates the exception for an error of the core in an operator whose arguments have the names of the
 /// specification.
 #[cold]
 pub(crate) fn core_as_named(py: Python<'_>, error: Error) -> PyErr {
     raise_core(py, error, Argument::name, "")
 }
 
-/// Makes the exception for an error about one value of an argument that the core does not name, such as
+/// Creates the exception for an error about one value of an argument that the core does not name, such as
 /// `start`. `sample` is the index if there are many values.
 #[cold]
 pub(crate) fn core_of_sample(py: Python<'_>, error: Error, argument: &str, sample: Option<usize>) -> PyErr {

@@ -119,7 +119,7 @@ fn i64s(tensor: &TensorRef<'_>) -> Option<(Values, RawBuffer)> {
     }
     // SAFETY: PyTorch filled in the description, whose offset leads to the first element.
     let first = unsafe { tensor.offset_data_ptr::<i64>() }.ok()?;
-    // SAFETY: the type is int64 and the stride is 1 (both checked above), so `count` values lie there
+    // SAFETY: The type is int64 and the stride is 1 (both checked above), so `count` values lie there
     // without gaps. `offset_data_ptr` has checked the alignment. The values are copied before any Python
     // code runs that could change them.
     let values = unsafe { slice::from_raw_parts(first, count) };

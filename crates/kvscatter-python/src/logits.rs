@@ -95,7 +95,7 @@ impl PyLogits {
 /// Returns an array that is a view of the values.
 fn view<'py>(owner: &Bound<'py, PyLogits>, values: &[f32]) -> Bound<'py, PyArray1<f32>> {
     let values = ArrayView1::from(values);
-    // SAFETY: the values belong to `owner`, which the array keeps alive. `PyLogits` is frozen and nothing in
+    // SAFETY: The values belong to `owner`, which the array keeps alive. `PyLogits` is frozen and nothing in
     // it ever changes, so the values stay where they are.
     let array = unsafe { PyArray1::borrow_from_array(&values, owner.clone().into_any()) };
     // The array is new, so it is not borrowed.

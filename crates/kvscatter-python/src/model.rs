@@ -120,7 +120,7 @@ fn python_tensor(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, O
     (element.numpy_name(), shape, values)
 }
 
-/// Makes a `ModelError`. An error of the operator itself becomes the core's exception, with the `ModelError`
+/// Creates a `ModelError`. An error of the operator itself becomes the core's exception, with the `ModelError`
 /// as its cause.
 #[cold]
 fn raise(py: Python<'_>, error: OnnxError) -> PyErr {

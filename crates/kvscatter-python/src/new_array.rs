@@ -138,7 +138,7 @@ impl Exported {
         tensor.set_device(DLDevice::CPU);
         tensor.set_dtype(dtype);
         tensor.set_flags(self.flags()).map_err(|error| refused(&error))?;
-        // SAFETY: the tensor owns a share of the memory, which is dense and of this type and shape. No code
+        // SAFETY: The tensor owns a share of the memory, which is dense and of this type and shape. No code
         // here writes to the memory any more.
         Ok(unsafe { tensor.finish() })
     }

@@ -35,10 +35,10 @@ pub(crate) fn in_place(
     }
     let mut replaced = Replaced(Vec::new());
     for (cache, update) in pairs {
-        // SAFETY: no Python code runs before the write is done. Nothing else reads the cache meanwhile,
+        // SAFETY: No Python code runs before the write is done. Nothing else reads the cache meanwhile,
         // because `check_disjoint` has compared it with every update and every other cache.
         let cache = unsafe { elements_mut(bytes(cache)) };
-        // SAFETY: no Python code runs before the write is done. Nothing writes to an update, because
+        // SAFETY: No Python code runs before the write is done. Nothing writes to an update, because
         // `check_disjoint` has compared it with every cache.
         let update = unsafe { elements(bytes(update)) };
         let before = replaced.0.len();
@@ -70,14 +70,14 @@ pub(crate) fn write_present(
     check_strings(py, update)?;
     check_disjoint(out, past)?;
     check_disjoint(out, update)?;
-    // SAFETY: no Python code runs before the write is done. Nothing else reads `out` meanwhile, because
+    // SAFETY: No Python code runs before the write is done. Nothing else reads `out` meanwhile, because
     // `check_disjoint` has compared it with the past and the update.
     let present = unsafe { elements_mut(bytes(out)) };
     let replaced = Replaced(present.iter().map(|element| ObjectElement(element.0)).collect());
-    // SAFETY: no Python code runs before the write is done. Nothing writes to the past, which `out` does not
+    // SAFETY: No Python code runs before the write is done. Nothing writes to the past, which `out` does not
     // overlap.
     let past = unsafe { elements(bytes(past)) };
-    // SAFETY: no Python code runs before the write is done. Nothing writes to the update, which `out` does
+    // SAFETY: No Python code runs before the write is done. Nothing writes to the update, which `out` does
     // not overlap.
     let update = unsafe { elements(bytes(update)) };
     // This writes every element of the present exactly once.
@@ -90,12 +90,12 @@ pub(crate) fn write_present(
 /// Checks that every element that will be written is a string. The old elements of a cache may be any
 /// objects.
 fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
-    // SAFETY: the array owns its memory, and no Python code that could write to it runs while the elements
+    // SAFETY: The array owns its memory, and no Python code that could write to it runs while the elements
     // are read.
     let elements = unsafe { elements(bytes(array)) };
     for offset in array.form.offsets() {
         let Some(&ObjectElement(object)) = elements.get(offset) else { continue };
-        // SAFETY: the pointer is null, or points to an object that the array refers to.
+        // SAFETY: The pointer is null, or points to an object that the array refers to.
         let object: Option<Borrowed<'_, '_, PyAny>> = unsafe { Borrowed::from_ptr_or_opt(py, object) };
         if !object.is_some_and(|object| object.is_instance_of::<PyString>()) {
             let class = object.map_or_else(|| "None".to_owned(), |object| class_name(&object.get_type()));
@@ -121,7 +121,7 @@ fn bytes(array: &Array<'_>) -> RawBuffer {
 /// lives.
 unsafe fn elements<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [ObjectElement] {
     let count = len.wrapping_div(size_of::<ObjectElement>());
-    // SAFETY: the memory is that of an array of objects, which outlives the slice and is not written
+    // SAFETY: The memory is that of an array of objects, which outlives the slice and is not written
     // meanwhile (this function's contract). `strided` has checked that the elements are aligned as pointers.
     // The memory between the elements of a view belongs to the array that it is a view of.
     if count == 0 { &[] } else { unsafe { slice::from_raw_parts(ptr.cast(), count) } }
@@ -132,7 +132,7 @@ unsafe fn elements<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a [ObjectElement]
 /// while the slice lives.
 unsafe fn elements_mut<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a mut [ObjectElement] {
     let count = len.wrapping_div(size_of::<ObjectElement>());
-    // SAFETY: the memory is that of an array of objects, which outlives the slice, and nothing else reads or
+    // SAFETY: The memory is that of an array of objects, which outlives the slice, and nothing else reads or
     // writes it meanwhile (this function's contract). `strided` has checked that the elements are aligned as
     // pointers. The memory between the elements of a view belongs to the array that it is a view of.
     if count == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(ptr.cast(), count) } }
@@ -140,7 +140,7 @@ unsafe fn elements_mut<'a>(RawBuffer { ptr, len }: RawBuffer) -> &'a mut [Object
 
 impl Clone for ObjectElement {
     fn clone(&self) -> Self {
-        // SAFETY: the pointer is null, or points to an object that an array refers to. Elements are cloned
+        // SAFETY: The pointer is null, or points to an object that an array refers to. Elements are cloned
         // only while the interpreter is attached.
         unsafe { ffi::Py_XINCREF(self.0) };
         Self(self.0)
@@ -154,7 +154,7 @@ impl Replaced {
     /// Releases the references. This may run code, so all writes must be finished before.
     fn release(self, _py: Python<'_>) {
         for ObjectElement(object) in self.0 {
-            // SAFETY: the pointer is null, or a reference that an array owned until the write replaced it.
+            // SAFETY: The pointer is null, or a reference that an array owned until the write replaced it.
             unsafe { ffi::Py_XDECREF(object) };
         }
     }

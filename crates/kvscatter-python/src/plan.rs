@@ -185,7 +185,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Makes the core's plan, which borrows the positions. This takes nanoseconds, and `new` has checked
+    /// Creates the core's plan, which borrows the positions. This takes nanoseconds, and `new` has checked
     /// that it succeeds.
     fn planned(&self, py: Python<'_>) -> PyResult<WritePlan<'_>> {
         let (starts, lengths) = (self.write_indices.as_deref(), self.lengths.as_deref());

@@ -6,21 +6,21 @@ use pyo3::prelude::*;
 
 use crate::error::{Class, Field, raise as raise_of};
 
-/// Makes the exception for an error of a session.
+/// Creates the exception for an error of a session.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, error: &SessionError) -> PyErr {
     let (class, argument, fields) = describe(error);
     raise_of(py, class, error.kind(), argument, format!("{error}{}", keyword(error)), &fields)
 }
 
-/// Makes the exception for a missing or unusable ONNX Runtime.
+/// Creates the exception for a missing or unusable ONNX Runtime.
 #[cold]
 pub(crate) fn no_runtime(py: Python<'_>, error: &RuntimeError) -> PyErr {
     let keyword = if matches!(error, RuntimeError::Missing { .. }) { " (onnxruntime=)" } else { "" };
     raise_of(py, Class::Session, error.kind(), Some("onnxruntime"), format!("{error}{keyword}"), &[])
 }
 
-/// Makes the exception for a call of a closed session.
+/// Creates the exception for a call of a closed session.
 #[cold]
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "closed", None, "the session is closed".to_owned(), &[])

@@ -99,7 +99,7 @@ pub(crate) fn descr_address(array: &Bound<'_, PyUntypedArray>) -> usize {
 
 fn fields<'a>(array: &'a Bound<'_, PyUntypedArray>) -> &'a PyArrayObject_fields {
     let array = array.as_array_ptr();
-    // SAFETY: a NumPy array begins with these fields and is alive as long as the reference to it. The fields
+    // SAFETY: A NumPy array begins with these fields and is alive as long as the reference to it. The fields
     // change only while Python code runs, and no Python code runs before the caller has copied what it
     // reads. (Without an interpreter lock, another thread may reshape an array while it is read. NumPy
     // itself leaves this race to its callers.)

@@ -31,7 +31,7 @@ pub(crate) fn time_rust_call(
     let begin = Instant::now();
     for _ in 0..repeats {
         let plan = black_box(&write).plan(py, &indices)?;
-        // SAFETY: both buffers are memory of the arrays, with the sizes that their owners state. The arrays
+        // SAFETY: Both buffers are memory of the arrays, with the sizes that their owners state. The arrays
         // are borrowed until this function returns.
         let _ = unsafe { plan.write_raw(black_box(cache), black_box(update)) }
             .map_err(|refused| error::core(py, refused))?;

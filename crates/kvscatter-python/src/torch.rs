@@ -173,13 +173,13 @@ fn describe(class: &Bound<'_, PyType>) -> Option<Describe> {
     let capsule = class.getattr(intern!(class.py(), "__dlpack_c_exchange_api__")).ok()?;
     let capsule = capsule.cast_into::<PyCapsule>().ok()?;
     let table = capsule.pointer_checked(Some(c"dlpack_exchange_api")).ok()?.cast::<DLPackExchangeAPI>();
-    // SAFETY: a capsule of this name points to a table that lives as long as the process, and whose header
+    // SAFETY: A capsule of this name points to a table that lives as long as the process, and whose header
     // is the same in every version.
     let header = unsafe { &(*table.as_ptr()).header };
     if header.version.major != DLPACK_MAJOR_VERSION {
         return None;
     }
-    // SAFETY: a capsule of this name points to a table that lives as long as the process. It has the known
+    // SAFETY: A capsule of this name points to a table that lives as long as the process. It has the known
     // major version, whose first minor version already had this field.
     unsafe { (*table.as_ptr()).dltensor_from_py_object_no_sync }
 }

@@ -42,7 +42,7 @@ pub(crate) fn in_place_raw(
     let pair = BorrowedBuffers([cache, update]);
     run(py, plan, error::core_in_place, move || {
         let BorrowedBuffers([cache, update]) = pair.into_inner();
-        // SAFETY: both buffers are initialised memory of arrays that the calling function borrows until the
+        // SAFETY: Both buffers are initialised memory of arrays that the calling function borrows until the
         // write is done, so their owners keep it alive. Nothing else uses the memory meanwhile, unless the
         // program writes to one array from two threads. It must not do that, as with NumPy.
         unsafe { plan.write_raw(cache, update) }
@@ -70,7 +70,7 @@ pub(crate) fn write_many(
     let buffers = BorrowedBuffers(buffers);
     let skipped = run(py, plan, error::core_in_place, move || {
         let BorrowedBuffers(buffers) = buffers.into_inner();
-        // SAFETY: all buffers are initialised memory of arrays that are borrowed until the write is done, so
+        // SAFETY: All buffers are initialised memory of arrays that are borrowed until the write is done, so
         // their owners keep it alive. A vector yields the same pairs each time. Nothing else uses the memory
         // meanwhile, unless the program writes to one array from two threads. It must not do that, as with
         // NumPy.
@@ -103,7 +103,7 @@ pub(crate) fn write_present(
     ]);
     let skipped = run(py, plan, error::core, move || {
         let BorrowedBuffers([past, update, out]) = buffers.into_inner();
-        // SAFETY: all three buffers are initialised memory of arrays that are borrowed until the write is
+        // SAFETY: All three buffers are initialised memory of arrays that are borrowed until the write is
         // done, so their owners keep it alive. Nothing else uses the memory meanwhile, unless the program
         // writes to one array from two threads. It must not do that, as with NumPy.
         unsafe { plan.write_present_raw(past, update, out) }
@@ -151,10 +151,10 @@ impl<T> BorrowedBuffers<T> {
     }
 }
 
-// SAFETY: a `RawBuffer` is an address and a length. The arrays at these addresses are borrowed until `run`
+// SAFETY: A `RawBuffer` is an address and a length. The arrays at these addresses are borrowed until `run`
 // returns, and `run` waits for the closure.
 unsafe impl<const N: usize> Send for BorrowedBuffers<[RawBuffer; N]> {}
 
-// SAFETY: a `RawBuffer` is an address and a length. The arrays at these addresses are borrowed until `run`
+// SAFETY: A `RawBuffer` is an address and a length. The arrays at these addresses are borrowed until `run`
 // returns, and `run` waits for the closure.
 unsafe impl Send for BorrowedBuffers<Vec<(RawBuffer, RawBuffer)>> {}

@@ -149,7 +149,7 @@ impl Interface {
         self.caches.iter().find_map(|cache| cache.growth)
     }
 
-    /// Returns whether an input has this purpose.
+    /// Returns `true` if an input has this purpose.
     pub fn takes(&self, purpose: Purpose) -> bool {
         self.feeds.iter().any(|feed| feed.purpose == purpose)
     }

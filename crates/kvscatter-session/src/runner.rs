@@ -32,7 +32,7 @@ pub struct LogitsTensor {
 }
 
 impl LogitsTensor {
-    /// Returns whether only the last of several tokens has logits.
+    /// Returns `true` if only the last of several tokens has logits.
     pub(crate) fn are_last_only(&self) -> bool {
         self.tokens < self.width
     }

@@ -18,7 +18,7 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// Returns whether a character controls a terminal, breaks a line or changes the direction of the text around
+/// Returns `true` if a character controls a terminal, breaks a line or changes the direction of the text around
 /// it.
 #[must_use]
 pub fn misleads(c: char) -> bool {

@@ -28,7 +28,7 @@ pub(crate) fn label(node: &NodeProto) -> String {
     names.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_default()
 }
 
-/// Returns whether a node's operator is ONNX's own.
+/// Returns `true` if a node's operator is ONNX's own.
 pub(crate) fn is_onnx(node: &NodeProto) -> bool {
     matches!(node.domain.as_str(), "" | "ai.onnx")
 }

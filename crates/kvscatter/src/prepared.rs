@@ -21,7 +21,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Makes a handle. This is the only constructor, and the `prepare` method of every operator calls it.
+    /// Creates a handle. This is the only constructor, and the `prepare` method of every operator calls it.
     ///
     /// # Errors
     /// Returns the same errors as `Geometry::new`.
@@ -61,7 +61,7 @@ impl Prepared {
         self.rules.options.negative_index
     }
 
-    /// Returns whether the update is packed.
+    /// Returns `true` if the update is packed.
     ///
     /// The samples of a packed update follow each other without padding, and a list gives the number of rows
     /// of each sample.

@@ -154,7 +154,7 @@ impl<'a> WritePlan<'a> {
         self.moves.position(sample)
     }
 
-    /// Returns whether [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves this sample
+    /// Returns `true` if [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves this sample
     /// unchanged.
     #[must_use]
     pub fn skips(&self, sample: usize) -> bool {

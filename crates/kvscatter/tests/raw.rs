@@ -30,7 +30,7 @@ fn write_many(memory: &mut [u8], places: &[(usize, usize)]) -> Result<Written, E
     let starts = [1_i64, 2];
     let plan = write.plan(&starts)?;
     let buffers = at(memory, places);
-    // SAFETY: all buffers lie inside the memory, which is borrowed exclusively.
+    // SAFETY: All buffers lie inside the memory, which is borrowed exclusively.
     unsafe { plan.write_many_raw(buffers.chunks(2).map(|pair| (pair[0], pair[1]))) }
 }
 
@@ -78,12 +78,12 @@ fn strided_caches_may_interleave() {
     let buffers = at(&mut memory, &[(0, 5), (7, 1), (1, 5), (8, 1), (2, 5)]);
     let starts = [1_i64];
     let plan = write.plan(&starts).unwrap();
-    // SAFETY: all buffers lie inside the array, which is borrowed exclusively.
+    // SAFETY: All buffers lie inside the array, which is borrowed exclusively.
     let _ = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (buffers[2], buffers[3])]) }.unwrap();
     assert_eq!(memory, [0, 1, 60, 70, 4, 5, 6, 60, 70]);
     // The second cache is the first one again, or begins at the second slot of the first one.
     for other in [buffers[0], buffers[4]] {
-        // SAFETY: the buffers lie inside the array. The caches overlap, so the write is refused before a byte
+        // SAFETY: The buffers lie inside the array. The caches overlap, so the write is refused before a byte
         // moves.
         let met = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (other, buffers[3])]) };
         assert_eq!(met, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
@@ -99,21 +99,21 @@ fn null_is_a_buffer_without_bytes_and_no_other() {
     let mut memory = [7_u8; CACHE + UPDATE];
     let buffers = at(&mut memory, &[(0, CACHE), (CACHE, UPDATE)]);
     let refused = |argument, len| Err(Error::NullBuffer { argument, pair: 0, len });
-    // SAFETY: the buffers that are not null lie inside the array, which is borrowed exclusively.
+    // SAFETY: The buffers that are not null lie inside the array, which is borrowed exclusively.
     let written = unsafe {
         [(null(CACHE), buffers[1]), (buffers[0], null(UPDATE))].map(|(to, from)| plan.write_raw(to, from))
     };
     assert_eq!(written, [refused(Argument::PastCache, CACHE), refused(Argument::Update, UPDATE)]);
-    // SAFETY: all buffers that are not null lie inside the array, which nothing else refers to.
+    // SAFETY: All buffers that are not null lie inside the array, which nothing else refers to.
     let filled = unsafe { plan.write_present_raw(buffers[0], buffers[1], null(CACHE)) };
     assert_eq!(filled, refused(Argument::PresentCache, CACHE));
     assert_eq!(memory, [7; CACHE + UPDATE]);
 
     let empty = TensorScatter::new().prepare(ElementType::Int4, &[0, 4, 1], &[0, 2, 1]).unwrap();
     let plan = empty.plan(&[] as &[i64]).unwrap();
-    // SAFETY: the buffers have no bytes.
+    // SAFETY: The buffers have no bytes.
     let written = unsafe { plan.write_raw(null(0), null(0)) };
-    // SAFETY: the buffers have no bytes.
+    // SAFETY: The buffers have no bytes.
     let filled = unsafe { plan.write_present_raw(null(0), null(0), null(0)) };
     assert!(written.is_ok() && filled.is_ok(), "{written:?} {filled:?}");
 }
@@ -172,13 +172,13 @@ fn a_present_that_shares_memory_is_refused() {
         [(0, 30, 0, Argument::Cache), (0, 30, 7, Argument::Cache), (0, 15, 8, Argument::Update)]
     {
         let buffers = at(&mut memory, &[(past, 8), (update, 2), (present, 8)]);
-        // SAFETY: all buffers lie inside the memory, which is borrowed exclusively.
+        // SAFETY: All buffers lie inside the memory, which is borrowed exclusively.
         let filled = unsafe { plan.write_present_raw(buffers[0], buffers[1], buffers[2]) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
         assert_eq!(memory, before);
     }
     let buffers = at(&mut memory, &[(0, 8), (30, 2), (8, 8)]);
-    // SAFETY: all buffers lie inside the array, which nothing else refers to.
+    // SAFETY: All buffers lie inside the array, which nothing else refers to.
     let _ = unsafe { plan.write_present_raw(buffers[0], buffers[1], buffers[2]) }.unwrap();
     assert_eq!(memory[8..16], [0, 1, 2, 3, 30, 31, 6, 7]);
 }
@@ -218,26 +218,26 @@ fn indices_inside_what_is_written_are_refused() {
         let list = |list: usize, values: &[i32]| {
             let first = start.wrapping_add(place(list, values.len()));
             for (at, &value) in values.iter().enumerate() {
-                // SAFETY: the address lies inside the array, and existing references into the array refer to
+                // SAFETY: The address lies inside the array, and existing references into the array refer to
                 // other lists.
                 unsafe { first.wrapping_add(at).write(value) };
             }
-            // SAFETY: the values lie inside the array and have just been written. Nothing writes to them
+            // SAFETY: The values lie inside the array and have just been written. Nothing writes to them
             // while the plan exists, because a write that overlaps them is refused.
             unsafe { core::slice::from_raw_parts(first, values.len()) }
         };
         let (starts, totals, lengths) = (list(0, &[1, 0]), list(1, &[0, 2, 4]), list(2, &[1, 2]));
         let plan = write.plan_with_lengths(PackedCall::new(starts, totals), lengths).unwrap();
         let with = [Argument::TensorRtWriteIndices, Argument::UpdateLengths, Argument::Lengths][inside];
-        // SAFETY: the buffers lie inside the array and do not overlap. The list overlaps the cache, but the
+        // SAFETY: The buffers lie inside the array and do not overlap. The list overlaps the cache, but the
         // write is refused before a byte moves, so the list is only read.
         let written = unsafe { plan.write_raw(cache, update) };
         assert_eq!(written, overlap(Argument::Cache, with, [0, 0]));
-        // SAFETY: the buffers lie inside the array and do not overlap. The list overlaps the present, but the
+        // SAFETY: The buffers lie inside the array and do not overlap. The list overlaps the present, but the
         // write is refused before a byte moves, so the list is only read.
         let filled = unsafe { plan.write_present_raw(past, update, cache) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
-        // SAFETY: both buffers lie inside the array and do not overlap, and no list lies in them.
+        // SAFETY: Both buffers lie inside the array and do not overlap, and no list lies in them.
         assert!(unsafe { plan.write_raw(past, update) }.is_ok());
     }
 }

@@ -296,7 +296,7 @@ fn attributes_and_name(item: &Item) -> (&[Attribute], Option<&Ident>) {
     }
 }
 
-/// Returns whether an attribute is `cfg(test)`, or a `cfg(all(…))` with `test` among its conditions.
+/// Returns `true` if an attribute is `cfg(test)`, or a `cfg(all(…))` with `test` among its conditions.
 fn is_for_tests(attribute: &Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else { return false };
     list.path.is_ident("cfg") && list.parse_args().is_ok_and(|condition| needs_test(&condition))

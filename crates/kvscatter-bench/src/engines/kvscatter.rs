@@ -49,25 +49,25 @@ struct Typed<T>(PhantomData<T>);
 struct Packed;
 
 impl Kvscatter {
-    /// Makes an engine that runs on the calling thread.
+    /// Creates an engine that runs on the calling thread.
     #[must_use]
     pub fn new() -> Self {
         Self { name: KVSCATTER, task: Task::Write, pool: None }
     }
 
-    /// Makes an engine that runs on a host's pool of threads.
+    /// Creates an engine that runs on a host's pool of threads.
     #[must_use]
     pub fn on(pool: Arc<Pool>) -> Self {
         Self { name: KVSCATTER, task: Task::Write, pool: Some(pool) }
     }
 
-    /// Makes an engine that runs on the calling thread, to compare with one that has a pool.
+    /// Creates an engine that runs on the calling thread, to compare with one that has a pool.
     #[must_use]
     pub fn single() -> Self {
         Self { name: SINGLE, task: Task::Write, pool: None }
     }
 
-    /// Makes an engine that writes the same rows in linear mode.
+    /// Creates an engine that writes the same rows in linear mode.
     #[must_use]
     pub fn unwrapped() -> Self {
         Self { name: UNWRAPPED, task: Task::Unwrapped, pool: None }

@@ -26,13 +26,13 @@ struct MemcpyRun {
 }
 
 impl Memcpy {
-    /// Makes an engine that runs on the calling thread.
+    /// Creates an engine that runs on the calling thread.
     #[must_use]
     pub fn new() -> Self {
         Self { name: MEMCPY.to_owned(), pool: None }
     }
 
-    /// Makes an engine with one memcpy for each thread of a pool. All threads copy equal shares.
+    /// Creates an engine with one memcpy for each thread of a pool. All threads copy equal shares.
     #[must_use]
     pub fn on(pool: Arc<Pool>) -> Self {
         Self { name: format!("{} × {MEMCPY}", pool.threads()), pool: Some(pool) }

@@ -33,7 +33,7 @@ struct Shared {
 }
 
 impl Pool {
-    /// Makes a pool of this many threads, including the caller's.
+    /// Creates a pool of this many threads, including the caller's.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
@@ -68,7 +68,7 @@ impl Executor for Pool {
     /// Panics if `work` panics on any thread.
     fn broadcast(&self, work: Work<'_>) {
         let _caller = self.shared.caller.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only the lifetime changes. Workers call the closure only between the change of `round` and
+        // SAFETY: Only the lifetime changes. Workers call the closure only between the change of `round` and
         // the moment when `running` is 0 again (W1). This function calls the closure itself, and it returns
         // or unwinds only after that moment.
         let work = unsafe { mem::transmute::<Work<'_>, Work<'static>>(work) };

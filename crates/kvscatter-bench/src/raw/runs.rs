@@ -68,7 +68,7 @@ impl Runs {
                 // SAFETY: `from + len` is at most `src_len` (B1), which is the length of `src` (asserted
                 // above).
                 let from = unsafe { src.add(from) };
-                // SAFETY: both runs of `len` bytes are inside their buffers (B1). The buffers are an
+                // SAFETY: Both runs of `len` bytes are inside their buffers (B1). The buffers are an
                 // exclusive and a shared slice, so they do not overlap.
                 unsafe { ptr::copy_nonoverlapping(from, to, len) };
             }

@@ -27,13 +27,13 @@ impl Launched {
         Self { shapes: updates.iter().map(TensorView::shape).cloned().collect(), writes, lists }
     }
 
-    /// Returns whether a bad position gives the same error in this write as in another one of the same
+    /// Returns `true` if a bad position gives the same error in this write as in another one of the same
     /// caches.
     fn has_same_errors_as(&self, other: &Self) -> bool {
         self.shapes == other.shapes && !self.needs_lengths() && !other.needs_lengths()
     }
 
-    /// Returns whether the length of a sample is part of its error. A bad sample of one row had a row to write, so
+    /// Returns `true` if the length of a sample is part of its error. A bad sample of one row had a row to write, so
     /// its length is always 1.
     fn needs_lengths(&self) -> bool {
         let lengths = self.lists.iter().any(|(argument, _)| *argument == Argument::Lengths);
@@ -90,7 +90,7 @@ impl LaunchLog {
         // counted it.
         for write in &last.writes {
             let outcome = if last.needs_lengths() {
-                // SAFETY: the 16 bytes of the status and the values of the lists are memory of the current
+                // SAFETY: The 16 bytes of the status and the values of the lists are memory of the current
                 // context, and all launches with this status have run (this function's contract).
                 unsafe { write.check(status, indices) }
             } else {

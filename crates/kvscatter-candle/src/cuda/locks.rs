@@ -156,7 +156,7 @@ impl InplaceOp1 for Level<'_> {
     }
 }
 
-/// Returns whether the work of two streams on one storage is ordered.
+/// Returns `true` if the work of two streams on one storage is ordered.
 ///
 /// It is ordered if they are the same stream. It is also ordered by the events that cudarc keeps for
 /// storages, if the contexts of both streams use them. A context whose only stream is that of

@@ -55,7 +55,7 @@ impl Store {
         self.writer.cache()
     }
 
-    /// Returns whether no clone shares the slots. This does not change during a write, which borrows the
+    /// Returns `true` if no clone shares the slots. This does not change during a write, which borrows the
     /// store exclusively, because cloning would have to borrow the store.
     fn is_sole(&self) -> bool {
         Arc::strong_count(&self.sole) == 1
@@ -138,7 +138,7 @@ impl Store {
     }
 }
 
-/// Returns whether two shapes are equal in all other dimensions.
+/// Returns `true` if two shapes are equal in all other dimensions.
 fn differs_in(dim: usize, one: &Tensor, other: &Tensor) -> bool {
     let pairs = one.dims().iter().zip(other.dims()).enumerate();
     one.rank() == other.rank() && pairs.into_iter().all(|(index, (one, other))| index == dim || one == other)

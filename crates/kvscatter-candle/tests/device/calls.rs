@@ -7,7 +7,7 @@ use libloading::Library;
 /// Returns how often this thread has called functions of the driver, or `None` with NVIDIA's driver, which
 /// does not count.
 pub(crate) fn calls(functions: &[&str]) -> Option<u32> {
-    // SAFETY: candle has already loaded this library, so no initialiser runs.
+    // SAFETY: Candle has already loaded this library, so no initialiser runs.
     let driver = unsafe { Library::new("libcuda.so.1") }.unwrap();
     // SAFETY: `fake_calls` has this type in `driver.cpp`, and NVIDIA's driver has no function with this name.
     let count =

@@ -74,7 +74,7 @@ fn overwrite<T: CudaDType + DeviceRepr + 'static>(tensor: &Tensor, numbers: &[T]
 #[test]
 fn a_graph_replays_a_write_with_positions_that_change() {
     let device = own_stream();
-    // SAFETY: this test uses one stream, so no event is needed to order its work.
+    // SAFETY: This test uses one stream, so no event is needed to order its work.
     unsafe { device.as_cuda_device().unwrap().disable_event_tracking() };
     let caches = caches(&device);
     let mut writer = writer(&caches);
@@ -151,7 +151,7 @@ fn tensors_of_a_device_with_which_nothing_is_ordered_are_refused() {
 #[test]
 fn a_program_that_orders_streams_itself_may_mix_them() {
     let (ours, others) = (own_stream(), device());
-    // SAFETY: the other stream is idle while a write runs, so no event is needed to order the two.
+    // SAFETY: The other stream is idle while a write runs, so no event is needed to order the two.
     unsafe { others.as_cuda_device().unwrap().disable_event_tracking() };
     let caches = caches(&ours);
     let (mut writer, update) = (writer(&caches), row(&others, 7.));

@@ -28,14 +28,14 @@ fn runs_allocate_nothing() {
         for (call, statuses) in [good, bad].iter().zip(&mut statuses) {
             let [pair, ..] = &pairs;
             *statuses = [
-                // SAFETY: the handle, `call`, the tensors, `pairs` and `written` outlive each call here, and
+                // SAFETY: The handle, `call`, the tensors, `pairs` and `written` outlive each call here, and
                 // no other thread uses them.
                 unsafe { kvs_write(handle, call, &pair.cache, &update, &mut written) },
-                // SAFETY: the pointers are those of the first call, and `pairs` has 2 elements.
+                // SAFETY: The pointers are those of the first call, and `pairs` has 2 elements.
                 unsafe { kvs_write_many(handle, call, pairs.as_ptr(), 2, &mut written) },
-                // SAFETY: the pointers are those of the first call.
+                // SAFETY: The pointers are those of the first call.
                 unsafe { kvs_write_present(handle, call, &pair.cache, &update, &present, &mut written) },
-                // SAFETY: the pointers are those of the first call, and `nothing` returns.
+                // SAFETY: The pointers are those of the first call, and `nothing` returns.
                 unsafe { kvs_for_each_block(handle, call, Some(nothing), std::ptr::null_mut()) },
             ];
         }

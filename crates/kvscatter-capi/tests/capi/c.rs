@@ -170,7 +170,7 @@ impl PreparedHandle {
 
 impl Drop for PreparedHandle {
     fn drop(&mut self) {
-        // SAFETY: a prepare function made the handle, and `drop` is its last use.
+        // SAFETY: A prepare function made the handle, and `drop` is its last use.
         unsafe { kvs_prepared_destroy(self.0) };
     }
 }
@@ -220,7 +220,7 @@ impl From<kvs_error> for Refused {
 }
 
 fn text(line: *const c_char) -> &'static str {
-    // SAFETY: the library ends its strings with a zero byte, and strings in errors live as long as the tests
+    // SAFETY: The library ends its strings with a zero byte, and strings in errors live as long as the tests
     // read them.
     unsafe { CStr::from_ptr(line) }.to_str().expect("messages are UTF-8")
 }

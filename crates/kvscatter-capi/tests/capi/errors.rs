@@ -148,7 +148,7 @@ unsafe extern "C" fn stop(_: *mut c_void, _: *const kvs_block) -> i32 {
 fn stopped() -> Refused {
     let Scene { operator, cache, update, call } = onnx();
     let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
-    // SAFETY: the handle and `call` outlive this, and `stop` returns.
+    // SAFETY: The handle and `call` outlive this, and `stop` returns.
     result(unsafe { kvs_for_each_block(prepared.handle(), &call, Some(stop), ptr::null_mut()) }).unwrap_err()
 }
 

@@ -70,14 +70,14 @@ fn what_a_call_points_to_lies_in_the_address_space() {
     let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
     let last = usize::MAX - 7;
     let (handle, none) = (prepared.handle(), ptr::null_mut());
-    // SAFETY: the handle and `call` live. The address of the pairs is refused before anything is read there.
+    // SAFETY: The handle and `call` live. The address of the pairs is refused before anything is read there.
     let pairs = unsafe { kvs_write_many(handle, &call, ptr::without_provenance(last), 1, none) };
     assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: the handle, `call` and `update` live. The address of the cache is refused before anything is read
+    // SAFETY: The handle, `call` and `update` live. The address of the cache is refused before anything is read
     // there.
     let tensor = unsafe { kvs_write(handle, &call, ptr::without_provenance(last), &update, none) };
     assert_eq!(result(tensor).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: the handle, `cache` and `update` live. The address of the call is refused before anything is read
+    // SAFETY: The handle, `cache` and `update` live. The address of the call is refused before anything is read
     // there.
     let call = unsafe { kvs_write(handle, ptr::without_provenance(last), &cache, &update, none) };
     assert_eq!(result(call).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");

@@ -25,7 +25,7 @@ pub(crate) struct Reference<'r> {
 }
 
 impl<'r> Reference<'r> {
-    /// Makes a reference that runs on `runner`.
+    /// Creates a reference that runs on `runner`.
     ///
     /// - `capacity` is the number of slots of a static cache. It is ignored for a growing cache.
     /// - `is_model` means that the runner runs the model that is certified.

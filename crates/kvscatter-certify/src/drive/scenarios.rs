@@ -39,7 +39,7 @@ pub(crate) struct ScenarioSetting {
 }
 
 impl Scenario {
-    /// Returns whether some sample begins with padding. The queries of that padding see no slot that contains
+    /// Returns `true` if some sample begins with padding. The queries of that padding see no slot that contains
     /// a token.
     pub(crate) fn has_left_padding(&self) -> bool {
         self.steps.iter().any(|(_, feed)| feed.samples.iter().any(|sample| sample.padding > 0))

@@ -46,7 +46,7 @@ fn float8(element: ElementType) -> Option<Float8> {
     })
 }
 
-/// Returns whether a cache of this type can be filled with canaries. These are the types that attention
+/// Returns `true` if a cache of this type can be filled with canaries. These are the types that attention
 /// computes with or dequantises.
 pub(crate) fn can_paint(element: ElementType) -> bool {
     let plain = [
@@ -109,7 +109,7 @@ pub(crate) fn fill_nan(element: ElementType, bytes: &mut [u8]) -> bool {
     true
 }
 
-/// Returns whether every value is finite. Values of types without NaN and infinities are always finite.
+/// Returns `true` if every value is finite. Values of types without NaN and infinities are always finite.
 pub(crate) fn are_finite(element: ElementType, bytes: &[u8]) -> bool {
     // In an infinity and a NaN, all bits of the exponent are set.
     let special = |wide: u16, mask: u16| wide & mask == mask;

@@ -45,7 +45,7 @@ impl Plan<'_> {
         2 * self.scenarios.iter().map(steps).sum::<usize>() + nan
     }
 
-    /// Returns whether the logits of a scenario must equal those of each sequence alone.
+    /// Returns `true` if the logits of a scenario must equal those of each sequence alone.
     fn is_comparable(&self, scenario: &Scenario) -> bool {
         self.scales.is_none() || scenario.is_as_reference
     }

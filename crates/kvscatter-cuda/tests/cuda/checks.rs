@@ -64,7 +64,7 @@ fn any_status_over_any_lists_is_an_error() {
         };
         memory.fill(&bytes_of(words));
         let status = DeviceStatus::at(memory.address).unwrap();
-        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the
+        // SAFETY: The 16 bytes of the status, and of each list `len` values of its width, are memory of the
         // context, and no launch runs.
         let found = unsafe { write.check(status, &indices) };
         assert!(
@@ -103,7 +103,7 @@ fn the_value_is_that_of_the_launch() {
     };
     let found = rig.check(&write);
     assert!(is_it(&found), "{found:?}");
-    // SAFETY: the 16 bytes of the status are memory of `rig`, whose stream was waited for.
+    // SAFETY: The 16 bytes of the status are memory of `rig`, whose stream was waited for.
     let words = unsafe { cuda().read(rig.status()) }.unwrap();
     let found = write.check_words(words);
     assert!(is_it(&found), "{found:?}");

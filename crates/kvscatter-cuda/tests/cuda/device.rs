@@ -34,7 +34,7 @@ macro_rules! functions {
             }
 
             $(pub(crate) fn $name(&self, $($argument: $type),*) -> Result<(), Failure> {
-                // SAFETY: the tests of this folder pass pointers that live during the call, and addresses and
+                // SAFETY: The tests of this folder pass pointers that live during the call, and addresses and
                 // handles that the driver returned or that it must refuse.
                 let result = unsafe { (self.$name)($($argument),*) };
                 if result == 0 { Ok(()) } else { Err(result) }
@@ -80,10 +80,10 @@ pub(crate) struct Device {
     context: Handle,
 }
 
-// SAFETY: the driver's functions may be called from any thread, and a context may be current on several
+// SAFETY: The driver's functions may be called from any thread, and a context may be current on several
 // threads.
 unsafe impl Sync for Device {}
-// SAFETY: neither the functions nor the handle of the context belong to a thread.
+// SAFETY: Neither the functions nor the handle of the context belong to a thread.
 unsafe impl Send for Device {}
 
 /// Returns the path of the driver that the tests use.
@@ -95,7 +95,7 @@ pub(crate) fn path() -> String {
 pub(crate) fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        // SAFETY: the file at `path()` is a CUDA driver or the simulated one. Loading either runs no code
+        // SAFETY: The file at `path()` is a CUDA driver or the simulated one. Loading either runs no code
         // with conditions.
         unsafe { Library::new(path()) }.unwrap()
     })

@@ -7,20 +7,20 @@ use libloading::Symbol;
 
 use crate::device::{Failure, library};
 
-/// Returns whether the tests use the simulated driver, not that of a device.
+/// Returns `true` if the tests use the simulated driver, not that of a device.
 pub(crate) fn is_fake() -> bool {
     has("fake_fail")
 }
 
-/// Returns whether the driver has this function.
+/// Returns `true` if the driver has this function.
 pub(crate) fn has(name: &str) -> bool {
-    // SAFETY: the symbol is never called, so its type does not matter.
+    // SAFETY: The symbol is never called, so its type does not matter.
     let found: Result<Symbol<'_, unsafe extern "C" fn()>, _> = unsafe { library().get(name) };
     found.is_ok()
 }
 
 fn function<F>(name: &str) -> Symbol<'static, F> {
-    // SAFETY: each caller below names a function of `tests/fake/driver.cpp` with its type.
+    // SAFETY: Each caller below names a function of `tests/fake/driver.cpp` with its type.
     unsafe { library().get(name) }.unwrap()
 }
 

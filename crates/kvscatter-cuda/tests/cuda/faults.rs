@@ -20,7 +20,7 @@ const ILLEGAL_ADDRESS: Failure = 700;
 const OF_THIS_THREAD: c_int = 1;
 
 fn fresh() -> Result<Cuda, CudaError> {
-    // SAFETY: the file at `path()` is the simulated driver, whose functions have the signatures of CUDA's.
+    // SAFETY: The file at `path()` is the simulated driver, whose functions have the signatures of CUDA's.
     unsafe { Cuda::load_from(Path::new(&path())) }
 }
 
@@ -61,10 +61,10 @@ fn every_failure_names_the_call() {
     with("cuLaunchKernel", &|| rig.launch(&write));
     rig.stream.synchronize();
     rig.assert_written(&[]);
-    // SAFETY: the 16 bytes of the status are memory of `rig`, which lives until its stream was waited for.
+    // SAFETY: The 16 bytes of the status are memory of `rig`, which lives until its stream was waited for.
     with("cuMemsetD8Async", &|| unsafe { cuda.clear(rig.status(), rig.of_caller()) });
     with("cuMemcpyDtoH_v2", &|| rig.check(&write));
-    // SAFETY: the 16 bytes of the status are memory of `rig`, which lives until its stream was waited for.
+    // SAFETY: The 16 bytes of the status are memory of `rig`, which lives until its stream was waited for.
     with("cuMemcpyDtoH_v2", &|| unsafe { cuda.read(rig.status()) }.map(drop));
 
     let unknown = {
@@ -171,7 +171,7 @@ fn a_first_write_while_a_stream_is_captured_is_refused() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn without_a_driver_there_is_an_error() {
-    // SAFETY: there is no such file.
+    // SAFETY: There is no such file.
     let missing = unsafe { Cuda::load_from(Path::new("/nowhere/libcuda.so.1")) };
     assert!(
         matches!(&missing, Err(CudaError::NoDriver { library, .. }) if library.starts_with("/nowhere")),
@@ -253,7 +253,7 @@ fn a_context_where_another_one_lay_loads_the_kernels_again() {
         let own = OwnContext::new();
         let (write, mut stream) = (cuda.prepare(&shapes(), &rig.pairs()).unwrap(), null_mut());
         functions().cuStreamCreate(&raw mut stream, 1).unwrap();
-        // SAFETY: the simulated driver shares memory between contexts. `rig` keeps the buffers until the
+        // SAFETY: The simulated driver shares memory between contexts. `rig` keeps the buffers until the
         // stream was waited for.
         unsafe { write.launch(OfCaller::new(stream), &DeviceCallIndices::zero(), None) }.unwrap();
         functions().cuStreamSynchronize(stream).unwrap();
@@ -295,7 +295,7 @@ fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
     let functions = functions();
     functions.cuStreamCreate(&raw mut stream, 1).unwrap();
     let launch = || {
-        // SAFETY: the simulated driver dereferences no address that it has not allocated.
+        // SAFETY: The simulated driver dereferences no address that it has not allocated.
         unsafe { write.launch(OfCaller::new(stream), &DeviceCallIndices::zero(), None) }
     };
     launch().unwrap();

@@ -23,7 +23,7 @@ use crate::{abi, contract};
 pub(crate) fn cuda() -> &'static Cuda {
     static CUDA: OnceLock<Cuda> = OnceLock::new();
     device();
-    // SAFETY: the file at `path()` is a CUDA driver, or the simulated one, whose functions have the same
+    // SAFETY: The file at `path()` is a CUDA driver, or the simulated one, whose functions have the same
     // signatures.
     CUDA.get_or_init(|| unsafe { Cuda::load_from(Path::new(&path())) }.unwrap())
 }
@@ -239,18 +239,18 @@ impl Steps<'_> {
         let stream = Stream::new();
         let of_caller = OfCaller::new(stream.0);
         let launches = random.between(1, 2);
-        // SAFETY: the 16 bytes of the status are memory of the context, and live until the stream was waited
+        // SAFETY: The 16 bytes of the status are memory of the context, and live until the stream was waited
         // for.
         unsafe { cuda().clear(status, of_caller) }.unwrap();
         for _ in 0..launches {
-            // SAFETY: the buffers of the write, the lists and the status are memory of the context with the
+            // SAFETY: The buffers of the write, the lists and the status are memory of the context with the
             // sizes given here, and live until the stream was waited for.
             unsafe { write.launch(of_caller, &indices, Some(status)) }.unwrap();
         }
         stream.synchronize();
 
         assert_eq!(words(&memory), scene.status(launches), "{:?}", scene.case);
-        // SAFETY: the 16 bytes of the status, and of each list `len` values of its width, are memory of the
+        // SAFETY: The 16 bytes of the status, and of each list `len` values of its width, are memory of the
         // context, and the launches have run.
         let checked = unsafe { write.check(status, &indices) };
         match (self.expected(), checked) {
@@ -258,7 +258,7 @@ impl Steps<'_> {
             (Err(expected), Err(CudaError::Write(found))) => assert_eq!(found, expected, "{:?}", scene.case),
             (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
         }
-        // SAFETY: the 16 bytes of the status are memory of the context, and the launches have run.
+        // SAFETY: The 16 bytes of the status are memory of the context, and the launches have run.
         assert_eq!(unsafe { cuda().read(status) }.unwrap(), words_of(scene.status(launches)));
     }
 
@@ -299,7 +299,7 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     };
     let (lists, stream) = (Lists::of(case, random), Stream::new());
     let write = cuda().prepare(&prepared, &[pair]).unwrap();
-    // SAFETY: the cache, the update and the lists are memory of the context with the sizes given here, and
+    // SAFETY: The cache, the update and the lists are memory of the context with the sizes given here, and
     // live until the end of this function.
     let launched = unsafe { write.launch(OfCaller::new(stream.0), &indices(&lists), None) };
     match launched {

@@ -60,7 +60,7 @@ pub(crate) fn write(
     assert!(launched.is_ok(), "{kernel}: {}", device().name(launched.unwrap_err()));
 }
 
-/// Returns whether the kernel has a short table, as `kvscatter_write_16` has.
+/// Returns `true` if the kernel has a short table, as `kvscatter_write_16` has.
 fn is_few(kernel: &str) -> bool {
     kernel.rsplit_once('_').is_some_and(|(name, _)| name == "kvscatter_write") && !kernel.ends_with("nibbles")
 }

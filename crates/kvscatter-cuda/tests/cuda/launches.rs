@@ -124,7 +124,7 @@ fn threads_launch_at_once() {
                 let (starts, stream) = (Memory::of_i64(&[2, 0]), Stream::new());
                 let indices = DeviceCallIndices::new(DeviceList::i64(starts.address, SAMPLES));
                 for _ in 0..STEPS {
-                    // SAFETY: the caches and updates, the list `starts` and the status are memory of the
+                    // SAFETY: The caches and updates, the list `starts` and the status are memory of the
                     // context with the sizes given here, and live until the stream was waited for below.
                     unsafe { launched.launch(OfCaller::new(stream.0), &indices, Some(status)) }.unwrap();
                 }

@@ -84,7 +84,7 @@ impl Rig {
         write: &DeviceWrite,
         indices: &DeviceCallIndices,
     ) -> Result<(), CudaError> {
-        // SAFETY: caches, updates, positions and status are memory of this rig with the sizes given here, and
+        // SAFETY: Caches, updates, positions and status are memory of this rig with the sizes given here, and
         // live until its stream was waited for. Tests with wrong addresses give only ones that the host code
         // refuses.
         unsafe { write.launch(self.of_caller(), indices, Some(self.status())) }
@@ -99,7 +99,7 @@ impl Rig {
     }
 
     pub(crate) fn check(&self, write: &DeviceWrite) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status and the `SAMPLES` positions are memory of this rig, whose stream
+        // SAFETY: The 16 bytes of the status and the `SAMPLES` positions are memory of this rig, whose stream
         // was waited for.
         unsafe { write.check(self.status(), &self.indices()) }
     }

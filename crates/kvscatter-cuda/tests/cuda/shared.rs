@@ -75,7 +75,7 @@ impl Arena {
     /// Tries a status at every address. It is refused exactly if it shares a byte with any of the places.
     fn check(&self, write: &DeviceWrite, indices: &DeviceCallIndices) {
         let (before, stream) = (self.memory.read(), Stream::new());
-        // SAFETY: buffers and lists are in `self.memory` with the sizes given here. A status that overlaps
+        // SAFETY: Buffers and lists are in `self.memory` with the sizes given here. A status that overlaps
         // them is refused, and any other status has 16 bytes there.
         let launch = |status| unsafe { write.launch(OfCaller::new(stream.0), indices, Some(status)) };
         let mut seen = vec![0; self.places.len()];

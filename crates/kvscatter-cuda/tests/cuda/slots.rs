@@ -172,7 +172,7 @@ fn launched(write: &DeviceWrite, slots: DeviceList) -> (StatusWords, Result<(), 
     let (rig, indices) = (Rig::new(0), DeviceCallIndices::new(slots));
     rig.launch_with(write, &indices).unwrap();
     rig.stream.synchronize();
-    // SAFETY: the status of `rig` and the list of slots are memory of the context, and the launch has run.
+    // SAFETY: The status of `rig` and the list of slots are memory of the context, and the launch has run.
     let checked = unsafe { write.check(rig.status(), &indices) };
     (status_of(&rig.status), checked)
 }

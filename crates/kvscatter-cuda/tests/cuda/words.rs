@@ -41,16 +41,16 @@ impl Launched {
     fn run(&self, indices: &DeviceCallIndices) -> StatusWords {
         let stream = Stream::new();
         self.status.fill(&[0; 16]);
-        // SAFETY: the cache and the update of `self`, the lists of `indices` and the status are memory of the
+        // SAFETY: The cache and the update of `self`, the lists of `indices` and the status are memory of the
         // context with the sizes given there, and live until the stream was waited for.
         unsafe { self.write.launch(OfCaller::new(stream.0), indices, Some(self.at())) }.unwrap();
         stream.synchronize();
-        // SAFETY: the 16 bytes of the status are memory of the context, and the launch has run.
+        // SAFETY: The 16 bytes of the status are memory of the context, and the launch has run.
         unsafe { cuda().read(self.at()) }.unwrap()
     }
 
     fn check(&self, indices: &DeviceCallIndices) -> Result<(), CudaError> {
-        // SAFETY: the 16 bytes of the status, and the `len` values of each list, are memory of the context.
+        // SAFETY: The 16 bytes of the status, and the `len` values of each list, are memory of the context.
         // Every launch was waited for.
         unsafe { self.write.check(self.at(), indices) }
     }

@@ -80,7 +80,7 @@ impl<'b> Comparison<'_, '_, 'b> {
         Ok(())
     }
 
-    /// Returns whether a value passes a comparison of the two graphs. A value that is open in both passes,
+    /// Returns `true` if a value passes a comparison of the two graphs. A value that is open in both passes,
     /// because the values that it is computed from are compared.
     fn is_same(&mut self, name: &str, same: impl FnOnce(&Value, &Value) -> bool) -> Result<bool, OnnxError> {
         Ok(match (self.exported.known(name)?, self.converted.known(name)?) {
@@ -90,7 +90,7 @@ impl<'b> Comparison<'_, '_, 'b> {
         })
     }
 
-    /// Returns whether the exported graph does not have the value, or has it with fewer slots.
+    /// Returns `true` if the exported graph does not have the value, or has it with fewer slots.
     fn is_new(&self, name: &str) -> bool {
         self.sites.has_slots(name) || !self.names.contains(name)
     }
@@ -106,7 +106,7 @@ fn known(value: &Value) -> Option<&Values> {
     value.data.as_ref().filter(|_| !value.shape.contains(&0))
 }
 
-/// Returns whether both have the same elements, or the elements of neither are known. The first may contain
+/// Returns `true` if both have the same elements, or the elements of neither are known. The first may contain
 /// them once for all samples.
 fn agree(before: &Value, after: &Value) -> bool {
     let (first, second) = match (known(before), known(after)) {
@@ -125,7 +125,7 @@ fn agree(before: &Value, after: &Value) -> bool {
         }
 }
 
-/// Returns whether the first shape equals the second, or equals it for one sample.
+/// Returns `true` if the first shape equals the second, or equals it for one sample.
 fn reaches(before: &[usize], after: &[usize]) -> bool {
     before == after || matches!((before, after), ([1, before @ ..], [_, after @ ..]) if before == after)
 }

@@ -55,7 +55,7 @@ struct Growing<'m> {
 }
 
 impl Probe {
-    /// Makes a probe in which all tokens are real.
+    /// Creates a probe in which all tokens are real.
     pub(super) fn new(batch: usize, past: usize, new: usize) -> Self {
         Self { batch, past, new, mask: vec![true; batch.saturating_mul(past.saturating_add(new))] }
     }
@@ -74,13 +74,13 @@ impl Probe {
         self.past.saturating_add(self.new)
     }
 
-    /// Returns whether a slot of this sample contains a real token.
+    /// Returns `true` if a slot of this sample contains a real token.
     pub(super) fn is_real(&self, sample: usize, slot: usize) -> bool {
         let at = sample.saturating_mul(self.total()).saturating_add(slot);
         slot < self.total() && self.mask.get(at).copied().unwrap_or_default()
     }
 
-    /// Returns whether the rule makes slot `j` visible to new token `i`: `j <= past + i` and the slot
+    /// Returns `true` if the rule makes slot `j` visible to new token `i`: `j <= past + i` and the slot
     /// contains a real token.
     pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize) -> bool {
         slot <= self.past.saturating_add(token) && self.is_real(sample, slot)

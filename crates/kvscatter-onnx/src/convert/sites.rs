@@ -147,7 +147,7 @@ impl<'m> Sites<'m> {
         }
     }
 
-    /// Returns whether a value has one entry for each slot.
+    /// Returns `true` if a value has one entry for each slot.
     pub(super) fn has_slots(&self, value: &str) -> bool {
         self.states.contains_key(value)
     }
@@ -265,7 +265,7 @@ impl<'m> Walk<'_, '_, 'm> {
         })
     }
 
-    /// Returns whether a reshape changes what follows the axis of the slots.
+    /// Returns `true` if a reshape changes what follows the axis of the slots.
     ///
     /// If the number of elements after that axis changes, the slots do not keep their order.
     fn is_regrouped(&mut self, node: &Node<'m>, axis: usize) -> Result<bool, OnnxError> {
@@ -278,7 +278,7 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(moved.is_none_or(|axis| elements_after(shape, axis) != before))
     }
 
-    /// Returns whether the number that hides a score is still finite after a cast.
+    /// Returns `true` if the number that hides a score is still finite after a cast.
     fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, OnnxError> {
         let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
         let hidden = filler_of(to);
@@ -372,7 +372,7 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    /// Returns whether [`check_scores`](Self::check_scores) passes. A value that cannot be evaluated is still
+    /// Returns `true` if [`check_scores`](Self::check_scores) passes. A value that cannot be evaluated is still
     /// an error.
     fn are_scores(&mut self, value: &str) -> Result<bool, OnnxError> {
         match self.check_scores(value) {
@@ -384,7 +384,7 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    /// Returns whether a value that does not come from a cache has a dimension of the slots' size.
+    /// Returns `true` if a value that does not come from a cache has a dimension of the slots' size.
     fn spans_slots(&mut self, value: &str) -> Result<bool, OnnxError> {
         Ok(self.fold.shape(value)?.contains(&self.probe.total()))
     }

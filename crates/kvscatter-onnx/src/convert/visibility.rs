@@ -123,7 +123,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// Returns whether the element for a score makes the score visible.
+    /// Returns `true` if the element for a score makes the score visible.
     pub(super) fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, OnnxError> {
         let at = element_of(&mask.shape, score);
         match (self, &mask.data, at) {

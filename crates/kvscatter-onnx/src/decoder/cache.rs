@@ -124,7 +124,7 @@ impl<'m> Cache<'m> {
         }
     }
 
-    /// Returns whether past and present have one capacity and rows are overwritten.
+    /// Returns `true` if past and present have one capacity and rows are overwritten.
     #[must_use]
     pub fn is_static(&self) -> bool {
         matches!(self.style, WriterStyle::TensorScatter(_))
@@ -132,7 +132,7 @@ impl<'m> Cache<'m> {
 }
 
 impl WriterStyle {
-    /// Returns whether each step's present is longer than its past by the rows written.
+    /// Returns `true` if each step's present is longer than its past by the rows written.
     #[must_use]
     pub fn grows(&self) -> bool {
         self.growth() == Some(Growth::Joined)

@@ -107,7 +107,7 @@ impl<'m> Flow<'m> {
         self.outputs.contains(value)
     }
 
-    /// Returns whether the value is a graph input that has to be fed.
+    /// Returns `true` if the value is a graph input that has to be fed.
     pub(super) fn is_input(&self, value: &str) -> bool {
         self.inputs.contains_key(value)
     }
@@ -121,7 +121,7 @@ impl<'m> Flow<'m> {
         self.inputs.get(value).copied()
     }
 
-    /// Returns whether the value is an initializer or the output of a `Constant`.
+    /// Returns `true` if the value is an initializer or the output of a `Constant`.
     pub(super) fn is_constant(&self, value: &str) -> bool {
         self.constants.contains_key(value)
     }

@@ -74,7 +74,7 @@ pub(super) fn is_product(node: &Node<'_>) -> bool {
     matches!(node.op_type(), "MatMul" | "FusedMatMul" | "Einsum" | "MatMulInteger")
 }
 
-/// Returns whether a value comes from a softmax, through the nodes that exporters put after it: casts,
+/// Returns `true` if a value comes from a softmax, through the nodes that exporters put after it: casts,
 /// dropout, and a `Where` that clears NaN.
 fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
     let mut value = value;
@@ -93,7 +93,7 @@ fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
     false
 }
 
-/// Returns whether a node may be between a cache and its product. Such nodes repeat, transpose or scale
+/// Returns `true` if a node may be between a cache and its product. Such nodes repeat, transpose or scale
 /// heads.
 pub(super) fn hands_on(node: &Node<'_>) -> bool {
     node.domain() == DEFAULT_DOMAIN

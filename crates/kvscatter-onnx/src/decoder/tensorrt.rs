@@ -131,7 +131,7 @@ impl<'g, 'm> Layers<'g, 'm> {
     }
 }
 
-/// Returns whether TensorRT is known to have the rule.
+/// Returns `true` if TensorRT is known to have the rule.
 fn is_of_tensorrt(rule: &NetworkError) -> bool {
     !matches!(rule, NetworkError::CacheReadByLayer { .. })
 }

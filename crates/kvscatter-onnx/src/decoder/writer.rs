@@ -160,12 +160,12 @@ pub(super) fn earlier<'m>(flow: &Flow<'m>, value: &'m str) -> Option<(Node<'m>, 
     Some((node, node.input(0).filter(|_| is_writer)?))
 }
 
-/// Returns whether a value is a cache that another node has already written.
+/// Returns `true` if a value is a cache that another node has already written.
 fn is_written<'m>(flow: &Flow<'m>, value: &'m str) -> bool {
     earlier(flow, Path::back(flow, value).source).is_some_and(|(node, _)| node.is("TensorScatter"))
 }
 
-/// Returns whether a node may write a cache. ONNX's own operators outside this list are known not to.
+/// Returns `true` if a node may write a cache. ONNX's own operators outside this list are known not to.
 fn may_write(node: &Node<'_>) -> bool {
     node.domain() != DEFAULT_DOMAIN || matches!(node.op_type(), "Where" | "If" | "Loop" | "Scan")
 }

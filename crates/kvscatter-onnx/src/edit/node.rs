@@ -14,7 +14,7 @@ pub(crate) struct NewNode {
 }
 
 impl NewNode {
-    /// Makes a node from an operator and its inputs. An absent optional input is the empty string.
+    /// Creates a node from an operator and its inputs. An absent optional input is the empty string.
     pub(crate) fn new(op_type: &str, inputs: &[&str]) -> Self {
         let proto = NodeProto {
             op_type: Some(op_type.to_owned()),
@@ -72,7 +72,7 @@ impl NewNode {
         Ok((self.hint.clone(), proto::encode(&self.proto)?))
     }
 
-    /// Returns whether the outputs already have names.
+    /// Returns `true` if the outputs already have names.
     pub(super) fn has_outputs(&self) -> bool {
         !self.proto.output.is_empty()
     }

@@ -103,7 +103,7 @@ pub enum Use {
 }
 
 impl Report {
-    /// Returns whether every `TensorScatter` wrote in place and no output was copied.
+    /// Returns `true` if every `TensorScatter` wrote in place and no output was copied.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         let is_write =
@@ -113,7 +113,7 @@ impl Report {
 }
 
 impl NodeReport {
-    /// Returns whether measurements show that the node wrote in place: present has the original address of
+    /// Returns `true` if measurements show that the node wrote in place: present has the original address of
     /// past, and exactly the planned bytes moved.
     #[must_use]
     pub fn is_in_place(&self) -> bool {

@@ -67,7 +67,7 @@ impl OutputFileKind {
     }
 }
 
-/// Returns whether the bytes are fields of a `ModelProto`, up to its graph or as far as the bytes go.
+/// Returns `true` if the bytes are fields of a `ModelProto`, up to its graph or as far as the bytes go.
 fn begins_model(mut bytes: &[u8], has_more: bool) -> bool {
     const GRAPH: u32 = 7;
     while !bytes.is_empty() {

@@ -71,7 +71,7 @@ impl Drop for ShutdownGuard {
 }
 
 impl UnfinishedFiles {
-    /// Makes an empty group.
+    /// Creates an empty group.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default value would seem to own nothing")]
     pub fn new() -> Self {
@@ -79,7 +79,7 @@ impl UnfinishedFiles {
         Self { owner: OWNERS.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Makes a folder with a new name that begins with `prefix`. The folder is removed with its contents.
+    /// Creates a folder with a new name that begins with `prefix`. The folder is removed with its contents.
     ///
     /// Other users have no access to the folder, because its parent may be writable for everyone.
     ///
@@ -92,7 +92,7 @@ impl UnfinishedFiles {
         Ok(path)
     }
 
-    /// Makes a folder and its missing parents. If an error occurs, those that are empty are removed.
+    /// Creates a folder and its missing parents. If an error occurs, those that are empty are removed.
     ///
     /// # Errors
     /// Returns the errors of the file system.
@@ -121,7 +121,7 @@ impl UnfinishedFiles {
         make()
     }
 
-    /// Makes a file with a new name.
+    /// Creates a file with a new name.
     pub(crate) fn file_in(&mut self, folder: &Path) -> io::Result<(File, PathBuf)> {
         let mut list = locked(&LIST);
         let (file, path) = builder(".tmp", 0o666).tempfile_in(folder)?.keep().map_err(|error| error.error)?;
@@ -129,12 +129,12 @@ impl UnfinishedFiles {
         Ok((file, path))
     }
 
-    /// Makes a file with this name.
+    /// Creates a file with this name.
     pub(crate) fn file<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.made(path, Removal::File, make)
     }
 
-    /// Makes a folder with this name. If an error occurs, it is removed if it is empty.
+    /// Creates a folder with this name. If an error occurs, it is removed if it is empty.
     pub(crate) fn folder<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.made(path, Removal::Folder, make)
     }

@@ -178,7 +178,7 @@ impl<'m> Functions<'m> {
         self.by_name.get(&called_name(node)).copied()
     }
 
-    /// Returns whether a node makes values from the shapes or types of its inputs.
+    /// Returns `true` if a node makes values from the shapes or types of its inputs.
     fn asks_for_shapes(&self, node: &Node<'m>) -> bool {
         if !node.is_function() {
             return asks_for_shapes(node.proto());
@@ -205,7 +205,7 @@ fn size(function: &FunctionProto) -> usize {
 }
 
 impl<'g, 'm> Body<'g, 'm> {
-    /// Makes the body of a graph whose structure is checked. An initializer with an input's name is the
+    /// Creates the body of a graph whose structure is checked. An initializer with an input's name is the
     /// input's default.
     pub(super) fn of_graph(graph: &'g Graph<'m>) -> Self {
         let mut body = Self::empty(Cow::Borrowed(graph.nodes()));
@@ -221,7 +221,7 @@ impl<'g, 'm> Body<'g, 'm> {
         body
     }
 
-    /// Makes the body of a function with the inputs of a call, and checks its structure.
+    /// Creates the body of a function with the inputs of a call, and checks its structure.
     ///
     /// # Errors
     /// * Returns the errors of [`graph::nodes`].

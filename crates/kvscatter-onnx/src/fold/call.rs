@@ -152,7 +152,7 @@ impl<'a> Call<'a> {
         FoldError::InputShape { input, shape, expected }.into()
     }
 
-    /// Makes an output. Its values are computed only if they are needed, there are few enough, and `compute`
+    /// Creates an output. Its values are computed only if they are needed, there are few enough, and `compute`
     /// knows them.
     pub(super) fn make(
         &self,
@@ -169,7 +169,7 @@ impl<'a> Call<'a> {
         Value::new(element, value.shape, data)
     }
 
-    /// Makes an output from the values of an input at the given positions.
+    /// Creates an output from the values of an input at the given positions.
     pub(super) fn moved(
         &self,
         from: &Value,
@@ -183,7 +183,7 @@ impl<'a> Call<'a> {
         Ok(vec![made?])
     }
 
-    /// Makes an output with an input's values and another shape of as many elements.
+    /// Creates an output with an input's values and another shape of as many elements.
     pub(super) fn reshaped(&self, from: &Value, shape: Vec<usize>) -> Outputs {
         Ok(vec![Value::new(from.element, shape, from.data.clone())?])
     }

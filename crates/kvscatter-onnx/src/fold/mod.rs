@@ -89,7 +89,7 @@ struct Demand {
 }
 
 impl<'g, 'm> Fold<'g, 'm> {
-    /// Makes an evaluation in which nothing is computed yet.
+    /// Creates an evaluation in which nothing is computed yet.
     ///
     /// Without `external`, a value in another file is an error if it is needed.
     pub(crate) fn new(graph: &'g Graph<'m>, external: Option<&'g ExternalData>) -> Self {

@@ -16,7 +16,7 @@ fn load(name: &str) -> Model {
     Model::load(&folder.join("model.onnx")).unwrap()
 }
 
-/// Makes a probe of two samples with seven positions in the past and three new ones. The second sample has
+/// Creates a probe of two samples with seven positions in the past and three new ones. The second sample has
 /// two positions of padding on the left.
 fn probe<'g, 'm>(graph: &'g Graph<'m>, external: Option<&'g crate::ExternalData>) -> Fold<'g, 'm> {
     let mut fold = Fold::new(graph, external);

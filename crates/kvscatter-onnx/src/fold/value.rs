@@ -24,7 +24,7 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    /// Makes a value and checks that its parts agree.
+    /// Creates a value and checks that its parts agree.
     ///
     /// # Errors
     /// * Returns [`FoldError::RankTooLarge`] if the rank is too large.
@@ -52,7 +52,7 @@ impl Value {
         Ok(value)
     }
 
-    /// Makes a value of which only the shape is known. If it has no elements, it is therefore completely
+    /// Creates a value of which only the shape is known. If it has no elements, it is therefore completely
     /// known.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Value {
         Self::new(ElementType::Int64, vec![values.len()], Some(Values::Ints(values)))
     }
 
-    /// Makes a value from a tensor. Only the shape is known if the type has no [`NumberKind`] or an unsigned
+    /// Creates a value from a tensor. Only the shape is known if the type has no [`NumberKind`] or an unsigned
     /// integer is beyond int64's range.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Value {
         Self::new(tensor.element(), tensor.shape().to_vec(), data)
     }
 
-    /// Makes a value with the type and shape that a file declares for a tensor, without its elements.
+    /// Creates a value with the type and shape that a file declares for a tensor, without its elements.
     ///
     /// # Errors
     /// Returns [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`] or
@@ -95,7 +95,7 @@ impl Value {
         header.map_err(|error| error.in_tensor(name))
     }
 
-    /// Makes a value from a tensor in a file. Its elements are read only if there are at most [`MAX_VALUES`].
+    /// Creates a value from a tensor in a file. Its elements are read only if there are at most [`MAX_VALUES`].
     ///
     /// # Errors
     /// Returns the errors of [`header`](Self::header) and of [`tensor_proto::decode`].

@@ -62,7 +62,7 @@ fn scatter<'m>(
     Ok(Scatter { node: *node, axis, mode, past_cache, update, write_indices, cache, length })
 }
 
-/// Returns whether a node is a `TensorScatter` or a function of that name.
+/// Returns `true` if a node is a `TensorScatter` or a function of that name.
 pub(super) fn is_scatter(node: &NodeProto) -> bool {
     node.op_type.as_deref() == Some("TensorScatter") && full_domain(node.domain.as_deref()) == DEFAULT_DOMAIN
 }

@@ -50,7 +50,7 @@ impl Adapter {
         Ok(std::mem::take(&mut self.done))
     }
 
-    /// Returns whether the upgrade crosses the change of this version.
+    /// Returns `true` if the upgrade crosses the change of this version.
     fn crosses(&self, version: i64) -> bool {
         self.from < version && version <= self.to
     }
@@ -235,7 +235,7 @@ fn take(node: &mut NodeProto, name: &str) -> Option<AttributeProto> {
     Some(node.attribute.remove(place))
 }
 
-/// Returns whether an output other than the first has a name. If not, removes the other outputs.
+/// Returns `true` if an output other than the first has a name. If not, removes the other outputs.
 fn has_more_outputs(node: &mut NodeProto) -> bool {
     let more = node.output.iter().skip(1).any(|output| !output.is_empty());
     if !more {

@@ -1,6 +1,6 @@
 //! The operators of the default domain, with the versions that introduced them.
 
-/// Returns whether the default domain's operator set of this version (11 to 24) has an operator.
+/// Returns `true` if the default domain's operator set of this version (11 to 24) has an operator.
 ///
 /// `Scatter` and `Upsample` are deprecated in all of these versions, so the result is false for them.
 pub(super) fn exists(op_type: &str, version: i64) -> bool {

@@ -25,7 +25,7 @@ fn regions() -> u64 {
     }
     let (begin, end) = (__llvm_profile_begin_counters(), __llvm_profile_end_counters());
     let count = (end.addr() - begin.addr()) / size_of::<u64>();
-    // SAFETY: the compiler's runtime provides the two ends of the array of its counters. The array is valid
+    // SAFETY: The compiler's runtime provides the two ends of the array of its counters. The array is valid
     // as long as the process lives. Only the thread of the one test changes the counters, and that thread is
     // executing this function.
     let counters = unsafe { std::slice::from_raw_parts(begin, count) };
@@ -45,17 +45,17 @@ impl Counting {
     }
 }
 
-// SAFETY: every call is passed to the system's allocator unchanged. Counting neither allocates nor unwinds.
+// SAFETY: Every call is passed to the system's allocator unchanged. Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note(layout);
-        // SAFETY: the caller of `alloc` guarantees a layout of at least one byte, which is what the system's
+        // SAFETY: The caller of `alloc` guarantees a layout of at least one byte, which is what the system's
         // allocator requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: all memory comes from `System`, in `alloc` above, with this layout.
+        // SAFETY: All memory comes from `System`, in `alloc` above, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }

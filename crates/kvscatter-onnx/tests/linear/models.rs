@@ -61,7 +61,7 @@ fn graph(model: &mut Model) -> &mut GraphProto {
     model.proto_mut().graph.get_or_insert_default()
 }
 
-/// Makes a decoder that can be converted.
+/// Creates a decoder that can be converted.
 fn decoder() -> Model {
     attention_layers(1)
 }
@@ -199,7 +199,7 @@ fn inputs(count: usize) -> Model {
     model
 }
 
-/// Makes a model in which every input leads to the same few hundred nodes.
+/// Creates a model in which every input leads to the same few hundred nodes.
 fn hub(count: usize) -> Model {
     let mut model = inputs(count);
     let names = each(count, "extra", str::to_owned);
@@ -284,7 +284,7 @@ fn metadata(count: usize) -> Model {
     model
 }
 
-/// Makes a node of an unknown operator with this many caches.
+/// Creates a node of an unknown operator with this many caches.
 fn unknown_operator(count: usize, op_type: &str) -> Model {
     let (pasts, presents) = (each(count, "past", str::to_owned), each(count, "present", str::to_owned));
     let mut all = node(op_type, &pasts.iter().map(String::as_str).collect::<Vec<_>>(), "x");
@@ -431,7 +431,7 @@ fn call(name: &str, input: &str, output: &str) -> NodeProto {
     call
 }
 
-/// Makes a decoder that calls functions one after another.
+/// Creates a decoder that calls functions one after another.
 fn calling(functions: Vec<FunctionProto>, calls: usize, name: impl Fn(usize) -> String) -> Model {
     let mut model = decoder();
     let link = |at: usize| if at == 0 { "y0".to_owned() } else { format!("link{at}") };

@@ -266,7 +266,7 @@ fn a_length_that_leads_into_arithmetic_is_refused() {
     assert_eq!(refusal, ConvertRefusal::LengthDependence { value: "factor".to_owned() });
 }
 
-/// Makes a decoder in which a node processes the masked scores before the first softmax reads them.
+/// Creates a decoder in which a node processes the masked scores before the first softmax reads them.
 fn before_softmax(mut first: NodeProto) -> Model {
     let mut model = load("optimum-llama");
     let graph = model.proto_mut().graph.as_option_mut().unwrap();

@@ -120,7 +120,7 @@ fn tensor_attribute(name: &str, ty: AttributeType) -> AttributeProto {
     AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() }
 }
 
-/// Makes a `Constant` with one attribute.
+/// Creates a `Constant` with one attribute.
 fn constant(attribute: AttributeProto, output: &str) -> NodeProto {
     let mut constant = node("Constant", &[], output);
     constant.attribute = vec![attribute];

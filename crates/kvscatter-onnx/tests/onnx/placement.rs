@@ -7,7 +7,7 @@ use kvscatter_onnx::{Data, Model, OnnxError, Tensor, tensor_proto};
 
 use crate::support::{assert_refused, bytes, model, node, scatter, value};
 
-/// Makes a graph with caches `x` and updates `u` of shapes [1, 4] and [1, 1], which are written at slot 0.
+/// Creates a graph with caches `x` and updates `u` of shapes [1, 4] and [1, 1], which are written at slot 0.
 fn graph(nodes: Vec<NodeProto>, outputs: &[&str]) -> Model {
     let cache = |name: &str| value(name, Int8, &["1", "4"]);
     model(

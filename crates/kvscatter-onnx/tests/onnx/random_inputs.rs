@@ -14,7 +14,7 @@ fn dims(dims: &[(&str, usize)]) -> BTreeMap<String, usize> {
     dims.iter().map(|&(name, size)| (name.to_owned(), size)).collect()
 }
 
-/// Makes a graph with caches of 8 slots, updates of 3 rows, and three inputs of indices.
+/// Creates a graph with caches of 8 slots, updates of 3 rows, and three inputs of indices.
 fn graph(nodes: Vec<NodeProto>) -> Model {
     model(
         vec![

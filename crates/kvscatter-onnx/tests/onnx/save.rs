@@ -8,7 +8,7 @@ use kvscatter_onnx::{DataFile, DataFileOrigin, Model, OnnxError, WeightTransfer}
 
 use crate::support::testdata;
 
-/// Makes a folder with a model whose tensors are at these locations. Each file contains `values`.
+/// Creates a folder with a model whose tensors are at these locations. Each file contains `values`.
 fn folder(locations: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let entry = |location: &&str| StringStringEntryProto {

@@ -41,7 +41,7 @@ pub(crate) fn value(name: &str, element: ElementType, dims: &[&str]) -> ValueInf
     }
 }
 
-/// Makes a node of the default domain whose name is `n` followed by its output.
+/// Creates a node of the default domain whose name is `n` followed by its output.
 pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         name: Some(format!("n{output}")),
@@ -70,7 +70,7 @@ pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
     }
 }
 
-/// Makes a body of `If`, `Loop` or `Scan`. Its outputs only have names.
+/// Creates a body of `If`, `Loop` or `Scan`. Its outputs only have names.
 pub(crate) fn graph(name: &str, nodes: Vec<NodeProto>, outputs: &[&str]) -> AttributeProto {
     let output = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
     let body =
@@ -92,14 +92,14 @@ pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
     }
 }
 
-/// Makes a `TensorScatter` on axis 1.
+/// Creates a `TensorScatter` on axis 1.
 pub(crate) fn scatter(inputs: &[&str], output: &str) -> NodeProto {
     let mut scatter = node("TensorScatter", inputs, output);
     scatter.attribute = vec![int("axis", 1)];
     scatter
 }
 
-/// Makes a model of opset 24.
+/// Creates a model of opset 24.
 pub(crate) fn model(
     inputs: Vec<ValueInfoProto>,
     nodes: Vec<NodeProto>,

@@ -159,7 +159,7 @@ fn padded(r: &mut Random) -> Write {
     Write { operator: KvCacheUpdate::default(), cache_shape, rows, write_indices, lengths: None }
 }
 
-/// Makes a packed call. At least one sample has rows, and the others may have none.
+/// Creates a packed call. At least one sample has rows, and the others may have none.
 fn packed(r: &mut Random) -> Write {
     let mut write = padded(r);
     write.operator.update_form = UpdateForm::Packed;
@@ -179,7 +179,7 @@ impl Write {
         self.draft_with_update_lengths(element, |_| ())
     }
 
-    /// Makes a draft after `spoil` has changed `updateLengths`, if the update is packed.
+    /// Creates a draft after `spoil` has changed `updateLengths`, if the update is packed.
     fn draft_with_update_lengths(
         self,
         element: &'static Element,

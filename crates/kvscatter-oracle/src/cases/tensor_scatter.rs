@@ -246,7 +246,7 @@ struct Write {
     lengths: Option<Vec<i64>>,
 }
 
-/// Makes a call with any rank from 2 to 5 and any axis. Every dimension is at least 1, and every start is
+/// Creates a call with any rank from 2 to 5 and any axis. Every dimension is at least 1, and every start is
 /// valid.
 fn linear(r: &mut Random) -> Write {
     let rank = r.between(2, 5);
@@ -266,7 +266,7 @@ fn linear(r: &mut Random) -> Write {
     }
 }
 
-/// Makes the same call for a ring, with starts inside, below and above it.
+/// Creates the same call for a ring, with starts inside, below and above it.
 fn circular(r: &mut Random) -> Write {
     let mut write = linear(r);
     write.operator.mode = "circular".to_owned();

@@ -11,7 +11,7 @@ use crate::error::{Class, Field, raise as raise_of};
 /// The class, the argument and the fields of an exception.
 type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 
-/// Makes the exception for an error about this operator.
+/// Creates the exception for an error about this operator.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: CudaError) -> PyErr {
     let message = error.display_with(|list| operator.list(list), Argument::name).to_string();

@@ -34,7 +34,7 @@ pub(crate) fn from_python(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
         return Err(Failure::StatusBytes { argument, got: bytes }.into());
     }
     let RawBuffer { ptr, .. } = array.buffer(Some(bytes));
-    // SAFETY: the array has this number of bytes there. It is borrowed, and no Python code has run since it
+    // SAFETY: The array has this number of bytes there. It is borrowed, and no Python code has run since it
     // was imported.
     let bytes = unsafe { ptr.cast::<[u8; STATUS_BYTES]>().read_unaligned() };
     let [a, b, c, d, e, f, g, h, value @ ..] = bytes;

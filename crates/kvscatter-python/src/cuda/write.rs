@@ -64,7 +64,7 @@ impl CudaWrite {
         let Launch { write, indices, status, counted, .. } = &*self.0;
         let stream = self.0.stream(py, stream)?;
         self.0.check_current(py)?;
-        // SAFETY: the arrays lie on the device that is current (`check_current`). This write keeps them
+        // SAFETY: The arrays lie on the device that is current (`check_current`). This write keeps them
         // alive, and their sizes were checked when it was prepared. With another context of the device, the
         // driver refuses the kernel. As in the arrays' own libraries, `stream` must be a stream of that
         // device, and the Python program must order other uses of the caches.
@@ -124,7 +124,7 @@ impl CudaStatus {
                 .map_err(|refused| self.0.raise(py, refused));
         }
         self.0.check_current(py)?;
-        // SAFETY: this write keeps the status and the lists alive, and they lie on the device that is
+        // SAFETY: This write keeps the status and the lists alive, and they lie on the device that is
         // current (`check_current`). The Python program calls this when the launches have run, as the
         // docstring requires.
         py.detach(|| unsafe { write.check(*status, indices) }).map_err(|refused| self.0.raise(py, refused))
@@ -138,7 +138,7 @@ impl CudaStatus {
     fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let Launch { cuda, status, .. } = &*self.0;
         self.0.check_current(py)?;
-        // SAFETY: this write keeps the status alive, and it lies on the device that is current
+        // SAFETY: This write keeps the status alive, and it lies on the device that is current
         // (`check_current`). The Python program calls this when the launches have run, as the docstring
         // requires.
         let words = py.detach(|| unsafe { cuda.read(*status) });
@@ -160,7 +160,7 @@ impl CudaStatus {
         let Launch { cuda, status, .. } = &*self.0;
         let stream = self.0.stream(py, stream)?;
         self.0.check_current(py)?;
-        // SAFETY: this write keeps the status alive, and it lies on the device that is current (`check_current`). As in
+        // SAFETY: This write keeps the status alive, and it lies on the device that is current (`check_current`). As in
         // the array's own library, `stream` must be a stream of that device.
         py.detach(|| unsafe { cuda.clear(*status, stream) }).map_err(|refused| self.0.raise(py, refused))
     }

@@ -13,7 +13,7 @@ use crate::element;
 pub(super) struct TractMemory(Theirs);
 
 impl TractMemory {
-    /// Makes a session's tensor of a tract tensor.
+    /// Creates a session's tensor of a tract tensor.
     pub(super) fn wrap(theirs: Theirs) -> Result<Tensor, SessionError> {
         // Strings and types that only tract has cannot be read as bytes. The session refuses them.
         let element = element::ours(theirs.datum_type()).unwrap_or(ElementType::String);
@@ -65,7 +65,7 @@ pub(super) fn copy(ours: &Tensor) -> TractResult<Theirs> {
     Ok(theirs)
 }
 
-/// Returns whether a tract tensor has the type and shape of a session's tensor.
+/// Returns `true` if a tract tensor has the type and shape of a session's tensor.
 pub(super) fn fits(theirs: &Theirs, ours: &Tensor) -> bool {
     element::ours(theirs.datum_type()) == Some(ours.element()) && theirs.shape() == ours.shape()
 }

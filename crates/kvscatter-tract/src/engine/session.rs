@@ -105,7 +105,7 @@ impl TractSession {
         Ok(())
     }
 
-    /// Returns whether a present has its past's type and shape in every run.
+    /// Returns `true` if a present has its past's type and shape in every run.
     fn keeps_shape(&self, cache: &Cache) -> bool {
         let model = self.state.model();
         match (model.input_fact(cache.input), model.output_fact(cache.output)) {

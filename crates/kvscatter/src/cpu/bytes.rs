@@ -22,7 +22,7 @@ pub(super) struct ByteKernels {
 }
 
 impl ByteKernels {
-    /// Makes the kernels for elements of this width and for the number of rows that samples usually bring.
+    /// Creates the kernels for elements of this width and for the number of rows that samples usually bring.
     /// `isa` is an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let row_bytes = width.bytes(geometry.row_elements());
@@ -30,7 +30,7 @@ impl ByteKernels {
         Self { width, row_bytes, write, present: PresentKernels::new(isa, width, geometry, rows) }
     }
 
-    /// Returns whether elements are as wide as `T`. The result is always false for a type of size 0.
+    /// Returns `true` if elements are as wide as `T`. The result is always false for a type of size 0.
     #[inline(always)]
     pub(super) fn are_as_wide_as<T>(&self) -> bool {
         self.width == Width::Bytes(size_of::<T>())

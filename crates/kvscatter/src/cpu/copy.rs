@@ -43,7 +43,7 @@ impl Stores {
 }
 
 impl Copier {
-    /// Makes a copier for a mapping of elements of this width that usually moves `rows` rows of a sample.
+    /// Creates a copier for a mapping of elements of this width that usually moves `rows` rows of a sample.
     /// `isa` is an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);

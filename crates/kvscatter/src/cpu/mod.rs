@@ -109,7 +109,7 @@ impl CpuKernels {
         }
     }
 
-    /// Returns whether writing a present reads bytes of it first. A store of 4 bits must read the byte to
+    /// Returns `true` if writing a present reads bytes of it first. A store of 4 bits must read the byte to
     /// keep its other half.
     pub(crate) fn reads_present(&self) -> bool {
         matches!(self.kind, KernelKind::Nibbles(_))

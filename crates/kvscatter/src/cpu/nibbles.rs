@@ -52,7 +52,7 @@ struct NibbleRuns {
 type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 
 impl NibbleKernels {
-    /// Makes the kernels for the number of rows that samples usually bring. `isa` is an instruction set that
+    /// Creates the kernels for the number of rows that samples usually bring. `isa` is an instruction set that
     /// the machine has (V2).
     pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
         let usual = geometry.write_mapping().single_loop(rows);
@@ -276,7 +276,7 @@ unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Makes the bytes in pieces of `N`, the last of which overlaps the one before it.
+/// Creates the bytes in pieces of `N`, the last of which overlaps the one before it.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes, `src` is valid for reads of `len + 1` bytes, and they do not
@@ -353,7 +353,7 @@ mod tests {
                         expected[to..to + len].copy_from_slice(&nibbles[from..from + len]);
                     }
                     let runs = Loop { count: 3, dst_stride: step.cast_signed(), src_stride: 101 };
-                    // SAFETY: the machine has the instruction set.
+                    // SAFETY: The machine has the instruction set.
                     unsafe { kernel(isa)(&mut dst, to, &src, from, &NibbleRuns { runs, len }) };
                     assert_eq!(unpack(&dst), expected, "{isa}: to {to} from {from} step {step} len {len}");
                 }
@@ -366,7 +366,7 @@ mod tests {
     fn a_run_outside_of_its_buffer_is_stopped() {
         let fits = |isa, to, from, dst, len| {
             let pattern = NibbleRuns { runs: Loop { count: 2, dst_stride: dst, src_stride: 1 }, len };
-            // SAFETY: the machine has the instruction set.
+            // SAFETY: The machine has the instruction set.
             catch_unwind(|| unsafe { kernel(isa)(&mut [0; 8], to, &[0; 8], from, &pattern) }).is_ok()
         };
         for isa in Isa::detected().up_to() {

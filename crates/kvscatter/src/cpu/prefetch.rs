@@ -43,7 +43,7 @@ mod machine {
 
     pub(super) const PREFETCHES: bool = true;
 
-    /// Returns whether AMD made the processor, or Hygon, whose processors have AMD's design.
+    /// Returns `true` if AMD made the processor, or Hygon, whose processors have AMD's design.
     pub(super) fn is_amd() -> bool {
         // In a virtual machine `cpuid` exits to the host, which takes longer than preparing a write. So the
         // answer is cached.

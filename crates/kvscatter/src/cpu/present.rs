@@ -27,7 +27,7 @@ pub(super) struct PresentKernels {
 }
 
 impl PresentKernels {
-    /// Makes the kernels for elements of this width and for the number of rows that samples usually bring.
+    /// Creates the kernels for elements of this width and for the number of rows that samples usually bring.
     /// `isa` is an instruction set that the machine has (V2).
     pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let (capacity, row_bytes) = (geometry.capacity(), width.bytes(geometry.row_elements()));
@@ -258,7 +258,7 @@ pub(super) struct LineWriter {
 }
 
 impl LineWriter {
-    /// Makes a writer with a kernel that copies runs of whole lines.
+    /// Creates a writer with a kernel that copies runs of whole lines.
     pub(super) fn new(kernel: Kernel) -> Self {
         let line = [MaybeUninit::uninit(); LINE];
         Self { kernel, dst: ptr::null_mut(), line, from: 0, to: 0 }

@@ -112,7 +112,7 @@ impl Mapping {
         }
     }
 
-    /// Returns whether every run begins and ends at an even element, if sample 0 begins at one.
+    /// Returns `true` if every run begins and ends at an even element, if sample 0 begins at one.
     pub(crate) fn is_even(&self) -> bool {
         let loops = self.loops.iter().chain(&self.split);
         let strides = loops.flat_map(|each| [each.dst_stride, each.src_stride]);

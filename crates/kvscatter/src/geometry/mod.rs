@@ -152,7 +152,7 @@ impl Geometry {
         self.row_elements.wrapping_mul(self.capacity)
     }
 
-    /// Returns whether every run of every mapping begins and ends at an even element. Then the two 4-bit
+    /// Returns `true` if every run of every mapping begins and ends at an even element. Then the two 4-bit
     /// elements of a byte always move together.
     pub(crate) fn is_even(&self) -> bool {
         let Self { cache, update, layers, present, write, .. } = self;
@@ -164,12 +164,12 @@ impl Geometry {
             && mappings.iter().all(|mapping| mapping.is_even())
     }
 
-    /// Returns whether the cache is dense and takes its whole buffer.
+    /// Returns `true` if the cache is dense and takes its whole buffer.
     pub(crate) fn is_cache_dense(&self) -> bool {
         self.cache.exact
     }
 
-    /// Returns whether two caches of this geometry share a bit if one buffer begins `bytes` after the other.
+    /// Returns `true` if two caches of this geometry share a bit if one buffer begins `bytes` after the other.
     pub(crate) fn caches_overlap_at(&self, bytes: isize) -> bool {
         self.overlap.overlaps_at(bytes, self.element.size_bits())
     }

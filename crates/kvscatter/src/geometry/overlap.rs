@@ -56,7 +56,7 @@ impl SortedStrides {
         Ok(Self(strides))
     }
 
-    /// Returns whether two caches share a bit if one buffer begins `bytes` after the other and elements are
+    /// Returns `true` if two caches share a bit if one buffer begins `bytes` after the other and elements are
     /// `bits` wide. Returns true if there are more than [`MAX_SEARCHED`] strides.
     pub(crate) fn overlaps_at(&self, bytes: isize, bits: usize) -> bool {
         let Ok(bits) = isize::try_from(bits) else { return true };
@@ -69,7 +69,7 @@ impl SortedStrides {
     }
 }
 
-/// Returns whether two positions can have this distance.
+/// Returns `true` if two positions can have this distance.
 ///
 /// They can if the distance is a sum of strides in which each stride is added or subtracted fewer times than
 /// its dimension has positions. All smaller strides together reach less than one step of the largest stride.

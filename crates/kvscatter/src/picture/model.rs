@@ -75,7 +75,7 @@ impl Picture {
     /// The largest number of lanes of a picture.
     pub const MAX_LANES: usize = 4096;
 
-    /// Makes the picture of a plan. It has a lane for each of the first samples of the cache, at most `lanes`
+    /// Creates the picture of a plan. It has a lane for each of the first samples of the cache, at most `lanes`
     /// and at most [`MAX_LANES`](Self::MAX_LANES).
     #[must_use]
     pub fn new(plan: &WritePlan<'_>, lanes: usize) -> Self {

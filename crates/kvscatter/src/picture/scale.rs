@@ -17,7 +17,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Makes a scale with at most `columns` for the whole capacity and at most `widest` for one slot.
+    /// Creates a scale with at most `columns` for the whole capacity and at most `widest` for one slot.
     pub(super) fn new(capacity: usize, columns: usize, widest: usize) -> Self {
         let columns = columns.max(2); // so that both runs of a ring have a column
         let columns_per_slot = columns.checked_div(capacity).unwrap_or(1).clamp(1, widest.max(1));

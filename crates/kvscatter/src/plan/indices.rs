@@ -106,7 +106,7 @@ impl Integers<'_> {
         }
     }
 
-    /// Returns whether there are no integers.
+    /// Returns `true` if there are no integers.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
@@ -229,7 +229,7 @@ impl<'a, I: Into<Integers<'a>>> From<Option<I>> for Lengths<'a> {
     }
 }
 
-/// Makes a call that consists of `write_indices` only.
+/// Creates a call that consists of `write_indices` only.
 impl<'a, S: Into<Positions<'a>>> From<S> for Call<'a> {
     #[inline]
     fn from(write_indices: S) -> Self {

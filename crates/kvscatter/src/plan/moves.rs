@@ -52,7 +52,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns whether the segment follows the end of a ring. A sample's first segment begins with its first row.
+    /// Returns `true` if the segment follows the end of a ring. A sample's first segment begins with its first row.
     #[must_use]
     pub const fn is_wrapped(&self) -> bool {
         self.row > 0
@@ -113,7 +113,7 @@ impl<'a> Moves<'a> {
         if sample < self.batch() { position() } else { None }
     }
 
-    /// Returns whether a sample is skipped.
+    /// Returns `true` if a sample is skipped.
     pub(crate) fn skips(&self, sample: usize) -> bool {
         let slot = |(rows, length)| self.indices.first_slot(sample, rows, length);
         sample < self.batch() && self.indices.rows_of(sample).and_then(slot).is_err()
@@ -368,7 +368,7 @@ impl CallIndices<'_> {
         }
     }
 
-    /// Returns whether every sample of a padded update is written in full from slot 0.
+    /// Returns `true` if every sample of a padded update is written in full from slot 0.
     fn is_full_from_slot_0(&self) -> bool {
         self.call.positions == Positions::Zero
             && self.call.lengths == Lengths::Full

@@ -64,7 +64,7 @@ impl KvCacheOperation {
     /// The element types that the operation accepts for `layerId`, `tokenOffset` and `seqLen`.
     pub const INDEX_TYPES: &[ElementType] = &[ElementType::Int32];
 
-    /// Makes an operation that returns an error for an offset out of range.
+    /// Creates an operation that returns an error for an offset out of range.
     #[must_use]
     pub const fn new() -> Self {
         Self { out_of_range: OutOfRange::Error }
@@ -227,7 +227,7 @@ pub struct KvCacheOperationCall<'a> {
 }
 
 impl<'a> KvCacheOperationCall<'a> {
-    /// Makes a call from the three lists, in the order of Ascend's document.
+    /// Creates a call from the three lists, in the order of Ascend's document.
     #[must_use]
     pub const fn new(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) -> Self {
         Self { layer_id, token_offset, seq_len }

@@ -113,7 +113,7 @@ impl WritePlan<'_> {
         check_present(moves.geometry(), cpu, past, update, present)?;
         self.check_lists(moves.geometry().names().present, 0, present)?;
         if cpu.reads_present() && present.len > 0 {
-            // SAFETY: the present is valid for writes of its length, which is not 0, and nothing else uses
+            // SAFETY: The present is valid for writes of its length, which is not 0, and nothing else uses
             // it.
             unsafe { ptr::write_bytes(present.ptr, 0, present.len) };
         }
@@ -229,7 +229,7 @@ impl RawBuffer {
         self.ptr.addr().saturating_add(self.len)
     }
 
-    /// Returns whether the buffer reaches past the end of the address space, which no memory does.
+    /// Returns `true` if the buffer reaches past the end of the address space, which no memory does.
     ///
     /// If strides lead to lower addresses, this check also detects a first byte below address 0, because
     /// `wrapping_sub` then returns a high address. The result is false for a buffer of length 0.
@@ -238,7 +238,7 @@ impl RawBuffer {
         self.len > 0 && self.ptr.addr().checked_add(self.len).is_none()
     }
 
-    /// Returns whether the two buffers share a byte.
+    /// Returns `true` if the two buffers share a byte.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         let disjoint = self.end() <= other.ptr.addr() || other.end() <= self.ptr.addr();

@@ -79,7 +79,7 @@ fn out_of_range(policy: oracle::OutOfRange) -> OutOfRange {
     }
 }
 
-/// Returns whether a call through [`with_plan`] can break this rule. Such a call has one element type, and
+/// Returns `true` if a call through [`with_plan`] can break this rule. Such a call has one element type, and
 /// has cumulative lengths if and only if the operator needs them.
 pub(crate) fn is_reachable(refusal: &Refusal) -> bool {
     !matches!(

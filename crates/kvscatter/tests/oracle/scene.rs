@@ -164,7 +164,7 @@ impl Scene<'_> {
         let mut bytes = vec![0; size_of_val(past) + 1];
         bytes[1..].copy_from_slice(bytemuck::cast_slice(past));
         let buffer = 1 + buffer.start * size_of::<W>()..1 + buffer.end * size_of::<W>();
-        // SAFETY: one buffer is borrowed exclusively, and nothing writes to the other.
+        // SAFETY: One buffer is borrowed exclusively, and nothing writes to the other.
         let _ =
             unsafe { plan.write_raw(raw(&mut bytes[buffer]), read(bytemuck::cast_slice(update))) }.unwrap();
         let expected: &[u8] = bytemuck::cast_slice(expected);
@@ -197,7 +197,7 @@ impl Scene<'_> {
         let present = nibbles::pack(&look_up(self.present(outcome)));
 
         let mut cache = past.clone();
-        // SAFETY: one buffer is borrowed exclusively, and nothing writes to the other.
+        // SAFETY: One buffer is borrowed exclusively, and nothing writes to the other.
         let _ =
             unsafe { plan.write_raw(raw(&mut cache[packed(cache_buffer.clone())]), read(update)) }.unwrap();
         assert_eq!(cache, in_place, "in place, {self:?}");
@@ -205,7 +205,7 @@ impl Scene<'_> {
         let past = &past[packed(cache_buffer)];
         let mut guarded = vec![0xA5; present.len() + 2];
         let inner = 1..=present.len();
-        // SAFETY: the result is borrowed exclusively, and nothing writes to the others.
+        // SAFETY: The result is borrowed exclusively, and nothing writes to the others.
         let _ = unsafe { plan.write_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }
             .unwrap();
         assert_eq!(guarded[inner], present, "functional, {self:?}");

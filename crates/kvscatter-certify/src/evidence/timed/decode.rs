@@ -103,7 +103,7 @@ impl<'a> Decoding<'a> {
         Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
     }
 
-    /// Makes the tensors of a step that follows `context` tokens.
+    /// Creates the tensors of a step that follows `context` tokens.
     fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), CertifyError> {
         // The old tensors are freed before the new ones are allocated.
         (self.pasts, self.presents) = (Vec::new(), Vec::new());

@@ -105,7 +105,7 @@ fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(),
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "the C library's function has no safe form")]
 fn give_back_free_memory() {
-    // SAFETY: the function may be called at any time, by any thread, with any number.
+    // SAFETY: The function may be called at any time, by any thread, with any number.
     unsafe { libc::malloc_trim(0) };
 }
 

@@ -32,7 +32,7 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     found(RuntimeBug::ModuloEverywhere, circular.and_then(|cache| cache.writer));
 }
 
-/// Returns whether ONNX Runtime's kernel of `TensorScatter` supports the type.
+/// Returns `true` if ONNX Runtime's kernel of `TensorScatter` supports the type.
 fn has_kernel(element: ElementType) -> bool {
     use ElementType::{Complex64, Complex128, String};
     !is_narrow(element) && !matches!(element, String | Complex64 | Complex128)

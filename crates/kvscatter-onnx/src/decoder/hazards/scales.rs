@@ -33,7 +33,7 @@ pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
     hazards.extend(scales.into_iter().map(|node| Hazard::TensorWideScale { node: node.label() }));
 }
 
-/// Returns whether a node computes one scale from all elements of its first input. Two operators of
+/// Returns `true` if a node computes one scale from all elements of its first input. Two operators of
 /// `com.microsoft` contain a `DynamicQuantizeLinear`.
 fn scales_a_tensor(node: &Node<'_>) -> bool {
     let is_fused = || matches!(node.op_type(), "DynamicQuantizeMatMul" | "DynamicQuantizeLSTM");

@@ -41,7 +41,7 @@ pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
     (domain == DEFAULT_DOMAIN && matches!(op_type, "ScatterElements" | "ScatterND")).then_some(0)
 }
 
-/// Returns whether the shape of the operator's output depends on its inputs' values, regardless of their
+/// Returns `true` if the shape of the operator's output depends on its inputs' values, regardless of their
 /// number.
 pub(super) fn is_shaped_by_values(domain: &str, op_type: &str) -> bool {
     domain == DEFAULT_DOMAIN && op_type == "NonZero"

@@ -20,7 +20,7 @@ pub(super) struct Made {
 const FLOAT: ElementType = ElementType::Float32;
 
 impl Made {
-    /// Makes a layer with `TensorScatter` on caches of 64 slots, which TensorRT accepts.
+    /// Creates a layer with `TensorScatter` on caches of 64 slots, which TensorRT accepts.
     pub(super) fn fixed() -> Self {
         let cache = ["batch", "2", "64", "16"];
         let inputs = vec![value("write_indices", ElementType::Int64, &["batch"]), nonpad()];
@@ -32,7 +32,7 @@ impl Made {
         Self::with(inputs, nodes, &cache, &cache)
     }
 
-    /// Makes a layer with `Concat` on the sequence.
+    /// Creates a layer with `Concat` on the sequence.
     pub(super) fn growing() -> Self {
         let mut nodes = vec![
             node("Concat", &["past_k", "new_k"], "present_k"),
@@ -44,14 +44,14 @@ impl Made {
         Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
     }
 
-    /// Makes a layer with `Attention` with past inputs.
+    /// Creates a layer with `Attention` with past inputs.
     pub(super) fn attention_past() -> Self {
         let inputs = ["q", "new_k", "new_v", "", "past_k", "past_v"];
         let nodes = vec![attention(&inputs, &["y", "present_k", "present_v"])];
         Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
     }
 
-    /// Makes a layer with `GroupQueryAttention`.
+    /// Creates a layer with `GroupQueryAttention`.
     pub(super) fn group_query() -> Self {
         let mut gqa =
             node("GroupQueryAttention", &["q", "new_k", "new_v", "past_k", "past_v", "last", "total"], "y");
@@ -106,7 +106,7 @@ impl Made {
         self
     }
 
-    /// Makes the nodes read `new` as an input instead of `old`.
+    /// Creates the nodes read `new` as an input instead of `old`.
     pub(super) fn reading(mut self, old: &str, new: &str) -> Self {
         for input in self.nodes.iter_mut().flat_map(|node| &mut node.input).filter(|input| *input == old) {
             new.clone_into(input);
@@ -159,7 +159,7 @@ impl Made {
     }
 }
 
-/// Makes a `TensorScatter` on axis -2.
+/// Creates a `TensorScatter` on axis -2.
 pub(super) fn scatter(past: &str, new: &str, present: &str) -> NodeProto {
     node("TensorScatter", &[past, new, "write_indices"], present)
 }

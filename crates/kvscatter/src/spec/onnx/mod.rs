@@ -47,7 +47,7 @@ impl TensorScatter {
     /// The value of `axis` that ONNX uses by default.
     pub const DEFAULT_AXIS: i64 = -2;
 
-    /// Makes the operator with ONNX's defaults, which are `axis` -2 and `mode` linear.
+    /// Creates the operator with ONNX's defaults, which are `axis` -2 and `mode` linear.
     #[must_use]
     pub const fn new() -> Self {
         let rules = RuleOptions {

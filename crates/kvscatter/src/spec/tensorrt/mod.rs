@@ -62,7 +62,7 @@ impl KvCacheUpdate {
     /// The element types that the layer accepts for `updateLengths`.
     pub const LENGTH_TYPES: &[ElementType] = &[ElementType::Int32];
 
-    /// Makes a layer that returns an error for an index out of range.
+    /// Creates a layer that returns an error for an index out of range.
     #[must_use]
     pub const fn new() -> Self {
         Self { out_of_range: OutOfRange::Error }
@@ -179,7 +179,7 @@ pub struct PackedCall<'a> {
 }
 
 impl<'a> PackedCall<'a> {
-    /// Makes a call with these positions and cumulative lengths.
+    /// Creates a call with these positions and cumulative lengths.
     #[must_use]
     pub fn new(write_indices: impl Into<Positions<'a>>, update_lengths: &'a [i32]) -> Self {
         Self { write_indices: write_indices.into(), update_lengths }
