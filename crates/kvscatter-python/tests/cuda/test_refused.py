@@ -52,7 +52,7 @@ def test_arrays_of_the_cpu() -> None:
 def test_arrays_of_another_device() -> None:
     good, other = Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8), (device.CUDA, 1))
     error = refused("device", "update", written(good, other), of=kvscatter.DeviceError)
-    assert error.device == "cuda:1" and "cuda:0 is current" in str(error)
+    assert error.device == "cuda:1" and "make cuda:1 current first" in str(error)
     starts = Dlpack(zeros(2, dtype=np.int64), (device.CUDA, 1))
     refused(
         "device", "write_indices", written(good, Dlpack(zeros(2, 1, 8)), starts), of=kvscatter.DeviceError
@@ -91,7 +91,7 @@ def test_shapes(wrap: Wrap) -> None:
     other = [(cache, update), (wrap(zeros(2, 5, 8)), update)]
     error = refused("prepared", "cache", lambda: cuda.prepare(other, status=device.status()))
     assert (error.pair, error.what) == (1, "shape")
-    assert str(error).endswith("prepare another write for it")
+    assert str(error).endswith("prepare another write for this one")
     triple = [(cache, update, wrap(zeros(2, 5, 8)))]
     refused("out_shape", "present", lambda: cuda.prepare_present(triple, status=device.status()))
     refused("axis_is_batch", "axis", written(cache, update, axis=0), of=kvscatter.OptionError)
