@@ -2,7 +2,7 @@
 //!
 //! * the geometry as loops
 //! * the facts that the backend needs to apply the rules
-//! * the error that a plan would return for a value that the backend refuses
+//! * the error that a plan would return for a value that the backend rejects
 
 use alloc::vec::Vec;
 

@@ -30,7 +30,7 @@ fn over_two_heads<const N: usize>(rows: [[f32; N]; 4]) -> Vec<f32> {
     rows.iter().flat_map(|row| row.iter().chain(row)).copied().collect()
 }
 
-/// The description of a valid layer. Each test changes the parts that must be refused. -1 is a dynamic
+/// The description of a valid layer. Each test changes the parts that must be rejected. -1 is a dynamic
 /// dimension.
 struct Parts<'a> {
     types: [ElementType; 3],

@@ -184,7 +184,7 @@ impl CpuKernels {
                 let update = unsafe { &*update };
                 nibbles.write(moves, threads, cache, update);
             }
-            KernelKind::Clone => {} // `check_fixed_width` refuses strings
+            KernelKind::Clone => {} // `check_fixed_width` rejects strings
         }
     }
 
@@ -285,7 +285,7 @@ impl CpuKernels {
                 let update = unsafe { &*update };
                 nibbles.write_present(moves, threads, present, past, update);
             }
-            KernelKind::Clone => {} // `check_fixed_width` refuses strings
+            KernelKind::Clone => {} // `check_fixed_width` rejects strings
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The reason that a write was refused, as a variant with fields, as plain data and as a one-line message.
+//! The reason that a write was rejected, as a variant with fields, as plain data and as a one-line message.
 //!
 //! The surfaces in other languages build their errors from this module. [`Error::details`] returns a stable
 //! name, the argument, the index, the value and the limit. [`Error::display_with`] writes the message with
@@ -11,7 +11,7 @@ pub use self::details::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 use crate::argument::Argument;
 use crate::element::ElementType;
 
-/// The reason that a write was refused. A call that returns an error has written nothing (X1).
+/// The reason that a write was rejected. A call that returns an error has written nothing (X1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {

@@ -40,9 +40,9 @@ pub enum Integers<'a> {
     I32(&'a [i32]),
     /// Unsigned 32-bit integers.
     U32(&'a [u32]),
-    /// Unsigned 64-bit integers. A value above `i64::MAX` is refused.
+    /// Unsigned 64-bit integers. A value above `i64::MAX` is rejected.
     U64(&'a [u64]),
-    /// Lengths of Rust's own collections. A value above `i64::MAX` is refused.
+    /// Lengths of Rust's own collections. A value above `i64::MAX` is rejected.
     Usize(&'a [usize]),
 }
 

@@ -67,7 +67,7 @@ impl<'a> Moves<'a> {
     /// 3. The samples together have as many rows as the update, and each sample fits the cache.
     /// 4. `lengths[i]` is at least 0 and at most the number of rows of sample `i`.
     /// 5. In linear mode, `0 <= start` and `start + length <= capacity`. In circular mode, every start fits,
-    ///    except that [`NegativeIndex::Reject`](super::NegativeIndex::Reject) refuses negative starts. Under
+    ///    except that [`NegativeIndex::Reject`](super::NegativeIndex::Reject) rejects negative starts. Under
     ///    [`OutOfRange::SkipSample`], a sample that breaks this condition is counted and left out.
     #[inline(always)]
     pub(crate) fn new(rules: &'a CallRules, call: Call<'a>) -> Result<Self, Error> {

@@ -129,7 +129,7 @@ impl CallRules {
             (Convention::EndsAndRowCounts, _) => geometry.cache_batch(),
             (Convention::StartsAndCumulativeLengths, _) => {
                 // A list with one value per sample contains plain lengths instead of cumulative ones, so it
-                // is refused.
+                // is rejected.
                 let cumulative = row_counts.filter(|&count| positions != Some(count));
                 cumulative.and_then(|count| count.checked_sub(1)).ok_or(Error::ListLength {
                     argument: names.row_counts,

@@ -177,7 +177,7 @@ impl KvCacheOperation {
             tensor.element.map_or(Ok(()), |element| check_element(argument, element))?;
         }
         past.check_same_element(Argument::NewKv, new_kv)?;
-        // If `prepare` refuses these sizes, which were chosen to fit, it refuses the sizes of every run.
+        // If `prepare` rejects these sizes, which were chosen to fit, it rejects the sizes of every run.
         let element = past.element.or(new_kv.element).unwrap_or(ElementType::Int8);
         let (past_sizes, new_kv_sizes) = fitting_sizes(past, new_kv);
         self.prepare(element, &past_sizes, &new_kv_sizes)?;

@@ -40,7 +40,7 @@ impl WritePlan<'_> {
     ///
     /// # Safety
     /// * Each buffer is null or valid for reads of its length. (A null buffer whose length is not 0 is
-    ///   refused.) A cache that is not null is also valid for writes of its length.
+    ///   rejected.) A cache that is not null is also valid for writes of its length.
     /// * If elements have 4 bits, both buffers are initialised.
     /// * While this function runs, nothing else writes to either buffer, and nothing else reads the cache.
     pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
@@ -98,7 +98,7 @@ impl WritePlan<'_> {
     ///
     /// # Safety
     /// * Each buffer is null or valid for its length: the past and the update for reads, and the present for
-    ///   writes. (A null buffer whose length is not 0 is refused.)
+    ///   writes. (A null buffer whose length is not 0 is rejected.)
     /// * If elements have 4 bits, the present is also valid for reads, and the past and the update are
     ///   initialised.
     /// * While this function runs, nothing else writes to any of the buffers, and nothing else reads the

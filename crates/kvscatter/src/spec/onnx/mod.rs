@@ -85,7 +85,7 @@ impl TensorScatter {
     }
 
     /// Sets what a negative index means in circular mode. ONNX's reference implementation takes it modulo the
-    /// capacity, and ONNX Runtime refuses it.
+    /// capacity, and ONNX Runtime rejects it.
     #[must_use]
     pub const fn negative_index(mut self, policy: NegativeIndex) -> Self {
         self.rules.negative_index = policy;
