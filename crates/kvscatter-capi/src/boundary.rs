@@ -1,4 +1,6 @@
 //! Checks pointers that a C program passes, and dereferences them.
+//!
+//! `lib.rs` defines C1 and C2.
 
 use std::ffi::CStr;
 use std::slice;

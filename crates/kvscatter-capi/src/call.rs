@@ -1,4 +1,6 @@
 //! The arguments of a call, without the tensors.
+//!
+//! `lib.rs` defines C1, C2 and C6.
 
 use std::ffi::{CStr, c_void};
 

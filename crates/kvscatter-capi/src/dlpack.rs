@@ -1,4 +1,6 @@
 //! Converts DLPack tensors.
+//!
+//! `lib.rs` defines C1 to C3.
 
 use std::ffi::c_void;
 

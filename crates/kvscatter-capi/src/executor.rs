@@ -1,4 +1,6 @@
 //! Runs large writes on the threads of the calling program.
+//!
+//! `lib.rs` defines C1 and C6.
 
 use std::any::Any;
 use std::ffi::c_void;

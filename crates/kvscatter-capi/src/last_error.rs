@@ -1,4 +1,6 @@
 //! The last error of each thread. The interface has no other state.
+//!
+//! `lib.rs` defines C2 and C3.
 
 use std::cell::Cell;
 use std::ffi::c_char;

@@ -1,4 +1,6 @@
 //! The prepare functions of the three operators.
+//!
+//! `lib.rs` defines C1 to C3.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;

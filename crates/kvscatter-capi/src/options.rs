@@ -1,4 +1,6 @@
 //! The options of the three operators.
+//!
+//! `lib.rs` defines C1 and C2.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,6 @@
 //! The handle of a prepared write.
+//!
+//! `lib.rs` defines C4.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,6 @@
 //! Runs a prepared write.
+//!
+//! `lib.rs` defines C1 to C6.
 
 use std::ffi::CStr;
 

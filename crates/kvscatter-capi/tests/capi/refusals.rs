@@ -1,4 +1,6 @@
 //! Checks refusals that are not in the table of errors, and that a rejected call writes nothing (X1).
+//!
+//! The documentation of `kvscatter` defines X1.
 
 use std::ffi::c_void;
 use std::ptr;

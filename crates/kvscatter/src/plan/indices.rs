@@ -1,4 +1,4 @@
-//! The lists of one call, which are borrowed from the caller.
+//! The lists of one call, borrowed from the caller.
 
 use alloc::vec::Vec;
 
@@ -66,8 +66,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Returns a call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never
-    /// reaches the cache.
+    /// Returns this call with lengths, so that it writes only the first `lengths[i]` rows of sample `i` and
+    /// right padding never reaches the cache.
     #[must_use]
     #[inline]
     pub fn with_lengths(self, lengths: impl Into<Lengths<'a>>) -> Self {

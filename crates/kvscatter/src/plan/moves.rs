@@ -1,4 +1,6 @@
 //! The rows that one call moves from the update into the cache.
+//!
+//! The crate documentation defines G1, P1 and P2.
 
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
@@ -30,8 +32,8 @@ struct Checked {
     /// The number of rows written, over all samples.
     rows: usize,
     skipped: usize,
-    /// Whether the call consists only of positions, all in range. Then the update is padded, and every sample
-    /// writes all of its rows.
+    /// Whether the call consists only of positions, all in range. If so, the update is padded and every
+    /// sample writes all of its rows.
     positions_only: bool,
 }
 
@@ -52,7 +54,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns `true` if the segment follows the end of a ring. A sample's first segment begins with its first row.
+    /// Returns `true` if the segment follows the end of a ring. A sample's first segment begins with its
+    /// first row.
     #[must_use]
     pub const fn is_wrapped(&self) -> bool {
         self.row > 0
@@ -211,7 +214,7 @@ impl<'a> Moves<'a> {
             .flatten()
     }
 
-    /// Returns the number of samples to visit, which is 0 if no element moves.
+    /// Returns the number of samples to visit. It is 0 if no element moves.
     fn visited(&self) -> usize {
         if self.elements() == 0 { 0 } else { self.batch() }
     }

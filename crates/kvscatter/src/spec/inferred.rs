@@ -92,7 +92,7 @@ impl PartialTensor<'_> {
 ///
 /// `pairs` contains the dimensions of `one` and `other` that must agree. An unknown size becomes the size of
 /// its counterpart, or 1 if the counterpart is also unknown or does not exist. If a rule rejects the result,
-/// the rule rejects every pair of shapes with the known sizes.
+/// it rejects every pair of shapes with the known sizes.
 pub(super) fn fill_unknown(
     mut one: Vec<Option<usize>>,
     mut other: Vec<Option<usize>>,

@@ -28,7 +28,7 @@ impl TensorScatter {
     /// * `write_indices` has the type int64.
     ///
     /// ONNX does not read the `mode` attribute here. In this crate the attribute is a [`Mode`](crate::Mode),
-    /// so a wrong name is rejected when it is parsed.
+    /// so parsing a wrong name returns an error.
     ///
     /// # Errors
     /// Returns the errors that [`prepare`](Self::prepare) returns for the same faults.
