@@ -1,6 +1,6 @@
 //! Visits the blocks of a plan, for programs with their own kernels.
 //!
-//! `lib.rs` defines C1, C2, C4 and C6 and the documentation of `kvscatter` defines G1.
+//! `lib.rs` defines C1, C2, C4 and C6, and the documentation of `kvscatter` defines G1.
 
 use std::ffi::c_void;
 

@@ -1,6 +1,6 @@
 //! The tensors that C programs pass, and the properties of them that a handle keeps.
 //!
-//! `lib.rs` defines C1 and the documentation of `kvscatter` defines G1.
+//! `lib.rs` defines C1, and the documentation of `kvscatter` defines G1.
 
 use std::ffi::{CStr, c_void};
 

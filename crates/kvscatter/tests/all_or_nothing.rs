@@ -1,6 +1,4 @@
 //! Tests X1: after an error, no byte of any cache has changed, in calls over many buffers too.
-//!
-//! The documentation of `kvscatter` defines X1.
 
 use kvscatter::Prepared;
 use kvscatter::error::LengthUnit;

@@ -1,6 +1,4 @@
 //! Tests P3 with 4-bit elements on many threads: a byte that two samples share belongs to one thread.
-//!
-//! The documentation of `kvscatter` defines P3.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -227,7 +227,7 @@ fn packed_and_lengths_belong_together() {
     assert_eq!(broken, [layer(Error::BatchTooLarge { argument: Argument::Update, cache: 4, update: 5 })]);
 }
 
-/// Returns the output of the first layer, which has the type and the shape of its cache.
+/// Returns the output of the first layer. It has the type and the shape of its cache.
 fn first_output<'a>(layers: &[KvCacheUpdateLayer<'a>]) -> NetworkTensor<'a> {
     NetworkTensor { name: "output0", source: TensorSource::KvCacheUpdateLayer(0), ..layers[0].cache }
 }

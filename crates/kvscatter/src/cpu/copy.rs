@@ -1,6 +1,6 @@
 //! Copies the rows of one mapping by calling a kernel, for a whole write or for a thread's share of it.
 //!
-//! The crate documentation defines G1 and `cpu/kernel.rs` defines V1 to V3.
+//! The crate documentation defines G1, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::mem::MaybeUninit;
 

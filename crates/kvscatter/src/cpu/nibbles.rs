@@ -9,7 +9,7 @@
 //! fails the check means that the proof of P1 is broken. A broken proof must stop the program, not corrupt
 //! its memory.
 //!
-//! The crate documentation defines P1 and X2 and `cpu/kernel.rs` defines V1 to V3.
+//! The crate documentation defines P1 and X2, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::hint;
 

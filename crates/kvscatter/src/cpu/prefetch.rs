@@ -66,9 +66,8 @@ mod machine {
         unsafe { _mm_sfence() };
     }
 
-    /// Prefetches a line into the first-level CPU cache or the second-level one. For the second level, the
-    /// hint is `_MM_HINT_T2` (`prefetcht2`), because its gain was measured, on an Intel Xeon. `_MM_HINT_T1`
-    /// was not measured.
+    /// Prefetches a line into the first-level CPU cache or the second-level one. The hint for the second
+    /// level is `_MM_HINT_T2` (`prefetcht2`), because its gain was measured, on an Intel Xeon.
     #[inline(always)]
     pub(crate) fn prefetch_line<const L1: bool>(at: *const u8) {
         if L1 {

@@ -3,8 +3,8 @@
 //! The document's rule is `writeIndices[i] + sequenceLength <= maxSequenceLength`. The C++ header adds that
 //! updates out of bounds "will be ignored silently". In this module, such an update is an error by default.
 //! [`OutOfRange::SkipSample`] skips the samples that do not fit, and the write returns their number. It is
-//! not known whether TensorRT skips rows or whole samples, so this policy is our own and may differ from
-//! TensorRT.
+//! not known whether TensorRT skips rows or whole samples, so this policy is a kvscatter extension and may
+//! differ from TensorRT.
 //!
 //! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index never fits.
 

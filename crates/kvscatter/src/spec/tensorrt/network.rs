@@ -93,7 +93,7 @@ pub enum NetworkError {
     },
     /// An input of the layer is a cache, so the cache would be read while it is written.
     ///
-    /// This rule is our own, because it is not known what TensorRT does in this case.
+    /// kvscatter extension; not part of the specification. It is not known what TensorRT does in this case.
     CacheReadByLayer {
         /// The index of the layer.
         layer: usize,
