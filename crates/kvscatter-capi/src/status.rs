@@ -46,9 +46,9 @@ pub enum kvs_status_code {
     /// The width of an index argument is neither 32 nor 64 bits, or it is 64 bits for an argument that must
     /// have 32. `value` is the width, and `limit` is the nearest width that is allowed.
     KVS_ERROR_INDEX_WIDTH = 9,
-    /// A tensor of a run has another type, rank, dimension or stride than the tensor that was prepared. The
-    /// message names the property. `index` is the pair, `value` is the property of the tensor, and `limit` is
-    /// the prepared property.
+    /// The type, rank, a dimension or a stride of a tensor of a run differs from the tensor that was
+    /// prepared. The message names the property. `index` is the pair, `value` is the property of the tensor,
+    /// and `limit` is the prepared property.
     KVS_ERROR_TENSOR_MISMATCH = 10,
     /// A DLPack tensor is not in the memory of the CPU. `value` is its device type, and `limit` is 1
     /// (kDLCPU).

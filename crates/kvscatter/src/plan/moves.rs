@@ -67,7 +67,7 @@ impl<'a> Moves<'a> {
     ///
     /// 1. There is one layer if the operator has layers, and this layer exists.
     /// 2. There is one start and one length per sample, and there are no more samples than in the cache.
-    /// 3. The samples together have as many rows as the update, and each sample fits the cache.
+    /// 3. The samples together have the same number of rows as the update, and each sample fits the cache.
     /// 4. `lengths[i]` is at least 0 and at most the number of rows of sample `i`.
     /// 5. In linear mode, `0 <= start` and `start + length <= capacity`. In circular mode, every start fits,
     ///    except that [`NegativeIndex::Reject`](super::NegativeIndex::Reject) rejects negative starts. Under
@@ -235,8 +235,8 @@ impl<'a> Moves<'a> {
 
 impl CallIndices<'_> {
     /// Checks the usual call of decoding: one position per sample of a padded update, and no other list.
-    /// Returns the number of rows written. Returns `None` if the call has another form or is invalid, so that
-    /// [`check_each`](Self::check_each) must check it.
+    /// Returns the number of rows written. Returns `None` if the call has a different form or is invalid, so
+    /// that [`check_each`](Self::check_each) must check it.
     #[inline(always)]
     fn check_positions_only(self) -> Option<usize> {
         let Padded { batch, rows } = self.rules.padded?;

@@ -206,7 +206,7 @@ impl CallRules {
         within(Argument::Lengths, sample, value, 0, rows)
     }
 
-    /// Checks that the samples together have as many rows as a packed update has tokens.
+    /// Checks that the samples together have the same number of rows as a packed update has tokens.
     pub(crate) fn check_total(&self, got: i64) -> Result<(), Error> {
         match self.geometry.samples() {
             Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {
