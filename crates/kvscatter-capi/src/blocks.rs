@@ -1,4 +1,6 @@
 //! Visits the blocks of a plan, for programs with their own kernels.
+//!
+//! `lib.rs` defines C1, C2, C4 and C6, and the documentation of `kvscatter` defines G1.
 
 use std::ffi::c_void;
 
@@ -22,11 +24,11 @@ pub struct kvs_loop {
     pub src_stride: isize,
 }
 
-/// One strided copy of a write, which is a contiguous run of elements inside three loops, outermost first. In
-/// the cache, the run at iterations i, j, k begins at the offset `dst_offset + i * loops[0].dst_stride + j *
+/// One strided copy of a write: a contiguous run of elements inside three loops, outermost first. In the
+/// cache, the run at iterations i, j, k begins at the offset `dst_offset + i * loops[0].dst_stride + j *
 /// loops[1].dst_stride + k * loops[2].dst_stride`. In the update, it begins at the same sum of `src_offset`
-/// and the `src_stride` of each loop. Offsets are in elements and count from the address of element [0, 0,
-/// ...] of the tensor, which is its `data`. An offset is negative if strides lead to lower addresses.
+/// and the `src_stride` of each loop. Offsets are in elements and count from the `data` of the tensor, the
+/// address of element [0, 0, ...]. An offset is negative if strides lead to lower addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct kvs_block {
@@ -44,17 +46,17 @@ pub struct kvs_block {
 /// execute them. The blocks are disjoint in the cache, so they may be executed in any order. This function
 /// moves no data and does not use the call's `executor`. `visit` runs on the calling thread.
 ///
-/// If `visit` returns another value than 0, the visit stops and this function returns `KVS_ERROR_STOPPED`.
+/// If `visit` returns a value other than 0, the visit stops and this function returns `KVS_ERROR_STOPPED`.
 /// The error's `value` is the value that `visit` returned. The block is valid until `visit` returns. `visit`
 /// may call other functions of this library.
 ///
-/// Returns the errors of `kvs_write`, except those about tensors and data.
+/// Also returns the errors of `kvs_write` that are not about tensors and data.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
 /// - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either NULL or
-///   points to as many values as the number beside it gives. Nothing writes the call and these values before
-///   this returns.
+///   points to the number of values that the field beside it gives. Nothing writes the call and these values
+///   before this returns.
 /// - `visit` is either NULL or may be called with `user` and a block, and it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_for_each_block(

@@ -1,4 +1,6 @@
 //! Checks pointers that a C program passes, and dereferences them.
+//!
+//! `lib.rs` defines C1 and C2.
 
 use std::ffi::CStr;
 use std::slice;
@@ -7,7 +9,8 @@ use kvscatter::RawBuffer;
 
 use crate::failure::{Failure, FailureKind, Subject};
 
-/// Refuses NULL, misaligned addresses, and addresses that no array of `count` values of `T` can have.
+/// Checks that a pointer is not NULL, that it is aligned, and that an array of `count` values of `T` can have
+/// this address.
 #[inline]
 pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject) -> Result<(), Failure> {
     if pointer.is_null() {
@@ -27,11 +30,11 @@ pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject
 /// Returns a reference to the value that a pointer points to.
 ///
 /// # Safety
-/// C1 for `pointer`, while `'a` lasts.
+/// `pointer` satisfies C1 for the lifetime `'a`.
 #[inline]
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr) -> Result<&'a T, Failure> {
     check_pointer(pointer, 1, argument.into())?;
-    // SAFETY: `check_pointer` refuses NULL and misaligned pointers. For other pointers, this function's
+    // SAFETY: `check_pointer` rejects NULL and misaligned pointers. For other pointers, this function's
     // contract requires C1.
     Ok(unsafe { &*pointer })
 }
@@ -39,7 +42,7 @@ pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr
 /// Returns the elements of an array. The pointer may have any value if the array has no elements.
 ///
 /// # Safety
-/// C1 for `pointer` and `count`, while `'a` lasts.
+/// `pointer` and `count` satisfy C1 for the lifetime `'a`.
 #[inline]
 pub(crate) unsafe fn array<'a, T>(
     pointer: *const T,
@@ -50,7 +53,7 @@ pub(crate) unsafe fn array<'a, T>(
         return Ok(&[]);
     }
     check_pointer(pointer, count, subject)?;
-    // SAFETY: `check_pointer` refuses NULL, misaligned pointers and sizes that no slice has. For other
+    // SAFETY: `check_pointer` rejects NULL, misaligned pointers and sizes that no slice has. For other
     // pointers, this function's contract requires C1.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
@@ -66,10 +69,10 @@ pub(crate) unsafe trait Versioned: Sized {
     const MIN_SIZE: usize = size_of::<Self>();
 }
 
-/// Returns the `struct_size` of a struct, and refuses a size below that of the first version.
+/// Returns the `struct_size` of a struct, or an error if it is smaller than the first version of the struct.
 ///
 /// # Safety
-/// C2 for `pointer`.
+/// `pointer` satisfies C2.
 #[inline]
 pub(crate) unsafe fn struct_size<T: Versioned>(
     pointer: *const T,
@@ -82,17 +85,17 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
         )
     };
     check_pointer(pointer, 1, argument.into())?;
-    // SAFETY: `check_pointer` refuses NULL and misaligned pointers. `T` begins with a `usize` (`Versioned`),
+    // SAFETY: `check_pointer` rejects NULL and misaligned pointers. `T` begins with a `usize` (`Versioned`),
     // and C2 permits reading it.
     let got = unsafe { *pointer.cast::<usize>() };
     let expected = T::MIN_SIZE;
     if got < expected { Err(FailureKind::StructSize { argument, got, expected }.into()) } else { Ok(got) }
 }
 
-/// Returns a reference to a struct, and refuses a `struct_size` below that of the first version.
+/// Returns a reference to a struct, or an error if its `struct_size` is smaller than its first version.
 ///
 /// # Safety
-/// C1 and C2 for `pointer`, while `'a` lasts.
+/// `pointer` satisfies C1 and C2 for the lifetime `'a`.
 #[inline]
 pub(crate) unsafe fn structure<'a, T: Versioned>(
     pointer: *const T,
@@ -100,7 +103,7 @@ pub(crate) unsafe fn structure<'a, T: Versioned>(
 ) -> Result<&'a T, Failure> {
     // SAFETY: This function's contract requires C2 for `pointer`.
     unsafe { struct_size(pointer, argument) }?;
-    // SAFETY: `struct_size` refuses NULL, misaligned pointers and sizes below that of `T`. For other
+    // SAFETY: `struct_size` rejects NULL, misaligned pointers and sizes below that of `T`. For other
     // pointers, this function's contract requires C1 and C2.
     Ok(unsafe { &*pointer })
 }

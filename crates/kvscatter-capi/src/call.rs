@@ -1,4 +1,6 @@
 //! The arguments of a call, without the tensors.
+//!
+//! `lib.rs` defines C1, C2 and C6.
 
 use std::ffi::{CStr, c_void};
 
@@ -8,8 +10,8 @@ use crate::boundary::{Versioned, array, structure};
 use crate::executor::{CExecutor, kvs_executor};
 use crate::failure::{Failure, FailureKind};
 
-/// An index argument, which is `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment
-/// of their type. An argument whose fields are all zero is not given.
+/// An index argument: `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment of their
+/// type. An argument whose fields are all zero is not given.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_indices {
@@ -21,8 +23,8 @@ pub struct kvs_indices {
     pub bits: i32,
 }
 
-/// The arguments of one call, and the executor that may help with it. A call must not give the arguments of
-/// another operator than the prepared one. `lengths` is an extension of this library to all operators.
+/// The arguments of one call, and the executor that may help with it. A call must give only arguments of the
+/// prepared operator.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_call {
@@ -31,11 +33,12 @@ pub struct kvs_call {
     /// TensorScatter, KVCacheUpdate: the first slot that is written, one per sample of the update. In
     /// TensorScatter this argument is optional, and without it every sample begins at slot 0.
     pub write_indices: kvs_indices,
-    /// The number of real rows of each sample. The other rows are padding and are not written. If this
-    /// argument is not given, all rows are real.
+    /// All operators: the number of real rows of each sample. The other rows are padding and are not written.
+    /// If this argument is not given, all rows are real. kvscatter extension; not part of the specification.
     pub lengths: kvs_indices,
     /// KVCacheUpdate with a packed update: the cumulative lengths, which begin with 0. Value i is the
-    /// position at which the rows of sample i begin, so there is one value more than samples. 32 bits.
+    /// position at which the rows of sample i begin. The last value is the number of all rows, so there is
+    /// one value more than samples. 32 bits.
     pub update_lengths: kvs_indices,
     /// KVCacheOperation: the layer. One value of 32 bits.
     pub layer_id: kvs_indices,
@@ -43,8 +46,8 @@ pub struct kvs_call {
     pub token_offset: kvs_indices,
     /// KVCacheOperation: the number of tokens of each batch. 32 bits.
     pub seq_len: kvs_indices,
-    /// Threads for writes that are large enough to gain by them. If this is NULL, the whole write runs on the
-    /// calling thread.
+    /// Threads for writes that are large enough to be faster with them. If this is NULL, the whole write runs
+    /// on the calling thread.
     pub executor: *const kvs_executor,
 }
 
@@ -67,7 +70,8 @@ impl<'a> Arguments<'a> {
     /// Reads the arguments.
     ///
     /// # Safety
-    /// C1 and C2 for `call`, C1 for the pointers in it, and C6 for its executor, while `'a` lasts.
+    /// For the lifetime `'a`, `call` satisfies C1 and C2, the pointers in it satisfy C1, and its executor
+    /// satisfies C6.
     #[inline(always)]
     pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, Failure> {
         // SAFETY: This function's contract requires C1 and C2 for `call`.
@@ -93,7 +97,8 @@ impl<'a> Arguments<'a> {
 /// Returns the values of a `kvs_indices`, or `None` if the argument is not given.
 ///
 /// # Safety
-/// C1 for `given.values`, as `given.count` numbers of `given.bits` bits, while `'a` lasts.
+/// `given.values` satisfies C1 for the lifetime `'a`, as a pointer to `given.count` numbers of `given.bits`
+/// bits.
 #[inline(always)]
 unsafe fn read_indices<'a>(
     given: &kvs_indices,
@@ -111,7 +116,7 @@ unsafe fn read_indices<'a>(
 }
 
 /// Returns the values of an argument that must have 32 bits. An argument that is not given becomes an empty
-/// list, which the core refuses if the operator needs values.
+/// list, which the core rejects if the operator needs values.
 #[inline]
 pub(crate) fn as_i32<'a>(
     indices: Option<Integers<'a>>,

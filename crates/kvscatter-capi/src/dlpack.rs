@@ -1,4 +1,6 @@
 //! Converts DLPack tensors.
+//!
+//! `lib.rs` defines C1 to C3.
 
 use std::ffi::c_void;
 
@@ -13,7 +15,7 @@ use crate::tensor::{KVS_MAX_RANK, kvs_tensor};
 /// The value of DLPack's `kDLCPU`.
 const CPU: i32 = 1;
 
-/// DLPack's `DLTensor`, which is the same in every version up to 1.3.
+/// DLPack's `DLTensor`. It is the same in every version up to 1.3.
 #[repr(C)]
 struct DlTensor {
     data: *mut c_void,
@@ -28,19 +30,21 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// Describes a DLPack tensor as a `kvs_tensor`. `dl_tensor` points to a `DLTensor` of dlpack.h, which is the
-/// `dl_tensor` field of a `DLManagedTensor` or `DLManagedTensorVersioned`. (Its type here is not `DLTensor`,
-/// so that this header does not need dlpack.h.) `out` then points to the same data, shape and strides, and is
-/// valid as long as they are.
+/// Describes a DLPack tensor as a `kvs_tensor`. `dl_tensor` points to a `DLTensor` of dlpack.h, such as the
+/// field `dl_tensor` of a `DLManagedTensor` or `DLManagedTensorVersioned`. (Its type here is `void`, so that
+/// this header does not need dlpack.h.) `out` then points to the same data, shape and strides, and is valid
+/// as long as they are.
 ///
 /// The function that takes `out` checks its shape and strides. Nothing checks the flags of a
 /// `DLManagedTensorVersioned`, because a `DLTensor` does not contain them. Check them yourself first. A
 /// read-only tensor must not become a cache, and 4-bit elements must not be padded to bytes.
 ///
-/// Returns the errors of the two pointers, and
+/// Besides `KVS_OK`, returns one of these errors:
+/// - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+///   if a pointer or a `struct_size` is not valid.
 /// - `KVS_ERROR_DEVICE` if the tensor is not in the memory of the CPU.
-/// - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` if ONNX does not have the type, or if the type has more than one lane.
-///   Pairs of 4-bit floats (float4_e2m1fn_x2) are such a type.
+/// - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` if ONNX does not have the type, or if the type has more than one lane,
+///   as pairs of 4-bit floats (float4_e2m1fn_x2) have.
 /// - `KVS_ERROR_RANK_LIMIT` if the tensor has more than `KVS_MAX_RANK` dimensions, or fewer than 0.
 /// - `KVS_ERROR_BYTE_OFFSET` if `byte_offset` leads out of the address space.
 ///
@@ -59,7 +63,7 @@ pub unsafe extern "C" fn kvs_tensor_from_dlpack(
         // SAFETY: This function's contract requires C2 and C3 for `out`.
         let struct_size = unsafe { struct_size(out, c"out") }?;
         let tensor = tensor.to_tensor(struct_size)?;
-        // SAFETY: `struct_size` refuses NULL and misaligned pointers. For other pointers, this function's
+        // SAFETY: `struct_size` rejects NULL and misaligned pointers. For other pointers, this function's
         // contract requires C3.
         unsafe { out.write(tensor) };
         Ok(())

@@ -1,6 +1,6 @@
 //! Element types and their ONNX numbers.
 
-/// An element type, which is one of `kvs_element_type_code`.
+/// An element type, one of `kvs_element_type_code`.
 pub type kvs_element_type = i32;
 
 /// The element types, with their numbers in ONNX's TensorProto.DataType. 4-bit types are packed two to a byte

@@ -1,4 +1,6 @@
 //! Runs large writes on the threads of the calling program.
+//!
+//! `lib.rs` defines C1 and C6.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -20,7 +22,8 @@ pub struct kvs_executor {
     /// have returned and their stores are visible to the calling thread. Joining the threads makes the stores
     /// visible, and so does any release and acquire. It must not call `work` after it has returned. Each call
     /// of `work` takes parts of the write until none are left, and the calling thread writes the parts that
-    /// no call took. So calling `work` never, or on one thread only, is slow but not wrong.
+    /// no call took. An executor that never calls `work`, or calls it on one thread only, is slow but
+    /// correct.
     pub broadcast: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -47,7 +50,7 @@ impl CExecutor {
     /// Reads an executor, which may be NULL.
     ///
     /// # Safety
-    /// C1 for `executor`. C6 for the struct that it points to, as long as the result is used.
+    /// `executor` satisfies C1. The struct that it points to satisfies C6 while the result is used.
     #[inline]
     pub(crate) unsafe fn read(executor: *const kvs_executor) -> Result<Option<Self>, Failure> {
         if executor.is_null() {

@@ -1,4 +1,4 @@
-//! Errors of the interface, which are the errors of the core and the mistakes that only C permits.
+//! The errors of the interface: errors of the core, and mistakes that only C permits.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -10,11 +10,11 @@ use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
 use crate::fields::{Fields, Name};
 use crate::status::kvs_status_code::*;
 
-/// The reason why a function failed. `kvs_last_error` converts it to text.
+/// An error of a function. `kvs_last_error` converts it to text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     kind: FailureKind,
-    /// The pair, if the failure is about a tensor of a run.
+    /// The pair of the tensor. `None` if the failure is not about a tensor of a run.
     pair: Option<usize>,
 }
 
@@ -147,7 +147,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Writes one lower-case line with the argument, the value and the limit.
+/// Writes one lower-case line without a full stop.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pair) = self.pair.filter(|&pair| pair > 0) {

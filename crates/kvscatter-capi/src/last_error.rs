@@ -1,4 +1,6 @@
-//! The last error of each thread, which is the only state of the interface.
+//! The last error of each thread. The interface has no other state.
+//!
+//! `lib.rs` defines C2 and C3.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -29,8 +31,7 @@ pub struct kvs_error {
     pub struct_size: usize,
     /// The status that the function returned. It is `KVS_OK` if no function has failed on this thread.
     pub code: kvs_status,
-    /// The flags of those of `index`, `value` and `limit` that are set, as a sum of `kvs_error_field`. The
-    /// others are 0.
+    /// The sum of the flags of the fields that are set (`kvs_error_field`). A field that is not set is 0.
     pub fields: u32,
     /// The name of the argument that is wrong, as a static string. It is NULL if the error is not about an
     /// argument. A tensor has the name that the specification of the prepared operator uses: `past_cache`,
@@ -38,12 +39,12 @@ pub struct kvs_error {
     /// (Ascend). An index argument has the specification's name too, such as `writeIndices`, if its values or
     /// their number are wrong. Errors about a pointer, struct or option use the names of this header.
     pub argument: *const c_char,
-    /// The sample, dimension, byte or pair that is wrong. `kvs_status_code` documents its meaning for each
-    /// error.
+    /// The sample, dimension, pair or position in a list that is wrong. `kvs_status_code` documents which of
+    /// them it is for each error.
     pub index: i64,
-    /// The value that was refused.
+    /// The value that is wrong, as `kvs_status_code` documents for each error.
     pub value: i64,
-    /// The nearest value that would have been accepted.
+    /// The nearest value that would have been accepted, unless `kvs_status_code` documents another meaning.
     pub limit: i64,
     /// One line in English, in lower case and without a full stop. A text that does not fit is cut off.
     pub message: [c_char; 256],
@@ -67,8 +68,9 @@ pub(crate) fn record(failure: Failure) -> kvs_status {
 /// the error, so call this after a status that is not `KVS_OK`. This function does not change the error
 /// either.
 ///
-/// Returns `KVS_OK`, or `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out`
-/// cannot take the error. In these cases `out` does not change.
+/// Returns `KVS_OK`, or one of these errors if `out` cannot take the error: `KVS_ERROR_NULL_POINTER`,
+/// `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`. In these cases `out` does
+/// not change.
 ///
 /// # Safety
 /// `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
         Err(failure) => return failure.fields().code as kvs_status,
     };
     let error = LAST.get().map_or(kvs_error::none(size), |failure| kvs_error::of(&failure, size));
-    // SAFETY: `struct_size` refuses NULL and misaligned pointers. For other pointers, this function's
+    // SAFETY: `struct_size` rejects NULL and misaligned pointers. For other pointers, this function's
     // contract requires C3.
     unsafe { out.write(error) };
     kvs_status_code::KVS_OK as kvs_status

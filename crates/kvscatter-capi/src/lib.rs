@@ -2,8 +2,8 @@
 //!
 //! The header `include/kvscatter.h` is generated from the documentation of this crate. The functions convert
 //! their arguments and call the core, which implements every rule of a specification. Each error of the core
-//! has a number here. This crate checks only for mistakes that C alone permits, which are wrong pointers,
-//! wrong struct sizes, numbers without a meaning, and a list of pairs in memory that would be written.
+//! has a number here. This crate itself checks only for mistakes that C alone permits: wrong pointers, wrong
+//! struct sizes, numbers without a meaning, and a list of pairs in memory that would be written.
 //!
 //! # Modules
 //!
@@ -25,8 +25,8 @@
 //! # What callers promise
 //!
 //! `# Safety` sections and `SAFETY` comments cite the conditions below. The sections of the header's
-//! functions repeat the conditions in full for programs in C. A pointer that is NULL or misaligned breaks
-//! none of them, because no function dereferences one.
+//! functions repeat the conditions in full for programs in C. A pointer that is NULL or misaligned breaks no
+//! condition, because no function dereferences such a pointer.
 //!
 //! - **C1** A pointer that a function reads, given as an argument or in a struct, points to a value of its
 //!   type. If a number beside it gives a count (`count`, or `rank` for `shape` and `strides`), it points to
@@ -93,12 +93,12 @@ pub use run::{kvs_pair, kvs_write, kvs_write_many, kvs_write_present, kvs_writte
 pub use status::{kvs_status, kvs_status_code, kvs_status_name};
 pub use tensor::{KVS_MAX_RANK, kvs_tensor};
 
-/// The version of this interface. The version increases when something is added that a program may want to
-/// test for. Nothing is ever removed.
+/// The version of this interface. The version increases when a program may need to test for an addition. From
+/// version 1 on, nothing is removed.
 pub const KVS_ABI_VERSION: u32 = 1;
 
 /// Returns the `KVS_ABI_VERSION` of the library that is running. A program that was compiled with a larger
-/// version must not use what was added after this version.
+/// version must not use anything that was added after the returned version.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvs_abi_version() -> u32 {
     KVS_ABI_VERSION

@@ -1,4 +1,6 @@
 //! The prepare functions of the three operators.
+//!
+//! `lib.rs` defines C1 to C3.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
@@ -17,16 +19,19 @@ use crate::status::kvs_status;
 use crate::tensor::{Description, kvs_tensor};
 
 /// Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn]. `update` has the same
-/// shape except for the sequence dimension (`axis`), where it is at most as long. All element types are
-/// accepted.
+/// shape except for the sequence dimension (`axis`), where it is at most as long as `past_cache`. All element
+/// types are accepted.
 ///
-/// Returns the errors of pointers, structs and tensors, and
-/// - `KVS_ERROR_UNKNOWN_OPTION`
-/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
-/// - `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`
-/// - `KVS_ERROR_TOO_LARGE`
-/// - `KVS_ERROR_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`
-/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
+/// Besides `KVS_OK`, returns one of these errors:
+/// - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+///   if a pointer or a `struct_size` is not valid.
+/// - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+///   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+/// - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_RANK_TOO_LOW`, `KVS_ERROR_AXIS_OUT_OF_RANGE`,
+///   `KVS_ERROR_AXIS_IS_BATCH`, `KVS_ERROR_RANK_MISMATCH`, `KVS_ERROR_DIMENSION_MISMATCH` or
+///   `KVS_ERROR_UPDATE_LONGER_THAN_CACHE` if the tensors do not fit the operator or each other.
+/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
 ///
 /// # Safety
 /// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
@@ -59,18 +64,20 @@ pub unsafe extern "C" fn kvs_tensor_scatter_prepare(
     })
 }
 
-/// Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]. A padded `update` is [b, d, s, h] with at
-/// most as many samples as the cache, and a packed `update` is [totalTokens, d, h]. The element types are
-/// float32, float16 and bfloat16.
+/// Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]. A padded `update` is [b, d, s, h] and has no
+/// more samples than the cache. A packed `update` is [totalTokens, d, h]. The element types are float32,
+/// float16 and bfloat16.
 ///
-/// Returns the errors of pointers, structs and tensors, and
-/// - `KVS_ERROR_UNKNOWN_OPTION`
-/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
-/// - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
-/// - `KVS_ERROR_TOO_LARGE`
-/// - `KVS_ERROR_DIMENSION_MISMATCH`
-/// - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`, `_BATCH_TOO_LARGE`
-/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
+/// Besides `KVS_OK`, returns one of these errors:
+/// - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+///   if a pointer or a `struct_size` is not valid.
+/// - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+///   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+/// - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_ELEMENT_TYPE`, `KVS_ERROR_RANK`,
+///   `KVS_ERROR_DIMENSION_MISMATCH`, `KVS_ERROR_UPDATE_LONGER_THAN_CACHE` or `KVS_ERROR_BATCH_TOO_LARGE` if
+///   the tensors do not fit the operator or each other.
+/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
 ///
 /// # Safety
 /// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
@@ -115,14 +122,16 @@ pub unsafe extern "C" fn kvs_kv_cache_update_prepare(
 /// The cache is the first tensor, as in the other prepare functions, although Ascend's document lists newKv
 /// first.
 ///
-/// Returns the errors of pointers, structs and tensors, and
-/// - `KVS_ERROR_UNKNOWN_OPTION`
-/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
-/// - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
-/// - `KVS_ERROR_TOO_LARGE`
-/// - `KVS_ERROR_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`
-/// - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`
-/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
+/// Besides `KVS_OK`, returns one of these errors:
+/// - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+///   if a pointer or a `struct_size` is not valid.
+/// - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+///   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+/// - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_ELEMENT_TYPE`, `KVS_ERROR_RANK`,
+///   `KVS_ERROR_DIMENSION_MISMATCH`, `KVS_ERROR_HIDDEN_SIZE` or `KVS_ERROR_UPDATE_LONGER_THAN_CACHE` if the
+///   tensors do not fit the operator or each other.
+/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
 ///
 /// # Safety
 /// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
@@ -174,7 +183,7 @@ impl PrepareArguments {
     /// Prepares the operator and stores the handle in `out`.
     ///
     /// # Safety
-    /// C1 and C2 for both tensors, C1 for the pointers in them, and C3 for `out`.
+    /// Both tensors satisfy C1 and C2, the pointers in them satisfy C1, and `out` satisfies C3.
     unsafe fn prepare(
         self,
         out: *mut *mut kvs_prepared,
@@ -190,7 +199,7 @@ impl PrepareArguments {
         let write = prepare(element, of_cache.layout()?, of_update.layout()?)?;
         let prepared = kvs_prepared::new(write, operator, &of_cache, &of_update, present.c_name());
         let prepared = Box::into_raw(Box::new(prepared));
-        // SAFETY: `check_pointer` refuses NULL and misaligned pointers. For other pointers, this function's
+        // SAFETY: `check_pointer` rejects NULL and misaligned pointers. For other pointers, this function's
         // contract requires C3.
         unsafe { out.write(prepared) };
         Ok(())
@@ -201,7 +210,7 @@ impl NamedTensor {
     /// Reads the type, shape and strides of the tensor.
     ///
     /// # Safety
-    /// C1 and C2 for `self.tensor`, and C1 for the pointers in it.
+    /// `self.tensor` satisfies C1 and C2, and the pointers in it satisfy C1.
     unsafe fn describe(&self) -> Result<Description, Failure> {
         // SAFETY: This function's contract requires C1 and C2 for `self.tensor`.
         let tensor = unsafe { structure(self.tensor, self.argument.c_name()) }?;

@@ -1,4 +1,6 @@
 //! The options of the three operators.
+//!
+//! `lib.rs` defines C1 and C2.
 
 use std::ffi::CStr;
 
@@ -10,7 +12,7 @@ use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use crate::boundary::{Versioned, structure};
 use crate::failure::{Failure, FailureKind};
 
-/// The meaning of positions beyond the capacity, which is ONNX's `mode`.
+/// How positions beyond the capacity are treated (ONNX's `mode` attribute).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_mode {
@@ -20,24 +22,23 @@ pub enum kvs_mode {
     KVS_MODE_CIRCULAR = 1,
 }
 
-/// The treatment of a sample whose position does not fit. This is an extension of this library to all three
-/// operators.
+/// What happens to a sample whose position does not fit. kvscatter extension; not part of the specification.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_out_of_range {
-    /// The call is refused and nothing is written.
+    /// The call returns an error and writes nothing.
     KVS_OUT_OF_RANGE_ERROR = 0,
     /// The sample is not written, the other samples are, and `kvs_written` counts the samples that were
     /// skipped.
     KVS_OUT_OF_RANGE_SKIP_SAMPLE = 1,
 }
 
-/// The meaning of a negative index in a ring. In linear mode a negative index never fits.
+/// How a negative index in a ring is treated. In linear mode, a negative index never fits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_negative_index {
-    /// The index is taken modulo the capacity with floor-modulo, as in ONNX's reference. So -1 is the last
-    /// slot.
+    /// The index is taken modulo the capacity, rounded down as in ONNX's reference implementation, so that -1
+    /// is the last slot.
     KVS_NEGATIVE_INDEX_MODULO = 0,
     /// The index does not fit, as in ONNX Runtime.
     KVS_NEGATIVE_INDEX_REJECT = 1,
@@ -47,7 +48,7 @@ pub enum kvs_negative_index {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_cache_mode {
-    /// kLINEAR, which is the only mode.
+    /// kLINEAR, the only mode.
     KVS_CACHE_MODE_LINEAR = 0,
 }
 
@@ -61,7 +62,8 @@ pub enum kvs_update_form {
     KVS_UPDATE_FORM_PACKED_NHD = 1,
 }
 
-/// The attributes of ONNX TensorScatter, and two extensions.
+/// The attributes of ONNX TensorScatter. `out_of_range` and `negative_index` are kvscatter extensions; they
+/// are not part of the specification.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_tensor_scatter_options {
@@ -79,7 +81,8 @@ pub struct kvs_tensor_scatter_options {
     pub negative_index: i32,
 }
 
-/// The attributes of TensorRT KVCacheUpdate, and an extension.
+/// The attributes of TensorRT KVCacheUpdate. `out_of_range` is a kvscatter extension; it is not part of the
+/// specification.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_kv_cache_update_options {
@@ -93,7 +96,8 @@ pub struct kvs_kv_cache_update_options {
     pub out_of_range: i32,
 }
 
-/// An extension to Ascend KVCacheOperation, whose only attributes are reserved bytes.
+/// The options of Ascend KVCacheOperation, whose only attributes are reserved bytes. `out_of_range` is a
+/// kvscatter extension; it is not part of the specification.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_kv_cache_operation_options {
@@ -140,7 +144,7 @@ impl kvs_kv_cache_operation_options {
 /// Returns a reference to options, which may be NULL.
 ///
 /// # Safety
-/// C1 and C2 for `options`, while `'a` lasts.
+/// `options` satisfies C1 and C2 for the lifetime `'a`.
 pub(crate) unsafe fn optional<'a, T: Versioned>(options: *const T) -> Result<Option<&'a T>, Failure> {
     if options.is_null() {
         return Ok(None);

@@ -1,4 +1,6 @@
 //! The handle of a prepared write.
+//!
+//! `lib.rs` defines C4.
 
 use std::ffi::CStr;
 
@@ -11,9 +13,9 @@ use crate::call::{Arguments, as_i32};
 use crate::failure::{Failure, FailureKind};
 use crate::tensor::{Description, Operand};
 
-/// A write whose shapes have been checked. A prepare function makes it once per shape, every step runs it,
-/// and `kvs_prepared_destroy` destroys it. It never changes, so any number of threads may use one at the same
-/// time.
+/// A write whose shapes have been checked. Create it once per shape with a prepare function, run it at every
+/// step, and destroy it with `kvs_prepared_destroy`. It never changes, so any number of threads may use one
+/// at the same time.
 #[derive(Debug)]
 pub struct kvs_prepared {
     write: Prepared,
@@ -43,7 +45,7 @@ impl kvs_prepared {
     /// Returns a reference to the handle.
     ///
     /// # Safety
-    /// C4 for `prepared`, while `'a` lasts.
+    /// `prepared` satisfies C4 for the lifetime `'a`.
     #[inline]
     pub(crate) unsafe fn read<'a>(prepared: *const Self) -> Result<&'a Self, Failure> {
         // SAFETY: This function's contract requires C4, so `prepared` points to the value of a box, which
@@ -65,7 +67,7 @@ impl kvs_prepared {
         })
     }
 
-    /// Returns the arguments that the operator has, and refuses other arguments.
+    /// Returns the arguments of the operator, or an error if the call gives other arguments.
     #[inline(always)]
     fn call<'a>(&self, call: &Arguments<'a>) -> Result<Call<'a>, Failure> {
         let Arguments { write_indices, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
@@ -99,7 +101,7 @@ impl kvs_prepared {
         }
     }
 
-    /// Refuses arguments that the operator does not have.
+    /// Returns an error if one of these arguments is given. The operator does not have them.
     #[inline(always)]
     fn refuse_given<const N: usize>(
         &self,

@@ -1,4 +1,6 @@
 //! Runs a prepared write.
+//!
+//! `lib.rs` defines C1 to C6.
 
 use std::ffi::CStr;
 
@@ -39,27 +41,32 @@ unsafe impl Versioned for kvs_written {}
 /// prepared, but their data may be at other addresses in each call. A dense tensor may give its strides or
 /// omit them. Allocates nothing.
 ///
-/// Returns the errors of pointers and structs, and
-/// - for the arguments, `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`, `_TENSOR_MISMATCH`.
-/// - for the indices, `KVS_ERROR_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`,
-///   `_LENGTH_OUT_OF_RANGE`.
-/// - for the indices of a packed update, also `KVS_ERROR_BATCH_TOO_LARGE`, `_CUMULATIVE_...`, `_TOKEN_SUM`.
-/// - for the indices of KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `_END_OUT_OF_RANGE`,
-///   `_TOKEN_SUM`.
-/// - for the data, `KVS_ERROR_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+/// Besides `KVS_OK`, returns one of these errors:
+/// - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE`, `KVS_ERROR_TOO_LARGE` or
+///   `KVS_ERROR_STRUCT_SIZE` if a pointer, an array or a `struct_size` is not valid.
+/// - `KVS_ERROR_INDEX_WIDTH`, `KVS_ERROR_UNEXPECTED_ARGUMENT` or `KVS_ERROR_TENSOR_MISMATCH` if an argument
+///   differs from what was prepared.
+/// - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_NEGATIVE_START`, `KVS_ERROR_START_OUT_OF_RANGE` or
+///   `KVS_ERROR_LENGTH_OUT_OF_RANGE` if an index is not valid.
+/// - For a packed update, also `KVS_ERROR_BATCH_TOO_LARGE`, `KVS_ERROR_CUMULATIVE_START`,
+///   `KVS_ERROR_CUMULATIVE_ORDER`, `KVS_ERROR_CUMULATIVE_LENGTH` or `KVS_ERROR_TOKEN_SUM`.
+/// - For KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `KVS_ERROR_END_OUT_OF_RANGE` or
+///   `KVS_ERROR_TOKEN_SUM`.
+/// - `KVS_ERROR_NULL_BUFFER`, `KVS_ERROR_OVERLAP` or `KVS_ERROR_ELEMENT_WIDTH` if the data of the tensors
+///   cannot be written.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
 /// - `call`, `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes.
-/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
-///   Nothing writes the structs and these values before this returns.
+/// - Each pointer in these structs is either NULL or points to the number of values that the field beside it
+///   gives. Nothing writes the structs and these values before this returns.
 /// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
 ///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
 ///   the cache that this writes.
 /// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
 ///   `work` with its `context` only, and does not call it after it has returned.
-/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
-///   else uses before this returns.
+/// - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
+///   the memory before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write(
     prepared: *const kvs_prepared,
@@ -89,9 +96,9 @@ pub unsafe extern "C" fn kvs_write(
     })
 }
 
-/// Writes many updates into as many caches at the same positions, such as the keys and values of a layer, or
-/// all layers that share their positions. After an error, none of the updates is written. Two caches may
-/// share a range of memory only if their strides interleave without sharing a byte.
+/// Writes many updates, each into its own cache, at the same positions, such as the keys and values of a
+/// layer, or all layers that share their positions. After an error, none of the updates is written. Two
+/// caches may share a range of memory only if their strides interleave without sharing a byte.
 ///
 /// Overlaps are checked before anything moves. If updates are between caches in memory, the check compares
 /// each cache with each update, so its time grows with the square of the number of pairs. If there are
@@ -100,21 +107,21 @@ pub unsafe extern "C" fn kvs_write(
 /// The `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, because an array has no room for
 /// larger structs.
 ///
-/// Returns the errors of `kvs_write`. `index` is the pair.
+/// Returns the same errors as `kvs_write`.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
 /// - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or points to
 ///   `count` pairs.
-/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
-///   Nothing writes the structs and these values before this returns.
+/// - Each pointer in these structs is either NULL or points to the number of values that the field beside it
+///   gives. Nothing writes the structs and these values before this returns.
 /// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
 ///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
 ///   the caches that this writes.
 /// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
 ///   `work` with its `context` only, and does not call it after it has returned.
-/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
-///   else uses before this returns.
+/// - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
+///   the memory before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_many(
     prepared: *const kvs_prepared,
@@ -157,20 +164,20 @@ pub unsafe extern "C" fn kvs_write_many(
 /// and it must not share memory with the other tensors. If the result may replace `past`, write in place with
 /// `kvs_write` instead. Allocates nothing.
 ///
-/// Returns the errors of `kvs_write`.
+/// Returns the same errors as `kvs_write`.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
 /// - `call`, `past`, `update` and `present` are either NULL or each point to a struct of `struct_size` bytes.
-/// - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
-///   Nothing writes the structs and these values before this returns.
+/// - Each pointer in these structs is either NULL or points to the number of values that the field beside it
+///   gives. Nothing writes the structs and these values before this returns.
 /// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
 ///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
 ///   `present`, which this writes.
 /// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
 ///   `work` with its `context` only, and does not call it after it has returned.
-/// - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
-///   else uses before this returns.
+/// - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
+///   the memory before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_present(
     prepared: *const kvs_prepared,
@@ -210,7 +217,7 @@ pub unsafe extern "C" fn kvs_write_present(
 /// Compares a cache and its update with the prepared tensors and returns their buffers.
 ///
 /// # Safety
-/// C1 for the shapes and strides of both tensors.
+/// The shapes and strides of both tensors satisfy C1.
 #[inline(always)]
 unsafe fn checked_pair(
     prepared: &kvs_prepared,
@@ -239,7 +246,7 @@ fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), 
     if got == expected { Ok(()) } else { Err(FailureKind::StructSize { argument, got, expected }.into()) }
 }
 
-/// Refuses caches that overlap `pairs`, because `pairs` is read again while bytes move. The core checks for
+/// Checks that no cache overlaps `pairs`, because `pairs` is read again while bytes move. The core checks for
 /// overlaps between tensors and with indices.
 fn check_pairs(
     pairs: &[kvs_pair],
@@ -257,10 +264,10 @@ fn check_pairs(
 struct WrittenOut(Option<(*mut kvs_written, usize)>);
 
 impl WrittenOut {
-    /// Checks the struct in which the result is stored, which may be NULL.
+    /// Checks the struct in which the result is stored. NULL is allowed.
     ///
     /// # Safety
-    /// C2 and C3 for `written`, while this lives.
+    /// `written` satisfies C2 and C3 while this value lives.
     #[inline]
     unsafe fn new(written: *mut kvs_written) -> Result<Self, Failure> {
         if written.is_null() {
@@ -274,7 +281,7 @@ impl WrittenOut {
     #[inline]
     fn put(self, Written { skipped, .. }: Written) {
         if let Self(Some((written, struct_size))) = self {
-            // SAFETY: `new` refuses NULL and misaligned pointers. For other pointers, its contract requires
+            // SAFETY: `new` rejects NULL and misaligned pointers. For other pointers, its contract requires
             // C3.
             unsafe { written.write(kvs_written { struct_size, skipped }) };
         }

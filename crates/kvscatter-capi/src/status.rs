@@ -4,28 +4,31 @@ use std::ffi::{CStr, c_char};
 
 use kvscatter::error::ErrorKind;
 
-/// The result of a function, which is `KVS_OK` or one of the `KVS_ERROR_` numbers of `kvs_status_code`. A
-/// number keeps its meaning in later versions. Later versions may return new numbers.
+/// The result of a function: `KVS_OK` or one of the `KVS_ERROR_` numbers of `kvs_status_code`. A number keeps
+/// its meaning in later versions. Later versions may return new numbers.
 pub type kvs_status = i32;
 
-/// The values of a `kvs_status`. Each error documents what `index`, `value` and `limit` of its `kvs_error`
-/// contain, and `argument` names the argument that is wrong. `limit` is the nearest value that would have
-/// been accepted. "Prepare" and "Run" mark errors that only the prepare functions or only runs return.
+/// The values of a `kvs_status`. The comment of each error documents `index`, `value` and `limit` of the
+/// `kvs_error`. If the comment does not mention a field, that field is not set. Unless the comment gives
+/// another meaning, `limit` is the nearest value that would have been accepted.
+///
+/// A "pair" is the index of a cache and its update in the array of `kvs_write_many`, and 0 in other runs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_status_code {
     /// The function succeeded.
     KVS_OK = 0,
 
-    /// A pointer is NULL that must not be. For a tensor in an array of pairs, `index` is the pair. All other
-    /// errors about such a tensor set `index` in the same way.
+    /// A pointer is NULL, but must not be. If it is the `shape` of a tensor of a run, `index` is the pair.
     KVS_ERROR_NULL_POINTER = 1,
-    /// An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes. Data
-    /// need the alignment of their element type. Types of 4 and 8 bits need none, and a complex type needs
-    /// the alignment of its parts.
+    /// An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes, and not
+    /// an address. If the address is the `shape`, `strides` or `data` of a tensor of a run, `index` is the
+    /// pair. Data need the alignment of their element type. Types of 4 and 8 bits need no alignment, and a
+    /// complex type needs the alignment of its parts.
     KVS_ERROR_MISALIGNED = 2,
     /// `struct_size` is smaller than the struct was in its first version. In an array of pairs, `struct_size`
-    /// must be exact. `value` is the `struct_size`, and `limit` is the size that was expected.
+    /// must be exact, and `index` is the pair. `value` is the `struct_size`, and `limit` is the size that was
+    /// expected.
     KVS_ERROR_STRUCT_SIZE = 3,
     /// The element type does not exist. `value` is its number, and `limit` is the nearest number that exists.
     /// For a DLPack type, `value` is its type code and `limit` is not set.
@@ -35,17 +38,17 @@ pub enum kvs_status_code {
     KVS_ERROR_RANK_LIMIT = 5,
     /// A dimension is negative. `index` is the dimension, `value` is its size, and `limit` is 0.
     KVS_ERROR_NEGATIVE_DIMENSION = 6,
-    /// An option or constant has a value that has no meaning. `argument` names the option, `value` is its
-    /// value, and `limit` is the nearest value that has a meaning.
+    /// An option has a value without a meaning. `argument` names the option, `value` is its value, and
+    /// `limit` is the nearest value that has a meaning.
     KVS_ERROR_UNKNOWN_OPTION = 7,
     /// The call gives an argument that the operator does not have. `argument` is its name in `kvs_call`.
     KVS_ERROR_UNEXPECTED_ARGUMENT = 8,
     /// The width of an index argument is neither 32 nor 64 bits, or it is 64 bits for an argument that must
     /// have 32. `value` is the width, and `limit` is the nearest width that is allowed.
     KVS_ERROR_INDEX_WIDTH = 9,
-    /// A tensor of a run has another type, rank, dimension or stride than the tensor that was prepared. The
-    /// message names the property. `index` is the pair, `value` is the property of the tensor, and `limit` is
-    /// the prepared property.
+    /// The type, rank, a dimension or a stride of a tensor of a run differs from the tensor that was
+    /// prepared. The message names the property. `index` is the pair, `value` is the property of the tensor,
+    /// and `limit` is the prepared property.
     KVS_ERROR_TENSOR_MISMATCH = 10,
     /// A DLPack tensor is not in the memory of the CPU. `value` is its device type, and `limit` is 1
     /// (kDLCPU).
@@ -55,51 +58,50 @@ pub enum kvs_status_code {
     KVS_ERROR_BYTE_OFFSET = 12,
     /// The visitor of `kvs_for_each_block` stopped the visit. `value` is the number that it returned.
     KVS_ERROR_STOPPED = 13,
-    /// The library panicked, which is a bug in the library. A write may be partly done. Please report it.
+    /// The library panicked because of a bug in the library. A write may be partly done. Please report it.
     KVS_ERROR_PANIC = 14,
-    /// The core returned an error that no call should cause, which is a bug in the library. Please report it
-    /// with the message.
+    /// The core returned an error that no call should cause, so the library has a bug. `index`, `value` and
+    /// `limit` may be set. Please report it with the message.
     KVS_ERROR_INTERNAL = 15,
 
-    /// Prepare: the operator does not accept this element type. `value` is the type.
+    /// The operator does not accept this element type. `value` is the number of the type.
     KVS_ERROR_ELEMENT_TYPE = 100,
-    /// Prepare: cache and update have different element types. `value` is the type of the other tensor, and
-    /// `limit` is the type of the cache.
+    /// The cache and the update have different element types. `value` is the type of the update, and `limit`
+    /// is the type of the cache.
     KVS_ERROR_ELEMENT_TYPE_MISMATCH = 101,
-    /// Prepare: a tensor has the wrong number of dimensions. `value` is its rank, and `limit` is a rank that
+    /// A tensor has the wrong number of dimensions. `value` is its rank, and `limit` is the nearest rank that
     /// is allowed.
     KVS_ERROR_RANK = 102,
-    /// Prepare: a cache has too few dimensions. `value` is its rank, and `limit` is the smallest rank that is
-    /// allowed.
+    /// A cache has too few dimensions. `value` is its rank, and `limit` is the smallest rank that is allowed.
     KVS_ERROR_RANK_TOO_LOW = 103,
-    /// Prepare: cache and update have different ranks. `value` is the rank of the update, and `limit` is the
+    /// The cache and the update have different ranks. `value` is the rank of the update, and `limit` is the
     /// rank of the cache.
     KVS_ERROR_RANK_MISMATCH = 104,
-    /// Prepare: `axis` is not a dimension of the cache. `value` is the axis, and `limit` is the nearest axis
-    /// that exists.
+    /// `axis` is not a dimension of the cache. `value` is the axis, and `limit` is the nearest axis that
+    /// exists.
     KVS_ERROR_AXIS_OUT_OF_RANGE = 105,
-    /// Prepare: `axis` is the batch dimension. `value` is the axis, and `limit` is the dimension after it.
+    /// `axis` is the batch dimension. `value` is the axis, and `limit` is the dimension after it.
     KVS_ERROR_AXIS_IS_BATCH = 106,
-    /// Prepare: a dimension differs from the dimension of the cache. `index` is the dimension, `value` is its
-    /// size, and `limit` is the size in the cache.
+    /// A dimension differs from the dimension of the cache. `index` is the dimension, `value` is its size,
+    /// and `limit` is the size in the cache.
     KVS_ERROR_DIMENSION_MISMATCH = 107,
-    /// Prepare: the heads times the head size of a 4-D newKv are not hiddenSize. `value` is the product, and
-    /// `limit` is hiddenSize.
+    /// The product of the head number and the head size of a 4-D newKv is not hiddenSize. `value` is the
+    /// product, and `limit` is hiddenSize.
     KVS_ERROR_HIDDEN_SIZE = 108,
-    /// The update has more samples than the cache. `value` is the number in the update, and `limit` is the
+    /// The update has more samples than the cache. For a packed update, a run returns this error, because the
+    /// indices determine the number of samples. `value` is the number in the update, and `limit` is the
     /// number in the cache.
     KVS_ERROR_BATCH_TOO_LARGE = 109,
-    /// Prepare: the update has more rows than the cache. `value` is the rows of the update, and `limit` is
+    /// The update has more rows than the cache. `value` is the number of rows of the update, and `limit` is
     /// the capacity of the cache.
     KVS_ERROR_UPDATE_LONGER_THAN_CACHE = 110,
-    /// A tensor, its strides or an array extend over more than PTRDIFF_MAX elements or bytes, which no buffer
-    /// can. `limit` is PTRDIFF_MAX.
+    /// A tensor, its strides or an array extend over more than PTRDIFF_MAX elements or bytes. `limit` is
+    /// PTRDIFF_MAX.
     KVS_ERROR_TOO_LARGE = 111,
-    /// Prepare: two positions of the cache share memory, or they interleave so that sharing cannot be
-    /// excluded.
+    /// Two positions of the cache share memory, or they interleave so that the check cannot exclude it.
     KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
-    /// Prepare: the strides of the two tensors need too many nested loops. `value` is the number of loops,
-    /// and `limit` is 3.
+    /// The strides of the two tensors need too many nested loops. `value` is the number of loops, and `limit`
+    /// is 3.
     KVS_ERROR_TOO_MANY_LOOPS = 113,
     // 114 was for reserved bytes of KVCacheOperation's options. It stays unused so that no number has two
     // meanings.
@@ -114,42 +116,43 @@ pub enum kvs_status_code {
     KVS_ERROR_START_OUT_OF_RANGE = 202,
     /// A length after the write (tokenOffset) is smaller than the number of rows of the sample in newKv, or
     /// its rows do not fit into the cache. `index` is the sample, `value` is the length, and `limit` is the
-    /// nearest length that fits, if one exists.
+    /// nearest length that fits. It is not set if no length fits.
     KVS_ERROR_END_OUT_OF_RANGE = 203,
     /// A length of a sample is too small or too large. `index` is the sample, `value` is the length, and
-    /// `limit` is the nearest length that is allowed, if one exists.
+    /// `limit` is the nearest length that is allowed. It is not set if no length is allowed.
     KVS_ERROR_LENGTH_OUT_OF_RANGE = 204,
     /// Cumulative lengths do not begin with 0. `index` is 0, `value` is the first number, and `limit` is 0.
     KVS_ERROR_CUMULATIVE_START = 205,
-    /// Cumulative lengths decrease. `index` is the position of the smaller number, `value` is that number,
-    /// and `limit` is the number before it.
+    /// Cumulative lengths decrease. `index` is the position of the smaller number in the list, `value` is
+    /// that number, and `limit` is the number before it.
     KVS_ERROR_CUMULATIVE_ORDER = 206,
     /// Cumulative lengths give a sample more rows than the cache has. `index` is the sample, `value` is its
-    /// rows, and `limit` is the capacity.
+    /// number of rows, and `limit` is the capacity of the cache.
     KVS_ERROR_CUMULATIVE_LENGTH = 207,
     /// The lengths do not add up to the tokens of the update. `value` is their sum, and `limit` is the number
     /// of tokens.
     KVS_ERROR_TOKEN_SUM = 208,
-    /// The layer does not exist. `value` is the layer, and `limit` is the nearest layer, if the cache has
-    /// any.
+    /// The layer does not exist. `value` is the layer, and `limit` is the nearest layer. `limit` is not set
+    /// if the cache has no layers.
     KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
 
     /// The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
-    /// bytes that the buffer must have.
+    /// bytes that the buffer must have, and not an address.
     KVS_ERROR_NULL_BUFFER = 300,
     /// Memory that the call would write overlaps another tensor, or indices or pairs that the call reads. One
     /// shared byte is an overlap. A strided tensor counts as the range from its first to its last byte, but
     /// two strided caches may interleave. `index` is the pair.
     KVS_ERROR_OVERLAP = 301,
-    /// Run: the tensors contain strings, which have no bytes in C. Move them with `kvs_for_each_block`.
+    /// A run cannot copy strings, because they have no fixed size in C. Move them with `kvs_for_each_block`.
+    /// `value` is 8, the number of bits that sizes count for a string.
     KVS_ERROR_ELEMENT_WIDTH = 302,
     /// A tensor, array or struct begins or ends outside the address space. For a tensor, strides that lead to
-    /// lower addresses count too. `index` is the pair, and `value` is the number of bytes that the buffer
-    /// must have.
+    /// lower addresses count too. `value` is the number of bytes that the memory must have. For a tensor of a
+    /// run, and for its `shape` and `strides`, `index` is the pair. For other memory, `index` is not set.
     KVS_ERROR_ADDRESS_SPACE = 303,
 }
 
-/// The smallest number of an error of the core. Smaller numbers are errors of this interface.
+/// The smallest number of an error of the core. Smaller numbers belong to errors of this interface.
 const FIRST_OF_CORE: kvs_status = 100;
 
 /// An error of the core has the number of the status with the same name. A test lists the kinds that have no

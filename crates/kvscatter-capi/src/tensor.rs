@@ -1,4 +1,6 @@
-//! Tensors that C describes, and their properties that a handle keeps.
+//! The tensors that C programs pass, and the properties of them that a handle keeps.
+//!
+//! `lib.rs` defines C1, and the documentation of `kvscatter` defines G1.
 
 use std::ffi::{CStr, c_void};
 
@@ -18,10 +20,10 @@ pub const KVS_MAX_RANK: u32 = 16;
 pub struct kvs_tensor {
     /// `sizeof(kvs_tensor)`. The `KVS_TENSOR_INIT` macro sets it.
     pub struct_size: usize,
-    /// The address of element [0, 0, ...], which begins at the start of a byte. It points into one
-    /// allocation, which contains every element that `shape` and `strides` reach, including elements at lower
-    /// addresses. Elements are little-endian. It may be NULL if the tensor has no elements. The prepare
-    /// functions ignore it.
+    /// The address of element [0, 0, ...], which begins at the start of a byte. One allocation contains this
+    /// address and every element that `shape` and `strides` reach, including elements at lower addresses. The
+    /// address may be NULL if the tensor has no elements, and the prepare functions ignore it. Elements are
+    /// little-endian.
     pub data: *mut c_void,
     /// One of `kvs_element_type_code`.
     pub r#type: kvs_element_type,
@@ -41,7 +43,7 @@ impl kvs_tensor {
     /// Returns the shape.
     ///
     /// # Safety
-    /// C1 for `self.shape`, while `'a` lasts.
+    /// `self.shape` satisfies C1 for the lifetime `'a`.
     #[inline]
     unsafe fn shape<'a>(&self, argument: &'static CStr) -> Result<&'a [i64], Failure> {
         // SAFETY: This function's contract requires C1 for `self.shape`.
@@ -51,7 +53,7 @@ impl kvs_tensor {
     /// Returns the strides, which may be NULL.
     ///
     /// # Safety
-    /// C1 for `self.strides`, while `'a` lasts.
+    /// `self.strides` satisfies C1 for the lifetime `'a`.
     #[inline]
     unsafe fn strides<'a>(&self, argument: &'static CStr) -> Result<Option<&'a [i64]>, Failure> {
         if self.strides.is_null() {
@@ -79,7 +81,7 @@ impl Description {
     /// Reads and checks the tensor.
     ///
     /// # Safety
-    /// C1 for `tensor.shape` and `tensor.strides`.
+    /// `tensor.shape` and `tensor.strides` satisfy C1.
     pub(crate) unsafe fn read(tensor: &kvs_tensor, argument: &'static CStr) -> Result<Self, Failure> {
         let code = tensor.r#type;
         let element = ElementType::from_onnx_code(code).ok_or(FailureKind::ElementType { argument, code })?;
@@ -122,7 +124,7 @@ impl Description {
 /// A prepared tensor, with which the tensors of a run are compared, and the bounds of its buffer.
 #[derive(Debug)]
 pub(crate) struct Operand {
-    /// The tensor's name in the specification, which errors use too.
+    /// The tensor's name in the specification. Errors use it too.
     pub(crate) argument: &'static CStr,
     code: kvs_element_type,
     shape: Box<[i64]>,
@@ -169,11 +171,11 @@ impl Operand {
         }
     }
 
-    /// Returns the buffer of a tensor, and refuses a tensor that differs from the prepared one in more than
-    /// its address.
+    /// Returns the buffer of a tensor, or an error if anything but its address differs from the prepared
+    /// tensor.
     ///
     /// # Safety
-    /// C1 for `tensor.shape` and `tensor.strides`.
+    /// `tensor.shape` and `tensor.strides` satisfy C1.
     #[inline]
     pub(crate) unsafe fn checked(&self, tensor: &kvs_tensor) -> Result<RawBuffer, Failure> {
         let argument = self.argument;
@@ -227,7 +229,7 @@ fn alignment(element: ElementType) -> usize {
     bits.div_ceil(8)
 }
 
-/// Returns a stride of a dense tensor. The stride may wrap, because the core refuses such a shape.
+/// Returns a stride of a dense tensor. The product may wrap, because the core rejects such a shape.
 fn dense_stride(shape: &[i64], at: usize) -> i64 {
     shape[at..].iter().skip(1).fold(1, |stride: i64, &size| stride.wrapping_mul(size))
 }

@@ -1,4 +1,4 @@
-/* Tests DLPack tensors that this library must refuse. */
+/* Tests DLPack tensors that this library must reject. */
 #include "dlpack.h"
 #include "spoilt.h"
 

@@ -1,4 +1,4 @@
-/* Tests data at addresses that must be refused. */
+/* Tests data at addresses that must be rejected. */
 #include "check.h"
 #include "spoilt.h"
 

@@ -1,4 +1,4 @@
-/* Tests descriptions that the prepare functions must refuse. */
+/* Tests descriptions that the prepare functions must reject. */
 #include <limits.h>
 
 #include "spoilt.h"

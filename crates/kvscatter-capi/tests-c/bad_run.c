@@ -1,4 +1,4 @@
-/* Tests calls that the run functions must refuse because of their arguments or of tensors that differ from
+/* Tests calls that the run functions must reject because of their arguments or of tensors that differ from
  * the prepared ones. */
 #include "spoilt.h"
 

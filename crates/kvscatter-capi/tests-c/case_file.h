@@ -27,7 +27,7 @@ typedef struct case_tensor {
     bytes buffer;
 } case_tensor;
 
-/* The reason why a call is refused. The rule is empty if the call is valid. */
+/* The error of a call. `rule` is empty if the call is valid. */
 typedef struct case_refusal {
     char rule[32];
     char argument[32]; /* empty where the oracle does not know it */
@@ -39,7 +39,7 @@ typedef struct test_case {
     char name[96];
     char operator_name[24];
     int64_t axis;
-    int32_t mode; /* 0 linear, 1 circular, 2 none that there is */
+    int32_t mode; /* 0 linear, 1 circular, 2 unknown */
     bool skip_sample, reject_negative, packed;
     kvs_call call; /* its indices belong to the case */
     case_tensor cache, update;

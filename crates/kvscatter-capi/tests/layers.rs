@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Returns the names between backquotes in the table, which are the modules in reading order.
+/// Returns the names between backquotes in the table: the modules in reading order.
 #[cfg(test)]
 fn ordered(library: &str) -> Vec<&str> {
     let rows = library.lines().filter_map(|line| line.strip_prefix("//! | "));

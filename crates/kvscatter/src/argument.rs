@@ -21,7 +21,7 @@ pub enum Argument {
     Cache,
     /// The TensorRT input `writeIndices`.
     TensorRtWriteIndices,
-    /// The TensorRT input `updateLengths`, which contains the cumulative lengths of a packed update.
+    /// The TensorRT input `updateLengths`, the cumulative lengths of a packed update.
     UpdateLengths,
     /// The TensorRT output `output`.
     Output,
@@ -31,13 +31,13 @@ pub enum Argument {
     LayerId,
     /// The Ascend input `past`.
     Past,
-    /// The Ascend input `tokenOffset`, which is the length after the write.
+    /// The Ascend input `tokenOffset`, the length after the write.
     TokenOffset,
     /// The Ascend input `seqLen`.
     SeqLen,
     /// The Ascend output `present`.
     Present,
-    /// The input `lengths`, our extension of all three operators.
+    /// The input `lengths` of all three operators. kvscatter extension; not part of the specification.
     Lengths,
     /// The ONNX attribute `axis`.
     Axis,

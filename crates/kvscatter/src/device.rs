@@ -2,7 +2,9 @@
 //!
 //! * the geometry as loops
 //! * the facts that the backend needs to apply the rules
-//! * the error that a plan would return for a value that the backend refuses
+//! * the error that a plan would return for a value that is not accepted
+//!
+//! The [crate documentation](crate#guarantees) defines G1.
 
 use alloc::vec::Vec;
 
@@ -47,14 +49,14 @@ pub struct Loops {
 pub enum ListValue {
     /// A layer.
     Layer {
-        /// The number of the layer.
+        /// The number of the layer, counted from 0.
         value: i64,
     },
     /// The position of a sample.
     Position {
         /// The index of the sample.
         sample: usize,
-        /// The position.
+        /// The position as the specification counts it.
         value: i64,
         /// The number of rows that the sample brings.
         rows: usize,
@@ -81,7 +83,7 @@ pub enum ListValue {
     /// Two neighbours in a list of cumulative lengths
     /// ([`Convention::StartsAndCumulativeLengths`](crate::Convention::StartsAndCumulativeLengths)).
     CumulativeLengths {
-        /// The index of the sample, which is also the index of the first value in the list.
+        /// The index of the sample. It is also the index of the first value in the list.
         sample: usize,
         /// The first value.
         previous: i64,
@@ -90,7 +92,7 @@ pub enum ListValue {
     },
     /// The number of rows that all samples of a packed update bring together.
     Sum {
-        /// The sum.
+        /// The sum over all samples.
         value: i64,
     },
 }

@@ -2,6 +2,8 @@
 //!
 //! The crate moves data by [width](ElementType::bits), so no code is written per type. The codes and names
 //! are in this module so that every surface uses the same table.
+//!
+//! The crate documentation defines G1.
 
 use core::fmt;
 use core::str::FromStr;
@@ -249,7 +251,7 @@ impl FromStr for ElementType {
     }
 }
 
-/// An error that is returned when a name belongs to no element type. See `ElementType`'s [`FromStr`].
+/// The error returned for a name that is not the name of an element type. See `ElementType`'s [`FromStr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParseElementTypeError;

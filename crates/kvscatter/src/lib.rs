@@ -71,7 +71,8 @@
 //!
 //! # Extensions
 //!
-//! The specifications define none of these options. Their defaults follow the specifications.
+//! These options are kvscatter extensions; they are not part of the specifications. Their defaults follow the
+//! specifications.
 //!
 //! * `lengths` sets how many rows of each sample are written, so that padding never reaches the cache.
 //! * [`OutOfRange::SkipSample`] skips a sample whose position does not fit, instead of returning an error.
@@ -126,12 +127,12 @@ pub use plan::{Call, Convention, Integers, Lengths, Mode, NegativeIndex, OutOfRa
 pub use prepared::Prepared;
 pub use write::{BufferPairs, CacheMemory, RawBuffer, WritePlan, Written};
 
-/// The examples of this crate's README are tested with those of the crate.
+/// Tests the examples of this crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// So are those of the repository's README.
+/// Tests the examples of the repository's README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct RepositoryReadme;

@@ -67,7 +67,7 @@ pub fn start_from_token_offset(token_offset: i64, rows: usize) -> Result<i64, Er
     start_from_length_after(token_offset, rows)
 }
 
-/// Converts `write_indices` to GroupQueryAttention's `seqlens_k`, which is -1 for an empty sample.
+/// Converts `write_indices` to GroupQueryAttention's `seqlens_k`. The result is -1 for an empty sample.
 ///
 /// # Errors
 /// Returns the same errors as [`length_after`].

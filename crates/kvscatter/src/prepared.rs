@@ -1,4 +1,4 @@
-//! The prepared handle, which contains the geometry, the rules for calls and the kernels.
+//! The prepared handle: the geometry, the rules for calls and the kernels.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use crate::geometry::{Geometry, Operands, Samples};
 use crate::plan::{Call, CallRules, Convention, Lengths, Mode, Moves, NegativeIndex, RuleOptions};
 use crate::write::{BufferPairs, WritePlan, Written};
 
-/// A write whose shapes have been checked. Make one per shape, and use it at every step.
+/// A write whose shapes have been checked. Create one per shape, and use it at every step.
 ///
 /// The `prepare` method of every operator returns one. The methods here make a [`WritePlan`] and execute it.
 /// To write keys and values at the same positions, make the plan yourself and use it twice.
@@ -43,7 +43,7 @@ impl Prepared {
         self.cpu.isa
     }
 
-    /// Returns the convention, which defines the meaning of the lists of a call.
+    /// Returns the convention that defines the meaning of the lists of a call.
     #[must_use]
     pub fn convention(&self) -> Convention {
         self.rules.options.convention
@@ -103,8 +103,8 @@ impl Prepared {
 
     /// Checks a call that writes only the first `lengths[i]` rows of sample `i`.
     ///
-    /// With lengths, right padding never reaches the cache and never overwrites the live slots of a ring. No
-    /// specification has this option.
+    /// With lengths, right padding never reaches the cache and never overwrites the live slots of a ring.
+    /// kvscatter extension; not part of the specification.
     ///
     /// A linear write needs `write_indices[i] + lengths[i] <= max_sequence_length`. For Ascend, `tokenOffset`
     /// still counts all rows, and its upper limit becomes

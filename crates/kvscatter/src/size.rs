@@ -1,4 +1,6 @@
 //! Computes the elements and bytes of a shape with checked arithmetic (G1).
+//!
+//! The crate documentation defines G1.
 
 /// Returns the number of elements of a tensor with these dimensions.
 ///

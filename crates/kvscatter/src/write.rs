@@ -1,5 +1,7 @@
 //! A plan: the moves of one call and the kernels that execute them. A plan writes typed slices, raw bytes and
 //! clonable values.
+//!
+//! The crate documentation defines P1, P2, X1 and X2.
 
 #[expect(
     unsafe_code,
@@ -21,11 +23,11 @@ use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source};
 use crate::plan::{Moves, Segment};
 use crate::size;
 
-/// A write whose positions have all been checked. It combines a [`Prepared`](crate::Prepared) with the
-/// indices of one call.
+/// A write whose positions have been checked. It combines a [`Prepared`](crate::Prepared) with the indices of
+/// one call.
 ///
 /// A plan allocates nothing. It borrows the indices that it was made from, so they cannot change while it
-/// exists. Make it once per step and use it for the key cache, the value cache and every layer that shares
+/// exists. Create it once per step and use it for the key cache, the value cache and every layer that shares
 /// the positions.
 ///
 /// A plan has two properties:

@@ -1,4 +1,4 @@
-//! A prepared call allocates nothing, with any executor, and also if it is refused.
+//! A prepared call allocates nothing, with any executor, and also if it is rejected.
 
 use std::mem::MaybeUninit;
 

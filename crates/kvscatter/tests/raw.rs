@@ -1,4 +1,4 @@
-//! Tests writes by address. Arguments that the types of slices would exclude are refused here, and nothing is
+//! Tests writes by address. Arguments that the types of slices would exclude are rejected here, and nothing is
 //! written.
 
 use core::ptr::{null_mut, without_provenance_mut};
@@ -83,7 +83,7 @@ fn strided_caches_may_interleave() {
     assert_eq!(memory, [0, 1, 60, 70, 4, 5, 6, 60, 70]);
     // The second cache is the first one again, or begins at the second slot of the first one.
     for other in [buffers[0], buffers[4]] {
-        // SAFETY: The buffers lie inside the array. The caches overlap, so the write is refused before a byte
+        // SAFETY: The buffers lie inside the array. The caches overlap, so the write is rejected before a byte
         // moves.
         let met = unsafe { plan.write_many_raw([(buffers[0], buffers[1]), (other, buffers[3])]) };
         assert_eq!(met, overlap(Argument::PastCache, Argument::PastCache, [1, 0]));
@@ -223,18 +223,18 @@ fn indices_inside_what_is_written_are_refused() {
                 unsafe { first.wrapping_add(at).write(value) };
             }
             // SAFETY: The values lie inside the array and have just been written. Nothing writes to them
-            // while the plan exists, because a write that overlaps them is refused.
+            // while the plan exists, because a write that overlaps them is rejected.
             unsafe { core::slice::from_raw_parts(first, values.len()) }
         };
         let (starts, totals, lengths) = (list(0, &[1, 0]), list(1, &[0, 2, 4]), list(2, &[1, 2]));
         let plan = write.plan_with_lengths(PackedCall::new(starts, totals), lengths).unwrap();
         let with = [Argument::TensorRtWriteIndices, Argument::UpdateLengths, Argument::Lengths][inside];
         // SAFETY: The buffers lie inside the array and do not overlap. The list overlaps the cache, but the
-        // write is refused before a byte moves, so the list is only read.
+        // write is rejected before a byte moves, so the list is only read.
         let written = unsafe { plan.write_raw(cache, update) };
         assert_eq!(written, overlap(Argument::Cache, with, [0, 0]));
         // SAFETY: The buffers lie inside the array and do not overlap. The list overlaps the present, but the
-        // write is refused before a byte moves, so the list is only read.
+        // write is rejected before a byte moves, so the list is only read.
         let filled = unsafe { plan.write_present_raw(past, update, cache) };
         assert_eq!(filled, overlap(Argument::Output, with, [0, 0]));
         // SAFETY: Both buffers lie inside the array and do not overlap, and no list lies in them.

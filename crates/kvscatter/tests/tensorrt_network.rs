@@ -30,7 +30,7 @@ fn over_two_heads<const N: usize>(rows: [[f32; N]; 4]) -> Vec<f32> {
     rows.iter().flat_map(|row| row.iter().chain(row)).copied().collect()
 }
 
-/// The description of a valid layer. Each test changes the parts that must be refused. -1 is a dynamic
+/// The description of a valid layer. Each test changes the parts that must be rejected. -1 is a dynamic
 /// dimension.
 struct Parts<'a> {
     types: [ElementType; 3],
@@ -227,7 +227,7 @@ fn packed_and_lengths_belong_together() {
     assert_eq!(broken, [layer(Error::BatchTooLarge { argument: Argument::Update, cache: 4, update: 5 })]);
 }
 
-/// Returns the output of the first layer, which has the type and the shape of its cache.
+/// Returns the output of the first layer. It has the type and the shape of its cache.
 fn first_output<'a>(layers: &[KvCacheUpdateLayer<'a>]) -> NetworkTensor<'a> {
     NetworkTensor { name: "output0", source: TensorSource::KvCacheUpdateLayer(0), ..layers[0].cache }
 }

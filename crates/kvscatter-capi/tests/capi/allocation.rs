@@ -1,4 +1,4 @@
-//! Checks that a run allocates nothing, even if it is refused.
+//! Checks that a run allocates nothing, even if it is rejected.
 
 use allocation_counter::measure;
 use kvscatter_capi::*;

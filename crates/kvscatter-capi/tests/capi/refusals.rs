@@ -1,4 +1,4 @@
-//! Checks refusals that are not in the table of errors, and that a refused call writes nothing (X1).
+//! Checks refusals that are not in the table of errors, and that a rejected call writes nothing (X1).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -60,7 +60,7 @@ fn nothing_that_is_read_may_be_written() {
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
 }
 
-/// Structs and arrays of the call itself are refused without being read if they would end outside the address
+/// Structs and arrays of the call itself are rejected without being read if they would end outside the address
 /// space.
 #[test]
 fn what_a_call_points_to_lies_in_the_address_space() {
@@ -70,15 +70,16 @@ fn what_a_call_points_to_lies_in_the_address_space() {
     let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
     let last = usize::MAX - 7;
     let (handle, none) = (prepared.handle(), ptr::null_mut());
-    // SAFETY: The handle and `call` live. The address of the pairs is refused before anything is read there.
+    // SAFETY: The handle and `call` live. The address of the pairs is rejected before anything is read
+    // there.
     let pairs = unsafe { kvs_write_many(handle, &call, ptr::without_provenance(last), 1, none) };
     assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: The handle, `call` and `update` live. The address of the cache is refused before anything is read
-    // there.
+    // SAFETY: The handle, `call` and `update` live. The address of the cache is rejected before anything is
+    // read there.
     let tensor = unsafe { kvs_write(handle, &call, ptr::without_provenance(last), &update, none) };
     assert_eq!(result(tensor).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: The handle, `cache` and `update` live. The address of the call is refused before anything is read
-    // there.
+    // SAFETY: The handle, `cache` and `update` live. The address of the call is rejected before anything is
+    // read there.
     let call = unsafe { kvs_write(handle, ptr::without_provenance(last), &cache, &update, none) };
     assert_eq!(result(call).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
     assert_eq!(slots, [1.0; 64]);
@@ -104,7 +105,7 @@ fn pairs_may_not_be_written() {
     assert_eq!(refused.message, "the buffer of past_cache shares memory with pairs");
 }
 
-/// Each operator accepts its own arguments and refuses others.
+/// Each operator accepts its own arguments and rejects others.
 #[test]
 fn arguments_of_other_operators_are_refused() {
     type Give = fn(&mut kvs_call);
@@ -142,7 +143,7 @@ fn tensors_have_the_names_of_their_specification() {
     ];
     let padded = || Scene { operator: Operator::KvCacheUpdate(KV_CACHE_UPDATE), ..packed() };
     let operators = [
-        // Each scene is a valid call with an invalid shape, which is an update that is too long.
+        // Each scene is a valid call with an invalid shape: an update that is too long.
         (onnx(), ["past_cache", "update", "present_cache"], onnx().shaped(&[2, 8, 4], &[2, 9, 4])),
         (packed(), ["cache", "update", "output"], padded().shaped(&[2, 3, 8, 4], &[2, 3, 9, 4])),
         (ascend(), ["past", "newKv", "present"], ascend().shaped(&[2, 2, 8, 4], &[2, 9, 2, 2])),

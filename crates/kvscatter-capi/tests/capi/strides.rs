@@ -15,8 +15,8 @@ fn prepared(cache: &OwnedTensor, update: &OwnedTensor) -> PreparedHandle {
         .unwrap()
 }
 
-/// Strides of dimensions of size 1 have no effect, and a dense tensor needs no strides. So each of these
-/// tensors may replace another.
+/// Strides of dimensions of size 1 have no effect, and a dense tensor needs no strides. Each of these tensors
+/// may therefore replace the others.
 #[test]
 fn that_lead_nowhere_do_not_matter() {
     let of = |shape: &[i64], strides: &[i64]| OwnedTensor::strided(KVS_INT16, shape, strides);

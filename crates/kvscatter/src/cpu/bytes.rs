@@ -1,5 +1,7 @@
 //! The kernels for elements of whole bytes. They write in place and in the functional form, on one thread or
 //! many.
+//!
+//! The crate documentation defines P1 and P3, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1 and V2.
 
 use super::Isa;
 use super::copy::{BlockBatch, Copier, Stores};
@@ -40,9 +42,9 @@ impl ByteKernels {
     ///
     /// # Safety
     /// * K1: the moves have the geometry that these kernels were made for.
-    /// * V1: `cache` is valid for writes of as many bytes as the geometry's cache has, and `update` for reads
-    ///   of as many as its update has. They do not overlap. Until this function returns, nothing else uses
-    ///   the cache or writes to the update.
+    /// * V1: `cache` is valid for writes of the number of bytes of the geometry's cache, and `update` is
+    ///   valid for reads of the number of bytes of its update. They do not overlap. Until this function
+    ///   returns, nothing else uses the cache or writes to the update.
     pub(super) unsafe fn write(
         &self,
         moves: &Moves<'_>,
@@ -84,8 +86,8 @@ impl ByteKernels {
     ///
     /// # Safety
     /// * K1: the moves have the geometry that these kernels were made for.
-    /// * V1: `present` is valid for writes of as many bytes as the geometry's present has, `past` for reads
-    ///   of as many as its cache has, and `update` for reads of as many as its update has. Neither source
+    /// * V1: `present` is valid for writes of the number of bytes of the geometry's present. `past` and
+    ///   `update` are valid for reads of the number of bytes of its cache and its update. Neither source
     ///   overlaps the present. Until this function returns, nothing else uses the present or writes to the
     ///   sources.
     pub(super) unsafe fn write_present(

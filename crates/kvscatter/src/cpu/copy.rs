@@ -1,4 +1,6 @@
 //! Copies the rows of one mapping by calling a kernel, for a whole write or for a thread's share of it.
+//!
+//! The crate documentation defines G1, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::mem::MaybeUninit;
 
@@ -16,13 +18,13 @@ use crate::size::Width;
 pub(crate) struct Copier {
     mapping: Mapping,
     kernels: Kernels,
-    /// The usual number of rows of a sample, if these rows are one block without outer loops. Otherwise 0.
+    /// The usual number of rows of a sample. It is 0 if these rows are not one block without outer loops.
     usual_rows: usize,
     /// The pattern of the block of `usual_rows` rows.
     pattern: Pattern,
 }
 
-/// Whether stores go to the caches or bypass them.
+/// Whether stores go to the CPU caches or bypass them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stores {
     Cached,
@@ -170,7 +172,7 @@ impl Copier {
         });
     }
 
-    /// Returns the kernel for runs of whole lines that bypass the caches. `dst` must be aligned to a line
+    /// Returns the kernel for runs of whole lines that bypass the CPU caches. `dst` must be aligned to a line
     /// (V3).
     pub(super) fn line_kernel(&self) -> Kernel {
         self.kernels.lines

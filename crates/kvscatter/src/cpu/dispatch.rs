@@ -12,9 +12,9 @@ pub(super) struct Kernels {
     pub(super) len: usize,
     pub(super) usual: Kernel,
     pub(super) any: Kernel,
-    /// The kernel that bypasses the caches, for writes that are larger than the caches.
+    /// The kernel that bypasses the CPU caches, for writes that are too large for them.
     pub(super) stream: Kernel,
-    /// The kernel that bypasses the caches, for runs of whole lines.
+    /// The kernel that bypasses the CPU caches, for runs of whole lines.
     pub(super) lines: Kernel,
 }
 

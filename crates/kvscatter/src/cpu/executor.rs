@@ -1,4 +1,6 @@
 //! Runs large writes on the threads of the calling program. The core starts no threads.
+//!
+//! The crate documentation defines G1.
 
 use core::fmt;
 use core::ops::Range;
@@ -7,12 +9,12 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use super::limits::{PARALLEL_MIN_BYTES, THREAD_GRAIN};
 use crate::geometry::RowRange;
 
-/// The warm threads of the calling program, for one write.
+/// Threads of the calling program that help with one write.
 ///
 /// A large write passes one closure to the executor. Each call of the closure claims parts of the write until
 /// none are left. Each part is written once, regardless of how many threads call the closure and how often.
-/// The calling thread writes the parts that no call claimed. So an executor can make a write slow, but not
-/// wrong.
+/// The calling thread writes the parts that no call claimed. An executor can therefore make a write slow, but
+/// not wrong.
 ///
 /// Use threads that are already awake, because waking a sleeping thread costs more than copying a megabyte.
 ///
@@ -41,8 +43,8 @@ pub trait Executor: Sync {
     /// Calls `work` on each thread that is to help. Returns when all of these threads have returned from
     /// `work` and their stores are visible to the calling thread.
     ///
-    /// Joining the threads makes their stores visible. So does waiting for a signal that they release and the
-    /// calling thread acquires. A write calls this method on the thread that called the write.
+    /// Joining the threads makes their stores visible, and so does waiting for a signal that they release and
+    /// the calling thread acquires. A write calls this method on the thread that called the write.
     ///
     /// If this method panics, the panic propagates to the caller of the write. An unknown part of the write
     /// is then not done: every element is the old one or the new one, and no element outside the plan has
@@ -50,7 +52,7 @@ pub trait Executor: Sync {
     fn broadcast(&self, work: &(dyn Fn() + Sync));
 }
 
-/// An executor, if there is one.
+/// The executor of a plan, or none.
 #[derive(Clone, Copy)]
 pub(crate) struct Threads<'a>(pub(crate) Option<&'a dyn Executor>);
 
@@ -78,18 +80,18 @@ pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Sh
         }
     };
     executor.broadcast(&run);
-    // Write the chunks that no call has claimed. `broadcast` has returned, so by its contract every call of
+    // Write the chunks that no call has claimed. `broadcast` has returned. By its contract, every call of
     // `run` has returned and its stores are visible here.
     run();
 }
 
-/// The number of equal chunks that a shared write is divided into: one for each bit of the word that records
-/// claims.
+/// The number of equal chunks into which a shared write is divided. The word that records claims has one bit
+/// for each.
 const CHUNKS: u32 = usize::BITS;
 
-/// Returns the chunk at which a thread begins. The first thread begins at the front, the second in the
-/// middle, and the next two at the quarters. Threads of a pool mostly arrive in the same order, so each finds
-/// in its caches what it wrote the last time.
+/// Returns the chunk at which a thread begins, by the order in which it arrives: the front, then the middle,
+/// then the quarters. The threads of a pool mostly arrive in the same order, so each thread writes about the
+/// same part of the cache every time and finds it in its CPU caches.
 fn first_chunk(arrival: usize) -> u32 {
     let [arrival, ..] = arrival.to_le_bytes();
     u32::from(arrival.reverse_bits()).wrapping_mul(CHUNKS).wrapping_shr(u8::BITS)
@@ -139,8 +141,9 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Visits those groups of `count` items that this thread claims, by first item and size. An item has
-    /// `bytes` bytes. A group has as many items as fit in `max` bytes, but at least one.
+    /// Divides `count` items into groups, and calls `visit` with the first item and the size of each group
+    /// that this thread claims. An item has `bytes` bytes. A group has at most `max` bytes, but at least one
+    /// item.
     pub(super) fn groups(
         &mut self,
         count: usize,
@@ -161,7 +164,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Visits those of the rows that this thread claims. A row has `row` bytes.
+    /// Visits the rows that this thread claims. A row has `row` bytes.
     pub(super) fn rows(&mut self, rows: RowRange, row: usize, mut visit: impl FnMut(RowRange)) {
         let max = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
         let mut rest = rows;

@@ -17,7 +17,7 @@ use core::fmt;
 pub enum Isa {
     /// The instructions of the compiler's target, without any that are specific to one architecture.
     Portable,
-    /// The x86-64 baseline, with prefetches and stores that bypass the caches.
+    /// The x86-64 baseline, with prefetches and stores that bypass the CPU caches.
     Sse2,
     /// AVX2, with 32-byte vectors.
     Avx2,

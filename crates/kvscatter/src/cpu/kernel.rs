@@ -5,8 +5,8 @@
 //! runs. Blocks with runs of another length (after a ring's wrap, or with `lengths`) use the kernel for any
 //! length. All numbers here count bytes.
 //!
-//! The caller of a kernel proves three conditions, by P1 and by K1 of [`CpuKernels`](super::CpuKernels).
-//! `SAFETY` comments cite all of them:
+//! The caller of a kernel proves three conditions, by P1 (crate documentation) and by K1 (see
+//! [`CpuKernels`](super::CpuKernels)). `SAFETY` comments cite all of them:
 //!
 //! * **V1** Every run is valid for writes at `dst` and for reads at `src`. No run that is written overlaps a
 //!   run that is read. Until all runs are copied, nothing else uses the written runs or writes to the runs
@@ -51,11 +51,11 @@ pub(super) struct Pattern {
     /// How many runs ahead of the copy the destinations are prefetched. It is [`NO_PREFETCH`] if the
     /// processor prefetches the runs without hints.
     pub(super) prefetch_distance: usize,
-    /// The cache that the destinations are prefetched into.
+    /// The CPU cache that the destinations are prefetched into.
     pub(super) hint: Hint,
 }
 
-/// A number of runs that no batch reaches.
+/// A distance in runs that is longer than any batch.
 pub(super) const NO_PREFETCH: usize = usize::MAX >> 1;
 
 /// Copies all runs of a batch, whose blocks begin at these pointers. Each run of a block has `len` bytes. Run
@@ -74,9 +74,9 @@ pub(super) trait Instructions {
     const LONGEST: usize;
     /// The copy for runs of any length.
     type Any: CopyRun;
-    /// The copy for runs of any length that bypasses the caches.
+    /// The copy for runs of any length that bypasses the CPU caches.
     type Stream: CopyRun;
-    /// The copy that bypasses the caches, for destinations that begin and end at a [`LINE`].
+    /// The copy that bypasses the CPU caches, for destinations that begin and end at a [`LINE`].
     type Lines: CopyRun;
     fn kernel<R: CopyRun>() -> Kernel;
 }
@@ -86,8 +86,8 @@ pub(super) trait CopyRun {
     /// Copies one run.
     ///
     /// # Safety
-    /// * V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of as many, and they do not
-    ///   overlap.
+    /// * V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of `len` bytes, and they do
+    ///   not overlap.
     /// * V2: the machine has the instruction set of `Self`.
     /// * V3: `Self` takes the run. For [`Fixed`], `len` is its `N`. For `Lines`, `len` is a multiple of
     ///   [`LINE`] and `dst` is aligned to it.
@@ -185,7 +185,7 @@ unsafe fn copy_block<R: CopyRun>(Pointers { mut dst, mut src }: Pointers, runs: 
 }
 
 /// Copies the runs of one block. Before each run, prefetches one destination. These destinations begin at
-/// `ahead`, and there are as many of them as runs.
+/// `ahead`, and their number is that of the runs.
 ///
 /// # Safety
 /// V1, V2 and V3 hold for `R` and every run of the block. Run `i`, for `i < runs.count`, is the `len` bytes
@@ -220,7 +220,7 @@ impl<const N: usize> CopyRun for Fixed<N> {
         debug_assert_eq!(len, N, "a kernel for other runs");
         let mut at = 0;
         // Copy one line at a time. For a longer copy the compiler emits stores at descending addresses. Those
-        // take twice as long if destinations do not begin at a line and share one set of the first-level
+        // take twice as long if destinations do not begin at a line and share one set of the first-level CPU
         // cache.
         while at < N {
             let piece = if N < LINE { N } else { LINE };

@@ -25,8 +25,8 @@ pub(super) const PREFETCH_DISTANCE: usize = limit(4 << 10, 8);
 /// The number of samples that one call of a kernel handles.
 pub(super) const SAMPLES_PER_CALL: usize = limit(64, 2);
 
-/// Writes of at least this many bytes bypass the caches with non-temporal stores. The caches would evict
-/// these bytes before they are read, and lines that are overwritten whole need not be read first.
+/// Writes of at least this many bytes bypass the CPU caches with non-temporal stores. The CPU caches would
+/// evict these bytes before they are read, and lines that are overwritten whole need not be read first.
 pub(super) const STREAM_MIN_BYTES: usize = limit(64 << 20, 96);
 
 /// A run is streamed if it has at least this many bytes from its first whole line on.
@@ -48,7 +48,7 @@ pub(super) const SLAB_OVERWRITE_MAX: usize = limit(4 << 10, 48);
 /// The number of bytes in a group of slabs. Measured: 16 to 64 KiB.
 pub(super) const SLAB_TILE: usize = limit(32 << 10, 64);
 
-/// If slabs bypass the caches, those of at least this size are stored in the order of their addresses.
+/// If slabs bypass the CPU caches, those of at least this size are stored in the order of their addresses.
 /// Measured: 4 to 512 bytes.
 pub(super) const SLAB_STREAM_MIN: usize = limit(256, 12);
 

@@ -2,8 +2,8 @@
 //! axes, modes or specifications.
 //!
 //! The moves do not contain the lengths of the buffers and the width of their elements. The safe functions
-//! here check both against the geometry, and P1 and K1 establish the rest. `kernel.rs` has the conditions of
-//! kernels.
+//! here check both against the geometry, and P1 and K1 establish the rest. The crate documentation defines G1
+//! and P1 to P3, [`CpuKernels`] defines K1, and `kernel.rs` defines V1 to V3.
 //!
 //! `ARCHITECTURE.md` has a table of the files.
 
@@ -43,7 +43,7 @@ use crate::size::Width;
 ///
 /// **K1** The moves that a method here takes have the geometry of these kernels. `Prepared::plan` makes every
 /// `WritePlan` from the rules and the kernels of one `Prepared`. Only `WritePlan` calls these methods, and it
-/// passes its own moves. So lengths that fit the geometry of the moves also fit the kernels.
+/// passes its own moves. Lengths that fit the geometry of the moves therefore also fit the kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuKernels {
     pub(crate) isa: Isa,
@@ -184,7 +184,7 @@ impl CpuKernels {
                 let update = unsafe { &*update };
                 nibbles.write(moves, threads, cache, update);
             }
-            KernelKind::Clone => {} // `check_fixed_width` refuses strings
+            KernelKind::Clone => {} // `check_fixed_width` rejects strings
         }
     }
 
@@ -223,7 +223,7 @@ impl CpuKernels {
         unsafe { bytes.write_present(moves, threads, start, sources) };
         // SAFETY: The checks above establish that the elements are exactly as wide as `T` and that the
         // present is exactly as long as the geometry's. By K1 and P2, the pieces from the past and from the
-        // update partition the present. So each element was copied whole from a valid `T`.
+        // update partition the present, so each element was copied whole from a valid `T`.
         Ok(unsafe { present.assume_init_mut() })
     }
 
@@ -285,7 +285,7 @@ impl CpuKernels {
                 let update = unsafe { &*update };
                 nibbles.write_present(moves, threads, present, past, update);
             }
-            KernelKind::Clone => {} // `check_fixed_width` refuses strings
+            KernelKind::Clone => {} // `check_fixed_width` rejects strings
         }
     }
 }

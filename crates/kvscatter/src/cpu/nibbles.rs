@@ -8,6 +8,8 @@
 //! indexing the slices would repeat these checks several times for a row that is one vector long. A run that
 //! fails the check means that the proof of P1 is broken. A broken proof must stop the program, not corrupt
 //! its memory.
+//!
+//! The crate documentation defines P1 and X2, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::hint;
 
@@ -29,8 +31,8 @@ const VECTOR_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NibbleKernels {
     kernel: NibbleKernel,
-    /// The number of rows that a sample usually brings to a write in place, if they are one loop. Otherwise
-    /// 0.
+    /// The number of rows that a sample usually brings to a write in place. It is 0 if these rows are not one
+    /// loop.
     usual_rows: usize,
     /// That loop.
     usual: NibbleRuns,
@@ -195,7 +197,7 @@ unsafe fn copy_run(dst: *mut u8, to: usize, src: *const u8, from: usize, len: us
 #[inline(always)]
 unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: The first byte of either side contains nibble 1, which is one of the nibbles to copy. So
+        // SAFETY: The first byte of either side contains nibble 1, which is one of the nibbles to copy, so
         // `src` is valid for reads, and `dst` is valid for reads and writes.
         unsafe { replace(dst, HIGH, src, |byte| byte) };
     }
@@ -221,7 +223,7 @@ unsafe fn copy_alike(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
 #[inline(always)]
 unsafe fn copy_shifted(dst: *mut u8, src: *const u8, odd: usize, len: usize) {
     if odd == 1 {
-        // SAFETY: The first byte of either side contains the first nibble. So `src` is valid for reads, and
+        // SAFETY: The first byte of either side contains the first nibble, so `src` is valid for reads, and
         // `dst` is valid for reads and writes.
         unsafe { replace(dst, HIGH, src, |byte| byte << 4) };
     }
@@ -252,8 +254,8 @@ unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> 
     unsafe { dst.write((old & !half) | (shift(new) & half)) };
 }
 
-/// Makes `len` bytes. Each consists of the high nibble of a source byte and the low nibble of the next source
-/// byte.
+/// Writes `len` bytes. Each consists of the high nibble of a source byte and the low nibble of the next
+/// source byte.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes. Unless `len` is 0, `src` is valid for reads of `len + 1` bytes.
@@ -261,22 +263,20 @@ unsafe fn replace(dst: *mut u8, half: u8, src: *const u8, shift: impl Fn(u8) -> 
 #[inline(always)]
 unsafe fn shift(dst: *mut u8, src: *const u8, len: usize) {
     match len {
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
-        // `N <= len`.
+        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, and they do not overlap. The pattern
+        // ensures that `VECTOR_BYTES <= len`.
         VECTOR_BYTES.. => unsafe { shift_by::<VECTOR_BYTES>(dst, src, len) },
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
-        // `N <= len`.
+        // SAFETY: As for the first pattern, with `16 <= len`.
         16.. => unsafe { shift_by::<16>(dst, src, len) },
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and
-        // `N <= len`.
+        // SAFETY: As for the first pattern, with `8 <= len`.
         8.. => unsafe { shift_by::<8>(dst, src, len) },
         0 => {}
-        // SAFETY: `dst` is valid for `len` bytes and `src` for `len + 1`, they do not overlap, and `N` is 1.
+        // SAFETY: As for the first pattern, with `1 <= len`.
         _ => unsafe { shift_by::<1>(dst, src, len) },
     }
 }
 
-/// Creates the bytes in pieces of `N`, the last of which overlaps the one before it.
+/// Writes the bytes in pieces of `N`, the last of which overlaps the one before it.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes, `src` is valid for reads of `len + 1` bytes, and they do not
@@ -296,7 +296,7 @@ unsafe fn shift_by<const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { shift_piece::<N>(dst.wrapping_add(last), src.wrapping_add(last)) };
 }
 
-/// Makes `N` bytes, as [`shift`] does.
+/// Writes `N` bytes, as [`shift`] does.
 ///
 /// # Safety
 /// `dst` is valid for writes of `N` bytes, and `src` is valid for reads of `N + 1` bytes.

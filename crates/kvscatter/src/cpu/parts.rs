@@ -1,11 +1,13 @@
 //! Divides a dense destination of 4-bit elements into parts that share no byte (P3), so that threads may
 //! write them at the same time.
 //!
-//! If a sample has an even number of elements, every sample begins on a byte. If the number is odd, every
-//! second sample does, counted over all layers. So a part is one sample, two samples, or a multiple of that.
+//! A part is a multiple of one or two samples. If a sample has an even number of elements, every sample
+//! begins on a byte. If the number is odd, every second sample does, counted over all layers.
 //!
 //! In a view of a larger buffer, samples may begin anywhere and lie in one another's gaps. Such a buffer is
 //! not divided.
+//!
+//! The crate documentation defines G1 and P3.
 
 use core::marker::PhantomData;
 use core::slice;

@@ -6,7 +6,7 @@ pub(super) use self::machine::{fence, prefetch_line};
 /// The number of bytes in a cache line.
 pub(super) const LINE: usize = 64;
 
-/// The cache that destinations are prefetched into.
+/// The CPU cache that destinations are prefetched into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     L1,
@@ -14,12 +14,12 @@ pub(super) enum Hint {
 }
 
 impl Hint {
-    /// Returns the cache that suits this machine.
+    /// Returns the CPU cache that suits this machine.
     ///
-    /// On AMD it is the first-level cache. Cold rows gain at least as much as from prefetching into the
-    /// second-level cache, and rows that are already in the second-level cache then wait once less. On Intel,
-    /// prefetching into the first-level cache would cost cold rows most of the gain. `docs/rejected.md` has
-    /// the figures of both.
+    /// On AMD it is the first-level CPU cache. Cold rows gain at least as much as from prefetching into the
+    /// second-level CPU cache, and rows that are already in the second-level CPU cache then wait once less.
+    /// On Intel, prefetching into the first-level CPU cache would cost cold rows most of the gain.
+    /// `docs/rejected.md` has the figures of both.
     pub(super) fn here() -> Self {
         if machine::is_amd() { Self::L1 } else { Self::L2 }
     }
@@ -45,8 +45,8 @@ mod machine {
 
     /// Returns `true` if AMD made the processor, or Hygon, whose processors have AMD's design.
     pub(super) fn is_amd() -> bool {
-        // In a virtual machine `cpuid` exits to the host, which takes longer than preparing a write. So the
-        // answer is cached.
+        // The answer is kept, because in a virtual machine `cpuid` exits to the host, and that takes longer
+        // than preparing a write.
         static IS_AMD: AtomicU8 = AtomicU8::new(UNKNOWN);
         const UNKNOWN: u8 = 2;
         let mut is_amd = IS_AMD.load(Relaxed);
@@ -66,8 +66,8 @@ mod machine {
         unsafe { _mm_sfence() };
     }
 
-    /// Prefetches a line into the first-level cache or the second-level one. `_MM_HINT_T2` is the hint whose
-    /// gain was measured, on an Intel Xeon.
+    /// Prefetches a line into the first-level CPU cache or the second-level one. The hint for the second
+    /// level is `_MM_HINT_T2` (`prefetcht2`), because its gain was measured, on an Intel Xeon.
     #[inline(always)]
     pub(crate) fn prefetch_line<const L1: bool>(at: *const u8) {
         if L1 {

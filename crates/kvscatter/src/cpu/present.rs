@@ -1,4 +1,6 @@
 //! The functional form for elements of whole bytes. It writes all of a present, from a past and an update.
+//!
+//! The crate documentation defines P1, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -105,7 +107,7 @@ impl PresentWrite<'_> {
         }
     }
 
-    /// Copies whole slabs from the past, and overwrites a part of them while they are still in the cache.
+    /// Copies whole slabs from the past, and overwrites a part of them while they are still in the CPU cache.
     ///
     /// # Safety
     /// K1 and V1 hold as [`run`](Self::run) states them, for the buffers of which these slabs are a part.
@@ -173,7 +175,7 @@ pub(super) struct Slabs {
     /// The number of slabs in one sample. They are contiguous and in the same order in the present and in the
     /// past. If the order is [`Order::Sequential`], the rows of the update in one slab are one run.
     count: usize,
-    /// The number of bytes in one slab, which is not 0.
+    /// The number of bytes in one slab. It is not 0.
     bytes: usize,
     order: Order,
 }
@@ -238,11 +240,11 @@ impl SlabRange {
     }
 }
 
-/// Stores consecutive bytes from several sources past the caches, in whole lines.
+/// Stores consecutive bytes from several sources past the CPU caches, in whole lines.
 ///
 /// If a line is stored in part, the processor must read it first, and all later stores wait for that read
-/// (`docs/rejected.md` has the cost). So a line that takes bytes from several sources is assembled before it
-/// is stored. All appended bytes are in the destination after [`finish`](Self::finish).
+/// (`docs/rejected.md` has the cost). A line that takes bytes from several sources is therefore assembled
+/// before it is stored. All appended bytes are in the destination after [`finish`](Self::finish).
 pub(super) struct LineWriter {
     /// The kernel for runs of whole lines.
     kernel: Kernel,
@@ -357,7 +359,7 @@ impl LineWriter {
 /// Stores whole lines.
 ///
 /// # Safety
-/// * V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of as many, and they do not
+/// * V1: `dst` is valid for writes of `len` bytes, `src` is valid for reads of `len` bytes, and they do not
 ///   overlap.
 /// * V2: the machine has the instruction set that the kernel is compiled for.
 /// * V3: the kernel takes whole lines whose `dst` is aligned to a [`LINE`]. `dst` is aligned to a line, and

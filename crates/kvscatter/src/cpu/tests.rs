@@ -1,5 +1,7 @@
 //! Tests of every kernel, and of every number in [`limits`](super::limits) at its boundaries. They compare
 //! whole buffers with a loop that copies single bytes.
+//!
+//! The crate documentation defines P3, and `cpu/kernel.rs` defines V1 to V3.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
@@ -332,7 +334,7 @@ fn slabs_and_tiles() {
     }
 }
 
-/// Uses sizes at which stores begin to bypass the caches, in place and functional, from and to unaligned
+/// Uses sizes at which stores begin to bypass the CPU caches, in place and functional, from and to unaligned
 /// addresses.
 #[test]
 fn streaming() {

@@ -1,5 +1,7 @@
-//! The kernels of x86-64: copies compiled for wider registers, and non-temporal stores, which bypass the
+//! The kernels of x86-64: copies compiled for wider registers, and non-temporal stores, which bypass the CPU
 //! caches.
+//!
+//! `cpu/kernel.rs` defines V1 to V3.
 
 use core::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256,
@@ -48,7 +50,7 @@ impl Instructions for Avx512 {
     }
 }
 
-/// Copies every run of a batch.
+/// Copies every run of a batch with AVX-512 instructions.
 ///
 /// # Safety
 /// V1, V2 and V3 hold for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has
@@ -59,7 +61,7 @@ unsafe fn avx512<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
-/// Copies every run of a batch.
+/// Copies every run of a batch with AVX2 instructions.
 ///
 /// # Safety
 /// V1, V2 and V3 hold for `R` and every run of the batch, as [`Kernel`] defines the runs. The machine has
@@ -70,8 +72,10 @@ unsafe fn avx2<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
-/// Copies runs of any length. Whole lines are stored past the caches, so that the processor does not read
-/// them first. The caller calls [`fence`](super::prefetch::fence) after the last run.
+/// Copies runs of any length. A run of at least [`STREAM_MIN_RUN`] bytes after its first line boundary is
+/// stored past the CPU caches, so that the processor does not read the lines first. The rest of its first and
+/// of its last line uses `memcpy`, and so does a shorter run. The caller calls
+/// [`fence`](super::prefetch::fence) after the last run.
 pub(super) struct Stream<V>(PhantomData<V>);
 
 impl<V: Vector> CopyRun for Stream<V> {
@@ -99,8 +103,8 @@ impl<V: Vector> CopyRun for Stream<V> {
     }
 }
 
-/// Copies runs that begin and end at a line of the destination, and stores them past the caches. The caller
-/// calls [`fence`](super::prefetch::fence) after the last run.
+/// Copies runs that begin and end at a line of the destination, and stores them past the CPU caches. The
+/// caller calls [`fence`](super::prefetch::fence) after the last run.
 pub(super) struct Lines<V>(PhantomData<V>);
 
 impl<V: Vector> CopyRun for Lines<V> {
@@ -137,10 +141,10 @@ pub(super) trait Vector {
     /// # Safety
     /// `src` is valid for reads of `BYTES` bytes, and the machine has the register (V2).
     unsafe fn load(src: *const u8) -> Self;
-    /// Stores the vector past the caches.
+    /// Stores the vector past the CPU caches.
     ///
     /// # Safety
-    /// `dst` is valid for writes of `BYTES` bytes and aligned to as many, and the machine has the register
+    /// `dst` is valid for writes of `BYTES` bytes and aligned to `BYTES`, and the machine has the register
     /// (V2).
     unsafe fn stream(self, dst: *mut u8);
 }

@@ -6,7 +6,7 @@ use super::Error;
 use crate::argument::Argument;
 use crate::element::ElementType;
 
-/// The subject of an [`Error`]. A language with exceptions can raise one class of exception for each.
+/// The subject of an [`Error`]. A language with exceptions can raise a different exception for each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
@@ -121,13 +121,15 @@ impl fmt::Display for ErrorKind {
 pub struct ErrorDetails {
     /// The variant of the error.
     pub kind: ErrorKind,
-    /// The wrong argument, if the error is about one.
+    /// The argument that is wrong. `None` if the error is not about one argument.
     pub argument: Option<Argument>,
-    /// The index of the sample, the dimension or the pair of buffers, depending on the variant.
+    /// The index of the sample, the dimension, the pair of buffers or the place in a list, depending on the
+    /// variant. `None` if the variant has no index.
     pub index: Option<usize>,
-    /// The value that was passed, saturated at `i64::MAX`.
+    /// The value that is wrong, saturated at `i64::MAX`. `None` if it is not a number or an element type.
     pub value: Option<i64>,
-    /// The nearest value that is accepted, if there is one.
+    /// The nearest value that is accepted. `None` if there is no such value, or if it is not a number or an
+    /// element type.
     pub limit: Option<i64>,
     fields: [Option<(&'static str, ErrorField)>; MAX_FIELDS],
 }

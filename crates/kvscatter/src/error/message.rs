@@ -1,4 +1,4 @@
-//! An error as a one-line message that names the argument, the value and the limit.
+//! An error as a message: one lower-case line without a full stop.
 
 use core::fmt;
 
@@ -20,7 +20,7 @@ impl Error {
     /// assert_eq!(python.to_string(), "write_indices[1] = -1: must not be negative");
     /// ```
     ///
-    /// The message contains a copy of the error.
+    /// The message contains a copy of the error, so it does not borrow the error.
     pub fn display_with<'n, F: Fn(Argument) -> &'n str>(&self, name: F) -> impl fmt::Display + use<'n, F> {
         Message { error: *self, name }
     }

@@ -1,8 +1,10 @@
-//! The reason that a write was refused, as a variant with fields, as plain data and as a one-line message.
+//! The errors of the crate, as variants with fields, as plain data and as one-line messages.
 //!
 //! The surfaces in other languages build their errors from this module. [`Error::details`] returns a stable
 //! name, the argument, the index, the value and the limit. [`Error::display_with`] writes the message with
 //! other names for the arguments.
+//!
+//! The [crate documentation](crate#guarantees) defines G1, G2 and X1.
 
 mod details;
 mod message;
@@ -11,14 +13,14 @@ pub use self::details::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 use crate::argument::Argument;
 use crate::element::ElementType;
 
-/// The reason that a write was refused. A call that returns an error has written nothing (X1).
+/// An error returned by this crate. A call that returns an error has written nothing (X1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {
-    // ── shapes: `prepare` returns these ─────────────────────────────────────────────────────────────────────
+    // ── types, shapes and attributes: mostly from `prepare` ────────────────────────────────────────────────
     /// The operator does not accept this element type.
     ElementType {
-        /// The tensor.
+        /// The tensor or the list of indices that has this element type.
         argument: Argument,
         /// The element type of the tensor.
         element: ElementType,
@@ -36,7 +38,7 @@ pub enum Error {
     },
     /// A tensor has the wrong number of dimensions.
     Rank {
-        /// The tensor.
+        /// The tensor or the list of indices that has this rank.
         argument: Argument,
         /// The rank of the tensor.
         rank: usize,
@@ -45,7 +47,7 @@ pub enum Error {
     },
     /// A cache has too few dimensions for a batch and a sequence.
     RankTooLow {
-        /// The tensor.
+        /// The cache.
         argument: Argument,
         /// The rank of the tensor.
         rank: usize,
@@ -68,20 +70,20 @@ pub enum Error {
         /// The rank of the cache.
         rank: usize,
     },
-    /// `axis` selects dimension 0, which is the batch.
+    /// `axis` selects dimension 0, the batch.
     AxisIsBatch {
-        /// The value of the attribute, which is 0 or -rank.
+        /// The value of the attribute: 0 or -rank.
         axis: i64,
         /// The rank of the cache.
         rank: usize,
     },
-    /// `mode` is neither `linear` nor `circular`.
+    /// `mode` is neither `linear` nor `circular`. Parsing a [`Mode`](crate::Mode) returns this.
     UnknownMode,
     /// A dimension other than the sequence differs between the cache and another tensor.
     DimensionMismatch {
         /// The other tensor.
         argument: Argument,
-        /// The index of the dimension in the other tensor's shape.
+        /// The index of the dimension in the other tensor's shape, counted from 0.
         dimension: usize,
         /// The size that the cache requires.
         expected: usize,
@@ -101,13 +103,14 @@ pub enum Error {
         /// The `hiddenSize` of `past`.
         hidden: usize,
     },
-    /// The update has more samples than the cache.
+    /// The update has more samples than the cache. `prepare` returns this for a padded update, and `plan` for
+    /// a packed one.
     BatchTooLarge {
-        /// The update. For a packed update, the positions.
+        /// The update. If the update is packed, the list of positions.
         argument: Argument,
         /// The number of samples of the cache.
         cache: usize,
-        /// The number of samples of the update.
+        /// The number of samples of the update. For a packed update, the lists of the call determine it.
         update: usize,
     },
     /// The update has more rows than the cache has slots.
@@ -124,12 +127,12 @@ pub enum Error {
     /// Either the product of its non-zero dimensions exceeds `isize::MAX`, or the last element that its
     /// strides and offset reach does. Both are counted in elements and in bytes.
     TooLarge {
-        /// The tensor.
+        /// The cache, the update or the present.
         argument: Argument,
     },
     /// The number of strides differs from the rank.
     StrideCount {
-        /// The tensor.
+        /// The cache or the update that the layout describes.
         argument: Argument,
         /// The number of strides.
         strides: usize,
@@ -138,7 +141,7 @@ pub enum Error {
     },
     /// Negative strides reach before the start of the buffer, because the offset is too small.
     BeforeBuffer {
-        /// The tensor.
+        /// The cache or the update that the layout describes.
         argument: Argument,
         /// The offset of the layout, in elements.
         offset: usize,
@@ -157,10 +160,10 @@ pub enum Error {
         loops: usize,
     },
 
-    // ── indices: `plan` returns these ───────────────────────────────────────────────────────────────────────
+    // ── indices: mostly from `plan` ────────────────────────────────────────────────────────────────────────
     /// A list of indices has the wrong number of values.
     ListLength {
-        /// The list.
+        /// The list of positions, row counts, lengths or layers.
         argument: Argument,
         /// The number of values in the list.
         got: usize,
@@ -169,18 +172,18 @@ pub enum Error {
     },
     /// An index is negative in linear mode or under [`NegativeIndex::Reject`](crate::NegativeIndex::Reject).
     NegativeStart {
-        /// The list.
+        /// The list of positions.
         argument: Argument,
-        /// The sample.
+        /// The sample, counted from 0.
         index: usize,
         /// The negative index.
         value: i64,
     },
     /// A linear write would reach past the end of the cache.
     StartOutOfRange {
-        /// The list.
+        /// The list of positions.
         argument: Argument,
-        /// The sample.
+        /// The sample, counted from 0.
         index: usize,
         /// The first slot to write.
         value: i64,
@@ -191,40 +194,40 @@ pub enum Error {
     },
     /// A position that is the length *after* the write lies outside `min..=max`.
     EndOutOfRange {
-        /// The list.
+        /// The list of positions, Ascend's `tokenOffset`.
         argument: Argument,
-        /// The sample.
+        /// The sample, counted from 0.
         index: usize,
-        /// The position.
+        /// The position that the caller passed.
         value: i64,
-        /// The smallest position that fits, which is the number of rows of this sample.
+        /// The smallest position that fits: the number of rows of this sample.
         min: usize,
-        /// The largest position that fits, which is the capacity plus the padding that is not written.
+        /// The largest position that fits: the capacity plus the padding that is not written.
         max: usize,
     },
     /// The length of a sample is less than its minimum or greater than its maximum.
     LengthOutOfRange {
-        /// The list.
+        /// The list of lengths: `lengths` or Ascend's `seqLen`.
         argument: Argument,
-        /// The sample.
+        /// The sample, counted from 0.
         index: usize,
-        /// The length.
+        /// The length that the caller passed, in rows.
         value: i64,
-        /// The smallest length that fits.
+        /// The smallest length that fits. No length fits if it exceeds `max`.
         min: usize,
         /// The largest length that fits.
         max: usize,
     },
     /// The cumulative lengths do not begin with 0.
     CumulativeStart {
-        /// The list.
+        /// TensorRT's `updateLengths`.
         argument: Argument,
         /// The first value.
         value: i64,
     },
     /// The cumulative lengths decrease.
     CumulativeOrder {
-        /// The list.
+        /// TensorRT's `updateLengths`.
         argument: Argument,
         /// The index of the smaller value in the list.
         index: usize,
@@ -235,9 +238,9 @@ pub enum Error {
     },
     /// Two neighbouring cumulative lengths give one sample more rows than the cache has slots.
     CumulativeLength {
-        /// The list.
+        /// TensorRT's `updateLengths`.
         argument: Argument,
-        /// The index of the first of the two values, which is also the sample.
+        /// The index of the first of the two values. It is also the sample.
         index: usize,
         /// The difference of the two values.
         rows: i64,
@@ -246,7 +249,7 @@ pub enum Error {
     },
     /// The lengths do not add up to the number of tokens of a packed update.
     TokenSum {
-        /// The list.
+        /// The list of lengths: TensorRT's `updateLengths` or Ascend's `seqLen`.
         argument: Argument,
         /// The sum of the lengths.
         got: i64,
@@ -257,7 +260,7 @@ pub enum Error {
     LayerOutOfRange {
         /// The argument that selects the layer.
         argument: Argument,
-        /// The layer.
+        /// The layer that the call selects, counted from 0.
         value: i64,
         /// The number of layers of the cache.
         layers: usize,
@@ -265,23 +268,23 @@ pub enum Error {
 
     /// An unsigned index exceeds `i64::MAX`.
     IndexTooLarge {
-        /// The list.
+        /// The list of indices.
         argument: Argument,
-        /// The place of the index in the list.
+        /// The place of the index in the list, counted from 0.
         index: usize,
     },
     /// A position that no write can have. The functions of [`positions`](crate::positions) return this.
     InvalidPosition {
-        /// The position.
+        /// The position that the caller passed to the conversion.
         value: i64,
         /// The number of rows that are written with the position.
         rows: usize,
     },
 
-    // ── buffers: writes return these ────────────────────────────────────────────────────────────────────────
+    // ── buffers: from writes ───────────────────────────────────────────────────────────────────────────────
     /// A buffer has the wrong length.
     BufferLength {
-        /// The tensor.
+        /// The tensor whose buffer is wrong.
         argument: Argument,
         /// The index of the buffer's pair in a call over many pairs, and 0 in any other call.
         pair: usize,
@@ -298,7 +301,7 @@ pub enum Error {
     },
     /// The address of a buffer is null, but the buffer must contain bytes.
     NullBuffer {
-        /// The tensor.
+        /// The tensor whose buffer is wrong.
         argument: Argument,
         /// The index of the buffer's pair in a call over many pairs, and 0 in any other call.
         pair: usize,
@@ -307,7 +310,7 @@ pub enum Error {
     },
     /// A buffer that is given by its address reaches past the end of the address space.
     AddressSpace {
-        /// The tensor.
+        /// The tensor whose buffer is wrong.
         argument: Argument,
         /// The index of the buffer's pair in a call over many pairs, and 0 in any other call.
         pair: usize,

@@ -1,4 +1,6 @@
 //! Rows of a sample and blocks in two buffers, counted in elements.
+//!
+//! The crate documentation defines G1 and P1.
 
 /// A strided loop over the elements of two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,6 @@
 //! The layout of a tensor in its buffer.
+//!
+//! The crate documentation defines G1 and G2.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,6 @@
 //! Merges the dimensions of a destination and a source into a few strided loops over contiguous runs.
+//!
+//! The crate documentation defines G1 and P1.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,7 +1,9 @@
-//! The shapes of a write, which are checked once.
+//! The shapes of a write, checked once.
 //!
 //! This module does not depend on an axis, a rank or a specification. [`Operands`] assigns a role to each
 //! dimension. [`Geometry`] proves that the shapes fit. [`Mapping`] turns rows into blocks.
+//!
+//! The crate documentation defines G1, G2 and P1.
 
 mod blocks;
 mod buffer;
@@ -73,7 +75,7 @@ impl Geometry {
         self.cache_batch
     }
 
-    /// Returns the number of layers of the cache, which is 1 if the operator has no layers.
+    /// Returns the number of layers of the cache. It is 1 if the operator has no layers.
     #[must_use]
     #[inline]
     pub fn layers(&self) -> usize {
@@ -152,7 +154,7 @@ impl Geometry {
         self.row_elements.wrapping_mul(self.capacity)
     }
 
-    /// Returns `true` if every run of every mapping begins and ends at an even element. Then the two 4-bit
+    /// Returns `true` if every run of every mapping begins and ends at an even element, so that the two 4-bit
     /// elements of a byte always move together.
     pub(crate) fn is_even(&self) -> bool {
         let Self { cache, update, layers, present, write, .. } = self;

@@ -1,4 +1,4 @@
-//! The input of a geometry, which is two tensors with a role for each dimension.
+//! The input of a geometry: two tensors with a role for each dimension.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,4 +1,6 @@
 //! Checks whether positions share memory, within one cache (G2) and between two caches with the same strides.
+//!
+//! The crate documentation defines G1 and G2.
 
 use alloc::vec::Vec;
 
@@ -73,7 +75,8 @@ impl SortedStrides {
 ///
 /// They can if the distance is a sum of strides in which each stride is added or subtracted fewer times than
 /// its dimension has positions. All smaller strides together reach less than one step of the largest stride.
-/// So the part of the sum from the largest stride must be the multiple just below or just above the distance.
+/// Therefore the part of the sum from the largest stride must be the multiple just below or just above the
+/// distance.
 fn is_sum_of_strides(strides: &[Strided], distance: isize) -> bool {
     let Some((Strided { stride, size }, smaller)) = strides.split_last() else { return distance == 0 };
     let Ok(stride) = isize::try_from(*stride) else { return true };

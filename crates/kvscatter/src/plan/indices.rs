@@ -1,4 +1,4 @@
-//! The lists of one call, which are borrowed from the caller.
+//! The lists of one call, borrowed from the caller.
 
 use alloc::vec::Vec;
 
@@ -40,9 +40,9 @@ pub enum Integers<'a> {
     I32(&'a [i32]),
     /// Unsigned 32-bit integers.
     U32(&'a [u32]),
-    /// Unsigned 64-bit integers. A value above `i64::MAX` is refused.
+    /// Unsigned 64-bit integers. A value above `i64::MAX` is rejected.
     U64(&'a [u64]),
-    /// Lengths of Rust's own collections. A value above `i64::MAX` is refused.
+    /// Lengths of Rust's own collections. A value above `i64::MAX` is rejected.
     Usize(&'a [usize]),
 }
 
@@ -66,8 +66,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Returns a call that writes only the first `lengths[i]` rows of sample `i`, so that right padding never
-    /// reaches the cache.
+    /// Returns this call with lengths, so that it writes only the first `lengths[i]` rows of sample `i` and
+    /// right padding never reaches the cache.
     #[must_use]
     #[inline]
     pub fn with_lengths(self, lengths: impl Into<Lengths<'a>>) -> Self {

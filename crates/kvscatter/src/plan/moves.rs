@@ -1,4 +1,6 @@
 //! The rows that one call moves from the update into the cache.
+//!
+//! The crate documentation defines G1, P1 and P2.
 
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
@@ -30,8 +32,8 @@ struct Checked {
     /// The number of rows written, over all samples.
     rows: usize,
     skipped: usize,
-    /// Whether the call consists only of positions, all in range. Then the update is padded, and every sample
-    /// writes all of its rows.
+    /// Whether the call consists only of positions, all in range. If so, the update is padded and every
+    /// sample writes all of its rows.
     positions_only: bool,
 }
 
@@ -52,7 +54,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns `true` if the segment follows the end of a ring. A sample's first segment begins with its first row.
+    /// Returns `true` if the segment follows the end of a ring. A sample's first segment begins with its
+    /// first row.
     #[must_use]
     pub const fn is_wrapped(&self) -> bool {
         self.row > 0
@@ -64,10 +67,10 @@ impl<'a> Moves<'a> {
     ///
     /// 1. There is one layer if the operator has layers, and this layer exists.
     /// 2. There is one start and one length per sample, and there are no more samples than in the cache.
-    /// 3. The samples together have as many rows as the update, and each sample fits the cache.
+    /// 3. The samples together have the same number of rows as the update, and each sample fits the cache.
     /// 4. `lengths[i]` is at least 0 and at most the number of rows of sample `i`.
     /// 5. In linear mode, `0 <= start` and `start + length <= capacity`. In circular mode, every start fits,
-    ///    except that [`NegativeIndex::Reject`](super::NegativeIndex::Reject) refuses negative starts. Under
+    ///    except that [`NegativeIndex::Reject`](super::NegativeIndex::Reject) rejects negative starts. Under
     ///    [`OutOfRange::SkipSample`], a sample that breaks this condition is counted and left out.
     #[inline(always)]
     pub(crate) fn new(rules: &'a CallRules, call: Call<'a>) -> Result<Self, Error> {
@@ -211,7 +214,7 @@ impl<'a> Moves<'a> {
             .flatten()
     }
 
-    /// Returns the number of samples to visit, which is 0 if no element moves.
+    /// Returns the number of samples to visit. It is 0 if no element moves.
     fn visited(&self) -> usize {
         if self.elements() == 0 { 0 } else { self.batch() }
     }
@@ -232,8 +235,8 @@ impl<'a> Moves<'a> {
 
 impl CallIndices<'_> {
     /// Checks the usual call of decoding: one position per sample of a padded update, and no other list.
-    /// Returns the number of rows written. Returns `None` if the call has another form or is invalid, so that
-    /// [`check_each`](Self::check_each) must check it.
+    /// Returns the number of rows written. Returns `None` if the call has a different form or is invalid, so
+    /// that [`check_each`](Self::check_each) must check it.
     #[inline(always)]
     fn check_positions_only(self) -> Option<usize> {
         let Padded { batch, rows } = self.rules.padded?;

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use crate::error::Error;
 
-/// The treatment of positions beyond the capacity (ONNX's `mode` attribute).
+/// How positions beyond the capacity are treated (ONNX's `mode` attribute).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
@@ -42,7 +42,7 @@ impl fmt::Display for Mode {
 impl FromStr for Mode {
     type Err = Error;
 
-    /// Parses ONNX's spelling, which is `linear` or `circular`.
+    /// Parses ONNX's spelling: `linear` or `circular`.
     fn from_str(name: &str) -> Result<Self, Error> {
         match name {
             "linear" => Ok(Self::Linear),
@@ -52,7 +52,7 @@ impl FromStr for Mode {
     }
 }
 
-/// The treatment of a sample whose position does not fit. This is our extension of all three operators.
+/// What happens to a sample whose position does not fit. kvscatter extension; not part of the specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OutOfRange {
@@ -64,7 +64,7 @@ pub enum OutOfRange {
     SkipSample,
 }
 
-/// The treatment of a negative index in a ring. In linear mode, a negative index never fits.
+/// How a negative index in a ring is treated. In linear mode, a negative index never fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NegativeIndex {

@@ -7,7 +7,7 @@ use crate::argument::Argument;
 use crate::error::Error;
 use crate::geometry::{Geometry, Samples};
 
-/// The meaning of the lists of a call, which the specification defines.
+/// What the lists of a call mean, by their specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Convention {
     /// ONNX and TensorRT. The positions are the first slot written, for each sample of a padded update.
@@ -26,11 +26,11 @@ pub enum Convention {
 pub struct ListCounts {
     /// The number of positions.
     pub positions: Option<usize>,
-    /// The number of row counts, which may be cumulative.
+    /// The number of row counts or cumulative lengths.
     pub row_counts: Option<usize>,
-    /// The number of lengths, which set how many rows are written.
+    /// The number of `lengths`, which limit the rows that are written.
     pub lengths: Option<usize>,
-    /// The number of layers that the call names, which is 0 if the operator has no layers and 1 otherwise.
+    /// The number of layers that the call names: 0 if the operator has no layers, and 1 otherwise.
     pub layers: usize,
 }
 
@@ -38,12 +38,12 @@ pub struct ListCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowLimits {
-    /// The minimum.
+    /// The smallest number of rows.
     ///
-    /// It exceeds `max` if every sample must have at least one row, but the update or the cache has none.
-    /// Then no number fits.
+    /// If every sample must have at least one row, but the update or the cache has none, the minimum exceeds
+    /// `max` and no number fits.
     pub min: usize,
-    /// The maximum.
+    /// The largest number of rows.
     pub max: usize,
 }
 
@@ -129,7 +129,7 @@ impl CallRules {
             (Convention::EndsAndRowCounts, _) => geometry.cache_batch(),
             (Convention::StartsAndCumulativeLengths, _) => {
                 // A list with one value per sample contains plain lengths instead of cumulative ones, so it
-                // is refused.
+                // is rejected.
                 let cumulative = row_counts.filter(|&count| positions != Some(count));
                 cumulative.and_then(|count| count.checked_sub(1)).ok_or(Error::ListLength {
                     argument: names.row_counts,
@@ -206,7 +206,7 @@ impl CallRules {
         within(Argument::Lengths, sample, value, 0, rows)
     }
 
-    /// Checks that the samples together have as many rows as a packed update has tokens.
+    /// Checks that the samples together have the same number of rows as a packed update has tokens.
     pub(crate) fn check_total(&self, got: i64) -> Result<(), Error> {
         match self.geometry.samples() {
             Samples::Packed { tokens } if i64::try_from(tokens) != Ok(got) => {

@@ -1,13 +1,15 @@
 //! Ascend ATB [`KVCacheOperation`](https://www.hiascend.com/doc_center/source/zh/canncommercial/80RC3/apiref/ascendtbapi/ascendtb_01_0068.html).
 //!
 //! The operation writes token `j` of batch `i` to row `tokenOffset[i] - seqLen[i] + j` of layer `layerId[0]`.
-//! So **`tokenOffset` is the length after the write**, not its start. The tokens are packed: the first token
-//! of batch `i` has the sum of the earlier `seqLen` as its index.
+//! By this formula, **`tokenOffset` is the length after the write**, not its start. The tokens are packed:
+//! the first token of batch `i` has the sum of the earlier `seqLen` as its index.
 //!
 //! The document requires `tokenOffset < maxSeqLen`. But by the document's own formula,
 //! `tokenOffset == maxSeqLen` fills the last slot, and the real kernel accepts it. This module therefore
 //! requires `seqLen[i] <= tokenOffset[i] <= maxSeqLen`. Real kernels check no values at all. If `tokenOffset`
 //! is less than `seqLen`, they write into another batch.
+//!
+//! The [crate documentation](crate#guarantees) defines G1.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -31,7 +33,7 @@ const NAMES: ArgumentNames = ArgumentNames {
     layer: Argument::LayerId,
 };
 
-/// The operation, which writes in place into `past`, a `[layer, batch, maxSeqLen, hiddenSize]` tensor.
+/// The operation. It writes in place into `past`, a `[layer, batch, maxSeqLen, hiddenSize]` tensor.
 ///
 /// ```
 /// use kvscatter::ElementType;
@@ -70,8 +72,8 @@ impl KvCacheOperation {
         Self { out_of_range: OutOfRange::Error }
     }
 
-    /// Sets what happens to a sample whose `tokenOffset` does not fit. The specification has only the
-    /// default, which is an error.
+    /// Sets what happens to a sample whose `tokenOffset` does not fit. kvscatter extension; not part of the
+    /// specification. The default is an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.out_of_range = policy;
@@ -161,8 +163,7 @@ impl KvCacheOperation {
     /// `[nTokens, hiddenSize]` is assumed.
     ///
     /// # Errors
-    /// * Returns the errors that [`prepare`](Self::prepare) and [`Prepared::plan`] return for the same
-    ///   faults.
+    /// * Returns the same errors as [`prepare`](Self::prepare) and [`Prepared::plan`] for the same faults.
     /// * Returns [`Error::ElementTypeMismatch`] if `past` and `newKv` have different element types.
     /// * Returns [`Error::ElementType`] or [`Error::Rank`] if a list has the wrong type or rank.
     pub fn infer<'a>(
@@ -177,7 +178,7 @@ impl KvCacheOperation {
             tensor.element.map_or(Ok(()), |element| check_element(argument, element))?;
         }
         past.check_same_element(Argument::NewKv, new_kv)?;
-        // If `prepare` refuses these sizes, which were chosen to fit, it refuses the sizes of every run.
+        // If `prepare` rejects these sizes, which were chosen to fit, it rejects the sizes of every run.
         let element = past.element.or(new_kv.element).unwrap_or(ElementType::Int8);
         let (past_sizes, new_kv_sizes) = fitting_sizes(past, new_kv);
         self.prepare(element, &past_sizes, &new_kv_sizes)?;
@@ -215,12 +216,12 @@ fn check_element(argument: Argument, element: ElementType) -> Result<(), Error> 
 /// One call of a `KVCacheOperation`, for [`Prepared::plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCacheOperationCall<'a> {
-    /// The `layerId` list, which contains exactly one layer, the one to write.
+    /// The `layerId` list. It contains exactly one layer, the layer to write.
     pub layer_id: &'a [i32],
-    /// The `tokenOffset` list, which contains the length after the write for each batch of `past`, in
+    /// The `tokenOffset` list: the length after the write for each batch of `past`, in
     /// `seqLen[i]..=maxSeqLen`.
     pub token_offset: &'a [i32],
-    /// The `seqLen` list, which contains the number of new tokens of each batch, in `1..=maxSeqLen`.
+    /// The `seqLen` list: the number of new tokens of each batch, in `1..=maxSeqLen`.
     ///
     /// For a 4-D `newKv`, each value is its `seq_len`. The values add up to `nTokens`.
     pub seq_len: &'a [i32],

@@ -91,8 +91,8 @@ impl PartialTensor<'_> {
 /// Fills in the unknown sizes of two tensors so that they fit each other.
 ///
 /// `pairs` contains the dimensions of `one` and `other` that must agree. An unknown size becomes the size of
-/// its counterpart, or 1 if the counterpart is also unknown or does not exist. If a rule refuses the result,
-/// the rule refuses every pair of shapes with the known sizes.
+/// its counterpart, or 1 if the counterpart is also unknown or does not exist. If a rule rejects the result,
+/// it rejects every pair of shapes with the known sizes.
 pub(super) fn fill_unknown(
     mut one: Vec<Option<usize>>,
     mut other: Vec<Option<usize>>,

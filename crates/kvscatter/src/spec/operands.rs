@@ -7,7 +7,7 @@ use crate::element::ElementType;
 use crate::error::{Error, SequenceHint};
 use crate::geometry::{ByTensor, Dim, Operands, View};
 
-/// Pairs two tensors of the same rank that differ only in the batch and in the sequence, which is the
+/// Pairs two tensors of the same rank that differ only in the batch and in the sequence. The sequence is the
 /// dimension `axis`.
 ///
 /// # Errors

@@ -2,6 +2,8 @@
 //!
 //! The types of slices guarantee that a buffer is not null, does not overlap another and does not end beyond
 //! the address space. The checks here establish the same before the first byte moves.
+//!
+//! The crate documentation defines X1 and X2, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1.
 
 use core::ptr;
 
@@ -39,8 +41,8 @@ impl WritePlan<'_> {
     /// * Returns [`Error::ElementWidth`] if the elements are strings.
     ///
     /// # Safety
-    /// * Each buffer is null or valid for reads of its length. (A null buffer whose length is not 0 is
-    ///   refused.) A cache that is not null is also valid for writes of its length.
+    /// * Each buffer is null or valid for reads of its length. (For a null buffer whose length is not 0, the
+    ///   method returns an error.) A cache that is not null is also valid for writes of its length.
     /// * If elements have 4 bits, both buffers are initialised.
     /// * While this function runs, nothing else writes to either buffer, and nothing else reads the cache.
     pub unsafe fn write_raw(&self, cache: RawBuffer, update: RawBuffer) -> Result<Written, Error> {
@@ -98,7 +100,7 @@ impl WritePlan<'_> {
     ///
     /// # Safety
     /// * Each buffer is null or valid for its length: the past and the update for reads, and the present for
-    ///   writes. (A null buffer whose length is not 0 is refused.)
+    ///   writes. (For a null buffer whose length is not 0, the method returns an error.)
     /// * If elements have 4 bits, the present is also valid for reads, and the past and the update are
     ///   initialised.
     /// * While this function runs, nothing else writes to any of the buffers, and nothing else reads the
@@ -255,7 +257,8 @@ impl RawBuffer {
         Self { len: end.saturating_sub(first.ptr.addr()), ..first }
     }
 
-    /// Returns the memory as a slice that may be borrowed if its bytes may be. An empty slice is never null.
+    /// Returns the memory as a raw slice. The pointer of an empty slice is never null, so the result may be
+    /// dereferenced whenever the memory itself may be accessed.
     fn slice(self) -> *mut [u8] {
         if self.len == 0 { &mut [] } else { ptr::slice_from_raw_parts_mut(self.ptr, self.len) }
     }

@@ -65,7 +65,7 @@ fn at_other_places_in_memory() {
         let outcome = &call.run_on_origins(cache_shape, update_shape);
         let cache = View::strided(cache_shape, 2, &mut random);
         let update = View::broadcast(update_shape, 2, &mut random);
-        // The core refuses layouts with more than three strided loops after the sequence.
+        // The core rejects layouts with more than three strided loops after the sequence.
         let checked = with_plan(call, element, cache.layout(), update.layout(), |_| Ok(()));
         if let Err(Error::TooManyLoops { loops }) = checked {
             assert!(loops > 3 && cache_shape.len() > 4, "{case:?}");

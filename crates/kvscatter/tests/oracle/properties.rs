@@ -1,4 +1,6 @@
 //! Tests all three operators with larger shapes than the exhaustive domain.
+//!
+//! The documentation of `kvscatter` defines G2 and P1 to P3.
 
 use kvscatter::{ElementType, Executor};
 use kvscatter_oracle::ascend::KvCacheOperation;

@@ -28,7 +28,7 @@ impl TensorScatter {
     /// * `write_indices` has the type int64.
     ///
     /// ONNX does not read the `mode` attribute here. In this crate the attribute is a [`Mode`](crate::Mode),
-    /// so a wrong name is refused when it is parsed.
+    /// so parsing a wrong name returns an error.
     ///
     /// # Errors
     /// Returns the errors that [`prepare`](Self::prepare) returns for the same faults.
@@ -42,7 +42,7 @@ impl TensorScatter {
         if let Some(cache) = past_cache.sizes() {
             self.resolve_axis(cache.len())?;
             if let Some(sizes) = update.sizes() {
-                // If `prepare` refuses these sizes, which were chosen to fit, it refuses every run of this
+                // If `prepare` rejects these sizes, which were chosen to fit, it rejects every run of this
                 // node.
                 let pairs: Vec<_> = (0..cache.len()).map(|axis| (axis, axis)).collect();
                 let (cache, sizes) = fill_unknown(cache, sizes, &pairs);

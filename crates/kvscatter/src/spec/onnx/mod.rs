@@ -47,7 +47,7 @@ impl TensorScatter {
     /// The value of `axis` that ONNX uses by default.
     pub const DEFAULT_AXIS: i64 = -2;
 
-    /// Creates the operator with ONNX's defaults, which are `axis` -2 and `mode` linear.
+    /// Creates the operator with ONNX's defaults: `axis` -2 and `mode` linear.
     #[must_use]
     pub const fn new() -> Self {
         let rules = RuleOptions {
@@ -76,8 +76,8 @@ impl TensorScatter {
         self
     }
 
-    /// Sets what happens to a sample whose index does not fit. The specification has only the default, which
-    /// is an error.
+    /// Sets what happens to a sample whose index does not fit. kvscatter extension; not part of the
+    /// specification. The default is an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.rules.out_of_range = policy;
@@ -85,7 +85,7 @@ impl TensorScatter {
     }
 
     /// Sets what a negative index means in circular mode. ONNX's reference implementation takes it modulo the
-    /// capacity, and ONNX Runtime refuses it.
+    /// capacity, and ONNX Runtime rejects it. kvscatter extension; not part of the specification.
     #[must_use]
     pub const fn negative_index(mut self, policy: NegativeIndex) -> Self {
         self.rules.negative_index = policy;

@@ -3,8 +3,8 @@
 //! The document's rule is `writeIndices[i] + sequenceLength <= maxSequenceLength`. The C++ header adds that
 //! updates out of bounds "will be ignored silently". In this module, such an update is an error by default.
 //! [`OutOfRange::SkipSample`] skips the samples that do not fit, and the write returns their number. It is
-//! not known whether TensorRT skips rows or whole samples, so this policy is our own and may differ from
-//! TensorRT.
+//! not known whether TensorRT skips rows or whole samples, so this policy is a kvscatter extension and may
+//! differ from TensorRT.
 //!
 //! `LINEAR` is the only cache mode up to TensorRT 11.4, so a negative index never fits.
 
@@ -34,7 +34,7 @@ const NAMES: ArgumentNames = ArgumentNames {
     layer: Argument::LayerId,
 };
 
-/// The layer, which writes in place into `cache`, a `[b, d, s_max, h]` tensor.
+/// The layer. It writes in place into `cache`, a `[b, d, s_max, h]` tensor.
 ///
 /// ```
 /// use kvscatter::{ElementType, spec::tensorrt::KvCacheUpdate};
@@ -68,15 +68,15 @@ impl KvCacheUpdate {
         Self { out_of_range: OutOfRange::Error }
     }
 
-    /// Sets what happens to a sample whose index does not fit. The specification has only the default, which
-    /// is an error.
+    /// Sets what happens to a sample whose index does not fit. kvscatter extension; not part of the
+    /// specification. The default is an error.
     #[must_use]
     pub const fn out_of_range(mut self, policy: OutOfRange) -> Self {
         self.out_of_range = policy;
         self
     }
 
-    /// Prepares writes of a padded update, which is a `[b, d, s, h]` tensor.
+    /// Prepares writes of a padded update, a `[b, d, s, h]` tensor.
     ///
     /// The update may have fewer samples than the cache. The remaining samples of the cache then stay
     /// unchanged.
@@ -102,8 +102,7 @@ impl KvCacheUpdate {
         Prepared::new(&padded(&NAMES, element, &cache, &update, 2)?, options)
     }
 
-    /// Prepares writes of a packed update, which is a `[totalTokens, d, h]` tensor (`kPACKED_NHD` in TensorRT
-    /// 11).
+    /// Prepares writes of a packed update, a `[totalTokens, d, h]` tensor (`kPACKED_NHD` in TensorRT 11).
     ///
     /// The rows of each sample follow the rows of the previous sample. Each call passes `updateLengths`.
     ///
@@ -143,11 +142,11 @@ impl KvCacheUpdate {
 /// The form of an update (`AttentionIOForm`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AttentionIoForm {
-    /// A padded update (`kPADDED_BHND`), which is a `[b, d, s, h]` tensor.
+    /// A padded update (`kPADDED_BHND`), a `[b, d, s, h]` tensor.
     #[default]
     PaddedBhnd,
-    /// A packed update (`kPACKED_NHD`, since TensorRT 11.0), which is a `[totalTokens, d, h]` tensor with
-    /// cumulative `updateLengths`.
+    /// A packed update (`kPACKED_NHD`, since TensorRT 11.0), a `[totalTokens, d, h]` tensor with cumulative
+    /// `updateLengths`.
     PackedNhd,
 }
 
@@ -172,7 +171,7 @@ pub struct PackedCall<'a> {
     pub write_indices: Positions<'a>,
     /// The cumulative lengths.
     ///
-    /// * There is one more of them than of `write_indices`.
+    /// * There is one length more than there are `write_indices`.
     /// * The first is 0, none is smaller than the one before, and the last is `totalTokens`.
     /// * No sample is longer than `s_max`.
     pub update_lengths: &'a [i32],

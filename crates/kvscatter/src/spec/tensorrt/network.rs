@@ -12,9 +12,9 @@ use crate::spec::PartialTensor;
 /// A `KVCacheUpdate` layer of a network (`IKVCacheUpdateLayer`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvCacheUpdateLayer<'a> {
-    /// The cache, which is a `[b, d, s_max, h]` tensor.
+    /// The cache, a `[b, d, s_max, h]` tensor.
     pub cache: NetworkTensor<'a>,
-    /// The update, which contains the new rows.
+    /// The update with the new rows.
     pub update: NetworkTensor<'a>,
     /// The `writeIndices`, one for each sample.
     pub write_indices: NetworkTensor<'a>,
@@ -93,7 +93,7 @@ pub enum NetworkError {
     },
     /// An input of the layer is a cache, so the cache would be read while it is written.
     ///
-    /// This rule is our own, because it is not known what TensorRT does in this case.
+    /// kvscatter extension; not part of the specification. It is not known what TensorRT does in this case.
     CacheReadByLayer {
         /// The index of the layer.
         layer: usize,
