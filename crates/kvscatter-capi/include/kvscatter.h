@@ -5,21 +5,21 @@
  * Use
  *   1. Prepare once per shape: kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
  *      kvs_kv_cache_operation_prepare.
- *   2. Run at every step: kvs_write, kvs_write_many, kvs_write_present, or kvs_for_each_block for a kernel of
- *      your own.
+ *   2. Run at every step: kvs_write, kvs_write_many, kvs_write_present, or kvs_for_each_block for your own
+ *      kernel.
  *   3. Destroy with kvs_prepared_destroy.
- * The repository contains a first program in examples/c/first.c and the loop of a decoder beside it.
+ * The directory examples/c of the repository contains a first program (first.c) and the loop of a decoder.
  * docs/c.md explains both.
  *
  * Errors
  *   Every function that can fail returns a kvs_status, and kvs_last_error returns the reason. After an error
  *   no byte of any cache has changed, even if the call was about many caches, and no output parameter was
- *   written. The exception is KVS_ERROR_PANIC, which is a bug in the library. A write may then be partly
- *   done.
+ *   written. Any function may also return KVS_ERROR_PANIC or KVS_ERROR_INTERNAL, which report a bug in the
+ *   library. After KVS_ERROR_PANIC, a write may be partly done.
  *
  * Memory
  *   The library keeps no pointer after the call. It allocates only in the prepare functions and frees only in
- *   kvs_prepared_destroy. A run moves the bytes of the update and no other bytes.
+ *   kvs_prepared_destroy. A write in place moves only the bytes of the update.
  *
  * Threads
  *   Any thread may call any function. A kvs_prepared is immutable, so any number of threads may use one at
@@ -27,9 +27,9 @@
  *
  * Structs with struct_size
  *   A struct that begins with struct_size must contain its sizeof there, which the ..._INIT macros set. Later
- *   versions add fields at the end. The library accepts a struct that is larger than the library knows, and
- *   the struct of any earlier version. It refuses smaller ones. kvs_tensor does not grow, because kvs_pair
- *   contains two of them.
+ *   versions add fields at the end. The library accepts the struct of any earlier version, and a struct that
+ *   is larger than the library knows. For a smaller struct it returns KVS_ERROR_STRUCT_SIZE. kvs_tensor does
+ *   not grow, because kvs_pair contains two of them.
  *
  * Callbacks
  *   Callbacks run inside these functions and must return. No C++ exception and no longjmp may leave one.
@@ -81,8 +81,8 @@
 
 
 /**
- * The version of this interface. The version increases when something is added that a program may want to
- * test for. Nothing is ever removed.
+ * The version of this interface. The version increases when a program may need to test for an addition. From
+ * version 1 on, nothing is removed.
  */
 #define KVS_ABI_VERSION 1
 
@@ -92,9 +92,11 @@
 #define KVS_MAX_RANK 16
 
 /**
- * The values of a `kvs_status`. Each error documents what `index`, `value` and `limit` of its `kvs_error`
- * contain, and `argument` names the argument that is wrong. `limit` is the nearest value that would have
- * been accepted. "Prepare" and "Run" mark errors that only the prepare functions or only runs return.
+ * The values of a `kvs_status`. The comment of each error documents `index`, `value` and `limit` of the
+ * `kvs_error`. If the comment does not mention a field, that field is not set. Unless the comment gives
+ * another meaning, `limit` is the nearest value that would have been accepted.
+ *
+ * A "pair" is the index of a cache and its update in the array of `kvs_write_many`, and 0 in other runs.
  */
 typedef enum kvs_status_code {
   /**
@@ -102,19 +104,20 @@ typedef enum kvs_status_code {
    */
   KVS_OK = 0,
   /**
-   * A pointer is NULL that must not be. For a tensor in an array of pairs, `index` is the pair. All other
-   * errors about such a tensor set `index` in the same way.
+   * A pointer is NULL, but must not be. If it is the `shape` of a tensor of a run, `index` is the pair.
    */
   KVS_ERROR_NULL_POINTER = 1,
   /**
-   * An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes. Data
-   * need the alignment of their element type. Types of 4 and 8 bits need none, and a complex type needs
-   * the alignment of its parts.
+   * An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes, and not
+   * an address. If the address is the `shape`, `strides` or `data` of a tensor of a run, `index` is the
+   * pair. Data need the alignment of their element type. Types of 4 and 8 bits need no alignment, and a
+   * complex type needs the alignment of its parts.
    */
   KVS_ERROR_MISALIGNED = 2,
   /**
    * `struct_size` is smaller than the struct was in its first version. In an array of pairs, `struct_size`
-   * must be exact. `value` is the `struct_size`, and `limit` is the size that was expected.
+   * must be exact, and `index` is the pair. `value` is the `struct_size`, and `limit` is the size that was
+   * expected.
    */
   KVS_ERROR_STRUCT_SIZE = 3,
   /**
@@ -132,8 +135,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_NEGATIVE_DIMENSION = 6,
   /**
-   * An option or constant has a value that has no meaning. `argument` names the option, `value` is its
-   * value, and `limit` is the nearest value that has a meaning.
+   * An option has a value without a meaning. `argument` names the option, `value` is its value, and
+   * `limit` is the nearest value that has a meaning.
    */
   KVS_ERROR_UNKNOWN_OPTION = 7,
   /**
@@ -146,9 +149,9 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_INDEX_WIDTH = 9,
   /**
-   * A tensor of a run has another type, rank, dimension or stride than the tensor that was prepared. The
-   * message names the property. `index` is the pair, `value` is the property of the tensor, and `limit` is
-   * the prepared property.
+   * The type, rank, a dimension or a stride of a tensor of a run differs from the tensor that was
+   * prepared. The message names the property. `index` is the pair, `value` is the property of the tensor,
+   * and `limit` is the prepared property.
    */
   KVS_ERROR_TENSOR_MISMATCH = 10,
   /**
@@ -166,80 +169,79 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_STOPPED = 13,
   /**
-   * The library panicked, which is a bug in the library. A write may be partly done. Please report it.
+   * The library panicked because of a bug in the library. A write may be partly done. Please report it.
    */
   KVS_ERROR_PANIC = 14,
   /**
-   * The core returned an error that no call should cause, which is a bug in the library. Please report it
-   * with the message.
+   * The core returned an error that no call should cause, so the library has a bug. `index`, `value` and
+   * `limit` may be set. Please report it with the message.
    */
   KVS_ERROR_INTERNAL = 15,
   /**
-   * Prepare: the operator does not accept this element type. `value` is the type.
+   * The operator does not accept this element type. `value` is the number of the type.
    */
   KVS_ERROR_ELEMENT_TYPE = 100,
   /**
-   * Prepare: cache and update have different element types. `value` is the type of the other tensor, and
-   * `limit` is the type of the cache.
+   * The cache and the update have different element types. `value` is the type of the update, and `limit`
+   * is the type of the cache.
    */
   KVS_ERROR_ELEMENT_TYPE_MISMATCH = 101,
   /**
-   * Prepare: a tensor has the wrong number of dimensions. `value` is its rank, and `limit` is a rank that
+   * A tensor has the wrong number of dimensions. `value` is its rank, and `limit` is the nearest rank that
    * is allowed.
    */
   KVS_ERROR_RANK = 102,
   /**
-   * Prepare: a cache has too few dimensions. `value` is its rank, and `limit` is the smallest rank that is
-   * allowed.
+   * A cache has too few dimensions. `value` is its rank, and `limit` is the smallest rank that is allowed.
    */
   KVS_ERROR_RANK_TOO_LOW = 103,
   /**
-   * Prepare: cache and update have different ranks. `value` is the rank of the update, and `limit` is the
+   * The cache and the update have different ranks. `value` is the rank of the update, and `limit` is the
    * rank of the cache.
    */
   KVS_ERROR_RANK_MISMATCH = 104,
   /**
-   * Prepare: `axis` is not a dimension of the cache. `value` is the axis, and `limit` is the nearest axis
-   * that exists.
+   * `axis` is not a dimension of the cache. `value` is the axis, and `limit` is the nearest axis that
+   * exists.
    */
   KVS_ERROR_AXIS_OUT_OF_RANGE = 105,
   /**
-   * Prepare: `axis` is the batch dimension. `value` is the axis, and `limit` is the dimension after it.
+   * `axis` is the batch dimension. `value` is the axis, and `limit` is the dimension after it.
    */
   KVS_ERROR_AXIS_IS_BATCH = 106,
   /**
-   * Prepare: a dimension differs from the dimension of the cache. `index` is the dimension, `value` is its
-   * size, and `limit` is the size in the cache.
+   * A dimension differs from the dimension of the cache. `index` is the dimension, `value` is its size,
+   * and `limit` is the size in the cache.
    */
   KVS_ERROR_DIMENSION_MISMATCH = 107,
   /**
-   * Prepare: the heads times the head size of a 4-D newKv are not hiddenSize. `value` is the product, and
-   * `limit` is hiddenSize.
+   * The product of the head number and the head size of a 4-D newKv is not hiddenSize. `value` is the
+   * product, and `limit` is hiddenSize.
    */
   KVS_ERROR_HIDDEN_SIZE = 108,
   /**
-   * The update has more samples than the cache. `value` is the number in the update, and `limit` is the
+   * The update has more samples than the cache. For a packed update, a run returns this error, because the
+   * indices determine the number of samples. `value` is the number in the update, and `limit` is the
    * number in the cache.
    */
   KVS_ERROR_BATCH_TOO_LARGE = 109,
   /**
-   * Prepare: the update has more rows than the cache. `value` is the rows of the update, and `limit` is
+   * The update has more rows than the cache. `value` is the number of rows of the update, and `limit` is
    * the capacity of the cache.
    */
   KVS_ERROR_UPDATE_LONGER_THAN_CACHE = 110,
   /**
-   * A tensor, its strides or an array extend over more than PTRDIFF_MAX elements or bytes, which no buffer
-   * can. `limit` is PTRDIFF_MAX.
+   * A tensor, its strides or an array extend over more than PTRDIFF_MAX elements or bytes. `limit` is
+   * PTRDIFF_MAX.
    */
   KVS_ERROR_TOO_LARGE = 111,
   /**
-   * Prepare: two positions of the cache share memory, or they interleave so that sharing cannot be
-   * excluded.
+   * Two positions of the cache share memory, or they interleave so that the check cannot exclude it.
    */
   KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
   /**
-   * Prepare: the strides of the two tensors need too many nested loops. `value` is the number of loops,
-   * and `limit` is 3.
+   * The strides of the two tensors need too many nested loops. `value` is the number of loops, and `limit`
+   * is 3.
    */
   KVS_ERROR_TOO_MANY_LOOPS = 113,
   /**
@@ -260,12 +262,12 @@ typedef enum kvs_status_code {
   /**
    * A length after the write (tokenOffset) is smaller than the number of rows of the sample in newKv, or
    * its rows do not fit into the cache. `index` is the sample, `value` is the length, and `limit` is the
-   * nearest length that fits, if one exists.
+   * nearest length that fits. It is not set if no length fits.
    */
   KVS_ERROR_END_OUT_OF_RANGE = 203,
   /**
    * A length of a sample is too small or too large. `index` is the sample, `value` is the length, and
-   * `limit` is the nearest length that is allowed, if one exists.
+   * `limit` is the nearest length that is allowed. It is not set if no length is allowed.
    */
   KVS_ERROR_LENGTH_OUT_OF_RANGE = 204,
   /**
@@ -273,13 +275,13 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_CUMULATIVE_START = 205,
   /**
-   * Cumulative lengths decrease. `index` is the position of the smaller number, `value` is that number,
-   * and `limit` is the number before it.
+   * Cumulative lengths decrease. `index` is the position of the smaller number in the list, `value` is
+   * that number, and `limit` is the number before it.
    */
   KVS_ERROR_CUMULATIVE_ORDER = 206,
   /**
    * Cumulative lengths give a sample more rows than the cache has. `index` is the sample, `value` is its
-   * rows, and `limit` is the capacity.
+   * number of rows, and `limit` is the capacity of the cache.
    */
   KVS_ERROR_CUMULATIVE_LENGTH = 207,
   /**
@@ -288,13 +290,13 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_TOKEN_SUM = 208,
   /**
-   * The layer does not exist. `value` is the layer, and `limit` is the nearest layer, if the cache has
-   * any.
+   * The layer does not exist. `value` is the layer, and `limit` is the nearest layer. `limit` is not set
+   * if the cache has no layers.
    */
   KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
   /**
    * The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
-   * bytes that the buffer must have.
+   * bytes that the buffer must have, and not an address.
    */
   KVS_ERROR_NULL_BUFFER = 300,
   /**
@@ -304,13 +306,14 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_OVERLAP = 301,
   /**
-   * Run: the tensors contain strings, which have no bytes in C. Move them with `kvs_for_each_block`.
+   * A run cannot copy strings, because they have no fixed size in C. Move them with `kvs_for_each_block`.
+   * `value` is 8, the number of bits that sizes count for a string.
    */
   KVS_ERROR_ELEMENT_WIDTH = 302,
   /**
    * A tensor, array or struct begins or ends outside the address space. For a tensor, strides that lead to
-   * lower addresses count too. `index` is the pair, and `value` is the number of bytes that the buffer
-   * must have.
+   * lower addresses count too. `value` is the number of bytes that the memory must have. For a tensor of a
+   * run, and for its `shape` and `strides`, `index` is the pair. For other memory, `index` is not set.
    */
   KVS_ERROR_ADDRESS_SPACE = 303,
 } kvs_status_code;
@@ -437,7 +440,7 @@ typedef enum kvs_element_type_code {
 } kvs_element_type_code;
 
 /**
- * The meaning of positions beyond the capacity, which is ONNX's `mode`.
+ * How positions beyond the capacity are treated (ONNX's `mode` attribute).
  */
 typedef enum kvs_mode {
   /**
@@ -451,12 +454,11 @@ typedef enum kvs_mode {
 } kvs_mode;
 
 /**
- * The treatment of a sample whose position does not fit. This is an extension of this library to all three
- * operators.
+ * What happens to a sample whose position does not fit. kvscatter extension; not part of the specification.
  */
 typedef enum kvs_out_of_range {
   /**
-   * The call is refused and nothing is written.
+   * The call returns an error and writes nothing.
    */
   KVS_OUT_OF_RANGE_ERROR = 0,
   /**
@@ -467,12 +469,12 @@ typedef enum kvs_out_of_range {
 } kvs_out_of_range;
 
 /**
- * The meaning of a negative index in a ring. In linear mode a negative index never fits.
+ * How a negative index in a ring is treated. In linear mode, a negative index never fits.
  */
 typedef enum kvs_negative_index {
   /**
-   * The index is taken modulo the capacity with floor-modulo, as in ONNX's reference. So -1 is the last
-   * slot.
+   * The index is taken modulo the capacity, rounded down as in ONNX's reference implementation, so that -1
+   * is the last slot.
    */
   KVS_NEGATIVE_INDEX_MODULO = 0,
   /**
@@ -486,7 +488,7 @@ typedef enum kvs_negative_index {
  */
 typedef enum kvs_cache_mode {
   /**
-   * kLINEAR, which is the only mode.
+   * kLINEAR, the only mode.
    */
   KVS_CACHE_MODE_LINEAR = 0,
 } kvs_cache_mode;
@@ -506,20 +508,20 @@ typedef enum kvs_update_form {
 } kvs_update_form;
 
 /**
- * A write whose shapes have been checked. A prepare function makes it once per shape, every step runs it,
- * and `kvs_prepared_destroy` destroys it. It never changes, so any number of threads may use one at the same
- * time.
+ * A write whose shapes have been checked. Create it once per shape with a prepare function, run it at every
+ * step, and destroy it with `kvs_prepared_destroy`. It never changes, so any number of threads may use one
+ * at the same time.
  */
 typedef struct kvs_prepared kvs_prepared;
 
 /**
- * The result of a function, which is `KVS_OK` or one of the `KVS_ERROR_` numbers of `kvs_status_code`. A
- * number keeps its meaning in later versions. Later versions may return new numbers.
+ * The result of a function: `KVS_OK` or one of the `KVS_ERROR_` numbers of `kvs_status_code`. A number keeps
+ * its meaning in later versions. Later versions may return new numbers.
  */
 typedef int32_t kvs_status;
 
 /**
- * An element type, which is one of `kvs_element_type_code`.
+ * An element type, one of `kvs_element_type_code`.
  */
 typedef int32_t kvs_element_type;
 
@@ -533,10 +535,10 @@ typedef struct kvs_tensor {
    */
   size_t struct_size;
   /**
-   * The address of element [0, 0, ...], which begins at the start of a byte. It points into one
-   * allocation, which contains every element that `shape` and `strides` reach, including elements at lower
-   * addresses. Elements are little-endian. It may be NULL if the tensor has no elements. The prepare
-   * functions ignore it.
+   * The address of element [0, 0, ...], which begins at the start of a byte. One allocation contains this
+   * address and every element that `shape` and `strides` reach, including elements at lower addresses. The
+   * address may be NULL if the tensor has no elements, and the prepare functions ignore it. Elements are
+   * little-endian.
    */
   void *data;
   /**
@@ -559,7 +561,8 @@ typedef struct kvs_tensor {
 } kvs_tensor;
 
 /**
- * The attributes of ONNX TensorScatter, and two extensions.
+ * The attributes of ONNX TensorScatter. `out_of_range` and `negative_index` are kvscatter extensions; they
+ * are not part of the specification.
  */
 typedef struct kvs_tensor_scatter_options {
   /**
@@ -587,7 +590,8 @@ typedef struct kvs_tensor_scatter_options {
 } kvs_tensor_scatter_options;
 
 /**
- * The attributes of TensorRT KVCacheUpdate, and an extension.
+ * The attributes of TensorRT KVCacheUpdate. `out_of_range` is a kvscatter extension; it is not part of the
+ * specification.
  */
 typedef struct kvs_kv_cache_update_options {
   /**
@@ -609,7 +613,8 @@ typedef struct kvs_kv_cache_update_options {
 } kvs_kv_cache_update_options;
 
 /**
- * An extension to Ascend KVCacheOperation, whose only attributes are reserved bytes.
+ * The options of Ascend KVCacheOperation, whose only attributes are reserved bytes. `out_of_range` is a
+ * kvscatter extension; it is not part of the specification.
  */
 typedef struct kvs_kv_cache_operation_options {
   /**
@@ -623,8 +628,8 @@ typedef struct kvs_kv_cache_operation_options {
 } kvs_kv_cache_operation_options;
 
 /**
- * An index argument, which is `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment
- * of their type. An argument whose fields are all zero is not given.
+ * An index argument: `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment of their
+ * type. An argument whose fields are all zero is not given.
  */
 typedef struct kvs_indices {
   /**
@@ -651,7 +656,8 @@ typedef struct kvs_executor {
    * have returned and their stores are visible to the calling thread. Joining the threads makes the stores
    * visible, and so does any release and acquire. It must not call `work` after it has returned. Each call
    * of `work` takes parts of the write until none are left, and the calling thread writes the parts that
-   * no call took. So calling `work` never, or on one thread only, is slow but not wrong.
+   * no call took. An executor that never calls `work`, or calls it on one thread only, is slow but
+   * correct.
    */
   void (*broadcast)(void *user, void (*work)(void *context), void *context);
   /**
@@ -661,8 +667,8 @@ typedef struct kvs_executor {
 } kvs_executor;
 
 /**
- * The arguments of one call, and the executor that may help with it. A call must not give the arguments of
- * another operator than the prepared one. `lengths` is an extension of this library to all operators.
+ * The arguments of one call, and the executor that may help with it. A call must give only arguments of the
+ * prepared operator.
  */
 typedef struct kvs_call {
   /**
@@ -675,13 +681,14 @@ typedef struct kvs_call {
    */
   struct kvs_indices write_indices;
   /**
-   * The number of real rows of each sample. The other rows are padding and are not written. If this
-   * argument is not given, all rows are real.
+   * All operators: the number of real rows of each sample. The other rows are padding and are not written.
+   * If this argument is not given, all rows are real. kvscatter extension; not part of the specification.
    */
   struct kvs_indices lengths;
   /**
    * KVCacheUpdate with a packed update: the cumulative lengths, which begin with 0. Value i is the
-   * position at which the rows of sample i begin, so there is one value more than samples. 32 bits.
+   * position at which the rows of sample i begin. The last value is the number of all rows, so there is
+   * one value more than samples. 32 bits.
    */
   struct kvs_indices update_lengths;
   /**
@@ -697,8 +704,8 @@ typedef struct kvs_call {
    */
   struct kvs_indices seq_len;
   /**
-   * Threads for writes that are large enough to gain by them. If this is NULL, the whole write runs on the
-   * calling thread.
+   * Threads for writes that are large enough to be faster with them. If this is NULL, the whole write runs
+   * on the calling thread.
    */
   const struct kvs_executor *executor;
 } kvs_call;
@@ -750,11 +757,11 @@ typedef struct kvs_loop {
 } kvs_loop;
 
 /**
- * One strided copy of a write, which is a contiguous run of elements inside three loops, outermost first. In
- * the cache, the run at iterations i, j, k begins at the offset `dst_offset + i * loops[0].dst_stride + j *
+ * One strided copy of a write: a contiguous run of elements inside three loops, outermost first. In the
+ * cache, the run at iterations i, j, k begins at the offset `dst_offset + i * loops[0].dst_stride + j *
  * loops[1].dst_stride + k * loops[2].dst_stride`. In the update, it begins at the same sum of `src_offset`
- * and the `src_stride` of each loop. Offsets are in elements and count from the address of element [0, 0,
- * ...] of the tensor, which is its `data`. An offset is negative if strides lead to lower addresses.
+ * and the `src_stride` of each loop. Offsets are in elements and count from the `data` of the tensor, the
+ * address of element [0, 0, ...]. An offset is negative if strides lead to lower addresses.
  */
 typedef struct kvs_block {
   /**
@@ -788,8 +795,7 @@ typedef struct kvs_error {
    */
   kvs_status code;
   /**
-   * The flags of those of `index`, `value` and `limit` that are set, as a sum of `kvs_error_field`. The
-   * others are 0.
+   * The sum of the flags of the fields that are set (`kvs_error_field`). A field that is not set is 0.
    */
   uint32_t fields;
   /**
@@ -801,16 +807,16 @@ typedef struct kvs_error {
    */
   const char *argument;
   /**
-   * The sample, dimension, byte or pair that is wrong. `kvs_status_code` documents its meaning for each
-   * error.
+   * The sample, dimension, pair or position in a list that is wrong. `kvs_status_code` documents which of
+   * them it is for each error.
    */
   int64_t index;
   /**
-   * The value that was refused.
+   * The value that is wrong, as `kvs_status_code` documents for each error.
    */
   int64_t value;
   /**
-   * The nearest value that would have been accepted.
+   * The nearest value that would have been accepted, unless `kvs_status_code` documents another meaning.
    */
   int64_t limit;
   /**
@@ -825,7 +831,7 @@ extern "C" {
 
 /**
  * Returns the `KVS_ABI_VERSION` of the library that is running. A program that was compiled with a larger
- * version must not use what was added after this version.
+ * version must not use anything that was added after the returned version.
  */
 uint32_t kvs_abi_version(void);
 
@@ -841,19 +847,21 @@ const char *kvs_version(void);
 const char *kvs_status_name(kvs_status status);
 
 /**
- * Describes a DLPack tensor as a `kvs_tensor`. `dl_tensor` points to a `DLTensor` of dlpack.h, which is the
- * `dl_tensor` field of a `DLManagedTensor` or `DLManagedTensorVersioned`. (Its type here is not `DLTensor`,
- * so that this header does not need dlpack.h.) `out` then points to the same data, shape and strides, and is
- * valid as long as they are.
+ * Describes a DLPack tensor as a `kvs_tensor`. `dl_tensor` points to a `DLTensor` of dlpack.h, such as the
+ * field `dl_tensor` of a `DLManagedTensor` or `DLManagedTensorVersioned`. (Its type here is `void`, so that
+ * this header does not need dlpack.h.) `out` then points to the same data, shape and strides, and is valid
+ * as long as they are.
  *
  * The function that takes `out` checks its shape and strides. Nothing checks the flags of a
  * `DLManagedTensorVersioned`, because a `DLTensor` does not contain them. Check them yourself first. A
  * read-only tensor must not become a cache, and 4-bit elements must not be padded to bytes.
  *
- * Returns the errors of the two pointers, and
+ * Besides `KVS_OK`, returns one of these errors:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+ *   if a pointer or a `struct_size` is not valid.
  * - `KVS_ERROR_DEVICE` if the tensor is not in the memory of the CPU.
- * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` if ONNX does not have the type, or if the type has more than one lane.
- *   Pairs of 4-bit floats (float4_e2m1fn_x2) are such a type.
+ * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE` if ONNX does not have the type, or if the type has more than one lane,
+ *   as pairs of 4-bit floats (float4_e2m1fn_x2) have.
  * - `KVS_ERROR_RANK_LIMIT` if the tensor has more than `KVS_MAX_RANK` dimensions, or fewer than 0.
  * - `KVS_ERROR_BYTE_OFFSET` if `byte_offset` leads out of the address space.
  *
@@ -875,16 +883,19 @@ void kvs_prepared_destroy(struct kvs_prepared *prepared);
 
 /**
  * Prepares ONNX TensorScatter-24. `past_cache` is [batch, D1, ..., capacity, ..., Dn]. `update` has the same
- * shape except for the sequence dimension (`axis`), where it is at most as long. All element types are
- * accepted.
+ * shape except for the sequence dimension (`axis`), where it is at most as long as `past_cache`. All element
+ * types are accepted.
  *
- * Returns the errors of pointers, structs and tensors, and
- * - `KVS_ERROR_UNKNOWN_OPTION`
- * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
- * - `KVS_ERROR_RANK_TOO_LOW`, `_AXIS_OUT_OF_RANGE`, `_AXIS_IS_BATCH`, `_RANK_MISMATCH`
- * - `KVS_ERROR_TOO_LARGE`
- * - `KVS_ERROR_DIMENSION_MISMATCH`, `_UPDATE_LONGER_THAN_CACHE`
- * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
+ * Besides `KVS_OK`, returns one of these errors:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+ *   if a pointer or a `struct_size` is not valid.
+ * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+ *   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+ * - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+ * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_RANK_TOO_LOW`, `KVS_ERROR_AXIS_OUT_OF_RANGE`,
+ *   `KVS_ERROR_AXIS_IS_BATCH`, `KVS_ERROR_RANK_MISMATCH`, `KVS_ERROR_DIMENSION_MISMATCH` or
+ *   `KVS_ERROR_UPDATE_LONGER_THAN_CACHE` if the tensors do not fit the operator or each other.
+ * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
  *
  * # Safety
  * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
@@ -900,18 +911,20 @@ kvs_status kvs_tensor_scatter_prepare(const struct kvs_tensor_scatter_options *o
                                       struct kvs_prepared **out);
 
 /**
- * Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]. A padded `update` is [b, d, s, h] with at
- * most as many samples as the cache, and a packed `update` is [totalTokens, d, h]. The element types are
- * float32, float16 and bfloat16.
+ * Prepares TensorRT KVCacheUpdate. `cache` is [b, d, s_max, h]. A padded `update` is [b, d, s, h] and has no
+ * more samples than the cache. A packed `update` is [totalTokens, d, h]. The element types are float32,
+ * float16 and bfloat16.
  *
- * Returns the errors of pointers, structs and tensors, and
- * - `KVS_ERROR_UNKNOWN_OPTION`
- * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
- * - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
- * - `KVS_ERROR_TOO_LARGE`
- * - `KVS_ERROR_DIMENSION_MISMATCH`
- * - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`, `_BATCH_TOO_LARGE`
- * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
+ * Besides `KVS_OK`, returns one of these errors:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+ *   if a pointer or a `struct_size` is not valid.
+ * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+ *   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+ * - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+ * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_ELEMENT_TYPE`, `KVS_ERROR_RANK`,
+ *   `KVS_ERROR_DIMENSION_MISMATCH`, `KVS_ERROR_UPDATE_LONGER_THAN_CACHE` or `KVS_ERROR_BATCH_TOO_LARGE` if
+ *   the tensors do not fit the operator or each other.
+ * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
  *
  * # Safety
  * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
@@ -934,14 +947,16 @@ kvs_status kvs_kv_cache_update_prepare(const struct kvs_kv_cache_update_options 
  * The cache is the first tensor, as in the other prepare functions, although Ascend's document lists newKv
  * first.
  *
- * Returns the errors of pointers, structs and tensors, and
- * - `KVS_ERROR_UNKNOWN_OPTION`
- * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`
- * - `KVS_ERROR_ELEMENT_TYPE`, `_RANK`
- * - `KVS_ERROR_TOO_LARGE`
- * - `KVS_ERROR_DIMENSION_MISMATCH`, `_HIDDEN_SIZE`
- * - `KVS_ERROR_UPDATE_LONGER_THAN_CACHE`
- * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF`, `_TOO_MANY_LOOPS`
+ * Besides `KVS_OK`, returns one of these errors:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+ *   if a pointer or a `struct_size` is not valid.
+ * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+ *   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+ * - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+ * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_ELEMENT_TYPE`, `KVS_ERROR_RANK`,
+ *   `KVS_ERROR_DIMENSION_MISMATCH`, `KVS_ERROR_HIDDEN_SIZE` or `KVS_ERROR_UPDATE_LONGER_THAN_CACHE` if the
+ *   tensors do not fit the operator or each other.
+ * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
  *
  * # Safety
  * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
@@ -961,27 +976,32 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
  * prepared, but their data may be at other addresses in each call. A dense tensor may give its strides or
  * omit them. Allocates nothing.
  *
- * Returns the errors of pointers and structs, and
- * - for the arguments, `KVS_ERROR_INDEX_WIDTH`, `_UNEXPECTED_ARGUMENT`, `_TENSOR_MISMATCH`.
- * - for the indices, `KVS_ERROR_LIST_LENGTH`, `_NEGATIVE_START`, `_START_OUT_OF_RANGE`,
- *   `_LENGTH_OUT_OF_RANGE`.
- * - for the indices of a packed update, also `KVS_ERROR_BATCH_TOO_LARGE`, `_CUMULATIVE_...`, `_TOKEN_SUM`.
- * - for the indices of KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `_END_OUT_OF_RANGE`,
- *   `_TOKEN_SUM`.
- * - for the data, `KVS_ERROR_MISALIGNED`, `_NULL_BUFFER`, `_ADDRESS_SPACE`, `_OVERLAP`, `_ELEMENT_WIDTH`.
+ * Besides `KVS_OK`, returns one of these errors:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE`, `KVS_ERROR_TOO_LARGE` or
+ *   `KVS_ERROR_STRUCT_SIZE` if a pointer, an array or a `struct_size` is not valid.
+ * - `KVS_ERROR_INDEX_WIDTH`, `KVS_ERROR_UNEXPECTED_ARGUMENT` or `KVS_ERROR_TENSOR_MISMATCH` if an argument
+ *   differs from what was prepared.
+ * - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_NEGATIVE_START`, `KVS_ERROR_START_OUT_OF_RANGE` or
+ *   `KVS_ERROR_LENGTH_OUT_OF_RANGE` if an index is not valid.
+ * - For a packed update, also `KVS_ERROR_BATCH_TOO_LARGE`, `KVS_ERROR_CUMULATIVE_START`,
+ *   `KVS_ERROR_CUMULATIVE_ORDER`, `KVS_ERROR_CUMULATIVE_LENGTH` or `KVS_ERROR_TOKEN_SUM`.
+ * - For KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `KVS_ERROR_END_OUT_OF_RANGE` or
+ *   `KVS_ERROR_TOKEN_SUM`.
+ * - `KVS_ERROR_NULL_BUFFER`, `KVS_ERROR_OVERLAP` or `KVS_ERROR_ELEMENT_WIDTH` if the data of the tensors
+ *   cannot be written.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
  * - `call`, `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes.
- * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
- *   Nothing writes the structs and these values before this returns.
+ * - Each pointer in these structs is either NULL or points to the number of values that the field beside it
+ *   gives. Nothing writes the structs and these values before this returns.
  * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
  *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
  *   the cache that this writes.
  * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
  *   `work` with its `context` only, and does not call it after it has returned.
- * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
- *   else uses before this returns.
+ * - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
+ *   the memory before this returns.
  */
 kvs_status kvs_write(const struct kvs_prepared *prepared,
                      const struct kvs_call *call,
@@ -990,9 +1010,9 @@ kvs_status kvs_write(const struct kvs_prepared *prepared,
                      struct kvs_written *written);
 
 /**
- * Writes many updates into as many caches at the same positions, such as the keys and values of a layer, or
- * all layers that share their positions. After an error, none of the updates is written. Two caches may
- * share a range of memory only if their strides interleave without sharing a byte.
+ * Writes many updates, each into its own cache, at the same positions, such as the keys and values of a
+ * layer, or all layers that share their positions. After an error, none of the updates is written. Two
+ * caches may share a range of memory only if their strides interleave without sharing a byte.
  *
  * Overlaps are checked before anything moves. If updates are between caches in memory, the check compares
  * each cache with each update, so its time grows with the square of the number of pairs. If there are
@@ -1001,21 +1021,21 @@ kvs_status kvs_write(const struct kvs_prepared *prepared,
  * The `struct_size` of every tensor must be exactly `sizeof(kvs_tensor)`, because an array has no room for
  * larger structs.
  *
- * Returns the errors of `kvs_write`. `index` is the pair.
+ * Returns the same errors as `kvs_write`.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
  * - `call` is either NULL or points to a struct of `struct_size` bytes. `pairs` is either NULL or points to
  *   `count` pairs.
- * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
- *   Nothing writes the structs and these values before this returns.
+ * - Each pointer in these structs is either NULL or points to the number of values that the field beside it
+ *   gives. Nothing writes the structs and these values before this returns.
  * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
  *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
  *   the caches that this writes.
  * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
  *   `work` with its `context` only, and does not call it after it has returned.
- * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
- *   else uses before this returns.
+ * - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
+ *   the memory before this returns.
  */
 kvs_status kvs_write_many(const struct kvs_prepared *prepared,
                           const struct kvs_call *call,
@@ -1029,20 +1049,20 @@ kvs_status kvs_write_many(const struct kvs_prepared *prepared,
  * and it must not share memory with the other tensors. If the result may replace `past`, write in place with
  * `kvs_write` instead. Allocates nothing.
  *
- * Returns the errors of `kvs_write`.
+ * Returns the same errors as `kvs_write`.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
  * - `call`, `past`, `update` and `present` are either NULL or each point to a struct of `struct_size` bytes.
- * - Each pointer in these structs is either NULL or points to as many values as the number beside it gives.
- *   Nothing writes the structs and these values before this returns.
+ * - Each pointer in these structs is either NULL or points to the number of values that the field beside it
+ *   gives. Nothing writes the structs and these values before this returns.
  * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
  *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
  *   `present`, which this writes.
  * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
  *   `work` with its `context` only, and does not call it after it has returned.
- * - `written` is either NULL, which is allowed, or points to memory of `struct_size` bytes, which nothing
- *   else uses before this returns.
+ * - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
+ *   the memory before this returns.
  */
 kvs_status kvs_write_present(const struct kvs_prepared *prepared,
                              const struct kvs_call *call,
@@ -1056,17 +1076,17 @@ kvs_status kvs_write_present(const struct kvs_prepared *prepared,
  * execute them. The blocks are disjoint in the cache, so they may be executed in any order. This function
  * moves no data and does not use the call's `executor`. `visit` runs on the calling thread.
  *
- * If `visit` returns another value than 0, the visit stops and this function returns `KVS_ERROR_STOPPED`.
+ * If `visit` returns a value other than 0, the visit stops and this function returns `KVS_ERROR_STOPPED`.
  * The error's `value` is the value that `visit` returned. The block is valid until `visit` returns. `visit`
  * may call other functions of this library.
  *
- * Returns the errors of `kvs_write`, except those about tensors and data.
+ * Also returns the errors of `kvs_write` that are not about tensors and data.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
  * - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either NULL or
- *   points to as many values as the number beside it gives. Nothing writes the call and these values before
- *   this returns.
+ *   points to the number of values that the field beside it gives. Nothing writes the call and these values
+ *   before this returns.
  * - `visit` is either NULL or may be called with `user` and a block, and it returns.
  */
 kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
@@ -1079,8 +1099,9 @@ kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
  * the error, so call this after a status that is not `KVS_OK`. This function does not change the error
  * either.
  *
- * Returns `KVS_OK`, or `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_STRUCT_SIZE` if `out`
- * cannot take the error. In these cases `out` does not change.
+ * Returns `KVS_OK`, or one of these errors if `out` cannot take the error: `KVS_ERROR_NULL_POINTER`,
+ * `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`. In these cases `out` does
+ * not change.
  *
  * # Safety
  * `out` is either NULL or points to a `kvs_error` whose `struct_size` is set and that nothing else uses

@@ -119,7 +119,7 @@ fn caches_that_grow_are_generated_with_and_say_what_can_be_done() {
     for (model, why) in [
         (
             "genai-llama-gqa",
-            "GroupQueryAttention writes it itself, and kvscatter cannot make it static yet; ",
+            "GroupQueryAttention writes the cache itself, and kvscatter cannot make it static yet. ",
         ),
         ("optimum-llama", "kvscatter inspect shows whether it can be made static"),
     ] {
