@@ -12,9 +12,8 @@ use crate::{error, options, write};
 ///
 /// Args:
 ///     cache: `[b, d, s_max, h]` of float32, float16 or bfloat16.
-///     update: `[b, d, s, h]`, with at most the number of samples of the cache. The remaining samples of the
-///         cache stay unchanged. With `updateLengths` the update is packed, as in TensorRT 11: `[totalTokens,
-///         d, h]`.
+///     update: `[b, d, s, h]`, with no more samples than the cache. The remaining samples of the cache stay
+///         unchanged. With `updateLengths` the update is packed, as in TensorRT 11: `[totalTokens, d, h]`.
 ///     writeIndices: The first slot written, one per sample of the update.
 ///     updateLengths: The beginning of each sample's rows in a packed update, cumulative from 0. It has one
 ///         value more than there are samples.

@@ -20,7 +20,7 @@ const RING: TensorScatter = TensorScatter::new().mode(Mode::Circular);
 pub struct IndicesAndMask {
     /// The number of tokens of each sample.
     seq_len: usize,
-    /// The rows that are written. These are the last ones, at most as many as there are slots.
+    /// The rows that are written. These are the last rows of the update, at most one per slot.
     rows: Range<usize>,
     starts: Vec<i64>,
     lengths: Vec<i64>,
