@@ -42,7 +42,7 @@ class Verdict:
 
     @property
     def judged(self) -> str:
-        """Returns the verdict on the limit, which is "inside the spread" if another run could give the opposite."""
+        """Returns the verdict, "inside the spread" if another run could give the opposite."""
         worst, best = (self.least, self.most) if self.is_at_least else (self.most, self.least)
         if self._keeps(worst):
             return "met"

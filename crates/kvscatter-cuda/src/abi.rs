@@ -9,7 +9,7 @@ use core::mem::offset_of;
 /// The maximum number of jobs in one launch in place.
 pub(crate) const JOBS: usize = 128;
 
-/// The maximum number of jobs for the kernels with a short table, which are for keys and values.
+/// The maximum number of jobs for the kernels with a short table, enough for keys and values.
 pub(crate) const FEW_JOBS: usize = 2;
 
 /// The maximum number of jobs in one launch in functional form.
@@ -94,7 +94,7 @@ pub(crate) const fn magic(count: u32) -> u32 {
     power.div_ceil(count as u64) as u32
 }
 
-/// Returns the multiplier for numbers below 2^63, as [`magic`] does, with 2^(63 + bits).
+/// Returns the multiplier that divides numbers below 2^63, computed like [`magic`] but with 2^(63 + bits).
 pub(crate) const fn magic_64(count: u32) -> u64 {
     let count = if count == 0 { 1 } else { count };
     let power = 1_u128 << (63 + (count as u64).next_power_of_two().trailing_zeros());
@@ -138,7 +138,7 @@ pub(crate) struct WriteShape {
     /// The number of 4-bit elements between the address of a job's cache and the cache's first element. It is
     /// less than a word, and 0 if units are bytes.
     pub(crate) dst_begin: u32,
-    /// The same number for the update, which is less than a byte.
+    /// The same number for the update. It is less than a byte.
     pub(crate) src_begin: u32,
 }
 
@@ -200,9 +200,9 @@ pub(crate) const SKIP_NEGATIVE: u32 = 1 << 7;
 /// A launch with any bad index writes nothing.
 pub(crate) const SKIP_ALL: u32 = 1 << 8;
 
-/// A bit of [`StatusWords::first_sample`]: the sample's length is bad, not its position.
+/// A bit of [`StatusWords::first_sample`]. The sample's length is bad, not its position.
 pub(crate) const LENGTH: u32 = 1 << 31;
-/// Bits of [`StatusWords::first_sample`]: the number of rows that a packed update brings for the sample is
+/// Bits of [`StatusWords::first_sample`]. The number of rows that a packed update brings for the sample is
 /// bad. They include the bit of [`LENGTH`].
 pub(crate) const ROW_COUNT: u32 = LENGTH | 1 << 30;
 /// The value of [`StatusWords::first_sample`] if the layer is bad, for all samples.

@@ -150,7 +150,7 @@ impl DeviceWrite {
         Ok(length.map(|length| ListValue::Position { sample, value, rows, length }))
     }
 
-    /// Returns the bad cumulative lengths, which are the first number or the two numbers of a sample.
+    /// Returns the bad cumulative lengths, either the first number or the two numbers of a sample.
     fn cumulative(
         sample: usize,
         value: i64,

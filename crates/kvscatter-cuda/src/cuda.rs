@@ -50,7 +50,7 @@ pub(crate) struct Kernels {
     pub(crate) present_nibbles: Handle,
 }
 
-/// A stream of the current context: a `CUstream`, or a `cudaStream_t`, which is the same type.
+/// A stream of the current context. `CUstream` and `cudaStream_t` are the same type, and both can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(Handle);
 

@@ -109,7 +109,7 @@ pub(crate) struct Grid {
     pub(crate) threads: [u32; 2],
 }
 
-/// The driver.
+/// The functions of a loaded driver.
 pub(crate) struct Driver {
     functions: Functions,
     /// The library, which is never unloaded. A driver may have threads and contexts as soon as it is

@@ -259,7 +259,7 @@ fn count(what: CountKind, got: usize) -> Result<u32, CudaError> {
     fits.ok_or(CudaError::TooLarge { what, got, max })
 }
 
-/// Returns the number of runs in a job, which is 0 if any count is 0.
+/// Returns the number of runs in a job, or 0 if any count is 0.
 fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, CudaError> {
     if counts.clone().any(|count| count == 0) {
         return Ok(0);

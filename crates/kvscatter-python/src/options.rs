@@ -65,7 +65,7 @@ pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
 /// screen and only use memory.
 const PICTURE: Bounds<'_> = Bounds { max: wide(Picture::MAX_LANES), ..COUNT };
 
-/// The bounds of a count, which is at least 1. The maximum is the largest size in Rust.
+/// The bounds of a count of at least 1. The maximum is the largest size in Rust.
 const COUNT: Bounds<'_> =
     Bounds { argument: "", class: Class::Option, min: 1, max: wide(isize::MAX.cast_unsigned()) };
 

@@ -74,7 +74,7 @@ pub(crate) fn tensor_scatter_(
 ///
 /// Args:
 ///     out: A dense array of the shape and type of `past_cache`, which receives the result. It may be
-///         `past_cache` itself, which is then written in place.
+///         `past_cache` itself. The write is then in place.
 ///
 /// Returns:
 ///     `out`, or a new dense array of the same library as `past_cache`.
@@ -133,7 +133,7 @@ pub(crate) fn tensor_scatter<'py>(
 ///     pairs: Tuples of a cache and its update. All have the same dtype, shapes and strides.
 ///
 /// Returns:
-///     The number of samples that were skipped, which is the same for every pair.
+///     The number of samples that were skipped. It is the same for every pair.
 ///
 /// Raises:
 ///     Error: For the same reasons as `tensor_scatter_`. `ShapeError` is also raised for a pair that differs

@@ -28,7 +28,7 @@ pub struct IndicesAndMask {
 }
 
 impl IndicesAndMask {
-    /// Returns the mask, which is 0 where a token attends and negative infinity where it does not.
+    /// Returns the mask, with 0 where a token attends and negative infinity where it does not.
     ///
     /// The shape is `[batch, 1, seq_len, context]` for the slots. A step at least as long as the context
     /// attends to itself, and the shape is `[seq_len, seq_len]`. For inactive samples, no slot is masked, so

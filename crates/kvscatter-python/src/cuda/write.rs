@@ -153,7 +153,7 @@ impl CudaStatus {
         self.0.array.clone_ref(py)
     }
 
-    /// Clears the status in the order of the stream, which is chosen as in `launch`.
+    /// Clears the status in the order of the stream. See `launch` for the default stream.
     #[pyo3(signature = (stream=None))]
     fn clear(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { cuda, status, .. } = &*self.0;
