@@ -32,8 +32,8 @@
 //! # Streams and graphs
 //!
 //! A write goes to the stream of the device on which the caches were created. cudarc orders several streams
-//! by events. A write records these events and waits for them, and refuses tensors without them
-//! ([`CandleError::OtherStream`]). A write can be captured in a graph like candle's own operations. Make one
+//! by events. A write records these events and waits for them. For tensors without them, it returns
+//! [`CandleError::OtherStream`]. A write can be captured in a graph like candle's own operations. Make one
 //! write before the capture, because the first write loads the kernels.
 //!
 //! `Device::new_cuda` uses a separate stream on each thread. If a [`CudaWriter`] is used or dropped on
@@ -71,7 +71,7 @@ use writer_stream::WriterStream;
 /// one shape and layout whose updates share a shape and layout too. Keys and values usually do.
 #[derive(Debug)]
 pub struct CudaWriter {
-    /// The stream. It is dropped first, because it may have to wait before memory is freed.
+    /// The stream of all launches. It is dropped first, because it may have to wait before memory is freed.
     stream: WriterStream,
     scatter: TensorScatter,
     location: DeviceLocation,
@@ -80,7 +80,7 @@ pub struct CudaWriter {
     cache_views: Vec<TensorView>,
     /// One element of each written storage, as in [`crate::Writer`].
     lock_elements: Vec<Tensor>,
-    /// The status of all launches, 16 bytes.
+    /// The 16 bytes on the device in which all launches count bad positions.
     status: Tensor,
     skip_all: bool,
     launches: Vec<Launch>,
@@ -104,8 +104,8 @@ impl<'a> DeviceWriteAt<'a> {
         Self { write_indices, lengths: None }
     }
 
-    /// Writes only the first `lengths[i]` rows of sample `i`. The list is `[batch]` of `i64` or `i32`. This
-    /// is an extension of the ONNX operator.
+    /// Writes only the first `lengths[i]` rows of sample `i`. The list is `[batch]` of `i64` or `i32`.
+    /// kvscatter extension; not part of the specification.
     #[must_use]
     pub const fn lengths(self, lengths: &'a Tensor) -> Self {
         Self { lengths: Some(lengths), ..self }
@@ -130,7 +130,7 @@ impl CudaWriter {
     /// of one cache, gaps included, must belong to no other cache.
     ///
     /// # Errors
-    /// - Returns [`CandleError::NoCaches`] if there is no cache.
+    /// - Returns [`CandleError::NoCaches`] if `caches` is empty.
     /// - Returns [`CandleError::NoCuda`], [`CandleError::OtherDevice`] or [`CandleError::OtherStream`] if the
     ///   caches are not on one CUDA device whose streams are ordered.
     /// - Returns [`CandleError::DType`] for a type that is not supported, including `F4`, whose views
@@ -202,7 +202,7 @@ impl CudaWriter {
     /// reports positions that do not fit.
     ///
     /// # Errors
-    /// - Returns an error if a shape, type, layout or device does not fit.
+    /// - Returns an error if a shape, type, layout or device does not match the caches.
     /// - Returns [`kvscatter::Error::Overlap`] if an update or a list shares the storage of a cache.
     /// - Returns [`CandleError::OtherStream`] for a tensor whose stream is not ordered with the writer's.
     /// - Returns [`CandleError::DeviceList`] for positions or lengths that a device cannot read.

@@ -1,11 +1,12 @@
-//! The errors of a refused write.
+//! The errors that writes return.
 
 use std::fmt;
 
 use candle_core::{DType, DeviceLocation};
 use kvscatter::Argument;
 
-/// The reason why a write was refused. Nothing has been written if an error is returned.
+/// An error returned by a write, its preparation or its check. A write on the CPU that returns an error has
+/// written nothing.
 ///
 /// The drop-in caches return candle's own error with the text of this one.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +20,9 @@ pub enum CandleError {
     /// 4-bit floats.
     #[error("{argument} is {}, which this write does not support", .dtype.as_str())]
     DType {
-        /// The tensor.
+        /// The tensor's role in the call.
         argument: Argument,
-        /// The type of the tensor.
+        /// The element type of the tensor.
         dtype: DType,
     },
     /// `write_indices` has a type that is not allowed for positions.
@@ -41,7 +42,7 @@ pub enum CandleError {
         "{argument} is on {device:?}, must be on the CPU; for CUDA devices use kvscatter_candle::cuda::CudaWriter with the feature \"cuda\""
     )]
     Device {
-        /// The tensor.
+        /// The tensor's role in the call.
         argument: Argument,
         /// The device of the tensor.
         device: DeviceLocation,
@@ -59,7 +60,7 @@ pub enum CandleError {
     #[cfg(feature = "cuda")]
     #[error("{argument} is on {device:?}, must be on {cache:?}, where the first cache is")]
     OtherDevice {
-        /// The tensor.
+        /// The tensor's role in the call.
         argument: Argument,
         /// The device of the tensor.
         device: DeviceLocation,
@@ -73,7 +74,7 @@ pub enum CandleError {
         "{argument} was made by another candle device, whose stream is not ordered with the stream of the first cache; make both devices with Device::new_cuda_with_stream, or all tensors on one device"
     )]
     OtherStream {
-        /// The tensor.
+        /// The tensor's role in the call.
         argument: Argument,
     },
     /// A writer has no caches.
@@ -93,7 +94,7 @@ pub enum CandleError {
     #[cfg(feature = "cuda")]
     #[error("{argument} is {} of {}, must be a contiguous list of i64 or i32", .dtype.as_str(), Count(*rank, "dimension"))]
     DeviceList {
-        /// The list.
+        /// The list, which is `write_indices` or `lengths`.
         argument: Argument,
         /// The type of the list.
         dtype: DType,
@@ -165,7 +166,7 @@ pub enum CandleError {
         /// The expected number of entries.
         expected: usize,
     },
-    /// The update does not have as many rows as the positions that were computed for it.
+    /// The number of rows of the update differs from the number that the positions were computed for.
     #[error("update has {}, indices_and_mask was called for {expected}", Count(*got, "row"))]
     SequenceLength {
         /// The number of rows of the update.

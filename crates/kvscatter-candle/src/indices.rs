@@ -9,7 +9,7 @@ use crate::CandleError;
 /// takes them as a slice.
 ///
 /// # Errors
-/// Returns [`CandleError::IndexType`], [`CandleError::IndexRank`] or [`CandleError::Device`] for another
+/// Returns [`CandleError::IndexType`], [`CandleError::IndexRank`] or [`CandleError::Device`] for any other
 /// tensor.
 pub fn positions_from_tensor(write_indices: &Tensor) -> Result<Vec<i64>, CandleError> {
     let (storage, layout) = write_indices.storage_and_layout();

@@ -4,7 +4,7 @@
 //! All caches differ from candle-nn's in these points:
 //!
 //! * An append writes keys and values or neither. An error leaves the cache unchanged.
-//! * Updates may be strided. candle-nn's `KvCache` refuses them.
+//! * Updates may be strided. candle-nn's `KvCache` returns an error for them.
 //! * A clone is an independent cache. In candle-nn, clones share their memory, and each overwrites the
 //!   other's tokens. Here the memory is copied when a cache is written while a clone of it exists, and not
 //!   before.
@@ -15,10 +15,10 @@
 //! | case | candle-nn | here |
 //! |---|---|---|
 //! | [`KvCache::new`] with `max_seq_len` 0 | the first append does not return | it is an error |
-//! | [`RotatingKvCache::positions`] for exactly as many tokens as the ring has slots | are rotated against what `append` returns, unless the ring is at its start | are in the order of what `append` returns |
+//! | [`RotatingKvCache::positions`] for a number of tokens equal to the number of slots | are rotated against what `append` returns, unless the ring is at its start | are in the order of what `append` returns |
 //! | `attn_mask`, and [`ScatteredCacheBuilder`]'s mask, for more tokens than the context | a token attends to `context + 1` tokens, itself included; decoded alone, it attends to `context` | always `context` |
-//! | [`ScatteredKvCache::append`] of as many tokens as the context, or more | writes nothing, so later steps attend to zeros | writes the last `context` tokens |
-//! | the mask for as many tokens as the context, or more | is always float32 | has the builder's type |
+//! | [`ScatteredKvCache::append`] of at least `context` tokens | writes nothing, so later steps attend to zeros | writes the last `context` tokens |
+//! | the mask for at least `context` tokens | is always float32 | has the builder's type |
 //! | samples that `batch_mask` excludes | the update's rows overwrite one of their slots | are not changed |
 //! | a `batch_mask` of the wrong length | is accepted, and fails or omits samples later | is an error, before any position moves |
 //!

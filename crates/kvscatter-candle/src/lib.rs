@@ -23,12 +23,13 @@
 //! ```
 //!
 //! Updates and caches may be strided, for example after a `transpose` of a projection. Elements are moved bit
-//! for bit. candle's 6-bit floats are the only types that are refused, because ONNX's operator does not have
-//! them. The [core](kvscatter) defines the checks and their order. Writes run on the calling thread.
+//! for bit. candle's 6-bit floats are the only types that are not supported, because ONNX's operator does not
+//! have them. The [core](kvscatter) defines the checks and their order. Writes run on the calling thread.
 //!
 //! # Limits
 //!
-//! - Tensors must be in the CPU's memory, except those of `cuda::CudaWriter`. Other devices are refused.
+//! - Tensors must be in the CPU's memory, except those of `cuda::CudaWriter`. Other devices are not
+//!   supported.
 //! - A write in place has no gradient, as in candle itself.
 //! - A tensor that shares a cache's storage, such as one that `append` has returned, changes with later
 //!   writes.

@@ -91,8 +91,8 @@ impl TensorScatter {
         self
     }
 
-    /// Uses one position for the whole tensor. No dimension is the batch, and `write_indices` is `[1]`. This
-    /// is an extension of the ONNX operator.
+    /// Uses one position for the whole tensor. No dimension is the batch, and `write_indices` is `[1]`.
+    /// kvscatter extension; not part of the specification.
     #[must_use]
     pub const fn one_start(mut self) -> Self {
         self.one_start = true;
@@ -109,7 +109,7 @@ impl TensorScatter {
         let operator = self.operator.axis(axis);
         let cache = CoreLayout::of(layouts.cache, self.one_start);
         let mut update = CoreLayout::of(layouts.update, self.one_start);
-        // An update of another rank does not have these rows. The core refuses it below.
+        // An update of another rank does not have these rows. The core rejects it below.
         if let Some(rows) = &layouts.rows
             && update.dims.len() == cache.dims.len()
         {
@@ -164,8 +164,8 @@ impl InplaceOp3 for TensorScatter {
         Ok(())
     }
 
-    /// Refuses CUDA tensors. A device cannot report in time that a position does not fit, and an operation
-    /// cannot report it later.
+    /// Returns an error for CUDA tensors. A device cannot report in time that a position does not fit, and an
+    /// operation cannot report it later.
     fn cuda_fwd(
         &self,
         cache: &mut CudaStorage,
@@ -190,7 +190,7 @@ struct CoreLayout {
 impl CoreLayout {
     fn of(layout: &Layout, in_a_batch: bool) -> Self {
         let batch = in_a_batch.then_some(1);
-        // A stride beyond `isize` is beyond any buffer, so the core refuses it.
+        // A stride beyond `isize` is beyond any buffer, so the core rejects it.
         let stride = |&stride: &usize| isize::try_from(stride).unwrap_or(isize::MAX);
         Self {
             dims: batch.into_iter().chain(layout.dims().iter().copied()).collect(),

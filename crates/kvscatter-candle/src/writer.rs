@@ -70,7 +70,7 @@ impl<'a> WriteAt<'a> {
     }
 
     /// Writes only the first `lengths[i]` rows of sample `i`, so padding and inactive samples are not
-    /// written. This is an extension of the ONNX operator.
+    /// written. kvscatter extension; not part of the specification.
     #[must_use]
     pub fn lengths(self, lengths: impl Into<Lengths<'a>>) -> Self {
         Self { lengths: lengths.into(), ..self }
@@ -92,11 +92,11 @@ impl<'a, S: Into<Positions<'a>>> From<S> for WriteAt<'a> {
 /// One write of [`write_many`].
 #[derive(Debug)]
 pub struct CacheWrite<'w> {
-    /// The writer of the cache.
+    /// The writer of the cache that is written.
     pub writer: &'w mut Writer,
-    /// The update.
+    /// The new rows, whose type and shape match the cache.
     pub update: &'w Tensor,
-    /// The target of the update.
+    /// The position of each sample, and optionally lengths and rows.
     pub at: WriteAt<'w>,
 }
 
@@ -139,7 +139,7 @@ impl Writer {
         let done = lock_element.inplace_op2(update, &operation);
         match (operation.outcome.into_inner(), done) {
             (Some(outcome), _) => outcome,
-            // candle refused the operation before it ran.
+            // candle rejected the operation before it ran.
             (None, _) if storage_of(update) == *storage => Err(overlap(Argument::Update, 0, 0)),
             (None, Err(error)) => Err(error.into()),
             (None, Ok(())) => Err(candle_core::Error::msg("candle left out the operation").into()),
@@ -207,12 +207,13 @@ impl PreparedUpdate {
 /// # Ok::<(), kvscatter_candle::CandleError>(())
 /// ```
 ///
-/// Returns how many samples [`SkipSample`](kvscatter::OutOfRange::SkipSample) skipped in all caches.
+/// Returns the number of samples that [`SkipSample`](kvscatter::OutOfRange::SkipSample) skipped in all
+/// caches.
 ///
 /// # Errors
-/// Returns the errors of [`Writer::write`]. Also returns [`kvscatter::Error::Overlap`] if an update shares
-/// the storage of an earlier write's cache, or if two caches share memory. An error means that nothing has
-/// been written.
+/// Returns an error for the same reasons as [`Writer::write`]. Also returns [`kvscatter::Error::Overlap`] if
+/// an update shares the storage of an earlier write's cache, or if two caches share memory. An error means
+/// that nothing has been written.
 pub fn write_many(writes: &mut [CacheWrite<'_>]) -> Result<Written, CandleError> {
     for index in 1..writes.len() {
         check_disjoint(writes, index)?;

@@ -95,7 +95,7 @@ fn rings_do_what_candle_nns_do() {
                 slots.fill(0.0);
                 continue;
             }
-            // The tests of candle-nn's faults append as many tokens as slots, and more.
+            // The tests of candle-nn's faults cover appends of at least one token per slot.
             let count = random.between(1, room.max(2) - 1);
             if count < room {
                 assert_eq!(our.positions(count), their.positions(count), "{what}");
@@ -154,7 +154,7 @@ fn long_prefills_of_rings_are_candle_nns() {
     }
 }
 
-/// An append of as many tokens as slots returns them in their order, so the positions must be in this order.
+/// An append of one token per slot returns the tokens in their order, so the positions must be in this order.
 #[test]
 fn positions_are_those_of_what_append_returns() {
     let (mut our, mut their) = (ours::RotatingCache::new(2, 3), theirs::RotatingCache::new(2, 3));

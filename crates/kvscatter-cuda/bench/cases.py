@@ -32,7 +32,7 @@ class Case:
 
     @property
     def is_decode(self) -> bool:
-        """Returns whether the update has one row."""
+        """Returns True if the update has one row."""
         return self.rows == 1
 
     @property
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def copied_bytes(self) -> int:
-        """The bytes that must be read, and as many must be written."""
+        """The number of bytes that must be read. The same number must be written."""
         return self.cache_bytes if self.is_functional else self.update_bytes
 
     @property

@@ -117,8 +117,8 @@ pub unsafe extern "C" fn kvscatter_bench_free(prepared: *mut BenchWrite) {
 ///
 /// # Safety
 /// The stream belongs to the context that was current when the write was prepared, or is 0 for the legacy
-/// default stream. `starts` is the address of as many 64-bit numbers on the device as the shape has samples.
-/// They and the status live until the launch has run.
+/// default stream. `starts` is the address of a list on the device, with one 64-bit number per sample of the
+/// shape. They and the status live until the launch has run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_launch(
     prepared: &BenchWrite,

@@ -13,7 +13,7 @@ class Place(Protocol):
     device: torch.device
 
     def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Allocates memory for so many elements."""
+        """Allocates memory for this number of elements."""
 
     def stream(self) -> int:
         """Returns the current stream, as a number for C."""

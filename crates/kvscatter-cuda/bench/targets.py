@@ -37,12 +37,12 @@ class Verdict:
 
     @property
     def is_at_least(self) -> bool:
-        """Returns whether more is better."""
+        """Returns True if more is better."""
         return self.relation == "≥"
 
     @property
     def judged(self) -> str:
-        """Returns whether the limit is met, unless another run could give the opposite result."""
+        """Returns the verdict, "inside the spread" if another run could give the opposite."""
         worst, best = (self.least, self.most) if self.is_at_least else (self.most, self.least)
         if self._keeps(worst):
             return "met"

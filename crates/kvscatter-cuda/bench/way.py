@@ -14,7 +14,7 @@ class Role(enum.Enum):
     # Our write with other options, which is not part of the comparison.
     VARIANT = "variant"
     PEER = "peer"
-    # A copy of as many bytes, to other memory.
+    # A copy of the same number of bytes to other memory.
     CEILING = "ceiling"
 
 

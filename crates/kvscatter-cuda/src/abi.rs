@@ -6,22 +6,22 @@
 use core::ffi::c_void;
 use core::mem::offset_of;
 
-/// The maximum of jobs in one launch in place.
+/// The maximum number of jobs in one launch in place.
 pub(crate) const JOBS: usize = 128;
 
-/// The maximum of jobs for the kernels with a short table, which are for keys and values.
+/// The maximum number of jobs for the kernels with a short table, enough for keys and values.
 pub(crate) const FEW_JOBS: usize = 2;
 
-/// The maximum of jobs in one launch in functional form.
+/// The maximum number of jobs in one launch in functional form.
 pub(crate) const PRESENT_JOBS: usize = 64;
 
-/// The maximum of vectors that one thread moves in one pass.
+/// The maximum number of vectors that one thread moves in one pass.
 pub(crate) const MAX_VECTORS_PER_THREAD: u32 = 4;
 
 /// The number of loops in a kernel besides those over samples and rows.
 pub(crate) const OTHER_LOOPS: usize = 4;
 
-/// The maximum of threads in a block, for which the kernels are compiled.
+/// The maximum number of threads in a block. The kernels are compiled for it.
 pub(crate) const THREADS: u32 = 256;
 
 /// The number of 4-bit elements in a word.
@@ -50,7 +50,7 @@ pub(crate) struct PresentJob {
     pub(crate) update: Address,
 }
 
-/// A count, and the number that replaces the division by it.
+/// A count, and the multiplier that replaces divisions by it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Divisor {
@@ -94,7 +94,7 @@ pub(crate) const fn magic(count: u32) -> u32 {
     power.div_ceil(count as u64) as u32
 }
 
-/// Returns the multiplier for numbers below 2^63, as [`magic`] does, with 2^(63 + bits).
+/// Returns the multiplier that divides numbers below 2^63, computed like [`magic`] but with 2^(63 + bits).
 pub(crate) const fn magic_64(count: u32) -> u64 {
     let count = if count == 0 { 1 } else { count };
     let power = 1_u128 << (63 + (count as u64).next_power_of_two().trailing_zeros());
@@ -122,9 +122,9 @@ impl Loop {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteShape {
-    /// The samples of the lists.
+    /// The loop over the samples of the lists.
     pub(crate) samples: Loop,
-    /// The rows of one sample of a padded update, or all tokens of a packed update.
+    /// The loop over the rows of one sample of a padded update, or over all tokens of a packed update.
     pub(crate) rows: Loop,
     /// All other dimensions outside a run.
     pub(crate) others: [Loop; OTHER_LOOPS],
@@ -138,7 +138,7 @@ pub(crate) struct WriteShape {
     /// The number of 4-bit elements between the address of a job's cache and the cache's first element. It is
     /// less than a word, and 0 if units are bytes.
     pub(crate) dst_begin: u32,
-    /// The same number for the update, which is less than a byte.
+    /// The same number for the update. It is less than a byte.
     pub(crate) src_begin: u32,
 }
 
@@ -146,13 +146,13 @@ pub(crate) struct WriteShape {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PresentShape {
-    /// The shape of the update. Its `others` is not used, because the present may split its dimensions in
-    /// another way.
+    /// The shape of the update. Its `others` is not used, because the present may split its dimensions
+    /// differently.
     pub(crate) update: WriteShape,
     pub(crate) others: [PresentLoop; OTHER_LOOPS],
-    /// The slots, as many as the capacity. `src_stride` is the past's.
+    /// The loop over all slots of the capacity. `src_stride` is the past's.
     pub(crate) slots: Loop,
-    /// All samples of the cache.
+    /// The loop over all samples of the cache, including those without an update.
     pub(crate) samples: Loop,
     pub(crate) layers: Loop,
     /// The [`magic_64`] of `update.run`. This and the following fields are for 4-bit elements that straddle
@@ -177,9 +177,9 @@ pub(crate) struct Call {
     pub(crate) layer: Address,
     pub(crate) status: Address,
     pub(crate) flags: u32,
-    /// The minimum of rows that a packed update brings for a sample.
+    /// The minimum number of rows that a packed update brings for a sample.
     pub(crate) min_rows: u32,
-    /// The maximum of rows that a packed update brings for a sample.
+    /// The maximum number of rows that a packed update brings for a sample.
     pub(crate) max_rows: u32,
     pub(crate) unused: u32,
 }
@@ -187,8 +187,8 @@ pub(crate) struct Call {
 pub(crate) const POSITIONS_I64: u32 = 1 << 0;
 pub(crate) const LENGTHS_I64: u32 = 1 << 1;
 pub(crate) const ROW_COUNTS_I64: u32 = 1 << 2;
-/// Row counts are cumulative lengths from 0, one more than samples. Without this flag, there is one row count
-/// per sample.
+/// Row counts are cumulative lengths from 0, with one value more than there are samples. Without this flag,
+/// there is one row count per sample.
 pub(crate) const CUMULATIVE: u32 = 1 << 3;
 /// Positions are lengths after the write, padding included.
 pub(crate) const FROM_END: u32 = 1 << 4;
@@ -200,14 +200,15 @@ pub(crate) const SKIP_NEGATIVE: u32 = 1 << 7;
 /// A launch with any bad index writes nothing.
 pub(crate) const SKIP_ALL: u32 = 1 << 8;
 
-/// A bit of [`StatusWords::first_sample`]: the sample's length is bad, not its position.
+/// A bit of [`StatusWords::first_sample`]. The sample's length is bad, not its position.
 pub(crate) const LENGTH: u32 = 1 << 31;
-/// Bits of [`StatusWords::first_sample`]: the number of rows that a packed update brings for the sample is
+/// Bits of [`StatusWords::first_sample`]. The number of rows that a packed update brings for the sample is
 /// bad. They include the bit of [`LENGTH`].
 pub(crate) const ROW_COUNT: u32 = LENGTH | 1 << 30;
 /// The value of [`StatusWords::first_sample`] if the layer is bad, for all samples.
 pub(crate) const LAYER: u32 = u32::MAX;
-/// The maximum of samples in a launch. Their numbers leave the bits above free, and none equals `LAYER`.
+/// The maximum number of samples in a launch. Their numbers leave the bits above free and never equal
+/// `LAYER`.
 pub(crate) const MAX_SAMPLES: usize = (1 << 30) - 2;
 
 /// The bad indices that launches have counted since the caller cleared the status.

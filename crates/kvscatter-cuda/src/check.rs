@@ -1,4 +1,4 @@
-//! Converts the bad indices that launches counted to the errors that the CPU returns for them.
+//! Converts the bad indices that launches have counted to the errors that the CPU returns for them.
 
 use kvscatter::device::ListValue;
 use kvscatter::{Convention, Error as CoreError};
@@ -11,7 +11,7 @@ use crate::write::Form;
 use crate::{CudaError, DeviceWrite};
 
 impl StatusWords {
-    /// Returns the first bad index since the status was cleared, or `None` if there is none.
+    /// Returns the first bad index since the status was cleared, or `None` if no index was bad.
     ///
     /// Nothing is read from the device, so the words may be a copy that the caller made without waiting.
     #[must_use]
@@ -19,7 +19,7 @@ impl StatusWords {
         (self.bad_samples > 0).then(|| self.first_bad())
     }
 
-    /// Returns the first bad index of words that have one.
+    /// Returns the first bad index of words in which `bad_samples` is not 0.
     fn first_bad(self) -> FirstBad {
         let Self { first_sample, first_value: value, .. } = self;
         let list = match first_sample & ROW_COUNT {
@@ -48,9 +48,9 @@ impl DeviceWrite {
     ///   for the first one. If there are several, row counts of a packed update come first, then lower
     ///   samples, and a sample's length comes before its position.
     /// * Returns [`CudaError::BadIndices`] if the lists no longer contain the bad index.
-    /// * Returns [`CudaError::Driver`] if the driver refuses a call. The error may come from an earlier
+    /// * Returns [`CudaError::Driver`] if the driver returns an error. The error may come from an earlier
     ///   launch.
-    /// * Returns the errors of [`launch`](Self::launch) for the lists and the status.
+    /// * Returns an error for invalid lists or an invalid status, as [`launch`](Self::launch) describes.
     ///
     /// # Safety
     /// The 16 bytes of the status and all values of each list (its length times its width) are memory of the
@@ -86,7 +86,8 @@ impl DeviceWrite {
     /// assumes all rows, or returns [`CudaError::BadIndices`].
     ///
     /// # Errors
-    /// Returns the errors of [`check`](Self::check), except those of the driver.
+    /// Returns [`CudaError::Write`] or [`CudaError::BadIndices`] if there is a bad index, as
+    /// [`check`](Self::check) describes.
     pub fn check_words(&self, words: StatusWords) -> Result<(), CudaError> {
         if words.bad_samples == 0 {
             return Ok(());
@@ -149,7 +150,7 @@ impl DeviceWrite {
         Ok(length.map(|length| ListValue::Position { sample, value, rows, length }))
     }
 
-    /// Returns the bad cumulative lengths, which are the first number or the two numbers of a sample.
+    /// Returns the bad cumulative lengths, either the first number or the two numbers of a sample.
     fn cumulative(
         sample: usize,
         value: i64,

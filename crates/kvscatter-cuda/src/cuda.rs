@@ -16,8 +16,8 @@ use crate::{CudaError, images};
 ///
 /// A context must live as long as the writes that were prepared in it. Primary contexts do. CUDA's runtime
 /// uses them, and so do PyTorch, JAX and CuPy. Drivers before CUDA 12 cannot distinguish a context from a
-/// later one at the same address. With these drivers, a context in which a write was prepared must live as
-/// long as the `Cuda`.
+/// later context at the same address. With these drivers, a context in which a write was prepared must live
+/// as long as the `Cuda`.
 #[derive(Clone)]
 pub struct Cuda {
     shared: Arc<Shared>,
@@ -50,13 +50,14 @@ pub(crate) struct Kernels {
     pub(crate) present_nibbles: Handle,
 }
 
-/// A stream of the current context: a `CUstream`, or a `cudaStream_t`, which is the same type.
+/// A stream of the current context. `CUstream` and `cudaStream_t` are the same type, and both can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(Handle);
 
 /// The 16 bytes on the device in which launches count samples with bad indices, as [`StatusWords`].
 ///
-/// The caller allocates the bytes, and clears them before the first launch and after each read.
+/// The caller allocates the bytes and clears them before the first launch. Reading keeps their value, so the
+/// caller clears them again before later launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceStatus(Address);
 
@@ -74,7 +75,7 @@ impl Cuda {
     /// Loads the driver from this file.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new).
+    /// Returns [`CudaError::NoDriver`] if the file is not a usable driver.
     ///
     /// # Safety
     /// The file is a CUDA driver, whose functions do what NVIDIA's reference specifies. Loading it runs its
@@ -91,12 +92,13 @@ impl Cuda {
     /// Returns the CUDA version that the driver supports, as 1000 · major + 10 · minor. This needs no device.
     ///
     /// # Errors
-    /// Returns [`CudaError::Driver`] if the driver refuses the call.
+    /// Returns [`CudaError::Driver`] if the driver returns an error.
     pub fn driver_version(&self) -> Result<i32, CudaError> {
         self.driver().version()
     }
 
-    /// Creates a device's primary context current on this thread, for programs in which no other library does.
+    /// Makes a device's primary context current on this thread, for programs in which no other library does
+    /// so.
     ///
     /// The context is kept as long as the process runs, as CUDA's runtime keeps it. This initialises the
     /// driver if necessary.
@@ -110,8 +112,8 @@ impl Cuda {
     /// Returns the device whose context is current on this thread.
     ///
     /// # Errors
-    /// Returns [`CudaError::NoContext`] if no context is current, and [`CudaError::Driver`] if the driver
-    /// refuses the call.
+    /// Returns [`CudaError::NoContext`] if no context is current, or [`CudaError::Driver`] if the driver
+    /// returns an error.
     pub fn device(&self) -> Result<i32, CudaError> {
         self.driver().context()?;
         self.driver().device()
@@ -120,7 +122,7 @@ impl Cuda {
     /// Clears a status, in the stream's order.
     ///
     /// # Errors
-    /// Returns [`CudaError::Driver`] if the driver refuses the call.
+    /// Returns [`CudaError::Driver`] if the driver returns an error.
     ///
     /// # Safety
     /// The 16 bytes of the status are memory of the current context until this has run, and the stream
@@ -136,7 +138,7 @@ impl Cuda {
     /// This waits only for the legacy default stream, so launches with this status must have run before.
     ///
     /// # Errors
-    /// Returns [`CudaError::Driver`] if the driver refuses the call. The error may come from an earlier
+    /// Returns [`CudaError::Driver`] if the driver returns an error. The error may come from an earlier
     /// launch.
     ///
     /// # Safety
@@ -190,8 +192,8 @@ impl Module {
     }
 }
 
-/// Loads the PTX if the driver refuses the machine code itself. Any other error is returned, because the PTX
-/// would only hide it.
+/// Loads the PTX if the driver rejects the machine code itself. Any other error is returned, because loading
+/// the PTX would only hide it.
 fn machine_code_or_ptx<T>(
     machine_code: Result<T, CudaError>,
     ptx: impl FnOnce() -> Result<T, CudaError>,
@@ -253,7 +255,7 @@ impl Kernels {
 }
 
 impl Stream {
-    /// Returns the stream with this handle of the driver.
+    /// Creates a stream from its handle in the driver.
     ///
     /// As everywhere in CUDA, null and 1 are the legacy default stream, and 2 is the default stream of each
     /// thread.
@@ -268,7 +270,7 @@ impl Stream {
 }
 
 impl DeviceStatus {
-    /// Returns the status whose 16 bytes are at this address of a device.
+    /// Creates a status from the address of its 16 bytes on a device.
     ///
     /// # Errors
     /// Returns [`CudaError::Address`] if the address is null or not a multiple of 8.

@@ -13,7 +13,7 @@ use libloading::Library;
 use crate::CudaError;
 use crate::abi::Address;
 
-/// A handle of the driver, for a context, a module, a function or a stream. It is never dereferenced here.
+/// A handle of the driver for a context, a module, a function or a stream. It is never dereferenced here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Handle(*mut c_void);
@@ -109,7 +109,7 @@ pub(crate) struct Grid {
     pub(crate) threads: [u32; 2],
 }
 
-/// The driver.
+/// The functions of a loaded driver.
 pub(crate) struct Driver {
     functions: Functions,
     /// The library, which is never unloaded. A driver may have threads and contexts as soon as it is
@@ -121,7 +121,7 @@ impl Driver {
     /// Loads a driver from this file, or searches the system's library paths if this is only a name.
     ///
     /// # Errors
-    /// Returns [`CudaError::NoDriver`] if there is no driver, or if it lacks a function.
+    /// Returns [`CudaError::NoDriver`] if the library cannot be loaded, or if it lacks a function.
     pub(crate) fn load(library: &Path) -> Result<Self, CudaError> {
         let refused = |why| CudaError::NoDriver { library: library.to_owned(), why };
         // SAFETY: Loading a CUDA driver has no conditions, and it is never unloaded. The file is the system's
@@ -234,8 +234,8 @@ impl Driver {
 
     /// Returns a kernel of a module that this driver has loaded, and loads the kernel's code onto the device.
     ///
-    /// Without this, newer drivers would load the code in the first launch. That launch would then allocate,
-    /// wait, and fail during a capture.
+    /// Otherwise newer drivers would load the code in the first launch, which would then allocate, wait, and
+    /// fail during a capture.
     pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, CudaError> {
         let mut function = Handle::NULL;
         // SAFETY: `function` is a live handle, which the driver writes. `name` ends with a zero, and `module`

@@ -1,4 +1,4 @@
-//! The errors of preparing and launching a write, and of the bad indices that launches counted.
+//! The errors of preparing and launching a write, and the bad indices that launches have counted.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use kvscatter::Argument;
 use crate::images::MIN_CAPABILITY;
 use crate::launch_argument::{FirstBad, LaunchArgument};
 
-/// An error of preparing or launching a write, or a bad index that launches counted.
+/// An error returned by preparing or launching a write, or by checking the indices that launches have used.
 ///
 /// Every error of `prepare` and `launch` is returned before the device gets any work. The exception is a
 /// [`Driver`](Self::Driver) error of a write that takes several launches, as
@@ -16,7 +16,7 @@ use crate::launch_argument::{FirstBad, LaunchArgument};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The buffers, the lists, or an index that a launch counted violate a rule of the prepared operator.
+    /// The buffers, the lists, or an index that a launch has used violate a rule of the prepared operator.
     #[error(transparent)]
     Write(#[from] kvscatter::Error),
     /// The machine has no CUDA driver, or a driver that is too old.
@@ -30,16 +30,16 @@ pub enum CudaError {
         /// The system's message.
         why: String,
     },
-    /// The driver refused a call.
+    /// The driver returned an error.
     #[error("{call}: {name} ({code}): {text}{}", captured(call, *code))]
     Driver {
-        /// The driver's function.
+        /// The name of the function that was called.
         call: &'static str,
-        /// The function's result.
+        /// The number of the error, a `CUresult`.
         code: i32,
-        /// The result's name.
+        /// The name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
         name: String,
-        /// The driver's description of the result.
+        /// The driver's description of the error.
         text: String,
     },
     /// The device is too old for the kernels.
@@ -54,12 +54,12 @@ pub enum CudaError {
         /// The number after the point.
         minor: i32,
     },
-    /// The driver refuses both forms of the kernels.
+    /// The driver rejects both forms of the kernels.
     #[error("this device or driver cannot run the kernels: machine code: {machine_code}; PTX: {ptx}")]
     Kernels {
-        /// The error for the kernels that are compiled for devices.
+        /// The error for the kernels as machine code.
         machine_code: Box<Self>,
-        /// The error for the kernels that the driver compiles itself.
+        /// The error for the kernels as PTX, which the driver compiles itself.
         ptx: Box<Self>,
     },
     /// No device has been chosen on this thread.
@@ -79,11 +79,11 @@ pub enum CudaError {
     /// A number does not fit the kernels' 32-bit arithmetic.
     #[error("{what} = {got}: a launch takes at most {max}")]
     TooLarge {
-        /// The quantity.
+        /// The quantity that is too large.
         what: CountKind,
-        /// The number.
+        /// The quantity's value.
         got: usize,
-        /// The maximum.
+        /// The largest value that a launch supports.
         max: usize,
     },
     /// A buffer is too small for its tensor, or null.
@@ -95,13 +95,13 @@ pub enum CudaError {
         index: usize,
         /// The buffer's address.
         address: u64,
-        /// Its size.
+        /// The size in bytes.
         bytes: usize,
         /// The size of the tensor in bytes, including its gaps.
         needed: usize,
     },
-    /// A cache of 4-bit rows that straddle bytes does not consist of whole words. In place, it is written by
-    /// words.
+    /// A cache of 4-bit rows that straddle bytes does not consist of whole words. A write in place changes
+    /// such a cache word by word.
     #[error(
         "cache {pair} has {bytes} bytes at {address:#x}: 4-bit rows that straddle bytes need a buffer that begins on a word and has {needed} bytes"
     )]
@@ -110,7 +110,7 @@ pub enum CudaError {
         pair: usize,
         /// The cache's address.
         address: u64,
-        /// Its size.
+        /// The size in bytes.
         bytes: usize,
         /// The size that the cache needs in bytes, in whole words.
         needed: usize,
@@ -127,13 +127,13 @@ pub enum CudaError {
     /// as one list.
     #[error("the samples of newKv are not adjacent: all its tokens must be evenly spaced")]
     SamplesNotAdjacent,
-    /// The shapes are not those of a slot mapping.
+    /// The shapes do not fit a slot mapping.
     #[error("{0}")]
     SlotMapping(SlotMappingError),
-    /// A call with a slot mapping has another list than the slots, or no slots.
+    /// A call with a slot mapping has a list other than the slots, or no slots.
     #[error("{}", presence(.list, *.given))]
     List {
-        /// The argument.
+        /// The list, the layer or the status.
         list: LaunchArgument,
         /// Whether the list was given.
         given: bool,
@@ -141,9 +141,9 @@ pub enum CudaError {
     /// An address is null or not aligned.
     #[error("{}", misaligned(.list, *.address, *.alignment))]
     Address {
-        /// The argument.
+        /// The list, the layer or the status.
         list: LaunchArgument,
-        /// Its address.
+        /// The address of the argument.
         address: u64,
         /// The number of which the address must be a multiple.
         alignment: u64,
@@ -151,17 +151,17 @@ pub enum CudaError {
     /// A list reaches past the end of the address space.
     #[error("{}", wraps(.list, *.address, *.bytes))]
     ListWraps {
-        /// The argument.
+        /// The list, the layer or the status.
         list: LaunchArgument,
-        /// Its address.
+        /// The address of the argument.
         address: u64,
-        /// Its size.
+        /// The size in bytes.
         bytes: usize,
     },
     /// A list, the layer or the status shares memory with a cache or a present of the launch.
     #[error("{}", overlap(.list, *.pair))]
     Overlap {
-        /// The argument.
+        /// The list, the layer or the status.
         list: LaunchArgument,
         /// The index of the cache's pair or the present's triple in the call.
         pair: usize,
@@ -172,14 +172,14 @@ pub enum CudaError {
         "the status shares memory with a list, an update or a past, which a launch reads while it writes the status"
     )]
     StatusShared,
-    /// Launches counted bad indices, but the lists do not contain them. The lists were overwritten since
-    /// then, or were not read, or another write has the same status.
+    /// Launches have counted bad indices, but the lists do not contain them. The lists have been overwritten
+    /// since then or were not read, or another write uses the same status.
     #[error(
         "bad indices in {bad_samples} sample{} since the status was cleared, first {first}; the lists were not read, have changed since the launch, or belong to another write",
         if *bad_samples == 1 { "" } else { "s" }
     )]
     BadIndices {
-        /// The count in [`StatusWords`](crate::StatusWords).
+        /// The value of [`StatusWords::bad_samples`](crate::StatusWords::bad_samples).
         bad_samples: u32,
         /// The first bad index of the first of these launches.
         first: FirstBad,
@@ -242,8 +242,8 @@ impl CudaError {
         Message { error: self, launch_argument, argument }
     }
 
-    /// Returns `true` if the driver refuses the image itself, so that it may accept another one. Being out of
-    /// memory, an earlier fault and a capture in progress are other errors.
+    /// Returns `true` if the driver rejects the image itself, so that it may accept another image. Being out
+    /// of memory, an earlier fault and a capture in progress are other errors.
     pub(crate) fn is_about_an_image(&self) -> bool {
         // CUDA_ERROR_INVALID_VALUE, which drivers may return for a container that they do not know,
         // INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, JIT_COMPILER_NOT_FOUND, UNSUPPORTED_PTX_VERSION,
@@ -280,8 +280,8 @@ where
     }
 }
 
-/// Returns advice for a call that is forbidden while a stream is captured. The codes are
-/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and those after it.
+/// Returns advice if the call is forbidden while a stream is captured, and otherwise an empty text. The codes
+/// are `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and those after it.
 fn captured(call: &str, code: i32) -> &'static str {
     match (call, code) {
         ("cuModuleLoadData" | "cuModuleGetFunction" | "cuFuncLoad", 900..=908) => {
@@ -342,7 +342,7 @@ impl Display for TensorRole {
     }
 }
 
-/// The reason why shapes are not those of a slot mapping.
+/// A property that shapes of a slot mapping cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SlotMappingError {
@@ -369,23 +369,23 @@ impl Display for SlotMappingError {
     }
 }
 
-/// A quantity for which the kernels use 32 bits.
+/// A quantity that must fit the kernels' 32-bit arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CountKind {
-    /// The samples of the update, or the tokens of a slot mapping.
+    /// The number of samples of the update, or of tokens of a slot mapping.
     Samples,
-    /// The slots of the cache.
+    /// The number of slots of the cache.
     Capacity,
-    /// The layers of the cache.
+    /// The number of layers of the cache.
     Layers,
-    /// The elements of any other dimension, after merging.
+    /// The number of elements of any other dimension, after merging.
     Elements,
-    /// The moves of 16 bytes or less that one contiguous run takes, or its 4-bit elements.
+    /// The number of moves of at most 16 bytes that one contiguous run takes, or of its 4-bit elements.
     Units,
-    /// The contiguous runs that are written in one cache.
+    /// The number of contiguous runs that are written in one cache.
     Runs,
-    /// The groups of 32 words in a present whose 4-bit rows straddle bytes.
+    /// The number of groups of 32 words in a present whose 4-bit rows straddle bytes.
     Words,
 }
 
@@ -520,7 +520,7 @@ mod tests {
         }
     }
 
-    /// Checks that there is advice only if the capture is the reason for the refusal.
+    /// Checks that there is advice only if the capture causes the error.
     #[test]
     fn a_capture_under_way_has_advice() {
         let message_of = |call, code| {

@@ -14,21 +14,22 @@ const WARP: u32 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct LaunchConfig {
-    /// The maximum of jobs in a launch of the kernels with a short table.
+    /// The maximum number of jobs in a launch of the kernels with a short table.
     pub small_table_jobs: u32,
-    /// The maximum of threads in a block.
+    /// The maximum number of threads in a block.
     pub max_threads_per_block: u32,
-    /// The minimum of threads to which a block shrinks while there are fewer blocks than multiprocessors.
+    /// The minimum number of threads in a block. A block shrinks to it only while there are fewer blocks than
+    /// multiprocessors.
     pub min_threads_per_block: u32,
-    /// The maximum of vectors that a thread moves. Their loads are in flight together.
+    /// The maximum number of vectors that a thread moves. Their loads are in flight together.
     pub max_vectors_per_thread: u32,
-    /// The number of blocks for each multiprocessor that must remain when a thread takes more vectors.
+    /// The number of blocks per multiprocessor below which threads do not take more vectors.
     pub min_blocks_per_multiprocessor: u32,
 }
 
 impl LaunchConfig {
     /// The defaults, which have not been measured yet. They were chosen by reasoning: a block of a small
-    /// write has two warps, and there are half as many blocks as a multiprocessor runs at a time.
+    /// write has two warps, and a multiprocessor gets half the number of blocks that it can run at a time.
     pub const DEFAULT: Self = Self {
         small_table_jobs: FEW_JOBS as u32,
         max_threads_per_block: THREADS,
@@ -38,7 +39,7 @@ impl LaunchConfig {
     };
 }
 
-/// The work of each job: its number of runs, and the number of threads that one run can use.
+/// The work of each job, as its number of runs and the number of threads that one run can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) along: u32,
@@ -54,9 +55,9 @@ pub(crate) struct Spread {
 
 /// Spreads a launch over a device.
 ///
-/// The threads of a block go along a run. A block takes as many runs as it has threads for, and the blocks
-/// share the runs. A small write uses as many multiprocessors as possible. In a large write, each thread has
-/// several loads in flight.
+/// The threads of a block go along a run. A block takes the number of runs that it has threads for, and the
+/// blocks share the runs. A small write uses as many multiprocessors as possible. In a large write, each
+/// thread has several loads in flight.
 ///
 /// There is a block even if there are no runs, because it reports bad indices.
 pub(crate) fn spread(work: Work, jobs: u32, multiprocessors: u32, config: &LaunchConfig) -> Spread {

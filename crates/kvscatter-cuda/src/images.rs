@@ -29,7 +29,7 @@ pub(crate) fn machine_code() -> &'static [u8] {
 /// Returns PTX, which the driver compiles for its device. It ends with a zero.
 pub(crate) fn ptx() -> Vec<u8> {
     let mut text = Vec::new();
-    // A damaged file would give a text that ends too early, and the driver would refuse it. A test excludes
+    // A damaged file would give a text that ends too early, which the driver would reject. A test excludes
     // damage.
     let _ = GzDecoder::new(PTX).take(MAX_PTX).read_to_end(&mut text);
     text.push(0);

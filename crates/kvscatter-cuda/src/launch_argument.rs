@@ -6,15 +6,15 @@ use std::fmt::{self, Display};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LaunchArgument {
-    /// The positions, or the slots of a slot mapping.
+    /// The list of positions, or of the slots of a slot mapping.
     Positions,
-    /// The number of rows of each sample that are written.
+    /// The list with the number of rows of each sample that are written.
     Lengths,
-    /// The number of rows that the update brings for each sample: `updateLengths` or `seqLen`.
+    /// The list with the number of rows that the update brings for each sample: `updateLengths` or `seqLen`.
     RowCounts,
-    /// The layer's number.
+    /// The number of the layer, `layerId`.
     Layer,
-    /// The status.
+    /// The 16 bytes of the status, in which launches count bad indices.
     Status,
 }
 
@@ -35,11 +35,14 @@ impl Display for LaunchArgument {
 pub struct FirstBad {
     /// The list that contains the bad value. The slots of a slot mapping are positions.
     pub list: LaunchArgument,
-    /// The sample, counted from 0, or the token of a slot mapping. The layer has no sample. For a row count,
-    /// the number after the last sample means that the sum of all row counts is bad.
+    /// The sample, counted from 0, or the token of a slot mapping. `None` if the layer is bad. If the sum of
+    /// all row counts is bad, this is the number of samples.
     pub sample: Option<usize>,
-    /// The bad value. For cumulative lengths it is the difference of numbers `i + 1` and `i`, or the first
-    /// number if that is not 0, or the last number if that is not the number of tokens.
+    /// The bad value. For cumulative lengths, it is one of these:
+    ///
+    /// * the first value, if it is not 0
+    /// * the last value, if it is not the number of tokens
+    /// * otherwise, the difference of the two values that enclose the sample
     pub value: i64,
 }
 

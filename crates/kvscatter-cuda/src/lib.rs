@@ -29,8 +29,8 @@
 //!
 //! # Bad indices
 //!
-//! The host cannot see positions that are on the device, so an error cannot stop a launch with a bad one.
-//! Instead:
+//! The host cannot see positions that are on the device, so an error cannot stop a launch with a bad
+//! position. Instead:
 //!
 //! * Nothing outside the caches is ever written, and no kernel traps, so the context stays usable.
 //! * A sample with a bad index is not written. With [`DeviceWrite::skip_all`] the whole launch writes

@@ -8,7 +8,7 @@ use crate::CudaError;
 use crate::abi::Address;
 use crate::launch_argument::LaunchArgument;
 
-/// The memory of one tensor on a device, with at least as many bytes as the tensor's geometry needs.
+/// The memory of one tensor on a device, with at least the number of bytes that the tensor's geometry needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceBuffer {
     /// The address of the first byte. If the buffer has no bytes, any address is allowed.
@@ -22,7 +22,7 @@ pub struct DeviceBuffer {
 pub struct BufferPair {
     /// The cache that is written.
     pub cache: DeviceBuffer,
-    /// The update, which is the new rows.
+    /// The new rows.
     pub update: DeviceBuffer,
 }
 
@@ -38,7 +38,7 @@ pub struct PresentBuffers {
 }
 
 impl DeviceBuffer {
-    /// Returns a buffer of `bytes` bytes from an address on.
+    /// Creates a buffer of `bytes` bytes that begins at an address.
     #[must_use]
     pub const fn new(address: u64, bytes: usize) -> Self {
         Self { address, bytes }
@@ -100,13 +100,13 @@ enum Width {
 }
 
 impl DeviceList {
-    /// Returns a list of 64-bit integers.
+    /// Creates a list of `len` 64-bit integers.
     #[must_use]
     pub const fn i64(address: u64, len: usize) -> Self {
         Self { address, len, width: Width::I64 }
     }
 
-    /// Returns a list of 32-bit integers.
+    /// Creates a list of `len` 32-bit integers.
     #[must_use]
     pub const fn i32(address: u64, len: usize) -> Self {
         Self { address, len, width: Width::I32 }
@@ -177,28 +177,28 @@ pub struct DeviceCallIndices {
 }
 
 impl DeviceCallIndices {
-    /// Returns indices without lists. Every sample then begins at slot 0, if the operator allows that.
+    /// Creates indices without lists. Every sample then begins at slot 0, if the operator allows that.
     #[must_use]
     pub const fn zero() -> Self {
         Self { positions: None, lengths: None, row_counts: None, layer: None }
     }
 
-    /// Returns indices with these positions: `write_indices`, `writeIndices`, `tokenOffset`, or the slots of
+    /// Creates indices with these positions: `write_indices`, `writeIndices`, `tokenOffset`, or the slots of
     /// a slot mapping.
     #[must_use]
     pub const fn new(positions: DeviceList) -> Self {
         Self { positions: Some(positions), ..Self::zero() }
     }
 
-    /// Adds the lengths. Only the first `lengths[i]` rows of sample `i` are written. This is an extension of
-    /// kvscatter.
+    /// Adds the lengths. Only the first `lengths[i]` rows of sample `i` are written. kvscatter extension; not
+    /// part of the specification.
     #[must_use]
     pub const fn lengths(self, lengths: DeviceList) -> Self {
         Self { lengths: Some(lengths), ..self }
     }
 
-    /// Adds TensorRT's `updateLengths` (cumulative lengths from 0, one more than samples), or Ascend's
-    /// `seqLen`.
+    /// Adds Ascend's `seqLen`, or TensorRT's `updateLengths`, the cumulative lengths from 0 with one value
+    /// more than there are samples.
     #[must_use]
     pub const fn row_counts(self, row_counts: DeviceList) -> Self {
         Self { row_counts: Some(row_counts), ..self }

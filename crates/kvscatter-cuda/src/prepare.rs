@@ -20,21 +20,22 @@ impl Cuda {
     /// The write belongs to the context that is current on this thread.
     ///
     /// Buffers are compared by address, and their memory is never touched. More than 128 pairs take several
-    /// launches. Without pairs there is no launch, and then no index is checked on the device.
+    /// launches. Without pairs there is no launch, and no index is checked on the device.
     ///
     /// # Errors
-    /// * Returns the errors of [`kvscatter::device::DeviceInterface::check_pairs`].
+    /// * Returns an error if the core rejects the buffers of a pair, as
+    ///   [`kvscatter::device::DeviceInterface::check_pairs`] describes.
     /// * Returns [`CudaError::Buffer`] if a buffer is null or too small for its tensor.
     /// * Returns [`CudaError::Loops`] if the strides need more loops than the kernels have.
     /// * Returns [`CudaError::TooLarge`] if a count does not fit the kernels' 32-bit arithmetic.
     /// * Returns [`CudaError::SamplesNotAdjacent`] if the tokens of a `newKv` with four dimensions are not
-    ///   one list.
+    ///   evenly spaced.
     /// * Returns [`CudaError::WholeWords`] if 4-bit rows straddle bytes and a cache does not consist of whole
     ///   words.
     /// * Returns [`CudaError::NoContext`] if no context is current on this thread.
     /// * Returns [`CudaError::ComputeCapability`] if the device is too old for the kernels.
-    /// * Returns [`CudaError::Kernels`] if the driver refuses both the machine code and the PTX.
-    /// * Returns [`CudaError::Driver`] if the driver refuses another call.
+    /// * Returns [`CudaError::Kernels`] if the driver rejects both the machine code and the PTX.
+    /// * Returns [`CudaError::Driver`] if the driver returns another error.
     pub fn prepare(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::in_place(self, prepared, pairs)
     }
@@ -46,8 +47,8 @@ impl Cuda {
     /// ends with bytes of either.
     ///
     /// # Errors
-    /// Returns the errors of [`prepare`](Self::prepare), and [`CudaError::SlotMapping`] if the shapes are not
-    /// those of a slot mapping.
+    /// Returns [`CudaError::SlotMapping`] if the shapes do not fit a slot mapping, or an error for the same
+    /// reasons as [`prepare`](Self::prepare).
     pub fn prepare_slots(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
         DeviceWrite::slots(self, prepared, pairs)
     }
@@ -57,8 +58,10 @@ impl Cuda {
     /// More than 64 triples take several launches.
     ///
     /// # Errors
-    /// * Returns the errors of [`prepare`](Self::prepare) except [`CudaError::WholeWords`].
-    /// * Returns the errors of [`kvscatter::device::DeviceInterface::check_present`].
+    /// * Returns an error for the same reasons as [`prepare`](Self::prepare), except
+    ///   [`CudaError::WholeWords`].
+    /// * Returns an error if the core rejects the buffers of a triple, as
+    ///   [`kvscatter::device::DeviceInterface::check_present`] describes.
     /// * Returns [`CudaError::Presents`] if a present shares memory with a tensor of another triple.
     pub fn prepare_present(
         &self,
@@ -164,7 +167,7 @@ impl DeviceWrite {
     #[doc(hidden)]
     #[must_use]
     pub fn with_launch_config(mut self, config: &LaunchConfig) -> Self {
-        // All launches of one write except the last have as many jobs as the first.
+        // All launches of one write except the last have the same number of jobs as the first.
         let (per_thread, first) = match &mut self.form {
             Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
                 (&mut shape.per_thread, tables.first().map(|table| table.count))
@@ -246,7 +249,8 @@ fn check_pairs(prepared: &Prepared, pairs: &[BufferPair]) -> Result<(), CudaErro
     Ok(prepared.device_interface().check_pairs(pairs.iter().map(raw))?)
 }
 
-/// Checks each triple as the core does, and that no present shares a byte with a tensor of another triple.
+/// Checks each triple as the core does. Also checks that no present shares a byte with a tensor of another
+/// triple.
 fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), CudaError> {
     let geometry = prepared.geometry();
     check_sizes(TensorRole::Present, geometry.present_bytes(), triples.iter().map(|triple| triple.present))?;
@@ -275,8 +279,8 @@ fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), 
             let with = triples.iter().position(shares).unwrap_or(index);
             return Err(CudaError::Presents { triple: index, with });
         }
-        // All presents have the same size. So a present that does not overlap its predecessor overlaps no
-        // earlier present.
+        // Because all presents have the same size, a present that does not overlap its predecessor does not
+        // overlap any earlier present either.
         before = if written.len > 0 { Some((index, triple)) } else { before };
     }
     Ok(())

@@ -1,4 +1,6 @@
 //! Converts the loops of a geometry to the units of a kernel, and checks that they fit its 32-bit arithmetic.
+//!
+//! The comments cite G1, an invariant that `ARCHITECTURE.md` defines.
 
 use kvscatter::device::Loops;
 use kvscatter::{Convention, Loop, Prepared};
@@ -40,7 +42,7 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
 /// Returns loops over tokens with one slot each, instead of over the rows of one sample.
 ///
 /// # Errors
-/// Returns [`CudaError::SlotMapping`] if the shapes are not those of a slot mapping.
+/// Returns [`CudaError::SlotMapping`] if the shapes do not fit a slot mapping.
 pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
     let mut loops = prepared.device_interface().write_loops();
     match loops.samples.count {
@@ -88,7 +90,7 @@ pub(crate) fn in_place(
     let shape = WriteShape {
         samples: in_units(scale, loops.samples)?,
         rows: abi::Loop {
-            // With at most one slot, the stride from slot to slot is not used for any number of rows.
+            // With at most one slot, the stride from slot to slot is never used.
             dst_stride: if geometry.capacity() > 1 { scale.step(loops.rows.dst_stride) } else { 0 },
             ..in_units(scale, loops.rows)?
         },
@@ -116,7 +118,7 @@ fn has_row_counts(prepared: &Prepared) -> bool {
 /// Returns the loops of the functional form, and the number of runs in a job.
 ///
 /// # Errors
-/// Returns the errors of [`in_place`].
+/// Returns [`CudaError::Loops`] or [`CudaError::TooLarge`] if the loops do not fit the kernels.
 pub(crate) fn present(
     prepared: &Prepared,
     past: &Loops,
@@ -168,8 +170,8 @@ fn within(joined: &[Joined], slots: Loop) -> Result<u32, CudaError> {
     runs(joined.iter().filter(is_within).map(|by| by.count)).and_then(|runs| count(CountKind::Runs, runs))
 }
 
-/// Returns the maximum of groups of words in a present of 4-bit elements, for any position of its beginning.
-/// Threads take these groups if rows straddle bytes.
+/// Returns the maximum number of groups of words in a present of 4-bit elements, for any position of its
+/// beginning. Threads take these groups if rows straddle bytes.
 ///
 /// # Errors
 /// Returns [`CudaError::TooLarge`] if the number does not fit.
@@ -193,8 +195,8 @@ struct Joined {
 
 /// Joins the other loops of both mappings, for runs that are equally long in both.
 ///
-/// Both mappings have the same dimensions but may have merged different ones. So if two loops end at the same
-/// dimension, the longer is a multiple of the shorter.
+/// Both mappings have the same dimensions but may have merged different ones. If two loops end at the same
+/// dimension, the longer one is therefore a multiple of the shorter one.
 fn join(past: &Loops, update: &Loops) -> Vec<Joined> {
     let run = past.run.min(update.run);
     let mut stacks = [past, update].map(|loops| {
@@ -249,7 +251,7 @@ fn in_units(scale: Scale, by: Loop) -> Result<abi::Loop, CudaError> {
     })
 }
 
-/// Accepts numbers below 2^31. The kernels divide no larger numbers, and can add two of these without
+/// Accepts numbers below 2^31. The kernels do not divide larger numbers, and can add two of these without
 /// overflow.
 fn count(what: CountKind, got: usize) -> Result<u32, CudaError> {
     let max = 0x7FFF_FFFF;
@@ -257,7 +259,7 @@ fn count(what: CountKind, got: usize) -> Result<u32, CudaError> {
     fits.ok_or(CudaError::TooLarge { what, got, max })
 }
 
-/// Returns the number of runs in a job, which is 0 if any count is 0.
+/// Returns the number of runs in a job, or 0 if any count is 0.
 fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, CudaError> {
     if counts.clone().any(|count| count == 0) {
         return Ok(0);

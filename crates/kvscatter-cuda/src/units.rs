@@ -1,4 +1,6 @@
 //! Finds the widest move that divides every address, stride and run.
+//!
+//! The comments cite G1, an invariant that `ARCHITECTURE.md` defines.
 
 use kvscatter::Geometry;
 use kvscatter::device::Loops;
@@ -27,14 +29,14 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Returns the widest scale for these loops and buffers. Each buffer comes with the element at which its
+    /// Creates the widest scale for these loops and buffers. Each buffer comes with the element at which its
     /// tensor begins.
     pub(crate) fn widest<'a>(
         geometry: &Geometry,
         loops: impl IntoIterator<Item = &'a Loops>,
         buffers: impl IntoIterator<Item = (DeviceBuffer, usize)>,
     ) -> Self {
-        // Strings have no width. Their buffers are refused elsewhere.
+        // Strings have no width. Other code rejects their buffers.
         let halves = geometry.element().bits().map_or(2, |bits| bits.div_ceil(4));
         let scale = Self { unit: Unit::Nibbles, halves: i64::try_from(halves).unwrap_or(2) };
         let steps = loops.into_iter().flat_map(|loops| steps(loops, geometry.capacity()));

@@ -1,4 +1,6 @@
 //! A prepared write, whose launches pass its tables of jobs to the kernel unchanged.
+//!
+//! The comments cite P1, an invariant that `ARCHITECTURE.md` defines.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,7 +18,7 @@ use crate::launch_argument::LaunchArgument;
 use crate::memory::{AddressRanges, DeviceBuffer, DeviceCallIndices, DeviceList};
 use crate::units::{Unit, WIDTHS};
 
-/// A write whose shapes and addresses are checked. Prepare it once and launch it in every step.
+/// A write whose shapes and addresses have been checked. Prepare it once and launch it in every step.
 ///
 /// A write contains addresses and owns no memory. Any thread may launch it if its context is current there.
 pub struct DeviceWrite {
@@ -26,7 +28,7 @@ pub struct DeviceWrite {
     pub(crate) unit: Unit,
     pub(crate) form: Form,
     pub(crate) work: Work,
-    /// The maximum of jobs in a launch of the kernels with a short table.
+    /// The maximum number of jobs in a launch of the kernels with a short table.
     pub(crate) small_table_jobs: u32,
     /// The grid of the first launch. The last launch may have fewer jobs.
     pub(crate) grid: Grid,
@@ -44,7 +46,7 @@ pub(crate) enum Form {
         shape: WriteShape,
         tables: Vec<Table<Job, JOBS>>,
     },
-    /// The same as in place, with a sample for each token.
+    /// As in place, with a sample for each token.
     Slots {
         shape: WriteShape,
         tables: Vec<Table<Job, JOBS>>,
@@ -102,21 +104,21 @@ impl DeviceWrite {
     ///
     /// For any values in the lists, nothing outside the caches and the status is written, and no kernel
     /// traps. A sample with a bad index keeps its rows and is counted in `status`, once per launch.
-    /// [`check`](Self::check) then returns the error. If the row counts of a packed update are wrong, or the
-    /// layer does not exist, no row is written.
+    /// [`check`](Self::check) then returns the error. No row is written if the row counts of a packed update
+    /// are wrong or the layer does not exist.
     ///
     /// A write of more than 128 caches, or 64 presents, takes several launches, one after the other. If the
-    /// driver refuses one of them, the earlier launches have already been made.
+    /// driver rejects one of them, the earlier launches have already been made.
     ///
     /// # Errors
     /// * Returns [`kvscatter::Error::ListLength`] or [`kvscatter::Error::BatchTooLarge`] if a list has the
     ///   wrong length.
-    /// * Returns [`CudaError::List`] if a slot mapping gets another list, or no slots.
+    /// * Returns [`CudaError::List`] if a slot mapping gets a list other than the slots, or no slots.
     /// * Returns [`CudaError::Address`] if an address is null or not aligned.
     /// * Returns [`CudaError::ListWraps`] if a list reaches past the end of the address space.
     /// * Returns [`CudaError::Overlap`] if a list or the status overlaps memory that is written.
     /// * Returns [`CudaError::StatusShared`] if the status overlaps memory that is read.
-    /// * Returns [`CudaError::Driver`] if the driver refuses a call. The error may come from an earlier
+    /// * Returns [`CudaError::Driver`] if the driver returns an error. The error may come from an earlier
     ///   launch.
     ///
     /// # Safety
@@ -216,8 +218,8 @@ impl DeviceWrite {
 
     fn call(&self, indices: &DeviceCallIndices, status: Option<DeviceStatus>) -> Call {
         let address = |list: Option<DeviceList>| list.map_or(0, DeviceList::address);
-        // An empty list may have any address, including null, which tells the kernels that there is no list.
-        // Only Ascend's `seqLen` can be empty. The layer's address then replaces its address, because it is
+        // An empty list may have any address, including null, but null means to the kernels that there is no
+        // list. Only Ascend's `seqLen` can be empty. Its address is then replaced by the layer's, which is
         // not null.
         let row_counts = indices.row_counts;
         let not_null = row_counts.filter(|list| list.len() > 0).or(row_counts.and(indices.layer));
@@ -242,13 +244,13 @@ impl DeviceWrite {
         }
     }
 
-    /// Creates the checks of a launch, and returns the number of samples.
+    /// Makes the checks of a launch, and returns the number of samples.
     ///
     /// This checks the lengths and addresses of the lists, and that neither a list nor the status overlaps
     /// memory that is written. Every launch makes these checks too.
     ///
     /// # Errors
-    /// Returns the errors of [`launch`](Self::launch), except those of the driver.
+    /// Returns an error for the same reasons as [`launch`](Self::launch), except [`CudaError::Driver`].
     pub fn check_indices(
         &self,
         indices: &DeviceCallIndices,

@@ -166,7 +166,7 @@ def spread(samples: dict[str, list[float]]) -> tuple[float, float]:
 
 
 def verdict(value: float, limit: float | None, noise: tuple[float, float]) -> str:
-    """Returns whether the ratio is within the limit, unless another run may give the opposite verdict."""
+    """Returns the verdict, "inside the spread" if another run could give the opposite."""
     if limit is None:
         return "–"
     least, most = value * noise[0], value * noise[1]

@@ -28,7 +28,7 @@ class Case:
 
     @property
     def is_carried(self):
-        """Returns whether the plugin takes the types of the case. test_types.py tests the other types."""
+        """Returns True if the plugin takes the types of the case. test_types.py tests the other types."""
         return all(BY_CODE.get(message.data_type) in CARRIED for message in self.messages)
 
     def tensors(self):
@@ -48,7 +48,7 @@ class Case:
         return model.SerializeToString()
 
     def is_negative_in_a_ring(self) -> bool:
-        """Returns whether ONNX Runtime refuses an index that the oracle takes modulo the capacity."""
+        """Returns True if ONNX Runtime rejects an index that the oracle takes modulo the capacity."""
         indices = self.tensors().get("write_indices")
         return (
             b"circular" in self.model.SerializeToString()

@@ -16,7 +16,7 @@ MODEL = models.tensor_scatter(FLOAT16.code, mode="circular")
 
 
 def decode(session, thread: int, barrier: threading.Barrier) -> None:
-    """Runs steps with shapes and positions that no other thread has. Every eleventh step is refused."""
+    """Runs steps with shapes and positions that no other thread has. Every eleventh step fails."""
     batch, capacity, width = 1 + thread % 3, 5 + thread % 7, 1 + thread % 5
     cache = Tensor.painted(FLOAT16, (batch, 2, capacity, width), thread)
     want = cache.array().copy()

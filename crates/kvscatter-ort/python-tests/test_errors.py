@@ -1,4 +1,5 @@
-"""Every refusal has the message of ONNX Runtime's own kernel, and changes no shared byte."""
+"""Checks that every error has the message of ONNX Runtime's own kernel, and that a failed call does not
+change a shared byte."""
 
 import re
 
@@ -81,7 +82,7 @@ def words(failure: Exception) -> str:
 
 
 def refusal(make, name) -> str:
-    """Returns the message of a refusal in place, and checks that no byte has changed."""
+    """Returns the error message of a call in place, and checks that no byte has changed."""
     attributes, past_shape, update_shape, indices, _ = REFUSED[name]
     past, update = Tensor.painted(FLOAT, past_shape, 1), Tensor.painted(FLOAT, update_shape, 2)
     before = past.bytes()
@@ -123,7 +124,7 @@ def test_an_unknown_mode_is_refused_when_the_session_is_made(mode):
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_a_bad_index_in_the_last_sample_leaves_all_samples(mode):
-    """The built-in kernel of 1.29 and before has written the first 63 samples when it refuses."""
+    """The built-in kernel of 1.29 and before has written the first 63 samples when it returns the error."""
     past, update = Tensor.painted(FLOAT, (64, 8, 32, 16), 1), Tensor.painted(FLOAT, (64, 8, 4, 16), 2)
     before = past.bytes()
     inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of([1] * 63 + [-1])}

@@ -22,7 +22,7 @@ def test_a_thousand_loads_and_unloads_leave_nothing_behind():
     # The unit is bytes a cycle. No allocation is this small.
     assert measured["registration"]["heap"] < 16, measured
     assert measured["operators"]["heap"] < 16, measured
-    # 1.31 itself keeps some 50 bytes of each session, and 100 of each refused run, with its own kernels too.
+    # 1.31 itself keeps some 50 bytes of each session, and 100 of each failed run, with its own kernels too.
     assert measured["session"]["heap"] < (512 if VERSION >= (1, 31) else 16), measured
     for name, grown in measured.items():
         assert grown["resident"] < 2 << 20, measured

@@ -1,4 +1,4 @@
-"""The refusal of a runtime that does not support such plugins. Run this with ONNX Runtime 1.23."""
+"""Checks the error of a runtime that does not support such plugins. Run this with ONNX Runtime 1.23."""
 
 import os
 

@@ -1,4 +1,6 @@
 //! One call of a kernel, with its inputs, its output and the threads that it may use.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::marker::PhantomData;
 use core::ptr::{self, null_mut};
@@ -20,7 +22,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Wraps the context of a call.
+    /// Creates a context from that of the runtime.
     ///
     /// # Safety
     /// `raw` is valid for `'a` (R2). The runtime called a kernel with `raw`, and the kernel's node has
@@ -55,7 +57,7 @@ impl<'a> Context<'a> {
         unsafe { InputTensor::new(self.runtime, argument, value) }.map(Some)
     }
 
-    /// Returns the size of a tensor's memory in bytes, as the runtime computes it.
+    /// Returns the size of a tensor's memory in bytes, as computed by the runtime.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
@@ -98,19 +100,19 @@ impl<'a> Context<'a> {
 
 /// An input of a call.
 pub(crate) struct InputTensor<'a> {
-    /// The operator's name for the input.
+    /// The role of the input. The operator has a name for it in messages.
     pub(crate) argument: Argument,
     value: *const OrtValue,
-    /// The runtime's number of the element type.
+    /// The element type, as the runtime's number for it.
     pub(crate) code: i32,
-    /// The dimensions.
+    /// The size of each dimension, which may be negative in a malformed tensor.
     pub(crate) shape: &'a [i64],
     /// The address at which the elements begin.
     pub(crate) data: *mut u8,
 }
 
 impl<'a> InputTensor<'a> {
-    /// Reads the type, shape and address of a tensor.
+    /// Creates an input from a tensor of the runtime, with its type, shape and address.
     ///
     /// # Safety
     /// `value` is a tensor of the runtime that is valid for `'a`.
@@ -150,7 +152,7 @@ impl<'a> InputTensor<'a> {
     /// Returns the type of the elements.
     ///
     /// # Errors
-    /// Returns an error if no operator takes that type.
+    /// Returns an error if no operator supports the type.
     pub(crate) fn element(&self) -> Result<ElementType, Failure> {
         element_type(self.code).ok_or_else(|| {
             let problem = format!("has element type {}, which no operator supports", self.code);
@@ -198,7 +200,7 @@ impl<'a> InputTensor<'a> {
         // Memory that a program binds to an input may have any alignment.
         let mut values = vec![T::default(); count];
         // SAFETY: `self.data` points to `count` integers of type `T`, by the contract of `new`, and `values`
-        // is new memory for as many.
+        // is new memory for the same number of integers.
         unsafe { ptr::copy_nonoverlapping(self.data, values.as_mut_ptr().cast(), size_of_val(&*values)) };
         Ok(Cow::Owned(values))
     }

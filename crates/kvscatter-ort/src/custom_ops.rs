@@ -2,8 +2,13 @@
 //! takes.
 //!
 //! The runtime accepts at most one input of a custom operator with an open type, but both cache and update
-//! would need one. So each operator is registered once for every element type. The runtime chooses by the
-//! types of a node's inputs, and at load it refuses a node whose types do not agree.
+//! would need one. Each operator is therefore registered once for every element type. The runtime chooses by
+//! the types of a node's inputs, and rejects a node whose types do not agree when it loads the model.
+//!
+//! The runtime passes the address of an operator as `op` to the `extern` functions below. The address comes
+//! from `CustomOp::as_ptr`, and the runtime has not released the operator yet (R4). `SAFETY` comments refer
+//! to this condition as "`op` is live". The conditions R1 to R6 that comments cite are defined in the crate's
+//! documentation.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -129,7 +134,7 @@ impl CustomOp {
 }
 
 unsafe extern "system" fn get_name(op: *const OrtCustomOp) -> *const c_char {
-    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: `op` is live (R4).
     unsafe { CustomOp::of(op) }.name.as_ptr()
 }
 
@@ -139,12 +144,12 @@ unsafe extern "system" fn get_execution_provider(_op: *const OrtCustomOp) -> *co
 }
 
 unsafe extern "system" fn get_input_count(op: *const OrtCustomOp) -> usize {
-    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: `op` is live (R4).
     unsafe { CustomOp::of(op) }.inputs.len()
 }
 
 unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
-    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: `op` is live (R4).
     match unsafe { CustomOp::of(op) }.inputs.get(index) {
         Some(input) => input.element,
         None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
@@ -152,7 +157,7 @@ unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -
 }
 
 unsafe extern "system" fn get_input_characteristic(op: *const OrtCustomOp, index: usize) -> Characteristic {
-    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: `op` is live (R4).
     match unsafe { CustomOp::of(op) }.inputs.get(index) {
         Some(input) => input.characteristic,
         None => Characteristic::INPUT_OUTPUT_REQUIRED,
@@ -171,7 +176,7 @@ unsafe extern "system" fn get_output_type(
     op: *const OrtCustomOp,
     _index: usize,
 ) -> ONNXTensorElementDataType {
-    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: `op` is live (R4).
     unsafe { CustomOp::of(op) }.output
 }
 
@@ -213,7 +218,7 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
     op: *const OrtCustomOp,
     context: *mut OrtShapeInferContext,
 ) -> OrtStatusPtr {
-    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: `op` is live (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     // SAFETY: `context` is valid until this returns (R2), and the operator has an input `CACHE`.
     guarded(runtime.api, || unsafe { infer(runtime, context, CACHE) })
@@ -225,7 +230,7 @@ unsafe extern "system" fn create<O: Operator>(
     info: *const OrtKernelInfo,
     out: *mut *mut c_void,
 ) -> OrtStatusPtr {
-    // SAFETY: The runtime passes the address of an operator of ours, which it has not released yet (R4).
+    // SAFETY: `op` is live (R4).
     let runtime = unsafe { CustomOp::of(op) }.runtime;
     guarded(runtime.api, || {
         // SAFETY: `info` is valid until this returns (R2).
@@ -240,7 +245,7 @@ unsafe extern "system" fn compute<O: Operator>(
     kernel: *mut c_void,
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
-    // SAFETY: `create` made `kernel`, which is not released yet and which threads share (R4).
+    // SAFETY: `create` made `kernel`, which has not been released yet. Threads may share it (R4).
     let kernel = unsafe { &*kernel.cast::<Kernel<O>>() };
     // SAFETY: `context` is valid until this returns (R2), and belongs to this kernel.
     unsafe { kernel.compute(context) }

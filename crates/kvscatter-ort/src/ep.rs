@@ -1,4 +1,6 @@
 //! The execution provider, and the factory that makes one for each session.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::{null, null_mut};
@@ -24,7 +26,7 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => c"",
 };
 
-/// A factory that makes the execution providers of sessions, and owns the kernels that all of them share.
+/// A factory that makes the execution providers of sessions. It owns the kernels that all of them share.
 #[repr(C)]
 pub(crate) struct Factory {
     base: sys::EpFactory,
@@ -177,7 +179,7 @@ impl Factory {
     }
 }
 
-/// Refuses every option, because the provider has none.
+/// Returns an error for every option, because the provider has none.
 ///
 /// # Safety
 /// `options` is an object of the runtime and valid until this returns.

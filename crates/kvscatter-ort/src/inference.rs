@@ -1,7 +1,9 @@
-//! Infers the shape of a custom operator's output, which is the shape of its cache.
+//! Infers the shape of a custom operator's output from the shape of its cache.
 //!
-//! Nothing is refused here, because runtimes up to 1.31 neither read the status that this returns nor release
-//! it. A model that is wrong for all inputs is refused when its kernel is made.
+//! This does not reject any model, because runtimes up to 1.31 neither read nor release the status that it
+//! returns. A model that is wrong for all inputs is rejected when its kernel is made.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ptr::null_mut;
 

@@ -1,4 +1,6 @@
-//! Kernels, which are a node's operator with the functions that the runtime calls.
+//! The kernels, which combine a node's operator with the functions that the runtime calls.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::c_void;
 
@@ -22,8 +24,7 @@ impl<O: Operator> Kernel<O> {
     /// Creates the kernel of a node.
     ///
     /// # Errors
-    /// Returns an error if the operator does not know the value of an attribute, or if the inputs would make
-    /// every call fail.
+    /// Returns an error if an attribute has an unknown value, or if the inputs would make every call fail.
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
@@ -59,8 +60,7 @@ pub(crate) struct EpKernel {
 }
 
 impl EpKernel {
-    /// Creates a kernel, as the runtime's `KernelCreateFn`. The state is the [`RuntimeApi`] that the kernel was
-    /// registered with.
+    /// Creates a kernel. The function is a `KernelCreateFn` of the runtime.
     ///
     /// # Safety
     /// R2 for `info`, R3 for `out`, and `state` is the [`RuntimeApi`] that the kernel was registered with.

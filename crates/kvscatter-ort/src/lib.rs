@@ -8,8 +8,9 @@
 //!   the domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!
 //! Both write in place if the runtime gives the output the memory of the cache. Otherwise they copy the cache
-//! and write the update in one pass. They check every index before they request the output, so a refused call
-//! changes nothing. A negative index is refused, in a ring too, as in the runtime's own operator.
+//! and write the update in one pass. They check every index before they request the output, so a call that
+//! returns an error changes nothing. A negative index is an error, even in a ring, as in the runtime's own
+//! operator.
 //!
 //! # Layers
 //!
@@ -43,7 +44,7 @@
 //! - **R4** The runtime passes an object of this crate (factory, provider, operator, kernel) by the address
 //!   that it was given. Threads may share the object until the runtime calls its release function. The
 //!   runtime calls the release function once, after the last use of the object.
-//! - **R5** A list that the runtime passes or returns has as many elements as the number beside it gives. A
+//! - **R5** A list that the runtime passes or returns has the number of elements that is given beside it. A
 //!   string ends in a zero byte. Both live as long as the object that they are a part of.
 //! - **R6** The argument that a runtime passes to a library that it loads is the runtime's table. The tables
 //!   and the functions in them are valid as long as this library is loaded.

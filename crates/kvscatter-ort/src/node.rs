@@ -1,4 +1,6 @@
 //! Reads the attributes of a node whose kernel is being made, and the types and shapes of its inputs.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -19,7 +21,7 @@ pub(crate) struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Wraps the node of a kernel.
+    /// Creates a node from the description that the runtime passes for a new kernel.
     ///
     /// # Safety
     /// `raw` is valid for `'a` (R2). The runtime passed it to a function that makes a kernel.

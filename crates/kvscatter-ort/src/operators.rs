@@ -22,25 +22,25 @@ pub(crate) use tensor_scatter::TensorScatter;
 
 /// An operator of one node, whose kernel is called on many threads at once.
 pub(crate) trait Operator: Sized + Send + Sync {
-    /// The operator's name in a model. Every refusal begins with this name.
+    /// The operator's name in a model. Every error message begins with this name.
     const NAME: &'static CStr;
 
     /// Reads the attributes.
     ///
     /// # Errors
-    /// Returns an error if the operator does not know the value of an attribute.
+    /// Returns an error if an attribute has an unknown value.
     fn new(node: &Node<'_>) -> Result<Self, Failure>;
 
     /// Executes one call.
     ///
     /// # Errors
-    /// Returns an error if the call fails, and nothing has been written then.
+    /// Returns an error if an input does not fit. Nothing has been written then.
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure>;
 
-    /// Refuses inputs that would make every call fail.
+    /// Checks that the declared inputs do not make every call fail.
     ///
     /// # Errors
-    /// Returns the errors that [`compute`](Self::compute) would return.
+    /// Returns the error that [`compute`](Self::compute) would return in every call.
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure>;
 
     /// Returns the name of an input in a model.

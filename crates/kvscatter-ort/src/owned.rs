@@ -1,4 +1,6 @@
 //! Objects that the runtime makes and this library releases.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -18,7 +20,7 @@ impl<T> Owned<T> {
     /// `release` is the runtime's function that releases such objects.
     ///
     /// # Errors
-    /// Returns the status of the function that `make` calls if it fails.
+    /// Returns the status of the function that `make` calls, if that function fails.
     pub(crate) fn new(
         runtime: RuntimeApi,
         release: unsafe extern "system" fn(*mut T),

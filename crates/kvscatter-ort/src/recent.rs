@@ -30,7 +30,7 @@ impl<P> RecentlyPrepared<P> {
     /// them, `prepare` makes a new one.
     ///
     /// # Errors
-    /// Returns the errors of `prepare` and `run`.
+    /// Returns an error if `prepare` or `run` does.
     pub(crate) fn with(
         &self,
         cache: &InputTensor<'_>,
@@ -70,7 +70,7 @@ impl<P> RecentlyPrepared<P> {
 /// One prepared write, which one thread at a time can lock.
 ///
 /// The lock is not a mutex, because a mutex unlocks with a read-modify-write, which waits until all stores
-/// have reached the caches. No thread waits for an entry, so a plain store is enough.
+/// have reached the CPU caches. No thread waits for an entry, so a plain store is enough.
 struct RecentEntry<P> {
     is_locked: AtomicBool,
     write: UnsafeCell<Option<KeyedWrite<P>>>,

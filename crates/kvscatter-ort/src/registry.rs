@@ -1,4 +1,6 @@
 //! Registers the kernels of the execution provider.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::CStr;
 
@@ -54,25 +56,26 @@ fn tensor_scatter(runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<
     let builder = Owned::<OrtKernelDefBuilder>::new(runtime, ep.ReleaseKernelDefBuilder, |out| unsafe {
         (ep.CreateKernelDefBuilder)(out)
     })?;
+    // `raw` is live in all calls below, because `builder` releases it at the end of this function. The runtime
+    // copies the names and lists that it is given (R1).
     let raw = builder.as_ptr();
-    // SAFETY: `builder` is not released yet, and the runtime copies the name (R1).
+    // SAFETY: `raw` is live, and the name is copied (R1).
     runtime.check(unsafe { (ep.KernelDefBuilder_SetOperatorType)(raw, TensorScatter::NAME.as_ptr()) })?;
-    // SAFETY: `builder` is not released yet, and the runtime copies the name (R1).
+    // SAFETY: `raw` is live, and the name is copied (R1).
     runtime.check(unsafe { (ep.KernelDefBuilder_SetDomain)(raw, ONNX_DOMAIN.as_ptr()) })?;
     let (first, last) = SINCE_VERSION;
-    // SAFETY: `builder` is not released yet.
+    // SAFETY: `raw` is live (R1).
     runtime.check(unsafe { (ep.KernelDefBuilder_SetSinceVersion)(raw, first, last) })?;
-    // SAFETY: `builder` is not released yet, and the runtime copies the name (R1).
+    // SAFETY: `raw` is live, and the name is copied (R1).
     runtime.check(unsafe { (ep.KernelDefBuilder_SetExecutionProvider)(raw, provider.as_ptr()) })?;
     let types: Vec<*const OrtDataType> =
         runtime.supported_elements().map(|(_, data_type)| data_type).collect();
-    // SAFETY: `builder` is not released yet, and the runtime copies the name and `types`, which has
-    // `types.len()` elements (R1).
+    // SAFETY: `raw` is live, and the name and the `types.len()` elements of `types` are copied (R1).
     let status =
         unsafe { (ep.KernelDefBuilder_AddTypeConstraint)(raw, c"T".as_ptr(), types.as_ptr(), types.len()) };
     runtime.check(status)?;
     let (past_cache, present_cache) = (0, 0);
-    // SAFETY: `builder` is not released yet, and the runtime copies both indices, one for each list (R1).
+    // SAFETY: `raw` is live, and both indices are copied, one for each list (R1).
     let status = unsafe {
         (ep.KernelDefBuilder_AddInputOutputMutableAliases)(
             raw,
@@ -82,6 +85,6 @@ fn tensor_scatter(runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<
         )
     };
     runtime.check(status)?;
-    // SAFETY: `builder` is not released yet, and `out` takes the result (R1).
+    // SAFETY: `raw` is live, and `out` takes the result (R1).
     Owned::new(runtime, ep.ReleaseKernelDef, |out| unsafe { (ep.KernelDefBuilder_Build)(raw, out) })
 }

@@ -1,5 +1,7 @@
 //! The runtime that loaded this library, and its functions in the version that this library is written
 //! against.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::CStr;
 
@@ -20,7 +22,7 @@ pub(crate) struct RuntimeApi {
 }
 
 impl RuntimeApi {
-    /// Requests the tables from the runtime.
+    /// Creates the tables by requesting them from the runtime.
     ///
     /// # Errors
     /// Returns a status of the runtime if it is too old. The message contains its version and the version

@@ -1,4 +1,6 @@
 //! Converts errors and panics to statuses of the runtime.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::any::Any;
 use core::ffi::{CStr, c_char};
@@ -37,17 +39,17 @@ pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     }
 }
 
-/// The reason why a call failed.
+/// An error of a call, before it becomes a status.
 pub(crate) enum Failure {
-    /// A status of the runtime, which is returned unchanged.
+    /// A status of the runtime that is returned unchanged.
     Runtime(Status),
     /// An error of the core, whose message comes from the operator.
     Core(Error),
     /// An error of this crate about an argument, whose name comes from the operator.
     Argument {
-        /// The argument that is wrong.
+        /// The argument, whose name is put before `problem`.
         argument: Argument,
-        /// The problem, which is the message without the name at its beginning.
+        /// The message without the argument's name at its beginning.
         problem: String,
     },
     /// An error of this crate that is not about an argument.
@@ -60,18 +62,18 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns a failure with the code `FAIL`, which the runtime's own kernels use for inputs that do not
+    /// Creates a failure with the code `FAIL`, which the runtime's own kernels use for inputs that do not
     /// fit.
     pub(crate) fn fail(message: impl Into<String>) -> Self {
         Self::Refused { code: OrtErrorCode::ORT_FAIL, message: message.into() }
     }
 
-    /// Returns a failure whose message begins with the name of an argument.
+    /// Creates a failure whose message begins with the name of an argument.
     pub(crate) fn argument(argument: Argument, problem: impl Into<String>) -> Self {
         Self::Argument { argument, problem: problem.into() }
     }
 
-    /// Returns a failure for a model that is wrong for all inputs.
+    /// Creates a failure for a model that is wrong for all inputs.
     pub(crate) fn invalid_argument(message: impl Into<String>) -> Self {
         Self::Refused { code: OrtErrorCode::ORT_INVALID_ARGUMENT, message: message.into() }
     }

@@ -2,8 +2,8 @@
 //!
 //! These are the structs of `onnxruntime_ep_c_api.h` up to API version 24, which introduced kernel-based
 //! execution providers. The runtime appends to its structs and never reorders them. It reads no fields that
-//! were added after the version that a struct of this library states. So these declarations work with every
-//! later runtime too, and they must not grow unless [`API_VERSION`] grows with them. A field without a note
+//! were added after the version that a struct of this library states. These declarations therefore work with
+//! every later runtime too, and must not grow unless [`API_VERSION`] grows with them. A field without a note
 //! was in the first version of its struct.
 //!
 //! Enumerations that the runtime passes are integers here, because a later runtime may have values that a

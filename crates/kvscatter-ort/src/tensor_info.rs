@@ -1,4 +1,6 @@
 //! The types and shapes of tensors that have no values yet.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
@@ -16,12 +18,12 @@ pub(crate) struct TensorInfo {
     element: Option<ElementType>,
     /// The dimensions, if at least their number is known. Names are left out, because no rule reads them.
     shape: Option<Vec<Dimension<'static>>>,
-    /// Whether each dimension has a number or a name.
+    /// Whether each dimension has a number or a name. `false` if the rank is unknown.
     pub(crate) has_every_dimension: bool,
 }
 
 impl TensorInfo {
-    /// Reads the type and shape of a tensor.
+    /// Creates a description from the runtime's type and shape of a tensor.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.

@@ -1,4 +1,6 @@
 //! Runs large writes on the runtime's own threads.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::any::Any;
 use core::ffi::c_void;
@@ -38,7 +40,7 @@ impl Executor for ParallelFor {
         let status = unsafe {
             (self.runtime.api.KernelContext_ParallelFor)(self.context, Job::run, thread_count(), 0, data)
         };
-        // The core writes what no thread has written, so a refusal makes the write slower but not wrong.
+        // The core writes what no thread has written, so an error makes the write slower but not wrong.
         let _refused = self.runtime.check(status);
         let panicked = job.panicked.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(payload) = panicked {
@@ -69,9 +71,9 @@ impl Job<'_> {
     }
 }
 
-/// Returns how often the work is called, which is once for each thread that the machine can run. The runtime
-/// does not report the number of threads in its pool. If the pool has fewer, some threads call the work
-/// twice, and the second call has nothing to do.
+/// Returns the number of calls of the work, one for each thread that the machine can run. The runtime does
+/// not report the number of threads in its pool. If the pool has fewer, some threads call the work twice, and
+/// the second call does nothing.
 fn thread_count() -> usize {
     // The number is cached, because computing it takes several system calls.
     static COUNT: OnceLock<usize> = OnceLock::new();

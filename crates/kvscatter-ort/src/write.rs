@@ -1,7 +1,9 @@
 //! Makes a write from two tensors in four steps: prepare, check the runtime's memory, plan, execute.
 //!
-//! Operators get a [`CheckedWrite`], and only a checked write can execute a plan. So no operator can omit a
-//! check.
+//! Operators get a [`CheckedWrite`], and only a checked write can execute a plan. An operator therefore
+//! cannot omit a check.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ops::Deref;
 use core::ptr;
@@ -28,8 +30,8 @@ impl PreparedWrites {
     /// them, `prepare` makes a new one from their element type and the sizes of both.
     ///
     /// # Errors
-    /// Returns the errors of `prepare` and `run`, and [`Error::BufferLength`] if the runtime's memory for a
-    /// tensor has another size than the core computes from its type and shape.
+    /// Returns an error if `prepare` or `run` does. Also returns [`Error::BufferLength`] if the runtime's
+    /// memory for a tensor has a size other than the core computes from its type and shape.
     pub(crate) fn with<'a>(
         &self,
         context: &'a Context<'_>,
@@ -62,7 +64,7 @@ impl CheckedWrite<'_> {
     /// otherwise in one pass over both. The output is requested here, after every index has been checked.
     ///
     /// # Errors
-    /// Returns the status of a function of the runtime that fails, and errors of the core.
+    /// Returns the status of a function of the runtime that fails, or an error of the core.
     pub(crate) fn write(&self, plan: &WritePlan<'_>) -> Result<(), Failure> {
         let Self { context, cache, update, .. } = *self;
         let geometry = self.prepared.geometry();
@@ -78,7 +80,7 @@ impl CheckedWrite<'_> {
             // SAFETY: The input tensors are initialised and valid until the call returns, and the output is
             // valid for writes (R2). `check_memory` compared the lengths of the buffers. Input and output
             // have the same address, so the runtime reuses the input's buffer after its last reader, or the
-            // program has bound both to it. The core refuses overlaps with the update and with positions,
+            // program has bound both to it. The core rejects overlaps with the update and with positions,
             // which a program may have bound to the same memory.
             let _ = unsafe { plan.write_raw(cache, update) }?;
         } else {
@@ -86,7 +88,7 @@ impl CheckedWrite<'_> {
             let present = buffer(present, geometry.present_bytes());
             // SAFETY: The inputs are initialised and valid until the call returns, and the output is valid
             // for writes (R2). `check_memory` compared the lengths of the buffers, and the output has the
-            // type and the shape of the cache. The core refuses overlaps with the inputs.
+            // type and the shape of the cache. The core rejects overlaps with the inputs.
             let _ = unsafe { plan.write_present_raw(past, update, present) }?;
         }
         Ok(())
@@ -107,7 +109,7 @@ fn common_element(cache: &InputTensor<'_>, update: &InputTensor<'_>) -> Result<E
     Ok(same_element_type(cache.element()?, update.argument, update.element()?)?)
 }
 
-/// Refuses tensors whose memory, as the runtime computes it, has another size than the core computes.
+/// Checks that the runtime and the core compute the same size for the memory of each tensor.
 fn check_memory(
     context: &Context<'_>,
     geometry: &Geometry,

@@ -88,7 +88,7 @@ def noise(samples: Samples) -> tuple[float, float]:
 
 
 def judged(limit: float, least: float, most: float) -> str:
-    """Returns whether the limit is met, unless the noise could reverse the result."""
+    """Returns the verdict on the limit, which is "inside the spread" if the noise could reverse it."""
     if most <= limit:
         return "met"
     return "missed" if least > limit else "inside the spread"

@@ -76,7 +76,7 @@ impl<'py> Array<'py> {
         self.data
     }
 
-    /// Returns whether both are the same tensor in the same memory.
+    /// Returns `true` if both arrays are the same tensor in the same memory.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.data == other.data && self.form == other.form
     }
@@ -102,7 +102,8 @@ impl<'py> Array<'py> {
         Ok(bits.ok_or(Failure::NotContiguous { argument: self.argument })?.div_ceil(8))
     }
 
-    /// Checks that both have one element type, which is the first rule of all three specifications.
+    /// Checks that both arrays have the same element type. This is the first rule of all three
+    /// specifications.
     pub(crate) fn check_same_element(&self, cache: &Self) -> Result<(), Failure> {
         self.form.check_same_element(self.argument, &cache.form)
     }
@@ -136,7 +137,7 @@ impl Form {
         Self { element, shape, strides, dense: true }
     }
 
-    /// Returns whether the array is dense and has more than one element.
+    /// Returns `true` if the array is dense and has more than one element.
     pub(crate) fn has_neighbours(&self) -> bool {
         self.dense && self.shape.iter().any(|&size| size > 1)
     }

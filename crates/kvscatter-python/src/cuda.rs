@@ -1,4 +1,5 @@
-//! Writes on CUDA devices: prepared once with all of their addresses, and launched on the current stream.
+//! Writes on CUDA devices. A write is prepared once with all of its addresses, and launched on the current
+//! stream.
 
 mod arguments;
 mod array;
@@ -33,8 +34,8 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
     driver::load(py)?.driver_version().map_err(|refused| error::raise(py, &ONNX, refused))
 }
 
-/// Prepares ONNX `TensorScatter` in place, for many caches at the same positions: one layer's keys and
-/// values, or all layers.
+/// Prepares ONNX `TensorScatter` in place for many caches at the same positions, such as the keys and values
+/// of one layer or of all layers.
 ///
 /// The addresses of the arrays are fixed from now on, and only their contents may change. The write keeps
 /// the arrays alive. The only work on the device is to load the kernels, once per process.
@@ -46,8 +47,8 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
 ///     write_indices: The first slot written, one per sample, as int32 or int64 on the device. By default
 ///         all samples begin at slot 0.
 ///     lengths: The number of rows of each sample that are not padding, as int32 or int64 on the device.
-///         Padding after them is not written. This is an extension of kvscatter.
-///     axis, mode, negative_index: Those of `tensor_scatter_`.
+///         Padding after them is not written. kvscatter extension; not part of the specification.
+///     axis, mode, negative_index: See `tensor_scatter_`.
 ///     skip_all: Whether a launch with any bad index writes nothing. By default it leaves out the samples
 ///         with a bad index.
 ///     status: 16 zero bytes on the device, aligned to 8 bytes, in which launches report bad indices. By
@@ -59,8 +60,8 @@ pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
 /// Raises:
 ///     CudaError: There is no driver, this thread has no current context, or the driver returns an error.
 ///     DeviceError: An array is on another device.
-///     ElementTypeError, ShapeError, OptionError, PositionError, ArrayError: As `tensor_scatter_`, and for
-///         lists of another type, alignment or number of values.
+///     ElementTypeError, ShapeError, OptionError, PositionError, ArrayError: For the same reasons as
+///         `tensor_scatter_`, and for lists of another type, alignment or number of values.
 #[pyfunction]
 #[pyo3(signature = (pairs, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
 #[pyo3(text_signature = "(pairs, write_indices=None, *, lengths=None, axis=-2, mode='linear', \
@@ -81,17 +82,17 @@ pub(crate) fn prepare(
     arguments::prepare(&ONNX, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
-/// Prepares the functional form of ONNX `TensorScatter`: copies each past to its present, with the update in
-/// it, in one pass.
+/// Prepares the functional form of ONNX `TensorScatter`, which copies each past to its present, with the
+/// update in it, in one pass.
 ///
 /// Args:
 ///     triples: Each past, its update and its present. The present is dense, has the past's shape and is
 ///         written completely.
-///     write_indices, lengths, axis, mode, negative_index, skip_all, status: Those of `prepare`. A sample
-///         with a bad index is copied from its past without the update.
+///     write_indices, lengths, axis, mode, negative_index, skip_all, status: See `prepare`. A sample with a
+///         bad index is copied from its past without the update.
 ///
 /// Raises:
-///     Error: As `prepare`.
+///     Error: For the same reasons as `prepare`.
 #[pyfunction]
 #[pyo3(signature = (triples, write_indices=None, *, lengths=None, axis=-2, mode=Mode::Linear, negative_index=NegativeIndex::Modulo, skip_all=false, status=None))]
 #[pyo3(text_signature = "(triples, write_indices=None, *, lengths=None, axis=-2, mode='linear', \
@@ -121,10 +122,10 @@ pub(crate) fn prepare_present(
 ///     updateLengths: The beginning of each sample's rows in packed updates, cumulative from 0, as int32 or
 ///         int64 on the device. It has one value more than there are samples. A launch writes nothing if the
 ///         values are not such a list.
-///     lengths, skip_all, status: Those of `prepare`.
+///     lengths, skip_all, status: See `prepare`.
 ///
 /// Raises:
-///     Error: As `prepare`.
+///     Error: For the same reasons as `prepare`.
 #[pyfunction]
 #[pyo3(signature = (pairs, writeIndices, updateLengths=None, *, lengths=None, skip_all=false, status=None))]
 #[expect(non_snake_case, reason = "TensorRT's spelling")]
@@ -153,10 +154,10 @@ pub(crate) fn prepare_kv_cache_update(
 ///     layerId: The layer, as one int32 on the device.
 ///     tokenOffset: The length after the write, one per batch, as int32 or int64 on the device.
 ///     seqLen: The number of tokens of each batch, as int32 or int64 on the device.
-///     lengths, skip_all, status: Those of `prepare`.
+///     lengths, skip_all, status: See `prepare`.
 ///
 /// Raises:
-///     Error: As `prepare`.
+///     Error: For the same reasons as `prepare`.
 #[pyfunction]
 #[pyo3(signature = (pairs, layerId, tokenOffset, seqLen, *, lengths=None, skip_all=false, status=None))]
 #[expect(non_snake_case, reason = "Ascend's spelling")]
@@ -176,7 +177,7 @@ pub(crate) fn prepare_kv_cache_operation(
     arguments::prepare(&ASCEND, pairs, CommonArguments { lists, skip_all, status }, check)
 }
 
-/// Prepares a write of each token to one slot, as engines with paged caches do it.
+/// Prepares a write of each token to one slot, as in engines with paged caches.
 ///
 /// Args:
 ///     pairs: Each cache `[1, slots, ...]` and its update `[1, tokens, ...]`, on the current CUDA device.
@@ -185,10 +186,10 @@ pub(crate) fn prepare_kv_cache_operation(
 ///         token out and is not an error. If two tokens have the same slot, the slot may contain bytes of
 ///         both.
 ///     axis: The dimension of slots and tokens.
-///     skip_all, status: Those of `prepare`.
+///     skip_all, status: See `prepare`.
 ///
 /// Raises:
-///     Error: As `prepare`.
+///     Error: For the same reasons as `prepare`.
 #[pyfunction]
 #[pyo3(signature = (pairs, slot_mapping, *, axis=1, skip_all=false, status=None))]
 pub(crate) fn prepare_slots(

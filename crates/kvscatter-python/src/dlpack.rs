@@ -214,7 +214,7 @@ fn check_library(
     }
 }
 
-/// Returns whether the object is a tracer, which JAX passes to a function while it compiles or transforms
+/// Returns `true` if the object is a tracer, which JAX passes to a function while it compiles or transforms
 /// the function.
 fn is_tracer(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static TRACER: PyOnceLock<Py<PyType>> = PyOnceLock::new();

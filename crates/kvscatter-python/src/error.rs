@@ -1,4 +1,4 @@
-//! Turns the core's errors into exceptions. Each has a class to catch, and a kind and fields to inspect.
+//! Converts the core's errors to exceptions. Each has a class to catch, and a kind and fields to inspect.
 
 use kvscatter::error::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 use kvscatter::{Argument, ElementType, Error};
@@ -61,7 +61,7 @@ pub(crate) fn raise(
     exception().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// A function that turns an error of the core into an exception.
+/// A function that converts an error of the core to an exception.
 pub(crate) type Refuse = fn(Python<'_>, Error) -> PyErr;
 
 /// Creates the exception for an error of the core in a functional write, whose result is called `out`.

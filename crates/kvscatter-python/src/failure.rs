@@ -7,7 +7,7 @@ use pyo3::types::PyType;
 use crate::element::Element;
 use crate::error::{Class, Field, raise};
 
-/// The reason why an argument is refused. The core's own errors are in [`error`](crate::error).
+/// An error in a Python argument. The errors of the core are in [`error`](crate::error).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// An object that is neither a NumPy array nor has `__dlpack__`.
@@ -47,9 +47,9 @@ pub(crate) enum Failure {
     Tensor { argument: &'static str, why: &'static str },
     /// A tensor without memory, such as one of a trace.
     NoMemory { argument: &'static str, class: String, advice: &'static str },
-    /// An array that its library refused to export.
+    /// An array that its library cannot export.
     Export { argument: &'static str, why: String },
-    /// An array with another dtype, shape or layout than the write was prepared for.
+    /// An array whose dtype, shape or layout differs from what the write was prepared for.
     Prepared { argument: &'static str, pair: usize, what: &'static str, got: String, expected: String },
     /// A result whose shape is not that of the past.
     OutShape { argument: &'static str, got: String, expected: String },

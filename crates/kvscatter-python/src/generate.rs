@@ -23,10 +23,10 @@ use crate::{options, runtime};
 /// Args:
 ///     path: The model, an ONNX file.
 ///     prompts: The token ids of each prompt: sequences of integers, or integer arrays of one dimension.
-///     tokens: The largest number of tokens to generate for each prompt.
+///     tokens: The maximum number of tokens to generate for each prompt.
 ///     eos: Tokens after which a prompt ends.
-///     capacity, threads, memory, onnxruntime: Those of `KvSession`.
-///     chunk: The largest number of tokens of one prompt in a run of the model.
+///     capacity, threads, memory, onnxruntime: See `KvSession`.
+///     chunk: The maximum number of tokens of one prompt in a run of the model.
 ///     progress: A function that is called after every token. Its arguments are the number of tokens
 ///         generated for each prompt and the number of prompts that continue. An exception in it ends the
 ///         generation.
@@ -37,7 +37,8 @@ use crate::{options, runtime};
 ///     `Generated`: the tokens after each prompt, and the cost of generating them.
 ///
 /// Raises:
-///     SessionError, OptionError: As `KvSession`, and `OptionError` if there are no prompts or one is empty.
+///     SessionError, OptionError: For the same reasons as `KvSession`. `OptionError` is also raised if there
+///         are no prompts or one is empty.
 ///     PositionError: The model does not have a token, or a prompt has no room for its continuation. This is
 ///         raised before the model runs.
 #[pyfunction]

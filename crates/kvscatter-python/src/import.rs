@@ -13,7 +13,7 @@ impl<'py> Array<'py> {
         Self::of(object, argument, Access::Read)
     }
 
-    /// Imports an array for writing. Refuses an array that is read-only or immutable.
+    /// Imports an array for writing. Returns an error for an array that is read-only or immutable.
     pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
         Self::of(object, argument, Access::Write)
     }

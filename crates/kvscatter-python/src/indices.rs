@@ -62,7 +62,7 @@ impl Indices {
         of(Some(values), source)
     }
 
-    /// Reads a single integer. Anything else is refused like a bad element of a sequence.
+    /// Reads a single integer. Anything else raises the error for a bad element of a sequence.
     pub(crate) fn one(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
         let value = number(object, argument, None)?;
         Ok(Self { argument, is_one: true, values: Some(Values::from_slice(&[value])), source: NO_BUFFER })

@@ -5,12 +5,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyInt};
 
-/// Returns the integer of a value, or `None` if it is not an integer. Refuses booleans, although they are
-/// integers in Python.
+/// Returns the integer of a value, or `None` if it is not an integer. Booleans are not accepted, although
+/// they are integers in Python.
 ///
 /// # Errors
-/// Returns what `__index__` raises, except for a `TypeError`. NumPy refuses arrays and booleans as integers with
-/// that error.
+/// Returns what `__index__` raises, except for a `TypeError`. NumPy raises that error for arrays and
+/// booleans.
 pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyInt>>> {
     static INDEX: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if value.is_instance_of::<PyBool>() {
@@ -26,7 +26,8 @@ pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'
     }
 }
 
-/// Returns the digits of an integer. Python refuses to print numbers with thousands of digits.
+/// Returns the digits of an integer. Python raises an error instead of printing numbers with thousands of
+/// digits.
 pub(crate) fn decimal(value: &Bound<'_, PyAny>) -> String {
     value.str().map_or_else(|_| "a number of thousands of digits".to_owned(), |text| text.to_string())
 }

@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::indices::Indices;
 use crate::{error, options, write};
 
-/// Ascend ATB `KVCacheOperation`: writes `newKv` into one layer of `past`, in place.
+/// Writes `newKv` into one layer of `past` in place, by Ascend ATB `KVCacheOperation`.
 ///
 /// Token `j` of batch `i` goes to row `tokenOffset[i] - seqLen[i] + j`. **`tokenOffset` is the length after
 /// the write**, not its start. The specification requires `tokenOffset < maxSeqLen`. By its own formula,
@@ -26,9 +26,9 @@ use crate::{error, options, write};
 ///     tokenOffset: The length after the write, one per batch, from `seqLen[i]` to `maxSeqLen`.
 ///     seqLen: The number of tokens of each batch, at least 1.
 ///     lengths: The number of tokens of each batch that are not padding. Padding after them is not written.
-///         This is an extension of kvscatter.
+///         kvscatter extension; not part of the specification.
 ///     out_of_range: `"error"`, or `"skip"` to leave a batch unchanged whose `tokenOffset` does not fit.
-///         This is an extension of kvscatter.
+///         kvscatter extension; not part of the specification.
 ///
 /// Returns:
 ///     The number of samples that were skipped.

@@ -8,21 +8,20 @@ use crate::array::Array;
 use crate::indices::Indices;
 use crate::{error, options, write};
 
-/// TensorRT `KVCacheUpdate`: writes `update` into `cache`, in place.
+/// Writes `update` into `cache` in place, by TensorRT `KVCacheUpdate`.
 ///
 /// Args:
 ///     cache: `[b, d, s_max, h]` of float32, float16 or bfloat16.
-///     update: `[b, d, s, h]`, with at most as many samples as the cache. The remaining samples of the cache
-///         stay unchanged. With `updateLengths` the update is packed, as in TensorRT 11: `[totalTokens, d,
-///         h]`.
+///     update: `[b, d, s, h]`, with no more samples than the cache. The remaining samples of the cache stay
+///         unchanged. With `updateLengths` the update is packed, as in TensorRT 11: `[totalTokens, d, h]`.
 ///     writeIndices: The first slot written, one per sample of the update.
 ///     updateLengths: The beginning of each sample's rows in a packed update, cumulative from 0. It has one
 ///         value more than there are samples.
 ///     lengths: The number of rows of each sample that are not padding. Padding after them is not written.
-///         This is an extension of kvscatter.
-///     out_of_range: `"error"`, or `"skip"` to leave a sample unchanged whose index does not fit. This is an
-///         extension of kvscatter. TensorRT's header ignores such updates, and its documentation does not
-///         allow them.
+///         kvscatter extension; not part of the specification.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample unchanged whose index does not fit. kvscatter
+///         extension; not part of the specification. TensorRT's header ignores such updates, and its
+///         documentation does not allow them.
 ///
 /// Returns:
 ///     The number of samples that were skipped.

@@ -11,67 +11,61 @@ use crate::error::{self, Class, Field, raise};
 use crate::failure::{Failure, class_name};
 use crate::integer::{self, decimal};
 
-/// Reads `axis`, which is any integer. An axis that does not fit 64 bits does not exist either.
+/// Accepts any integer. An axis that does not fit 64 bits does not exist either, so it has the same error.
 pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let axis = integer(value, "axis")?.and_then(|axis| i64::try_from(axis).ok());
     axis.ok_or_else(|| Failure::Axis { value: decimal(value) }.into())
 }
 
-/// Reads `width`, the number of columns of a picture.
 pub(crate) fn width(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "width", ..PICTURE }.size(value)
 }
 
-/// Reads `samples`, the number of lanes of a picture.
 pub(crate) fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "samples", ..PICTURE }.size(value)
 }
 
-/// Reads `batch`, the largest number of samples of a session.
 pub(crate) fn batch(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Bounds { argument: "batch", ..COUNT }.optional(value)
 }
 
-/// Reads `capacity`, the largest number of tokens of a sample.
 pub(crate) fn capacity(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Bounds { argument: "capacity", ..COUNT }.optional(value)
 }
 
-/// Reads `threads`, the number of threads of an engine.
 pub(crate) fn threads(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Bounds { argument: "threads", max: wide(LoadOptions::MAX_THREADS), ..COUNT }.optional(value)
 }
 
-/// Reads `chunk`, the number of tokens of a prompt in one run.
 pub(crate) fn chunk(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "chunk", ..COUNT }.size(value)
 }
 
-/// Reads `tokens`, the number of tokens to generate.
+/// Unlike most other counts, this may be 0.
 pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "tokens", min: 0, ..COUNT }.size(value)
 }
 
-/// Reads `memory`, in bytes.
+/// Accepts every unsigned number of 64 bits.
 pub(crate) fn memory(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     Bounds { argument: "memory", min: 0, max: u64::MAX.into(), ..COUNT }.number(value)
 }
 
-/// Reads `length`, the number of tokens of a sample.
+/// Raises `PositionError` for a number out of range, because it is a position in the sample.
 pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "length", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
-/// Reads `token`, an index among the tokens of a step.
+/// Raises `PositionError` for a number out of range, because it is an index among the tokens of a step.
 pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "token", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
-/// The bounds for pictures, which are the core's limit of lanes. Larger pictures fit no screen and only use
-/// memory.
+/// The bounds for pictures. The maximum is the core's limit of lanes, because larger pictures do not fit a
+/// screen and only use memory.
 const PICTURE: Bounds<'_> = Bounds { max: wide(Picture::MAX_LANES), ..COUNT };
 
-/// The bounds of a count, which is at least 1. The maximum is the largest size in Rust.
+/// The bounds of a count of at least 1. The maximum is the largest size in Rust.
 const COUNT: Bounds<'_> =
     Bounds { argument: "", class: Class::Option, min: 1, max: wide(isize::MAX.cast_unsigned()) };
 
@@ -128,7 +122,7 @@ fn not_an_integer(value: &Bound<'_, PyAny>, argument: &str) -> PyErr {
     raise(value.py(), Class::ElementType, "keyword_type", Some(argument), message, &[])
 }
 
-/// Reads `argument` as an integer, for the modules in Python.
+/// Checks that `argument` is an integer within bounds. Modules in Python use this.
 #[pyfunction]
 pub(crate) fn integer_within(
     argument: &str,
@@ -139,7 +133,8 @@ pub(crate) fn integer_within(
     Bounds { argument, class: Class::Option, min, max }.number(value)
 }
 
-/// Returns the sequence dimension of a cache of `rank` dimensions, counted from the front, for the modules in Python.
+/// Returns the sequence dimension of a cache of `rank` dimensions, counted from the front. Modules in Python
+/// use this.
 #[pyfunction]
 pub(crate) fn resolve_axis(
     py: Python<'_>,
@@ -149,12 +144,10 @@ pub(crate) fn resolve_axis(
     TensorScatter::new().axis(axis).resolve_axis(rank).map_err(|refused| error::core(py, refused))
 }
 
-/// Reads `mode`.
 pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
     word(value, "mode", &["linear", "circular"], |word| word.parse().ok())
 }
 
-/// Reads `out_of_range`.
 pub(crate) fn out_of_range(value: &Bound<'_, PyAny>) -> PyResult<OutOfRange> {
     word(value, "out_of_range", &["error", "skip"], |word| match word {
         "error" => Some(OutOfRange::Error),
@@ -163,7 +156,6 @@ pub(crate) fn out_of_range(value: &Bound<'_, PyAny>) -> PyResult<OutOfRange> {
     })
 }
 
-/// Reads `negative_index`.
 pub(crate) fn negative_index(value: &Bound<'_, PyAny>) -> PyResult<NegativeIndex> {
     word(value, "negative_index", &["modulo", "reject"], |word| match word {
         "modulo" => Some(NegativeIndex::Modulo),

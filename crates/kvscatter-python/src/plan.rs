@@ -14,10 +14,10 @@ use crate::{error, options};
 
 /// A write whose positions have all been checked, as `kvscatter.plan` and `Prepared.plan` return it.
 ///
-/// A plan can be inspected, and executed any number of times: for keys, for values, and for every layer with
-/// the same positions. It contains a copy of the positions and no array. A notebook shows it as a picture,
-/// and `str` returns the same as text. Copying returns the same object. It cannot be pickled, so another
-/// process must make its own.
+/// A plan can be inspected, and executed any number of times, such as for the keys and values of every layer
+/// with the same positions. It contains a copy of the positions and no array. A notebook shows it as a
+/// picture, and `str` returns the same as text. Copying returns the same object. It cannot be pickled, so
+/// another process must make its own.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<PreparedScatter>,
@@ -34,14 +34,14 @@ pub(crate) struct Plan {
 ///     axis: The sequence dimension.
 ///     mode: `"linear"` or `"circular"`.
 ///     lengths: The number of rows of each sample that are not padding. Padding after them is not written.
-///         This is an extension of kvscatter.
-///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit unchanged. This is an
-///         extension of kvscatter.
+///         kvscatter extension; not part of the specification.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit unchanged. kvscatter
+///         extension; not part of the specification.
 ///     negative_index: In circular mode, `"modulo"`, or `"reject"` as in ONNX Runtime.
 ///     dtype: The type of the elements. It is required with shapes.
 ///
 /// Raises:
-///     Error: As `tensor_scatter_`, except for errors that only arrays can have.
+///     Error: For the same reasons as `tensor_scatter_`, except for errors that only arrays can have.
 ///
 /// >>> plan = kvscatter.plan((2, 1, 8, 64), (2, 1, 3, 64), [1, 6], mode="circular", dtype="float16")
 /// >>> print(plan.text(width=8))
@@ -171,7 +171,7 @@ impl Plan {
 
 impl Plan {
     /// # Errors
-    /// Raises `ElementTypeError`, `ShapeError` or `PositionError` if the positions are not valid.
+    /// Returns `ElementTypeError`, `ShapeError` or `PositionError` if the positions are not valid.
     pub(crate) fn new(
         py: Python<'_>,
         write: Arc<PreparedScatter>,

@@ -1,4 +1,4 @@
-//! A write whose shapes are checked. It is prepared once per shape and called in every step.
+//! A write whose shapes have been checked. It is prepared once per shape and called in every step.
 
 use std::sync::Arc;
 
@@ -10,16 +10,17 @@ use crate::plan::Plan;
 use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
 use crate::{options, prepared_scatter, write};
 
-/// A `TensorScatter` whose shapes, strides and dtype are checked, as `kvscatter.prepare` returns it.
+/// A `TensorScatter` whose shapes, strides and dtype have been checked, as `kvscatter.prepare` returns it.
 ///
-/// `write(cache, update, write_indices=None, lengths=None)` writes in place and returns the number of
-/// samples skipped. The arrays can be of any library, with the dtype, shapes and strides that the write was
-/// prepared for. The positions are those of `tensor_scatter_`. Any number of threads may share a prepared
-/// write. Copying returns the same object. It cannot be pickled, so another process must prepare its own.
+/// Calling it as `prepared(cache, update, write_indices=None, lengths=None)` writes in place and returns the
+/// number of samples skipped. The arrays can be of any library, with the dtype, shapes and strides that the
+/// write was prepared for. The positions are those of `tensor_scatter_`. Any number of threads may share a
+/// prepared write. Copying returns the same object. It cannot be pickled, so another process must prepare its
+/// own.
 ///
 /// Raises:
 ///     ShapeError, ElementTypeError: An array has another shape or other strides, or another dtype.
-///     PositionError, ArrayError: As `tensor_scatter_`.
+///     PositionError, ArrayError: For the same reasons as `tensor_scatter_`.
 #[pyclass(frozen, name = "Prepared", module = "kvscatter")]
 pub(crate) struct PyPrepared(Arc<PreparedScatter>);
 
@@ -29,15 +30,15 @@ pub(crate) struct PyPrepared(Arc<PreparedScatter>);
 ///     past_cache: An array like the cache, or its shape. Only the form of the array is kept.
 ///     update: An array like the update, or its shape. Either both are arrays, or both are shapes of dense
 ///         arrays.
-///     axis, mode, out_of_range, negative_index: Those of `tensor_scatter_`.
+///     axis, mode, out_of_range, negative_index: See `tensor_scatter_`.
 ///     dtype: The type of the elements. It is required with shapes, and an error with arrays.
 ///
 /// Returns:
 ///     A `Prepared`, which is called with arrays of this form.
 ///
 /// Raises:
-///     ElementTypeError, ShapeError, OptionError: As `tensor_scatter_`. `OptionError` is also raised if
-///         `dtype` is missing with shapes or given with arrays.
+///     ElementTypeError, ShapeError, OptionError: For the same reasons as `tensor_scatter_`. `OptionError` is
+///         also raised if `dtype` is missing with shapes or given with arrays.
 ///     ArrayError: The layout cannot be written.
 ///
 /// >>> import numpy as np

@@ -62,12 +62,12 @@ impl PreparedTensor {
         Self { form, numpy, dlpack }
     }
 
-    /// Returns whether an array is nothing more than its memory.
+    /// Returns `true` if the values of an array are those in its memory.
     ///
-    /// A real tensor is a negated view if it is the imaginary part of a conjugated tensor. Such a view steps
-    /// over every other number. A tensor with adjacent elements is not such a view, so the slower check is
-    /// skipped for it. That check takes longer than writing a row. The exception is `as_strided` on such a
-    /// part, which reads memory of another view.
+    /// PyTorch can return views whose values differ from their memory. The imaginary part of a conjugated
+    /// tensor is a negated view of real numbers, and it steps over every other number. A real tensor with
+    /// adjacent elements is therefore not such a view, so it skips the check, which takes longer than writing
+    /// a row. Only `as_strided` on such a part escapes this rule, and it reads the memory of another view.
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         if object.is_instance_of::<PyUntypedArray>() {
             return true;

@@ -15,7 +15,7 @@ use pyo3::types::PyTuple;
 use crate::error::{Class, Field, raise};
 use crate::refusal::BrokenRule;
 
-/// The largest number of elements of cache and update together, or rows of an empty update, that the oracle
+/// The maximum number of elements of cache and update together, or rows of an empty update, that the oracle
 /// accepts. It visits them one at a time and needs 24 bytes for each.
 const MAX_ELEMENTS: usize = 1 << 27;
 
@@ -85,7 +85,7 @@ fn claimed_rows(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> u
     let batch = |indices: usize| indices.min(cache_shape.iter().copied().max().unwrap_or(0));
     let longest = || update_shape.iter().skip(1).copied().max().unwrap_or(0);
     let each = |lengths: &mut dyn Iterator<Item = i64>| {
-        // Longer samples are refused and have no slots.
+        // Longer samples are errors and have no slots.
         let capacity = cache_shape.get(2).copied().unwrap_or(0);
         let rows = lengths.filter_map(|length| usize::try_from(length).ok()).filter(|&rows| rows <= capacity);
         rows.fold(0, usize::saturating_add)

@@ -1,4 +1,4 @@
-//! The oracle's refusals as rule names with their numbers.
+//! Converts the oracle's refusals to rule names with their numbers.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::prepared_scatter::{self, PreparedScatter, ScatterIndices};
 use crate::{error, new_array, options, write};
 
-/// ONNX TensorScatter-24 in place: writes `update` into `cache`.
+/// Writes `update` into `cache`, by ONNX TensorScatter-24 in place.
 ///
 /// Args:
 ///     cache: `[batch, .., capacity, ..]`, of any of TensorScatter's 24 types, dense or strided. It is
@@ -18,9 +18,9 @@ use crate::{error, new_array, options, write};
 ///     axis: The sequence dimension, which can be any but the first.
 ///     mode: `"linear"`, or `"circular"` to take slots modulo the capacity.
 ///     lengths: The number of rows of each sample that are not padding, `[batch]`. Padding after them is not
-///         written. This is an extension of kvscatter.
-///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit unchanged. This is an
-///         extension of kvscatter.
+///         written. kvscatter extension; not part of the specification.
+///     out_of_range: `"error"`, or `"skip"` to leave a sample that does not fit unchanged. kvscatter
+///         extension; not part of the specification.
 ///     negative_index: In circular mode, `"modulo"`, where -1 is the last slot, or `"reject"` as in ONNX
 ///         Runtime.
 ///
@@ -68,20 +68,20 @@ pub(crate) fn tensor_scatter_(
     write::in_place(py, &plan, &cache, &update, &indices.all())
 }
 
-/// ONNX TensorScatter-24 in functional form: returns `past_cache` with `update` written into it.
+/// Returns `past_cache` with `update` written into it, by ONNX TensorScatter-24 in functional form.
 ///
-/// The arguments are those of `tensor_scatter_`, except that `past_cache` does not change.
+/// See `tensor_scatter_` for the arguments. `past_cache` does not change.
 ///
 /// Args:
 ///     out: A dense array of the shape and type of `past_cache`, which receives the result. It may be
-///         `past_cache` itself, which is then written in place.
+///         `past_cache` itself. The write is then in place.
 ///
 /// Returns:
 ///     `out`, or a new dense array of the same library as `past_cache`.
 ///
 /// Raises:
-///     Error: As `tensor_scatter_`. `ShapeError`, `ElementTypeError` and `ArrayError` are also raised for
-///         `out`.
+///     Error: For the same reasons as `tensor_scatter_`. `ShapeError`, `ElementTypeError` and `ArrayError`
+///         are also raised for `out`.
 ///
 /// >>> import numpy as np
 /// >>> past, update = np.zeros((1, 4, 1), np.float32), np.ones((1, 2, 1), np.float32)
@@ -127,17 +127,17 @@ pub(crate) fn tensor_scatter<'py>(
 
 /// Writes keys, values and all layers at the same positions. It writes either every pair or none.
 ///
-/// The other arguments are those of `tensor_scatter_`.
+/// See `tensor_scatter_` for the other arguments.
 ///
 /// Args:
 ///     pairs: Tuples of a cache and its update. All have the same dtype, shapes and strides.
 ///
 /// Returns:
-///     The number of samples that were skipped, which is the same for every pair.
+///     The number of samples that were skipped. It is the same for every pair.
 ///
 /// Raises:
-///     Error: As `tensor_scatter_`. `ShapeError` is also raised for a pair that differs from the first, and
-///         `ArrayError` for caches that share memory with another array of the call.
+///     Error: For the same reasons as `tensor_scatter_`. `ShapeError` is also raised for a pair that differs
+///         from the first, and `ArrayError` for caches that share memory with another array of the call.
 #[pyfunction]
 #[pyo3(signature = (pairs, write_indices=None, *, axis=-2, mode=Mode::Linear, lengths=None, out_of_range=OutOfRange::Error, negative_index=NegativeIndex::Modulo))]
 #[pyo3(text_signature = "(pairs, write_indices=None, *, axis=-2, mode='linear', \

@@ -25,10 +25,10 @@ use crate::{options, runtime};
 ///
 /// Args:
 ///     path: The model, an ONNX file with static caches, such as `kvscatter convert` writes.
-///     batch: The largest number of samples. If the model fixes it, that number is the default, otherwise 1.
-///     capacity: The largest number of tokens of a sample. It is required if the model leaves it open.
+///     batch: The maximum number of samples. If the model fixes it, that number is the default, otherwise 1.
+///     capacity: The maximum number of tokens of a sample. It is required if the model leaves it open.
 ///     threads: The number of threads of one operator. By default ONNX Runtime chooses it.
-///     memory: The largest number of bytes of the caches. This limit is necessary because a file can declare
+///     memory: The maximum number of bytes of the caches. This limit is necessary because a file can declare
 ///         any size.
 ///     onnxruntime: The library of ONNX Runtime, or a folder that contains it. The default is the library of
 ///         the installed package `onnxruntime`, and otherwise the library that `KVSCATTER_ORT_LIB` or
@@ -38,7 +38,7 @@ use crate::{options, runtime};
 ///     SessionError: There is no usable ONNX Runtime, the file is not a model, or the model cannot run in
 ///         place.
 ///     OptionError: The model has another batch or capacity, the caches need more than `memory`, or a number
-///         is out of range. The largest number of threads is 1024.
+///         is out of range. The maximum number of threads is 1024.
 #[pyclass(frozen, name = "KvSession", module = "kvscatter")]
 pub(crate) struct PyKvSession {
     batch: usize,
@@ -71,13 +71,13 @@ impl PyKvSession {
         Ok(Self { batch, capacity, open: Mutex::new(Some(session)) })
     }
 
-    /// The largest number of samples.
+    /// The maximum number of samples.
     #[getter]
     fn batch(&self) -> usize {
         self.batch
     }
 
-    /// The largest number of tokens of a sample.
+    /// The maximum number of tokens of a sample.
     #[getter]
     fn capacity(&self) -> usize {
         self.capacity
@@ -188,7 +188,8 @@ impl PyKvSession {
     /// memory.
     ///
     /// Raises:
-    ///     PositionError, OptionError, SessionError: As `step`. `OptionError` also for a chunk of 0.
+    ///     PositionError, OptionError, SessionError: For the same reasons as `step`. `OptionError` is also
+    ///         raised for a chunk of 0.
     #[pyo3(signature = (tokens, *, chunk=CHUNK), text_signature = "($self, tokens, *, chunk=512)")]
     fn prefill(
         &self,

@@ -1,4 +1,4 @@
-//! Turns the errors of sessions into exceptions of the classes in [`error`](crate::error).
+//! Converts the errors of sessions to exceptions of the classes in [`error`](crate::error).
 
 use kvscatter_onnxruntime::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};

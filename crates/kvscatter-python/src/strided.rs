@@ -55,7 +55,7 @@ fn in_elements(
     .collect()
 }
 
-/// Returns whether the array is of NumPy's own class and not of a subclass.
+/// Returns `true` if the array is of NumPy's own class and not of a subclass.
 pub(crate) fn is_exact(array: &Bound<'_, PyUntypedArray>) -> bool {
     array.is_exact_instance_of::<PyUntypedArray>()
 }

@@ -18,7 +18,7 @@ pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResu
     check_values(tensor, argument)
 }
 
-/// Refuses a tensor whose gradient would be lost.
+/// Rejects a tensor whose gradient would be lost.
 pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
     if tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()? {
         let why = "requires grad, but this write records no gradient: detach it, or use kvscatter.torch";
@@ -31,7 +31,7 @@ pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) 
     Ok(())
 }
 
-/// Returns whether forward-mode differentiation is active and the tensor has a tangent.
+/// Returns `true` if forward-mode differentiation is active and the tensor has a tangent.
 fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     static FORWARD_AD: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let py = tensor.py();
@@ -53,7 +53,7 @@ fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!unpacked.getattr(intern!(py, "tangent"))?.is_none())
 }
 
-/// Refuses a negated or conjugated view, whose values differ from its memory.
+/// Rejects a negated or conjugated view, whose values differ from its memory.
 pub(crate) fn check_values(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
     let py = tensor.py();
     let refuse = |why| Err(Failure::Tensor { argument, why }.into());

@@ -117,7 +117,7 @@ fn check_unmoved<'a, 'py: 'a>(arrays: impl IntoIterator<Item = &'a Array<'py>>) 
     arrays.into_iter().try_for_each(Array::check_unmoved)
 }
 
-/// Refuses indices that the write would overwrite, although the write uses a copy of them.
+/// Rejects indices that the write would overwrite, although the write uses a copy of them.
 pub(crate) fn check_disjoint(
     indices: &[&Indices],
     written: RawBuffer,

@@ -1,5 +1,5 @@
-"""Lists the integer arguments that the package's type annotations declare, and checks what each must
-refuse."""
+"""Lists the integer arguments that the package's type annotations declare, and checks the values for which
+each must raise an error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _functions(tree: ast.Module | ast.ClassDef, inside: str = "") -> Iterator[tu
 
 
 def check(name: str, call: Callable[[Any], object], *, optional: bool = False) -> None:
-    """Checks that the argument refuses all bad values, with this package's errors about this argument."""
+    """Checks that all bad values raise this package's errors about this argument."""
     argument = name.rpartition(".")[2]
     for value in BEYOND:
         error = _refused(argument, call, value)
@@ -53,7 +53,7 @@ def check(name: str, call: Callable[[Any], object], *, optional: bool = False) -
     for value in (*UNLIKE, *(() if optional else (None,))):
         error = _refused(argument, call, value)
         assert "integer" in str(error), f"{name} = {value!r}: {error}"
-    # Python refuses to print such a large number.
+    # Python does not print such a large number.
     _refused(argument, call, 10**5000)
 
 

@@ -1,5 +1,5 @@
-"""Helpers for several test modules: bitwise comparison of arrays, views with guards around them, refused
-calls."""
+"""Helpers for several test modules: bitwise comparison of arrays, views with guards around them, calls that
+must fail."""
 
 from __future__ import annotations
 

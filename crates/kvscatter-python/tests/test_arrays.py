@@ -1,5 +1,5 @@
-"""Checks which objects are accepted as arrays, and the class, kind and argument of refusals, which change
-nothing."""
+"""Checks which objects are accepted as arrays. Also checks the class, kind and argument of errors, which
+change nothing."""
 
 from __future__ import annotations
 

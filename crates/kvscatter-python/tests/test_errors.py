@@ -393,7 +393,7 @@ def test_every_declared_field_is_there(of: type[errors.Error]) -> None:
 
 
 def test_every_field_that_is_given_is_declared() -> None:
-    """Checks the source of the compiled module, because type checkers refuse a field that no class
+    """Checks the source of the compiled module, because type checkers report a field that no class
     declares."""
     declared = set().union(*(get_type_hints(of) for of in CLASSES))
     patterns = {

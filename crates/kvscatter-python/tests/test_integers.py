@@ -1,5 +1,5 @@
-"""Every integer argument refuses negative, huge and other bad values with an error of this package that
-names them."""
+"""Every integer argument raises an error of this package for negative, huge and other bad values, and the
+error names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs ONNX's own backend tests, every element type through a model, and models that must be refused."""
+"""Runs ONNX's own backend tests, every element type through a model, and models that must raise an error."""
 
 from __future__ import annotations
 

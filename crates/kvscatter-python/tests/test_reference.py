@@ -1,4 +1,5 @@
-"""Tests the reference: worked examples, bits, refusals, and shapes that claim more elements than exist."""
+"""Tests the reference with worked examples, bits, calls that break a rule, and shapes that claim more
+elements than exist."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_strided_cache_is_written_in_place_and_nothing_beside_it() -> None:
         try:
             in_place(case, cache, update)
         except kvscatter.ArrayError as refused:
-            # Layouts that need more than three loops are refused and never copied.
+            # Layouts that need more than three loops raise an error and are never copied.
             assert refused.kind in ("too_many_loops", "cache_overlaps_itself"), case
             strange += 1
             assert bits(canvas) == bits(before), case

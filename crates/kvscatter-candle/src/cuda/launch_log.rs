@@ -33,8 +33,8 @@ impl Launched {
         self.shapes == other.shapes && !self.needs_lengths() && !other.needs_lengths()
     }
 
-    /// Returns `true` if the length of a sample is part of its error. A bad sample of one row had a row to write, so
-    /// its length is always 1.
+    /// Returns `true` if the length of a sample is part of its error. A bad sample of one row had a row to
+    /// write, so its length is always 1.
     fn needs_lengths(&self) -> bool {
         let lengths = self.lists.iter().any(|(argument, _)| *argument == Argument::Lengths);
         lengths && self.writes.iter().any(|write| write.prepared().device_interface().row_limits().max > 1)
@@ -63,7 +63,7 @@ impl LaunchLog {
         self.last.insert(launched)
     }
 
-    /// Marks the status as clear, so that it counts no earlier write.
+    /// Records that the status has been cleared, so that earlier writes do not count any more.
     pub(super) fn mark_clear(&mut self) {
         self.is_clear = true;
     }
@@ -77,8 +77,8 @@ impl LaunchLog {
     ///
     /// # Safety
     /// `indices` must be the lists of [`lists`](Self::lists). The 16 bytes of the status must be memory of
-    /// the current context, and so must the values of each list, as many as its length. All launches with
-    /// this status must have run, so that nothing writes to this memory.
+    /// the current context, and so must all values of each list. All launches with this status must have run,
+    /// so that nothing writes to this memory.
     pub(super) unsafe fn error(
         &self,
         words: StatusWords,

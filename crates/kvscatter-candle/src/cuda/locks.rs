@@ -1,4 +1,4 @@
-//! Locks on candle's storages, which are held while their addresses are used.
+//! Locks candle's storages while their addresses are used.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -8,8 +8,8 @@ use candle_core::cuda::cudarc::driver::CudaStream;
 
 use crate::CandleError;
 
-/// The handle `CU_STREAM_PER_THREAD`, which is the stream of `Device::new_cuda`. It stands for a separate
-/// stream on each thread.
+/// The handle `CU_STREAM_PER_THREAD`, used by `Device::new_cuda`. It refers to a separate stream on each
+/// thread.
 const PER_THREAD: usize = 2;
 
 /// A stream, and the last thread on which it was used.

@@ -50,7 +50,7 @@ impl Cache {
     /// Returns the tokens in the cache, or `None` before the first append.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn current_data(&self) -> Result<Option<Tensor>> {
         self.store.as_ref().map(|store| store.tensor().narrow(self.dim, 0, self.current_seq_len)).transpose()
     }
@@ -165,7 +165,7 @@ impl KvCache {
     /// Returns the keys, or `None` before the first append.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn k(&self) -> Result<Option<Tensor>> {
         self.k.current_data()
     }
@@ -173,7 +173,7 @@ impl KvCache {
     /// Returns the values, or `None` before the first append.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn v(&self) -> Result<Option<Tensor>> {
         self.v.current_data()
     }

@@ -15,7 +15,7 @@ pub struct RotatingCache {
     /// The slots. The first append creates them, because it determines the shape.
     store: Option<Store>,
     dim: usize,
-    /// The next slot to write.
+    /// The next slot to write, counted from 0.
     offset: usize,
     /// The number of tokens appended so far, which may exceed the number of slots.
     current_seq_len: usize,
@@ -62,7 +62,7 @@ impl RotatingCache {
     /// Returns the slots that contain tokens, in the order of the slots, or `None` before the first append.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn current_data(&self) -> Result<Option<Tensor>> {
         let used = |store: &Store| match self.used_slots() {
             all if all == self.max_seq_len => Ok(store.tensor().clone()),
@@ -173,7 +173,7 @@ impl RotatingCache {
     /// token needs no mask, so the result is `None`.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn attn_mask(&self, seq_len: usize, device: &Device) -> Result<Option<Tensor>> {
         if seq_len == 1 {
             return Ok(None);
@@ -255,7 +255,7 @@ impl RotatingKvCache {
     /// Returns the keys in the order of the slots, or `None` before the first append.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn k(&self) -> Result<Option<Tensor>> {
         self.k.current_data()
     }
@@ -263,7 +263,7 @@ impl RotatingKvCache {
     /// Returns the values in the order of the slots, or `None` before the first append.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn v(&self) -> Result<Option<Tensor>> {
         self.v.current_data()
     }
@@ -294,7 +294,7 @@ impl RotatingKvCache {
     /// Returns the mask that [`RotatingCache::attn_mask`] describes.
     ///
     /// # Errors
-    /// Returns the errors of candle.
+    /// Returns an error if an operation of candle fails.
     pub fn attn_mask(&self, seq_len: usize, device: &Device) -> Result<Option<Tensor>> {
         self.k.attn_mask(seq_len, device)
     }
@@ -308,7 +308,8 @@ impl RotatingKvCache {
     /// Keeps the first `length` tokens and drops the others.
     ///
     /// # Errors
-    /// Returns the errors of [`RotatingCache::truncate`]. Both rings are unchanged.
+    /// Returns an error if there are fewer tokens, or if a ring has wrapped and lost the oldest tokens. Both
+    /// rings are unchanged.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         self.v.check_truncate(length)?;
         self.k.truncate(length)?;

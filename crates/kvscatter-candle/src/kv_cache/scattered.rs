@@ -20,7 +20,7 @@ const RING: TensorScatter = TensorScatter::new().mode(Mode::Circular);
 pub struct IndicesAndMask {
     /// The number of tokens of each sample.
     seq_len: usize,
-    /// The rows that are written. These are the last ones, at most as many as there are slots.
+    /// The rows that are written. These are the last rows of the update, at most one per slot.
     rows: Range<usize>,
     starts: Vec<i64>,
     lengths: Vec<i64>,
@@ -28,7 +28,7 @@ pub struct IndicesAndMask {
 }
 
 impl IndicesAndMask {
-    /// Returns the mask, which is 0 where a token attends and negative infinity where it does not.
+    /// Returns the mask, with 0 where a token attends and negative infinity where it does not.
     ///
     /// The shape is `[batch, 1, seq_len, context]` for the slots. A step at least as long as the context
     /// attends to itself, and the shape is `[seq_len, seq_len]`. For inactive samples, no slot is masked, so
@@ -122,7 +122,7 @@ impl ScatteredCacheBuilder {
     /// Creates rings of zeros for one layer.
     ///
     /// # Errors
-    /// Returns the errors of candle, and an error for a device that cannot be written.
+    /// Returns an error if an operation of candle fails, or for a device that cannot be written.
     pub fn make_cache(&self, num_heads: usize, head_dim: usize) -> Result<ScatteredKvCache> {
         let shape = (self.batch_size(), num_heads, self.context, head_dim);
         let zeros = || Store::of(Tensor::zeros(shape, self.dtype, &self.device)?, RING);

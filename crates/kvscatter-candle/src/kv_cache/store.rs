@@ -114,7 +114,7 @@ impl Store {
             Some(slots) => *slots = needs.capacity,
             None => return Err(CandleError::Dim { dim: needs.dim, rank: model.rank() }),
         }
-        // Refuses an update before anything is allocated for it.
+        // An update with another type is rejected before anything is allocated for it.
         let element = element_of_both(model.dtype(), update.dtype())?;
         // candle multiplies dimensions without a check for overflow.
         if shape.iter().try_fold(1_usize, |product, dim| product.checked_mul((*dim).max(1))).is_none() {

@@ -4,8 +4,8 @@ use std::ffi::{CString, c_char, c_uint};
 
 use libloading::Library;
 
-/// Returns how often this thread has called functions of the driver, or `None` with NVIDIA's driver, which
-/// does not count.
+/// Returns the number of calls of driver functions by this thread, or `None` with NVIDIA's driver, which does
+/// not count.
 pub(crate) fn calls(functions: &[&str]) -> Option<u32> {
     // SAFETY: Candle has already loaded this library, so no initialiser runs.
     let driver = unsafe { Library::new("libcuda.so.1") }.unwrap();

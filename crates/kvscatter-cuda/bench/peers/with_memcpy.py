@@ -1,4 +1,4 @@
-"""The ceiling: the driver copies as many bytes in one copy, to other memory."""
+"""The ceiling. The driver copies the same number of bytes to other memory in one copy."""
 
 import ctypes
 import sys

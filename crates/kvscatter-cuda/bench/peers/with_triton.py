@@ -12,7 +12,7 @@ from cases import HEADS, WIDTH
 from memory import Memory, Tensors
 from way import Absent, Role, Way
 
-# The maximum of rows that a program moves.
+# The maximum number of rows that a program moves.
 MOST_ROWS = 16
 
 

@@ -1,4 +1,4 @@
-//! Checks that the spread of a launch over a device changes no byte of the result.
+//! Checks that the spread of a launch over a device does not change a byte of the result.
 
 use kvscatter_cuda::{DeviceWrite, LaunchConfig};
 

@@ -17,7 +17,7 @@ pub(crate) struct Contract {
     pub(crate) written: Option<Case>,
 }
 
-/// Returns `None` if the host refuses the shapes or the numbers of indices.
+/// Returns `None` if the host rejects the shapes or the numbers of indices.
 pub(crate) fn of(case: &Case) -> Option<Contract> {
     let Case { call, cache_shape, update_shape, elements, .. } = case;
     if call.check_elements(*elements).is_err() {

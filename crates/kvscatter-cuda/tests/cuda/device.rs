@@ -35,7 +35,7 @@ macro_rules! functions {
 
             $(pub(crate) fn $name(&self, $($argument: $type),*) -> Result<(), Failure> {
                 // SAFETY: The tests of this folder pass pointers that live during the call, and addresses and
-                // handles that the driver returned or that it must refuse.
+                // handles that the driver returned or that it must reject.
                 let result = unsafe { (self.$name)($($argument),*) };
                 if result == 0 { Ok(()) } else { Err(result) }
             })*
@@ -199,7 +199,7 @@ impl Drop for Memory {
     }
 }
 
-/// A stream that waits for no other stream.
+/// A stream that does not wait for other streams.
 pub(crate) struct Stream(pub(crate) Handle);
 
 impl Stream {

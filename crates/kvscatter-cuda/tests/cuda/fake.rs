@@ -47,7 +47,7 @@ fn fail(name: &str, failure: Failure) {
     unsafe { fail(name.as_ptr(), failure) };
 }
 
-/// Returns how often this thread has called a function.
+/// Returns the number of calls of a function by this thread.
 pub(crate) fn calls(name: &str) -> u32 {
     let name = CString::new(name).unwrap();
     let calls = function::<unsafe extern "C" fn(*const c_char) -> c_uint>("fake_calls");
@@ -55,12 +55,12 @@ pub(crate) fn calls(name: &str) -> u32 {
     unsafe { calls(name.as_ptr()) }
 }
 
-/// Returns how often this thread has called any function.
+/// Returns the number of calls of any function by this thread.
 pub(crate) fn all_calls() -> u32 {
     counted("fake_all_calls")
 }
 
-/// Returns how many words kernels have exchanged while this thread waited for them.
+/// Returns the number of words that kernels have exchanged while this thread waited for them.
 pub(crate) fn exchanges() -> u32 {
     counted("fake_exchanges")
 }

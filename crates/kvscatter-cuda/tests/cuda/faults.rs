@@ -119,7 +119,7 @@ fn devices_of_every_generation_get_what_they_can_run() {
     assert_eq!(prepared(70, 9.0).unwrap_err().to_string(), expected);
 }
 
-/// Checks that PTX is tried only if the device or driver refuses the machine code itself. After any other
+/// Checks that PTX is tried only if the device or driver rejects the machine code itself. After any other
 /// error, the PTX might load and hide the error.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
@@ -262,7 +262,7 @@ fn a_context_where_another_one_lay_loads_the_kernels_again() {
     }
 }
 
-/// Checks that the driver refuses a handle that is no stream.
+/// Checks that the driver rejects a handle that is not a stream.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_stream_that_is_none_is_the_drivers_error() {
@@ -272,7 +272,7 @@ fn a_stream_that_is_none_is_the_drivers_error() {
     let rig = Rig::new(1);
     let write = rig.write();
     let none = OfCaller::new(0x1234 as *mut c_void);
-    // SAFETY: `none` is no stream, which the simulated driver refuses, so nothing runs.
+    // SAFETY: `none` is not a stream. The simulated driver rejects it, so nothing runs.
     let launched = unsafe { write.launch(none, &rig.indices(), None) };
     assert!(
         matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
@@ -295,7 +295,7 @@ fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
     let functions = functions();
     functions.cuStreamCreate(&raw mut stream, 1).unwrap();
     let launch = || {
-        // SAFETY: The simulated driver dereferences no address that it has not allocated.
+        // SAFETY: The simulated driver does not dereference an address that it has not allocated.
         unsafe { write.launch(OfCaller::new(stream), &DeviceCallIndices::zero(), None) }
     };
     launch().unwrap();

@@ -175,7 +175,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Runs the case in place, and returns whether the host accepts it.
+    /// Runs the case in place, and returns `true` if the host accepts it.
     fn in_place(&self, random: &mut Random, seen: &mut Seen) -> bool {
         let (scene, [cache, update]) = (self.scene, &self.places);
         let caches: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&scene.past)).collect();
@@ -274,7 +274,7 @@ impl Steps<'_> {
     }
 }
 
-/// Checks that shapes and numbers of indices that the CPU refuses are refused before anything is launched.
+/// Checks that shapes and numbers of indices that the CPU rejects are rejected before anything is launched.
 fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     let Case { call, elements, cache_shape, update_shape, .. } = case;
     if elements[0] != elements[1] || elements[0].bits.is_none() {

@@ -1,4 +1,4 @@
-//! Checks that the host refuses wrong addresses and lists before it calls the driver.
+//! Checks that the host rejects wrong addresses and lists before it calls the driver.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
@@ -221,7 +221,7 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     assert!(rig.launch_with(&packed, &DeviceCallIndices::zero()).is_err());
 }
 
-/// Checks that a slot mapping refuses an operator with other lists or rules, and any list besides the slots.
+/// Checks that a slot mapping rejects an operator with other lists or rules, and any list besides the slots.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn slot_mappings_take_starts_alone() {

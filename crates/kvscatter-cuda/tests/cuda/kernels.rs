@@ -184,7 +184,8 @@ fn units<S>(scene: &Scene<'_>, shape: impl Fn(Unit) -> Option<S>) -> Vec<(Unit, 
     units.filter(|unit| is_aligned(*unit)).filter_map(|unit| Some((unit, shape(unit)?))).collect()
 }
 
-/// Returns a random kernel that can express the call, and whether a bad index refuses the whole call.
+/// Returns a random kernel that can express the call, and whether a bad index makes the whole call write
+/// nothing.
 fn kernel(scene: &Scene<'_>, unit: Unit, random: &mut Random) -> (String, bool) {
     let Unit::Bytes(width) = unit else {
         return ("kvscatter_write_nibbles".to_owned(), random.below(4) == 0);

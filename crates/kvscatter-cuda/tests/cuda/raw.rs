@@ -1,5 +1,5 @@
-//! Converts a case to the arguments of a kernel, independently of the host code. It merges no dimensions, and
-//! units may be smaller than necessary. Blocks may have any number of threads.
+//! Converts a case to the arguments of a kernel, independently of the host code. It does not merge
+//! dimensions, and units may be smaller than necessary. Blocks may have any number of threads.
 
 use kvscatter_oracle::cases::{Call, Case};
 
@@ -31,7 +31,7 @@ pub(crate) struct Dims {
     others: Vec<Dim>,
 }
 
-/// The amount that a kernel moves at once: so many bytes, or one 4-bit element.
+/// The amount that a kernel moves at once, as a number of bytes or as one 4-bit element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes(usize),

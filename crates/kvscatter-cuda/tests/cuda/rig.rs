@@ -32,7 +32,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Returns a rig with so many caches, each with a separate update.
+    /// Creates a rig with this number of caches, each with a separate update.
     pub(crate) fn new(caches: usize) -> Self {
         Self {
             caches: (0..caches).map(|_| Memory::of(&[OLD; SAMPLES * SLOTS * ROW])).collect(),
@@ -85,8 +85,8 @@ impl Rig {
         indices: &DeviceCallIndices,
     ) -> Result<(), CudaError> {
         // SAFETY: Caches, updates, positions and status are memory of this rig with the sizes given here, and
-        // live until its stream was waited for. Tests with wrong addresses give only ones that the host code
-        // refuses.
+        // live until its stream was waited for. Tests with wrong addresses give only addresses that the host
+        // code rejects.
         unsafe { write.launch(self.of_caller(), indices, Some(self.status())) }
     }
 

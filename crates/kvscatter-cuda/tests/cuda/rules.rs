@@ -53,7 +53,7 @@ impl Scene {
         launch::write("kvscatter_write_1", &[job], &shape(), &call, threads, 1, &self.stream);
     }
 
-    /// Launches with this many blocks and threads, and returns the error.
+    /// Launches with these numbers of blocks and threads, and returns the error.
     fn refused(&self, grid: [u32; 3], block: [u32; 3]) -> Option<Failure> {
         let table = [Job { cache: self.cache.address, update: self.update.address }; FEW_JOBS];
         let call = Call { positions: self.starts.address, flags: POSITIONS_I64, ..Call::default() };

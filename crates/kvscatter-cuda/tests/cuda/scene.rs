@@ -28,7 +28,7 @@ pub(crate) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Returns `None` if the host refuses the case and launches nothing.
+    /// Returns `None` if the host rejects the case and launches nothing.
     pub(crate) fn new(case: &'a Case, views: [View; 2], random: &mut Random) -> Option<Self> {
         let contract = contract::of(case)?;
         let begins = views.each_ref().map(|view| view.buffer().start + view.offset());
@@ -46,7 +46,7 @@ impl<'a> Scene<'a> {
         Some(Self { case, contract, views, stored, bits, begins, jobs, past, new, in_place, present, kept })
     }
 
-    /// Returns the expected buffer of the cache and the expected present. Each launch may refuse all samples
+    /// Returns the expected buffer of the cache and the expected present. A launch may skip all samples
     /// because of one.
     pub(crate) fn expected(&self, is_refusing_all: bool) -> [&[u8]; 2] {
         if is_refusing_all && self.contract.status.bad_samples > 0 {
@@ -56,7 +56,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Returns the status after so many launches, with the first sample of the first launch.
+    /// Returns the status after this number of launches, with the first sample of the first launch.
     pub(crate) fn status(&self, launches: usize) -> StatusWords {
         let of_one = self.contract.status;
         StatusWords { bad_samples: of_one.bad_samples * launches as u32, ..of_one }

@@ -72,11 +72,11 @@ impl Arena {
         PresentBuffers { present, past, update }
     }
 
-    /// Tries a status at every address. It is refused exactly if it shares a byte with any of the places.
+    /// Tries a status at every address. It is an error exactly if it shares a byte with any of the places.
     fn check(&self, write: &DeviceWrite, indices: &DeviceCallIndices) {
         let (before, stream) = (self.memory.read(), Stream::new());
         // SAFETY: Buffers and lists are in `self.memory` with the sizes given here. A status that overlaps
-        // them is refused, and any other status has 16 bytes there.
+        // them is rejected, and any other status has 16 bytes there.
         let launch = |status| unsafe { write.launch(OfCaller::new(stream.0), indices, Some(status)) };
         let mut seen = vec![0; self.places.len()];
         let mut free = None;

@@ -75,7 +75,8 @@ impl Call {
         self.write.plan_with_lengths(&self.starts, self.lengths.as_deref()).unwrap()
     }
 
-    /// Launches the write and waits. Checks that the device counts as many samples as the core has skipped.
+    /// Launches the write and waits. Checks that the device counts the number of samples that the core has
+    /// skipped.
     fn run(&self, write: &DeviceWrite, skipped: usize) {
         let (rig, list) = (Rig::new(0), Memory::of_i64(&self.starts));
         let held = self.lengths.as_ref().map(|lengths| Memory::of_i64(lengths));

@@ -113,7 +113,7 @@ impl Paged {
         })
     }
 
-    /// Returns the number of elements in so many rows.
+    /// Returns the number of elements in this number of rows.
     fn elements(&self, rows: usize) -> usize {
         self.heads * rows * self.head
     }

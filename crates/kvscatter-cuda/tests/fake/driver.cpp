@@ -1,6 +1,6 @@
 // A simulated CUDA driver for machines without a GPU. Device memory is host memory, a stream is a list of
 // pending work, and the kernels are the project's own, compiled as C++. Nothing runs before a stream is
-// synchronised. The driver refuses what a real driver refuses. Functions whose names begin with `fake_` are
+// synchronised. The driver rejects what a real driver rejects. Functions whose names begin with `fake_` are
 // for tests, and affect only the calling thread.
 
 #include "state.h"
@@ -17,7 +17,7 @@ void fake_fail(const char* function, int error) {
     failure = error;
 }
 
-// Returns how often the calling thread has called a function.
+// Returns the number of calls of a function by the calling thread.
 unsigned fake_calls(const char* function) { return calls[function]; }
 
 unsigned fake_all_calls() {
@@ -26,7 +26,7 @@ unsigned fake_all_calls() {
     return all;
 }
 
-// Returns how many words kernels have exchanged while the calling thread waited for them.
+// Returns the number of words that kernels have exchanged while the calling thread waited for them.
 unsigned fake_exchanges() { return exchanges; }
 
 // Returns the number of threads in a block of the last launch.

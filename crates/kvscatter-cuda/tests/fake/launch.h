@@ -99,7 +99,8 @@ struct Launch {
         size_t begun = 0;
         unsigned nested = 0;
 
-        // Runs one thread. Returns false if there is none, or if the maximum of nested threads is reached.
+        // Runs one thread. Returns false if there is none, or if the maximum number of nested threads is
+        // reached.
         bool next() {
             static constexpr unsigned MOST_NESTED = 4;
             const Dim3 &grid = launch.grid, &block = launch.block;

@@ -81,7 +81,8 @@ struct Stream {
     Work captured{};
     bool is_running = false; // by a thread that waits for the stream
 
-    // Returns whether the stream's capture forbids this thread the calls that `refuse_while_capturing` lists.
+    // Returns true if the stream's capture forbids this thread to make the calls that
+    // `refuse_while_capturing` lists.
     bool forbids() const {
         static constexpr int GLOBAL = 0, THREAD_LOCAL = 1;
         if (capture != YES) return false;
@@ -92,7 +93,7 @@ struct Graph {
     Work work;
 };
 
-// The valid handles of one kind. Any other handle is refused instead of dereferenced.
+// The valid handles of one kind. Any other handle is rejected instead of dereferenced.
 template <class T>
 struct Handles {
     std::map<const void*, std::unique_ptr<T>> all;
@@ -170,8 +171,8 @@ struct Entry {
     Entry entry{__func__, ##__VA_ARGS__};    \
     if (entry.error) return entry.error
 
-// Refuses calls about memory and modules, and calls that wait, while this thread captures, or any thread
-// captures in the global mode. The refusal invalidates the capture.
+// Rejects calls about memory and modules, and calls that wait, while this thread captures, or any thread
+// captures in the global mode. The error invalidates the capture.
 inline int refuse_while_capturing() {
     bool is_capturing = false;
     for (auto& [_, stream] : driver.streams.all)

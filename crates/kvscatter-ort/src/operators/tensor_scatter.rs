@@ -14,7 +14,7 @@ use crate::tensor_info::TensorInfo;
 use crate::write::PreparedWrites;
 
 /// The operator `TensorScatter(past_cache, update, write_indices?, lengths?)`. It follows the runtime's
-/// rules, so a negative index is refused.
+/// rules, so a negative index is an error.
 pub(crate) struct TensorScatter {
     operator: onnx::TensorScatter,
     writes: PreparedWrites,
@@ -70,8 +70,8 @@ fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, 
     tensor.map(InputTensor::list).transpose()
 }
 
-/// Returns the runtime kernel's message for an error that it has a message for, and otherwise the core's
-/// message.
+/// Returns the message of the runtime's own kernel for an error, or the core's message if that kernel has
+/// none.
 ///
 /// The execution provider takes nodes that the runtime's kernel would take otherwise. The messages are the
 /// same so that programs that compare or search messages work with both. `python-tests/test_errors.py`

@@ -13,7 +13,8 @@ Array = npt.NDArray[Any]
 
 
 def as_array(argument: str, value: object) -> Array:
-    """Converts a value as ``numpy.asarray`` does, but refuses a masked array instead of dropping its mask.
+    """Converts a value as ``numpy.asarray`` does, but raises an error for a masked array instead of dropping
+    its mask.
 
     Raises ``ArrayError`` of kind ``tensor``, like the compiled module.
     """

@@ -1,4 +1,5 @@
-"""The compiled part of the package. At run time, each function has a docstring that describes it."""
+"""The compiled part of the package. At run time, its public classes and functions have docstrings, except
+those of `positions`, which `positions.py` documents."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike

@@ -28,7 +28,7 @@ class Block:
     Offsets are those of the first element. They are counted in elements from the lowest address of an array.
     With two loops, the run at loop indices ``i`` and ``j`` begins in the destination at ``dst_offset + i *
     loops[0].dst_stride + j * loops[1].dst_stride``. In the source it begins at the same sum over
-    ``src_offset`` and ``src_stride``. The blocks of a plan share no destination element, so they may be
+    ``src_offset`` and ``src_stride``. The blocks of a plan do not share a destination element, so they may be
     copied in any order.
     """
 
@@ -52,13 +52,13 @@ class Segment:
     """
 
     sample: int
-    """The sample."""
+    """The index of the sample in the batch."""
     slot: int
     """The first slot written."""
     row: int
     """The row of the sample's update that is written to ``slot``."""
     rows: int
-    """The number of rows."""
+    """The number of rows that the segment receives."""
 
 
 def figure(svg: str, caption: str) -> str:

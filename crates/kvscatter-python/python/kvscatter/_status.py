@@ -21,7 +21,7 @@ class StatusWords(NamedTuple):
     its position. Bits 31 and 30 mean that its rows in a packed update are bad. All bits mean that the layer
     is bad."""
     first_value: int
-    """The bad value."""
+    """The bad position, length, number of rows or layer, as ``first_sample`` indicates."""
 
 
 StatusWords.__module__ = "kvscatter.cuda"

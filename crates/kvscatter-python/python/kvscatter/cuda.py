@@ -1,4 +1,5 @@
-"""Writes caches on CUDA devices: arrays of PyTorch, CuPy, JAX or any other library, on the current stream.
+"""Writes caches on CUDA devices, on the current stream. Arrays may be those of PyTorch, CuPy, JAX or any
+other library.
 
 A write is prepared once, with every array that it will use. It is then launched in every step, or captured
 in a CUDA graph. The contents of the arrays may change between launches, including the positions, but their

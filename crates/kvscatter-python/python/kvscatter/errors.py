@@ -46,9 +46,9 @@ class Error(Exception):
     single argument."""
 
     index: int | None = None
-    """The sample, or the index in a list."""
+    """The sample, counted from 0, or the index in a list."""
     value: int | None = None
-    """The value that was given for it."""
+    """The value that was given at ``index``, or for ``argument`` as a whole."""
     rows: int | None = None
     """The number of rows to write."""
     capacity: int | None = None

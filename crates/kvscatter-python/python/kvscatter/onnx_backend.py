@@ -1,7 +1,7 @@
 """An ONNX backend for models with ``TensorScatter`` and a few operators around it.
 
 The interface is that of ``onnx.backend.base``. The backend evaluates ``TensorScatter``, ``Identity``,
-``Constant`` and integer ``Add`` on the CPU. Models may be untrusted. Each one ends in a value or an error,
+``Constant`` and integer ``Add`` on the CPU. Models may be untrusted. Each run ends with a value or an error,
 within the memory and the limits of the evaluator. Input arrays are never changed.
 
 >>> import numpy as np
@@ -53,9 +53,9 @@ class ModelError(Error, ValueError):
     """A model is broken or cannot be evaluated, or the inputs do not match its declarations.
 
     ``kind`` names the case. If the error is about a part of the model, these attributes identify the part:
-    ``node``, ``node_name`` and ``op_type``, or ``tensor``, or ``file``, or ``value_name``. If a call breaks
-    a rule of ``TensorScatter`` itself, the error is another one of this package, such as ``PositionError``.
-    Its cause is then a ``ModelError`` that names the node.
+    ``node``, ``node_name`` and ``op_type``, or ``tensor``, or ``file``, or ``value_name``. If a call breaks a
+    rule of ``TensorScatter`` itself, the error is a different class of this package, such as
+    ``PositionError``. Its cause is then a ``ModelError`` that names the node.
     """
 
     node: int | None = None
@@ -92,8 +92,8 @@ class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ign
           the model declares.
         - ``ElementTypeError`` for dtypes that ONNX's ``TensorScatter`` does not have.
         - ``ArrayError`` for masked arrays.
-        - ``TypeError`` for keyword arguments, because there are none.
-        - The errors of ``TensorScatter`` for its positions.
+        - ``TypeError`` for keyword arguments, because none is supported.
+        - The errors of ``tensor_scatter_`` if a call breaks a rule of ``TensorScatter``.
         """
         if kwargs:
             raise TypeError(f"run() has no argument {next(iter(kwargs))!r}")
@@ -122,7 +122,7 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
-        """Returns whether ``prepare`` accepts the model."""
+        """Returns True if ``prepare`` accepts the model."""
         if not cls.supports_device(device):
             return False
         try:
@@ -196,7 +196,7 @@ class Backend(onnx.backend.base.Backend):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Returns whether models run on a device such as ``"CPU"`` or ``"CUDA:1"``. Only the CPU is
+        """Returns True if models run on a device such as ``"CPU"`` or ``"CUDA:1"``. Only the CPU is
         supported."""
         return device.split(":")[0] == "CPU"
 

@@ -41,18 +41,18 @@ class Refused(Error, ValueError):
 
     ``rule`` is the oracle's name of the rule and equals ``kind``. The numbers are attributes. If a call
     breaks several rules, the first one in this order is reported: attributes and shapes, numbers of indices,
-    the layer, cumulative lengths. After these come the rows, the length and the start of each sample in
-    turn, and then the total.
+    the layer, cumulative lengths, then the rows, the length and the start of each sample in turn, then the
+    total.
     """
 
     sample: int | None = None
-    """The sample that breaks the rule."""
+    """The sample that breaks the rule, counted from 0."""
     start: int | None = None
     """The first slot of the sample."""
     length: int | None = None
     """The length of the sample."""
     given: int | None = None
-    """The number of indices."""
+    """The number of indices that were given."""
     first: int | None = None
     """The first cumulative length."""
     total: int | None = None
@@ -124,10 +124,10 @@ def tensor_scatter(
 ) -> Answer:
     """ONNX ``TensorScatter-24``. Returns ``present_cache``, with the shape and dtype of ``past_cache``.
 
-    ``past_cache`` is ``(batch, ..., max_sequence_length, ...)`` with the sequence at ``axis``. ``update``
-    has the same dimensions, except that its sequence may be shorter. ``write_indices`` is ``(batch,)`` and
-    defaults to zeros. ``lengths``, also ``(batch,)``, and the policies are extensions. `answer` returns how
-    many samples ``out_of_range="skip"`` leaves unchanged.
+    ``past_cache`` is ``(batch, ..., max_sequence_length, ...)`` with the sequence at ``axis``. ``update`` has
+    the same dimensions, except that its sequence may be shorter. ``write_indices`` is ``(batch,)`` and
+    defaults to zeros. ``lengths``, also ``(batch,)``, and the policies are kvscatter extensions; not part of
+    the specification. `answer` returns the number of samples that ``out_of_range="skip"`` leaves unchanged.
 
     Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and
     ``ArrayError`` for masked ones.
@@ -165,9 +165,8 @@ def kv_cache_update(
 ) -> Answer:
     """TensorRT ``KVCacheUpdate``. Returns the cache ``[b, d, s_max, h]`` after the write.
 
-    ``update`` is ``[b, d, s, h]``, with at most as many samples as the cache. With the cumulative
-    ``updateLengths`` of ``batch + 1`` values, it is packed: ``[tokens, d, h]``. The rest is as in
-    ``tensor_scatter``.
+    ``update`` is ``[b, d, s, h]``, with no more samples than the cache. With the cumulative ``updateLengths``
+    of ``batch + 1`` values, it is packed: ``[tokens, d, h]``. The rest is as in ``tensor_scatter``.
 
     Raises ``Refused``, ``ShapeError`` of kind ``too_large`` for arrays of more than 2^27 elements, and ``ArrayError``
     for masked ones.
@@ -220,7 +219,7 @@ def kv_cache_operation(
 
 
 def refused(refusal: tuple[str, str, dict[str, Any]], names: dict[str, str]) -> Refused:
-    """Converts a refusal of the oracle to an exception that uses the operator's own argument names."""
+    """Converts a rule that a call breaks to an exception that uses the operator's own argument names."""
     rule, message, fields = refusal
     argument = fields.pop("argument", None) or names.get(_ABOUT.get(rule, ""), _ABOUT.get(rule))
     return Refused(message, rule, argument, **fields)
@@ -306,7 +305,7 @@ def _indices(argument: str, values: Indices, bits: Literal[32, 64] = 64) -> list
 
 
 def _digits(value: int) -> str:
-    """Returns the number as text, or its size if Python refuses to print that many digits."""
+    """Returns the number as text, or its size if Python does not print that many digits."""
     return str(value) if value.bit_length() < 1000 else f"a number of {value.bit_length()} bits"
 
 

@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 use super::error;
 use super::operator::ONNX;
 
-/// Returns the driver of this machine, which is loaded when it is first needed.
+/// Returns the driver of this machine. It is loaded when it is first needed.
 pub(super) fn load(py: Python<'_>) -> PyResult<&Cuda> {
     static DRIVER: PyOnceLock<Cuda> = PyOnceLock::new();
     DRIVER.get_or_try_init(py, || py.detach(Cuda::new).map_err(|refused| error::raise(py, &ONNX, refused)))

@@ -1,4 +1,4 @@
-//! Turns errors of the CUDA crate into exceptions. Bad indices that launches report become errors of the
+//! Converts errors of the CUDA crate to exceptions. Bad indices that launches report become errors of the
 //! core, as on the CPU.
 
 use kvscatter::Argument;

@@ -1,4 +1,4 @@
-//! Streams: those that callers pass, and those that are current in the library of a write's caches.
+//! The streams that callers pass, and the streams that are current in the library of a write's caches.
 
 use std::ptr;
 

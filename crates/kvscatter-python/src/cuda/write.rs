@@ -14,7 +14,7 @@ use super::stream::{self, Current};
 use crate::failure::Failure;
 use crate::torch;
 
-/// A write whose shapes and addresses are checked. It is prepared once, then launched in every step or
+/// A write whose shapes and addresses have been checked. It is prepared once, then launched in every step or
 /// captured in a CUDA graph.
 ///
 /// It keeps its arrays alive. Any number of threads may launch it, if its device is current on them.
@@ -66,7 +66,7 @@ impl CudaWrite {
         self.0.check_current(py)?;
         // SAFETY: The arrays lie on the device that is current (`check_current`). This write keeps them
         // alive, and their sizes were checked when it was prepared. With another context of the device, the
-        // driver refuses the kernel. As in the arrays' own libraries, `stream` must be a stream of that
+        // driver rejects the kernel. As in the arrays' own libraries, `stream` must be a stream of that
         // device, and the Python program must order other uses of the caches.
         let launched = py.detach(|| unsafe { write.launch(stream, indices, Some(*status)) });
         launched.map_err(|refused| self.0.raise(py, refused))?;
@@ -96,8 +96,7 @@ impl CudaWrite {
 
 #[pymethods]
 impl CudaStatus {
-    /// Raises the CPU's error for the first bad index that launches have reported. Does nothing if there is
-    /// none.
+    /// Raises the CPU's error for the first bad index that launches have reported, if any.
     ///
     /// Without `words`, this waits for the legacy default stream and for no other stream. Call it when the
     /// launches have run, for example after `torch.cuda.synchronize()`. The status does not change until it
@@ -110,11 +109,11 @@ impl CudaStatus {
     ///         for a bad length assumes all rows, or the kind is `bad_indices`.
     ///
     /// Raises:
-    ///     PositionError: As `tensor_scatter_` and the other operators. The kind is `bad_indices` if the
-    ///         lists now have other values.
+    ///     PositionError: For the same reasons as `tensor_scatter_` and the other operators. The kind is
+    ///         `bad_indices` if the lists now have other values.
     ///     CudaError: The driver returns an error, possibly because of an earlier launch.
-    ///     DeviceError: Another device is current on this thread, or `words` are on a device.
-    ///     ShapeError: `words` have another size.
+    ///     DeviceError: The current device of this thread is not the write's, or `words` are on a device.
+    ///     ShapeError: `words` have the wrong size.
     #[pyo3(signature = (words=None))]
     fn check(&self, py: Python<'_>, words: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { write, indices, status, .. } = &*self.0;
@@ -154,7 +153,7 @@ impl CudaStatus {
         self.0.array.clone_ref(py)
     }
 
-    /// Clears the status in the order of the stream, which is chosen as in `launch`.
+    /// Clears the status in the order of the stream. See `launch` for the default stream.
     #[pyo3(signature = (stream=None))]
     fn clear(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Launch { cuda, status, .. } = &*self.0;

@@ -1,4 +1,4 @@
-"""Tests what is refused before a launch: arrays on other devices, of other types and forms, and overlapping
+"""Tests the errors before a launch, for arrays on other devices, of other types and forms, and overlapping
 arrays."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def arrays(wrap: Any = Dlpack, **more: Any) -> tuple[device.Array, Any, Any]:
 
 
 def runs_on(stream: Stream, cache: device.Array) -> bool:
-    """Returns whether the launch was waiting on this stream, and then clears the cache."""
+    """Returns True if the launch was waiting on this stream, and then clears the cache."""
     assert not (device.IS_FAKE and cache.any())
     stream.synchronize()
     ran = bool(cache.any())

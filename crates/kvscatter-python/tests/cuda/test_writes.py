@@ -20,7 +20,7 @@ GUARD = 192
 
 
 def is_exported(array: device.Array) -> bool:
-    """Returns whether NumPy exports the dtype with both protocols. It does not export strings and types of
+    """Returns True if NumPy exports the dtype with both protocols. It does not export strings and types of
     ml_dtypes."""
     return array.dtype.isbuiltin == 1 and array.dtype != object
 

@@ -1,4 +1,5 @@
-"""Tests the operators in eager mode: adversarial cases of the oracle, gradients, and refusals."""
+"""Tests the operators in eager mode, with adversarial cases of the oracle, gradients, and calls that must
+fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What type checkers must refuse. Both must report each line, because an unused ignore is an error too."""
+"""The code that type checkers must reject. Both must report each line, because an unused ignore is an error
+too."""
 
 import numpy as np
 from numpy.typing import NDArray

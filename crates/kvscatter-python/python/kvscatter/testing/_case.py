@@ -41,11 +41,11 @@ class Case:
     """All arguments by their specification's names, the cache first. Copy an array before you write into it,
     because the case owns it."""
     expected: Array | None
-    """The cache after the call, or None if the call must be refused."""
+    """The cache after the call, or None if the kernel must raise an error."""
     skipped: int
     """The number of samples that ``out_of_range="skip"`` leaves unchanged."""
     refusal: Refused | None
-    """The rule that the call breaks, if it must be refused."""
+    """The rule that the call breaks, or None if the call is valid."""
     origins: npt.NDArray[np.int64] | None
     """The index in the update of each element of ``expected``, or -1 for an element of the past cache."""
 
@@ -83,8 +83,8 @@ def cases(
     turn.
 
     ``dtypes`` limits the cache's element types. By default all 24 types take part, except those that are not
-    available without a newer ml_dtypes, see ``left_out``. ``extensions`` names arguments that only this
-    package has and that the cases may use: ``lengths``, ``out_of_range`` and ``negative_index``.
+    available without a newer ml_dtypes, see ``left_out``. ``extensions`` names the kvscatter extensions, not
+    part of the specification, that the cases may use: ``lengths``, ``out_of_range`` and ``negative_index``.
 
     Raises:
 

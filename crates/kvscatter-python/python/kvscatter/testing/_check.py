@@ -40,9 +40,9 @@ def check(
 
     A functional kernel returns the whole new cache, as anything that ``numpy.asarray`` accepts, and changes
     none of its arguments. With ``in_place``, the kernel writes into the cache that it is given, and its
-    return value is ignored. A kernel refuses a call by raising any exception without changing anything. With
-    ``refusals=False`` no call has to be refused. ``dtypes`` and ``extensions`` are those of ``cases``. The
-    arguments that ``extensions`` names are passed by name in the cases that use them.
+    return value is ignored. A kernel rejects a call by raising any exception without changing anything. With
+    ``refusals=False``, all calls are valid. See ``cases`` for ``dtypes`` and ``extensions``. The arguments
+    that ``extensions`` names are passed by name in the cases that use them.
 
     Results are compared bit for bit. The function raises the same errors as ``cases``. Exceptions of ``fn``
     are in the report.

@@ -33,7 +33,7 @@ class Row(NamedTuple):
     """A row of the update."""
 
     sample: int | None
-    """The sample, or None if samples are packed one after the other."""
+    """The sample, counted from 0, or None if samples are packed one after the other."""
     row: int
     """The row of the sample, or the token if samples are packed."""
 
@@ -75,7 +75,7 @@ class Lanes:
 
 
 def same(left: Array, right: Array) -> bool:
-    """Returns whether two arrays of one shape and dtype are equal bit for bit."""
+    """Returns True if two arrays of one shape and dtype are equal bit for bit."""
     return bool(np.array_equal(_comparable(left), _comparable(right)))
 
 

@@ -17,7 +17,7 @@ LETTER = 7.3
 """The width of a letter in the monospaced font."""
 MARGIN = 16
 LONGEST = 118
-"""The most letters in a line of prose."""
+"""The maximum number of letters in a line of prose."""
 
 _STYLE = """
 .card { fill: #ffffff; stroke: #d0d7de }
@@ -53,7 +53,7 @@ class _Page:
         self.width = 0.0
 
     def line(self, text: str, kind: str = "") -> None:
-        """Adds text at the margin and breaks it into as many lines as it needs."""
+        """Adds text at the margin and breaks it into lines."""
         for line in wrap(text, LONGEST):
             self.y += LINE
             self.text(MARGIN, line, kind)

@@ -49,10 +49,11 @@ def tensor_scatter(
     ``update``.
 
     ``past_cache`` is ``[batch, .., capacity, ..]``, with the capacity at ``axis``. ``update`` has the same
-    dimensions, except for the one at ``axis``. ``write_indices`` and ``lengths`` are integers ``[batch]``,
-    as a tensor or a sequence. ``write_indices`` are the slots of each sample's first row and default to
-    zeros. ``lengths`` count the rows of each sample that are written and default to all rows. ONNX has no
-    equivalent of ``lengths``. In mode ``"circular"``, slots are taken modulo the capacity.
+    dimensions, except for the one at ``axis``. ``write_indices`` and ``lengths`` are integers ``[batch]``, as
+    a tensor or a sequence. ``write_indices`` are the slots of each sample's first row and default to zeros.
+    ``lengths`` count the rows of each sample that are written and default to all rows. ``lengths`` is a
+    kvscatter extension; not part of the specification. In mode ``"circular"``, slots are taken modulo the
+    capacity.
 
     The function is differentiable in ``past_cache`` and ``update``. It raises the same errors as
     ``kvscatter.tensor_scatter``.
@@ -78,7 +79,7 @@ def tensor_scatter_(
     """ONNX TensorScatter-24 in place. Writes ``update`` into ``cache``, strided or dense, and returns
     nothing.
 
-    The arguments are those of `tensor_scatter`. The function raises the same errors as
+    See `tensor_scatter` for the arguments. The function raises the same errors as
     ``kvscatter.tensor_scatter_``, and after an error nothing has been written. If gradients are recorded for
     ``cache`` or ``update``, the write has the gradients and the cost of `tensor_scatter`.
     """

@@ -51,10 +51,10 @@ def _in_place(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torc
 
 
 def check_not_captured(cache: torch.Tensor) -> None:
-    """Refuses an in-place write to a captured cache while ``torch.func`` transforms the function.
+    """Raises an error for an in-place write to a captured cache while ``torch.func`` transforms the function.
 
     A captured cache is used by the function but is not one of its arguments. The derivative would be lost.
-    PyTorch refuses this for in-place operators that return their argument, but it does not recognize
+    PyTorch raises such an error for in-place operators that return their argument, but it does not recognize
     operators that return nothing. This function therefore calls one of PyTorch's in-place operators on zero
     elements.
     """
@@ -63,7 +63,7 @@ def check_not_captured(cache: torch.Tensor) -> None:
 
 
 def _is_recorded(*tensors: torch.Tensor) -> bool:
-    """Returns whether a derivative of the write is needed.
+    """Returns True if a derivative of the write is needed.
 
     An exported program keeps its writes unchanged, because it is differentiated when it runs. The transforms
     of ``torch.func`` are part of the program, so they are recorded there too.
@@ -114,7 +114,7 @@ def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
 
 
 def _may_have_tangents() -> bool:
-    """Returns whether tensors may have tangents.
+    """Returns True if tensors may have tangents.
 
     This is checked first, because unpacking a tensor is slow and a traced graph would record it as an
     operation.
@@ -123,7 +123,7 @@ def _may_have_tangents() -> bool:
 
 
 def is_traced_forward_mode() -> bool:
-    """Returns whether the function that is being compiled differentiates in forward mode itself.
+    """Returns True if the function that is being compiled differentiates in forward mode itself.
 
     When such a function runs, it opens PyTorch's level where the operators cannot see it. The operators must
     therefore not be part of the compiled function.
@@ -210,8 +210,8 @@ def _(
 def _folded(
     info: Any, in_dims: tuple[int | None, ...], *tensors: torch.Tensor | None
 ) -> list[torch.Tensor | None]:
-    """Turns the items of vmap into more samples of the batch. Items are as independent of each other as
-    samples.
+    """Turns the items of vmap into more samples of the batch. Like samples, items are independent of each
+    other.
 
     The tensors are the cache, the update, the indices and the lengths.
     """
@@ -227,7 +227,7 @@ def _as_samples(tensor: torch.Tensor, dim: int | None, items: int) -> torch.Tens
         tensor = tensor.expand(items, *tensor.shape)
     elif dim != 0:
         tensor = tensor.movedim(dim, 0)
-    # The operator refuses an item without dimensions because of its rank.
+    # The operator raises an error for an item without dimensions, because of its rank.
     return tensor.flatten(0, 1) if tensor.dim() > 1 else tensor[:, None]
 
 

@@ -1,4 +1,4 @@
-"""Turns the writes of an exported program into outputs, because `torch.onnx` drops writes to inputs and
+"""Converts the writes of an exported program to outputs, because `torch.onnx` drops writes to inputs and
 buffers."""
 
 from __future__ import annotations

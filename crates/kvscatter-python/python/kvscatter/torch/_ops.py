@@ -40,7 +40,7 @@ def tensor_scatter(
         past = past.contiguous()
     present = torch.empty(
         past.shape, dtype=past.dtype
-    )  # the call below refuses tensors on a device, so this memory is not used for them
+    )  # the call below rejects tensors on a device, so this memory is not used for them
     with _set_fwd_grad_enabled(False):
         kvscatter.tensor_scatter(
             past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present
@@ -98,8 +98,8 @@ def slots(
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
-    """Returns ``tensor`` detached from autograd, which `_derivatives` handles. Refuses tensors that are not
-    strided."""
+    """Returns ``tensor`` detached from autograd, which `_derivatives` handles. Raises an error for tensors
+    that are not strided."""
     if tensor.layout is not torch.strided:
         message = f"{argument} is {tensor.layout}: only strided tensors can be read and written"
         raise errors.ArrayError(message, "layout", argument)
@@ -149,8 +149,8 @@ def _(
 
 
 def _prepared(past_cache: Sequence[int], update: Sequence[int], axis: int, mode: str = "linear") -> Prepared:
-    """Applies the compiled module's rules about shapes and attributes, which are the same for all element
-    sizes."""
+    """Applies the compiled module's rules about shapes and attributes, which do not depend on the element
+    size."""
     return kvscatter.prepare(
         tuple(past_cache), tuple(update), axis=axis, mode=cast(Mode, mode), dtype=np.uint8
     )
@@ -217,8 +217,8 @@ def _is_symbol(size: int | torch.SymInt) -> bool:
 
 
 def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
-    """Resolves a lazy view of an update. Refuses a lazy view of a cache, whose memory would have to be
-    rewritten."""
+    """Resolves a lazy view of an update. Raises an error for a lazy view of a cache, whose memory would have
+    to be rewritten."""
     if cache.is_conj() or cache.is_neg():
         message = (
             "cache is a conjugated or negated view of its memory: resolve_conj() or resolve_neg() it first"

@@ -10,13 +10,13 @@ the cache, per mesh axis  the update               write_indices and lengths
 ``Replicate()``           ``Replicate()``          ``Replicate()``
 ``Shard(batch)``          ``Shard(batch)``         ``Shard(0)``, as they follow the batch
 ``Shard(other)``          ``Shard(other)``         ``Replicate()``
-``Shard(sequence)``       refused                  refused
-``Partial()``             refused                  refused
+``Shard(sequence)``       not supported            not supported
+``Partial()``             not supported            not supported
 ========================  =======================  ===============================
 
 If an update or indices are replicated where they should be sharded, each rank cuts out its own part. A
-placement that would need communication is refused, and the error names the required placements. The caller
-can then redistribute the tensor. There are no rules for gradients.
+placement that would need communication raises an error that names the required placements. The caller can
+then redistribute the tensor. There are no rules for gradients.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _check_cache(placements: tuple[Placement, ...], sequence: int) -> None:
 def _check_local(
     argument: str, given: DTensorSpec, cache: DTensorSpec, wanted: tuple[Placement, ...]
 ) -> None:
-    """Checks that ``given`` can become ``wanted`` without communication: it is equal, or it is replicated
-    and can be cut."""
+    """Checks that ``given`` can become ``wanted`` without communication, because it is equal, or because it
+    is replicated and can be cut."""
     if given.mesh != cache.mesh:
         message = f"{argument} is on {given.mesh}, the cache on {cache.mesh}: both must be on one mesh"
         raise errors.OptionError(message, "mesh", argument)

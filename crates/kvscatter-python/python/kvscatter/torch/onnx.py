@@ -1,9 +1,8 @@
 """Exports PyTorch models to ONNX models that write their caches with ``TensorScatter``, opset 24.
 
-`export` calls `torch.onnx.export` with the two things that it needs for that. One is a program in which the
-in-place writes are functional (`functionalize`), and the other is the operator's translation
-(`translations`). ONNX has no in-place operations. A runtime writes in place if the output uses the input's
-memory.
+`export` calls `torch.onnx.export` with a program in which the in-place writes are functional
+(`functionalize`), and with the operator's translation (`translations`). ONNX has no in-place operations. A
+runtime writes in place if the output uses the input's memory.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ def export(
 ) -> torch.onnx.ONNXProgram:
     """Calls `torch.onnx.export` for a model that uses ``kvscatter::tensor_scatter`` or ``tensor_scatter_``.
 
-    The arguments and the result are those of `torch.onnx.export`. An input or a buffer that the model writes
-    in place is an input of the ONNX model. It is also an output, whose name is ``present_`` plus the input's
+    See `torch.onnx.export` for the arguments and the result. An input or a buffer that the model writes in
+    place is an input of the ONNX model. It is also an output, whose name is ``present_`` plus the input's
     name. `torch.onnx.export` on its own drops such writes. These inputs and outputs come last.
 
     Raises `errors.OptionError` for an opset below 24, and for a write with ``lengths``, which ONNX does not
@@ -114,9 +113,8 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 def functionalize(program: ExportedProgram) -> ExportedProgram:
     """Returns ``program`` in functional form, with every ``tensor_scatter_`` replaced by ``tensor_scatter``.
 
-    Call this before `ExportedProgram.run_decompositions`, which turns writes into
-    ``auto_functionalized_v2``. This function refuses such writes with `errors.OptionError` if they write
-    into a view of a tensor.
+    Call this before `ExportedProgram.run_decompositions`, which turns writes into ``auto_functionalized_v2``.
+    This function raises `errors.OptionError` for such writes if they write into a view of a tensor.
     """
     graph_module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
     graph, signature = graph_module.graph, copy.deepcopy(program.graph_signature)
