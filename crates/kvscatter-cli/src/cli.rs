@@ -1,4 +1,4 @@
-//! The command line as a whole: its help, its options for every command, and how it is parsed.
+//! The whole command line: its help, the options that every command has, and how it is parsed.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use kvscatter_bench::Starts;
 
 use crate::commands::Command;
 
-/// Writes new keys and values into a KV cache, exactly as ONNX, TensorRT and Ascend define it.
+/// Runs, plans, checks and times writes into KV caches, as ONNX, TensorRT and Ascend define them.
 #[derive(Debug, Parser)]
 #[command(
     name = "kvscatter",
@@ -20,22 +20,27 @@ use crate::commands::Command;
     after_help = "\
 Start here:
   kvscatter run testdata/onnx-node/test_tensorscatter_circular
-      run an ONNX model in place, check its output and show what was written where
-  kvscatter generate testdata/mobius-llama-static/model.onnx --prompt-ids 1,2
-      continue a prompt with a decoder whose cache is written in place
+      run an ONNX model in place, check its output, show which slots changed
   kvscatter plan tensor-scatter --cache 4,8,16,64 --update 4,8,2,64 \\
       --write-indices 3,0,7,14
-      what a write would touch, without any data
+      show what a write would change, without any data
   kvscatter apply tensor-scatter --past-cache k.npy --update new.npy \\
       --write-indices 3,0 --in-place
-      one write into a cache file, touching only the planned bytes
+      write into a cache file, and change only the planned bytes
+  kvscatter generate testdata/mobius-llama-static/model.onnx --prompt-ids 1,2
+      continue a prompt with a decoder (needs the feature tract)
 
-Tensor files are .npy, .npz, .pb (ONNX) and .safetensors; FILE#NAME names an
-entry of a .npz or .safetensors. A new file replaces an old one, but never an
-input, and never one with other entries.
-Exit codes: 0 all is well, 1 a check failed, 2 bad input or usage.
-With --json, an error is one JSON object in one line on standard error:
-{\"error\":{\"kind\":...,\"message\":...}} with the fields that the error has."
+The default build runs no whole decoder. To build all features:
+  cargo install kvscatter-cli --features full
+
+Tensor files are .npy, .npz, .pb (ONNX) and .safetensors. FILE#NAME is an entry of a .npz or \
+.safetensors file. An output replaces an existing file, but never an input, and never a file \
+with other entries.
+
+Exit codes: 0 success, 1 a check failed, 2 bad input or usage.
+
+With --json, an error is one line on standard error with one JSON object: \
+{\"error\":{\"kind\":...,\"message\":...}}. Some errors have more fields."
 )]
 pub(crate) struct Cli {
     /// Print one JSON document instead of text, and errors as JSON
@@ -49,20 +54,21 @@ pub(crate) struct Cli {
 /// Parses the arguments of this process.
 ///
 /// # Errors
-/// The message to print instead: the help, or what is wrong with the arguments.
+/// Returns the message to print instead, which is the help or the reason why the arguments are wrong.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = with_negative_numbers(Cli::command());
     let matches = command.try_get_matches_from_mut(arguments)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Whether arguments have `--json`, even if they cannot be parsed.
+/// Returns whether the arguments contain `--json`, even if they cannot be parsed.
 pub(crate) fn asks_for_json(arguments: &[OsString]) -> bool {
     arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }
 
-/// Lets every option that takes a number also take a negative one, so that the option's parser explains why it cannot be
-/// negative. Other options do not: after a forgotten path, the next option is not read as the path.
+/// Lets every option that takes a number also take a negative one, so that its parser can explain why the
+/// number is wrong. Other options do not take a leading hyphen. If a path is forgotten, the next option is
+/// not read as the path.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let numbers = [
         TypeId::of::<usize>(),

@@ -1,4 +1,4 @@
-//! The commands: the arguments of each, and what it does.
+//! The commands and their arguments.
 
 mod apply;
 mod bench;
@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Completions(completions::Completions),
 }
 
-/// Runs a command. `command_line` makes the definition of the whole command line, for the script that completes it.
+/// Runs a command. `command_line` returns the definition of the whole command line, for `completions`.
 pub(crate) fn run(
     command: Command,
     command_line: fn() -> clap::Command,

@@ -1,4 +1,4 @@
-//! Outputs against expected outputs.
+//! Compares outputs with expected outputs.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 pub(crate) use crate::values::Tolerance;
 use crate::values::{Difference, difference};
 
-/// How outputs differ from the expected ones: the first thing that does.
+/// The first difference between outputs and the expected ones.
 #[derive(Debug, thiserror::Error, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(crate) enum Mismatch {
@@ -35,7 +35,8 @@ pub(crate) enum Mismatch {
     },
 }
 
-/// Compares outputs with the expected ones, in order. `None` if they agree; without a tolerance, in every bit.
+/// Compares outputs with the expected ones, in order. Returns `None` if they agree. Without a tolerance,
+/// every bit must agree.
 pub(crate) fn compare(
     actual: &[&Tensor],
     expected: &[Tensor],

@@ -9,21 +9,21 @@ use serde::Serialize;
 
 use crate::error::CommandError;
 
-/// `--engine`.
+/// The value of `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineName {
-    /// tract, which is part of this command and needs nothing installed
+    /// tract, which needs no installation (cargo feature tract)
     Tract,
-    /// ONNX Runtime, of an installed Python package
+    /// ONNX Runtime from an installed Python package (cargo feature onnxruntime)
     Ort,
 }
 
 /// Opens an engine. `ort_lib` is the path of ONNX Runtime.
 ///
 /// # Errors
-/// - [`CommandError::LibraryUnused`] if a library is given to an engine that does not use one.
-/// - [`CommandError::NotBuilt`] if this build of the command does not contain the engine.
-/// - The errors of loading the library.
+/// - Returns [`CommandError::LibraryUnused`] if a library is given to an engine that does not use one.
+/// - Returns [`CommandError::NotBuilt`] if this build of the command does not contain the engine.
+/// - Returns an error if the library cannot be loaded.
 pub(crate) fn open(name: EngineName, ort_lib: Option<&Path>) -> Result<Box<dyn Engine>, CommandError> {
     match (name, ort_lib) {
         (EngineName::Tract, Some(_)) => Err(CommandError::LibraryUnused),
@@ -66,7 +66,7 @@ impl std::fmt::Display for EngineInfo {
     }
 }
 
-/// The number of threads for an engine, from 1 to [`LoadOptions::MAX_THREADS`].
+/// Parses the number of threads for an engine, from 1 to [`LoadOptions::MAX_THREADS`].
 pub(crate) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .ok()

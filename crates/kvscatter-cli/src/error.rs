@@ -1,4 +1,4 @@
-//! Why a command stops: exit code 2 and one line.
+//! The errors that stop a command with exit code 2 and one line.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,8 +11,8 @@ use crate::estimate::Estimate;
 use crate::output::{count, one_line};
 use crate::{files, options};
 
-/// Bad input. Each variant but the last prints as one lower-case line that names the argument, the value and
-/// the limit.
+/// An error of a command. Each variant but the last is about bad input and prints as one lower-case line that
+/// names the argument, the value and the limit.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
@@ -33,52 +33,52 @@ pub(crate) enum CommandError {
     OnnxRuntime(#[from] kvscatter_onnxruntime::RuntimeError),
     #[error("{}{}", files::plain(.0), options::of_session(.0))]
     Session(#[from] kvscatter_session::SessionError),
-    /// A part of the command that its cargo features left out.
+    /// A part of the command needs a cargo feature that this build does not have.
     #[cfg(not(all(feature = "certify", feature = "onnxruntime", feature = "tract")))]
     #[error(
         "this kvscatter was built without {what}; build it with: cargo install kvscatter-cli --features {feature} \
          (in a checkout: cargo run --release --features {feature} -- ...)"
     )]
     NotBuilt { what: &'static str, feature: &'static str },
-    #[error("--ort-lib names ONNX Runtime's library, and tract needs none: give --engine ort as well")]
+    #[error("--ort-lib: the engine tract uses no library; add --engine ort to use ONNX Runtime")]
     LibraryUnused,
-    /// A line of a file of prompts.
+    /// A line of a file of prompts is wrong.
     #[error("{place}, line {line}: {problem}")]
     Prompt { place: String, line: usize, problem: String },
-    #[error("{place}: no prompt in it")]
+    #[error("{place}: contains no prompt")]
     NoPrompts { place: String },
-    #[error("--eos {id}: the vocabulary has 0 to {}", vocabulary.saturating_sub(1))]
+    #[error("--eos {id}: must be 0 to {}, as the vocabulary has {vocabulary} tokens", vocabulary.saturating_sub(1))]
     EosUnknown { id: i64, vocabulary: usize },
-    /// A value that an engine does not take.
-    #[error("{input:?} contains strings: engines take numbers")]
+    /// An input has values that an engine does not accept.
+    #[error("input {input:?} contains strings: engines accept only numbers")]
     StringsInEngine { input: String },
-    #[error("--in-place: {past:?} cannot be, {why}")]
+    #[error("--in-place: {past:?} cannot be written in place, because {why}")]
     CannotShare { past: String, why: &'static str },
     #[error("a step of {width} tokens does not fit into caches of {capacity} slots")]
     StepTooLong { width: usize, capacity: usize },
     #[error(
-        "{input}[{index}] = {value}: positions, masks and lengths are made for indices from 0 only; give them with --input"
+        "{input}[{index}] = {value}: must not be negative, unless --input gives the positions, masks and lengths"
     )]
     NotAPosition { input: String, index: usize, value: i64 },
-    /// An index argument came from a tensor that is no list of integers.
+    /// The tensor of an index argument is not a list of integers.
     #[error("{argument} is {element} of shape {shape:?}, must be {expected} of rank 1")]
     NotIndices { argument: &'static str, element: ElementType, shape: Vec<usize>, expected: String },
-    #[error("{argument}[{index}] = {value}: beyond int32, which is this input's type")]
+    #[error("{argument}[{index}] = {value}: must fit int32, the type of this input")]
     NotInt32 { argument: &'static str, index: usize, value: i64 },
-    #[error("{}: no test directory: none has a model.onnx", .dir.display())]
+    #[error("{}: contains no test directory, which is a folder with a model.onnx", .dir.display())]
     NoCases { dir: PathBuf },
     #[error("{} cannot be read, see above", count(*.cases, "case"))]
     Unreadable { cases: usize },
-    #[error("{}: no test_data_set_0", .dir.display())]
+    #[error("{}: contains no test_data_set_0", .dir.display())]
     NoDataSet { dir: PathBuf },
-    #[error("{0}: no model.onnx; a folder of test directories is for: kvscatter verify {0}", .dir.display())]
+    #[error("{0}: contains no model.onnx; for a folder of test directories, use: kvscatter verify {0}", .dir.display())]
     NoModel { dir: PathBuf },
-    #[error("--json: a completion script is no JSON document")]
+    #[error("--json: a completion script cannot be printed as JSON")]
     NoJson,
-    /// One of the operator's rules, and the option that makes the call follow it.
+    /// A call breaks a rule of the operator. The hint names the option that makes the call follow it.
     #[error("{rule}; {hint}")]
     Hinted { rule: kvscatter::Error, hint: String },
-    #[error("{}: not empty, it contains {}; cases go into a new folder", .dir.display(), .entry.display())]
+    #[error("{}: must be new or empty, but contains {}", .dir.display(), .entry.display())]
     NotEmpty { dir: PathBuf, entry: OsString },
     #[error(
         "--count {count} would take about {estimate}, estimated from the first cases; add --many to write them all"
@@ -88,19 +88,19 @@ pub(crate) enum CommandError {
     Json { path: PathBuf, cause: serde_json::Error },
     #[error("'{name}' is none of the 24 element types")]
     ElementName { name: &'static str },
-    #[error("not about TensorScatter: {what}")]
+    #[error("not a case of TensorScatter: {what}")]
     NotTensorScatter { what: String },
-    #[error("'{name}' is no output of the model; it has {}", .have.join(", "))]
+    #[error("'{name}' is not an output of the model; its outputs are {}", .have.join(", "))]
     OutputUnknown { name: String, have: Vec<String> },
     #[error("the model leaves sizes open: give {} (or the inputs themselves with --input)", dim_options(.open))]
     OpenSizes { open: Vec<DynamicDim> },
     #[error("{option} names '{name}' twice")]
     Twice { option: &'static str, name: String },
-    #[error("{}: a test directory brings its inputs: give {option} with the model file instead", .dir.display())]
+    #[error("{}: a test directory contains its inputs; to use {option}, name its model file instead", .dir.display())]
     OwnInputs { dir: PathBuf, option: &'static str },
-    #[error("{}: --output asks for one data set, there are {sets}", .dir.display())]
+    #[error("{}: has {sets} data sets, but --output needs exactly one", .dir.display())]
     SeveralDataSets { dir: PathBuf, sets: usize },
-    #[error("--length = {length}: the caches have room for {limit} tokens")]
+    #[error("--length = {length}: must be at most {limit}, the capacity of the caches")]
     LengthBeyond { length: usize, limit: usize },
     #[error("--dim {name}: {}", costs_need(.open))]
     DimUnknown { name: String, open: Vec<String> },
@@ -127,11 +127,9 @@ fn dim_options(open: &[DynamicDim]) -> String {
 
 fn costs_need(open: &[String]) -> String {
     match open {
-        [] => {
-            "the model leaves no size of a cache open but samples (--batch) and tokens (--length)".to_owned()
-        }
+        [] => "the costs depend on no other sizes than --batch and --length".to_owned(),
         open => {
-            format!("the costs need {} (samples are --batch, tokens --length)", one_line(&open.join(", ")))
+            format!("the costs depend only on {}, --batch and --length", one_line(&open.join(", ")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The size and the time of many files, estimated from the first ones.
+//! Estimates the size and the time of many files from the first ones.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use kvscatter_text::units;
 
-/// What writing takes.
+/// The size and the time of writing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Estimate {
-    /// On the disk.
+    /// The bytes on the disk.
     pub(crate) bytes: u64,
-    /// Files and folders.
+    /// The number of files and folders.
     pub(crate) files: u64,
     pub(crate) time: Duration,
 }
 
 impl Estimate {
-    /// Estimates all of `count` from the first `sample`, which lie in a folder and took `time`.
+    /// Estimates the whole of `count` from the first `sample`, which lie in a folder and took `time`.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns the errors of the file system.
     pub(crate) fn of(folder: &Path, time: Duration, sample: usize, count: usize) -> io::Result<Self> {
         let (mut bytes, mut files) = (0_u64, 0_u64);
         let mut folders = vec![folder.to_owned()];
@@ -54,7 +54,7 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// Whole seconds, minutes, hours, days or years, whichever is largest, rounded up.
+/// Formats a duration in the largest unit that it reaches, from seconds to years, rounded up.
 fn duration(time: Duration) -> String {
     const UNITS: [(u64, &str); 4] =
         [(365 * 24 * 60 * 60, "year"), (24 * 60 * 60, "day"), (60 * 60, "hour"), (60, "minute")];

@@ -1,4 +1,4 @@
-//! How an error is printed: as one line, or with `--json` as one JSON object.
+//! Prints an error as one line, or with `--json` as one JSON object.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ use crate::usage::UsageError;
 /// The exit code of every error.
 pub(crate) const EXIT_CODE: u8 = 2;
 
-/// Why the command stops, to be printed.
+/// The reason why the command stops, in the form in which it is printed.
 #[derive(Serialize)]
 pub(crate) struct Failure {
     kind: &'static str,
@@ -30,7 +30,7 @@ struct FailureDocument<'a> {
 }
 
 impl Failure {
-    /// Prints the error on standard error. If that is closed, the error cannot be shown.
+    /// Prints the error on standard error. If standard error is closed, nothing is printed.
     pub(crate) fn print(&self, as_json: bool) {
         let mut stderr = io::stderr();
         if as_json {
@@ -41,7 +41,7 @@ impl Failure {
         }
     }
 
-    /// An error of the operating system about the process itself.
+    /// Makes a failure of an error of the operating system about the process itself.
     pub(crate) fn of_system(message: String) -> Self {
         Self { kind: "system", message, fields: Map::new() }
     }
@@ -88,12 +88,13 @@ impl From<&CommandError> for Failure {
     }
 }
 
-/// The stable name of a rule.
+/// Returns a field with the stable name of a rule.
 fn rule(name: &'static str) -> Map<String, Value> {
     [("rule".to_owned(), name.into())].into_iter().collect()
 }
 
-/// A rule of an operator by its stable name, its argument, and the numbers that break it.
+/// Returns the fields of a broken rule of an operator: its stable name, the argument, and the numbers that
+/// break it.
 fn of_rule(details: &ErrorDetails) -> Map<String, Value> {
     let rule = rule(details.kind.name());
     let argument = details.argument.map(|argument| ("argument".to_owned(), argument.name().into()));

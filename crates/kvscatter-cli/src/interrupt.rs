@@ -16,10 +16,10 @@ use signal_hook::{flag, low_level};
 /// Makes SIGINT, SIGTERM and SIGHUP remove unfinished files before they end the command. A second signal ends
 /// it at once.
 ///
-/// A signal that the command was started to ignore, as by `nohup`, stays ignored.
+/// If the command was started with a signal ignored, for example by `nohup`, the signal stays ignored.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Returns the errors of the operating system.
 pub(crate) fn clean_up_on_signals() -> io::Result<()> {
     fail_at_size_limit();
     let mut handled = Vec::new();
@@ -45,18 +45,18 @@ pub(crate) fn clean_up_on_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a write beyond the size that the process may write an error, which removes unfinished files. By default it
-/// ends the process.
+/// Makes a write beyond the size limit of files an error, so that the command removes unfinished files. By
+/// default, such a write ends the process.
 #[expect(unsafe_code, reason = "no safe function ignores a signal")]
 fn fail_at_size_limit() {
-    // SAFETY: SIG_IGN is no function, so no code runs in a handler.
+    // SAFETY: SIG_IGN is not a function, so no code runs in a handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-#[expect(unsafe_code, reason = "no safe function asks for a signal's disposition without changing it")]
+#[expect(unsafe_code, reason = "no safe function reads the disposition of a signal without changing it")]
 fn is_ignored(signal: i32) -> io::Result<bool> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: no new action is given, and there is room for the present one.
+    // SAFETY: the pointer to a new action is null, which is allowed, and `action` has the size of one action.
     if unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }

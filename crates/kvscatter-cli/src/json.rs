@@ -1,4 +1,4 @@
-//! JSON that is safe to look at in a terminal.
+//! Writes JSON that is safe to print in a terminal.
 
 use std::io::{self, Write};
 
@@ -10,20 +10,20 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 /// escapes, so a parser reads the same text.
 ///
 /// # Errors
-/// Those of the writer, and of values that JSON cannot represent.
+/// Returns the errors of the writer, and an error for a value that JSON cannot represent.
 pub(crate) fn write(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
     document.serialize(&mut Serializer::with_formatter(to, Escaping(PrettyFormatter::new())))
 }
 
-/// As [`write`], in one line.
+/// Writes a document in one line, with the same escapes as [`write`].
 ///
 /// # Errors
-/// As [`write`].
+/// Returns the errors of [`write`].
 pub(crate) fn write_line(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
     document.serialize(&mut Serializer::with_formatter(to, Escaping(CompactFormatter)))
 }
 
-/// Formats as another formatter does, but for the text of strings.
+/// A formatter that escapes the text of strings, and otherwise formats as the formatter `F`.
 struct Escaping<F>(F);
 
 impl<F: Formatter> Formatter for Escaping<F> {
@@ -91,7 +91,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Every character, as a value and as a key.
+    /// Writes every character, in a value and in a key.
     #[test]
     fn no_character_misleads_and_none_is_lost() {
         let all: Vec<char> = ('\0'..=char::MAX).collect();

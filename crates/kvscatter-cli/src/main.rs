@@ -1,9 +1,14 @@
 //! The `kvscatter` command: a thin layer that turns arguments and files into calls of the library.
 //!
-//! Exit codes: 0, everything asked for was done and every check passed; 1, a check failed; 2, bad input or
-//! usage, with one line on standard error, which is a JSON object with `--json`. A signal that ends the command
-//! first removes unfinished files; the exit status is that of the signal.
-#![deny(unsafe_code, reason = "only the memory map of a cache file and the disposition of signals need any")]
+//! The exit codes are:
+//!
+//! - 0 if the command succeeded and every check passed.
+//! - 1 if a check failed.
+//! - 2 for bad input or usage. Standard error then has one line, which is a JSON object with `--json`.
+//!
+//! If a signal ends the command, the command first removes unfinished files. The exit status is that of the
+//! signal.
+#![deny(unsafe_code, reason = "only memory maps of cache files and dispositions of signals need unsafe code")]
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
@@ -50,7 +55,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => return help_printed(error.print(), as_json),
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && !as_json => {
-            // Nothing was asked for: the help is the answer.
+            // There is no subcommand, so the help is printed.
             let _ = error.print();
             return ExitCode::from(failure::EXIT_CODE);
         }
@@ -73,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code after printing help. A reader that closed the pipe (`| head`) is no error.
+/// Returns the exit code after printing help. A closed pipe (`| head`) is not an error.
 fn help_printed(result: io::Result<()>, as_json: bool) -> ExitCode {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

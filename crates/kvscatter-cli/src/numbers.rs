@@ -1,10 +1,10 @@
-//! Numbers on the command line: what is wrong with one, in words for people.
+//! Parses numbers on the command line, and explains what is wrong with them.
 
 use std::fmt::Display;
 use std::num::{IntErrorKind, NonZeroUsize, ParseIntError};
 use std::str::FromStr;
 
-/// A type of whole numbers, which begin at 0 or 1, or, of a signed type, below.
+/// A type of whole numbers. Its smallest number is 0 or 1, or negative in a signed type.
 pub(crate) trait Integer: FromStr<Err = ParseIntError> + Display {
     const MIN: Self;
     const MAX: Self;
@@ -30,11 +30,11 @@ impl Integer for NonZeroUsize {
     const MAX: Self = Self::MAX;
 }
 
-/// A value parser for numbers.
+/// Parses a whole number.
 pub(crate) fn integer<T: Integer>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|error| {
         let digits = text.strip_prefix('-').unwrap_or_default();
-        // -0 is not below any limit.
+        // -0 is not less than any limit.
         let is_negative =
             digits.bytes().any(|byte| byte != b'0') && digits.bytes().all(|byte| byte.is_ascii_digit());
         match error.kind() {
@@ -46,7 +46,7 @@ pub(crate) fn integer<T: Integer>(text: &str) -> Result<T, String> {
     })
 }
 
-/// A number that can bound a distance.
+/// Parses a tolerance, which is finite and not negative.
 pub(crate) fn tolerance(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     if number.is_finite() && number >= 0.0 {

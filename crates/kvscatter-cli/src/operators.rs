@@ -1,5 +1,5 @@
-//! The three operators as options: their attributes and index inputs by the specification's own names, in
-//! kebab-case, and our extensions.
+//! The options of the three operators: their attributes and index inputs, with the names of the specification
+//! in kebab-case, and our extensions.
 
 mod indices;
 mod operand;
@@ -30,7 +30,7 @@ pub(crate) enum Operator {
 /// Attributes and index inputs of ONNX TensorScatter.
 #[derive(Debug, Args)]
 pub(crate) struct TensorScatter {
-    /// First slot written, per sample: 3,0,5 or a file of int64 [default: all 0]
+    /// First slot written of each sample: 3,0,5 or a file of int64 [default: all 0]
     #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
     write_indices: Option<Indices>,
 
@@ -38,11 +38,11 @@ pub(crate) struct TensorScatter {
     #[arg(long, default_value_t = onnx::TensorScatter::DEFAULT_AXIS, value_parser = integer::<i64>)]
     axis: i64,
 
-    /// In circular mode slots are taken modulo the capacity
+    /// How slots are counted; in circular mode, modulo the capacity
     #[arg(long, default_value = "linear", value_parser = mode())]
     mode: Mode,
 
-    /// What a negative index means in circular mode
+    /// The meaning of a negative index in circular mode
     #[arg(
         long,
         value_name = "POLICY",
@@ -58,11 +58,11 @@ pub(crate) struct TensorScatter {
 /// Attributes and index inputs of TensorRT KVCacheUpdate.
 #[derive(Debug, Args)]
 pub(crate) struct KvCacheUpdate {
-    /// First slot written, per sample: 3,0,5 or a file of int32 or int64
+    /// First slot written of each sample: 3,0,5 or a file of int32 or int64
     #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
     write_indices: Indices,
 
-    /// `linear` is the only mode
+    /// The mode, of which linear is the only one
     #[arg(long, value_name = "MODE", default_value = "linear")]
     cache_mode: CacheMode,
 
@@ -85,7 +85,7 @@ pub(crate) struct KvCacheOperation {
     #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
     token_offset: Indices,
 
-    /// Tokens that each sample brings: 2,1 or a file of int32
+    /// New tokens of each sample: 2,1 or a file of int32
     #[arg(long, value_name = "INDICES", allow_hyphen_values = true)]
     seq_len: Indices,
 
@@ -93,10 +93,10 @@ pub(crate) struct KvCacheOperation {
     extensions: Extensions,
 }
 
-/// Options that no specification has.
+/// Options that are not part of a specification.
 #[derive(Debug, Args)]
 struct Extensions {
-    /// Rows of each sample that are real: the padding after them is not written
+    /// Rows of each sample to write; the rows after them are padding and are not written
     #[arg(
         long,
         value_name = "INDICES",
@@ -105,7 +105,7 @@ struct Extensions {
     )]
     lengths: Option<Indices>,
 
-    /// What happens to a sample that does not fit
+    /// What to do with a sample that does not fit
     #[arg(
         long,
         value_name = "POLICY",
@@ -117,9 +117,9 @@ struct Extensions {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OutOfRange {
-    /// Nothing is written
+    /// Fail, and write nothing
     Error,
-    /// That sample is not written
+    /// Skip this sample, and write the others
     SkipSample,
 }
 
@@ -127,7 +127,7 @@ enum OutOfRange {
 enum NegativeIndex {
     /// -1 is the last slot
     Modulo,
-    /// It does not fit
+    /// A negative index is out of range
     Reject,
 }
 
@@ -136,7 +136,8 @@ enum CacheMode {
     Linear,
 }
 
-/// An element type by its name in NumPy, ONNX or safetensors, in any case.
+/// Returns a parser for an element type. It accepts the names of NumPy, ONNX and safetensors in upper or
+/// lower case.
 pub(crate) fn element_type() -> impl TypedValueParser<Value = ElementType> {
     PossibleValuesParser::new(ElementType::ALL.map(|ty| {
         let [name, aliases @ ..] = names(ty);
@@ -145,22 +146,22 @@ pub(crate) fn element_type() -> impl TypedValueParser<Value = ElementType> {
     .try_map(|text| text.parse::<ElementType>())
 }
 
-/// NumPy has no name for strings of any length.
+/// Returns the names of a type. NumPy has no name for strings of any length.
 fn names(ty: ElementType) -> [Option<&'static str>; 3] {
     let numpy = if ty == ElementType::String { ty.onnx_name() } else { ty.numpy_name() };
     [Some(numpy), Some(ty.onnx_name()), ty.safetensors_name()]
 }
 
-/// `linear` or `circular`.
+/// Returns a parser for `linear` and `circular`.
 pub(crate) fn mode() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(["linear", "circular"]).try_map(|name| name.parse::<Mode>())
 }
 
 impl Operator {
-    /// Loads the indices, plans the write of one tensor into another, `[cache, update]`, and hands over the plan.
+    /// Loads the indices, plans the write for `[cache, update]`, and calls `then` with the plan.
     ///
     /// # Errors
-    /// Those of the operator's `prepare` and `plan`, of loading the indices, and of `then`.
+    /// Returns the errors of the operator's `prepare` and `plan`, of loading the indices, and of `then`.
     pub(crate) fn with_plan<R>(
         &self,
         [cache, update]: &[Described; 2],
@@ -212,12 +213,12 @@ impl Operator {
         }
     }
 
-    /// Whether a cache holds several layers.
+    /// Returns whether a cache contains several layers.
     pub(crate) fn has_layers(&self) -> bool {
         matches!(self, Self::KvCacheOperation(_))
     }
 
-    /// The files that the indices are read from.
+    /// Returns the files that the indices are read from.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         let indices = match self {
             Self::TensorScatter(options) => {
@@ -239,7 +240,7 @@ impl Operator {
         indices.into_iter().flatten().filter_map(Indices::path)
     }
 
-    /// The rule that a call breaks, with the option that its author has most likely forgotten.
+    /// Adds to a broken rule the option that the user has most likely forgotten.
     fn hinted(&self, rule: kvscatter::Error, cache: &Described, update: &Described) -> CommandError {
         let hint = match (self, rule.details().kind) {
             (Self::TensorScatter(options), ErrorKind::AxisIsBatch)
@@ -323,7 +324,7 @@ fn these(lengths: &Option<Vec<i64>>) -> Lengths<'_> {
     lengths.as_ref().into()
 }
 
-/// Converts to the specification's int32. A typed list may have larger values.
+/// Converts to the int32 of the specification. A list on the command line may have larger values.
 fn narrow(argument: &'static str, values: &[i64]) -> Result<Vec<i32>, CommandError> {
     values
         .iter()

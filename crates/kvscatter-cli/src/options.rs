@@ -1,18 +1,19 @@
-//! Which option is about an error of a library: libraries do not know the command line.
+//! Adds options of the command line to errors of libraries, which do not know these options.
 
 use kvscatter_session::{SessionError, SessionSetting};
 
-/// Returns the option to name after a session's error, such as ` (--memory)`. Empty if no option is about it.
+/// Returns the option to name after an error of a session, such as ` (--memory)`. Returns an empty string if
+/// no option belongs to the error.
 pub(crate) fn of_session(error: &SessionError) -> &'static str {
     match error.about() {
         Some(SessionSetting::Memory) => " (--memory)",
         Some(SessionSetting::Capacity) => " (--capacity)",
-        // Where a session is opened, the batch is the number of prompts.
+        // The batch of a session is the number of prompts, so no option sets it.
         _ => "",
     }
 }
 
-/// As [`of_session`], for an error of a certificate.
+/// Returns the options to name after an error of a certificate, as [`of_session`] does.
 #[cfg(feature = "certify")]
 pub(crate) fn of_certify(error: &kvscatter_certify::CertifyError) -> &'static str {
     use kvscatter_certify::CertifyError;
@@ -29,7 +30,7 @@ pub(crate) fn of_certify(error: &kvscatter_certify::CertifyError) -> &'static st
     }
 }
 
-/// As [`of_session`], for an ONNX Runtime that cannot be loaded.
+/// Returns the option to name if ONNX Runtime cannot be loaded, as [`of_session`] does.
 #[cfg(feature = "onnxruntime")]
 pub(crate) fn of_runtime(error: &kvscatter_onnxruntime::RuntimeError) -> &'static str {
     match error {

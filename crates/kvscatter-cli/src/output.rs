@@ -1,4 +1,4 @@
-//! Standard output: text for people, one JSON document with `--json`. Also how a command ends.
+//! Standard output, which is text for people or, with `--json`, one JSON document.
 
 use std::io::{self, BufWriter, Write};
 
@@ -13,14 +13,15 @@ pub(crate) use kvscatter_text::names::one_line;
 
 /// Standard output. Colours are written only to terminals, and not if `NO_COLOR` is set.
 pub(crate) struct Output {
-    /// Passes every line on as it ends, so that long work is seen to go on.
+    /// A stream that writes every line as soon as it ends, so that the user sees the progress of long work.
     stream: anstream::AutoStream<io::StdoutLock<'static>>,
     json: bool,
-    /// The reader has seen enough (`| head`). That is no error, and the work goes on: its exit code still counts.
+    /// Whether the reader has closed the pipe (`| head`). This is not an error. The work goes on, because its
+    /// exit code still counts.
     unread: bool,
 }
 
-/// How a command that was not refused went.
+/// The result of a command that had no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
@@ -32,17 +33,17 @@ impl Output {
         Self { stream: anstream::AutoStream::auto(io::stdout().lock()), json, unread: false }
     }
 
-    /// Whether the command's result is to be one JSON document, and nothing else.
+    /// Returns whether the command prints one JSON document instead of text.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// A picture that fits the terminal, with the labels on both sides of its lanes.
+    /// Prints a picture that fits the terminal, with the labels on both sides of its lanes.
     pub(crate) fn picture(&mut self, picture: &Picture) -> io::Result<()> {
         write!(self, "{}", fitted(picture, columns().unwrap_or(usize::MAX)))
     }
 
-    /// The JSON document.
+    /// Prints the JSON document.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> io::Result<()> {
         let mut buffered = BufWriter::new(&mut *self);
         json::write(&mut buffered, document)?;
@@ -76,8 +77,8 @@ impl Write for Output {
     }
 }
 
-/// A picture of at most 80 columns of slots, in lines of at most `columns` where 16 of slots allow it. The scale of
-/// a legend that is wider stands in a second line.
+/// Formats a picture with at most 80 columns of slots. Its lines have at most `columns`, unless that leaves
+/// less than 16 columns of slots. If the legend is wider, its scale moves to a second line.
 fn fitted(picture: &Picture, columns: usize) -> String {
     const MAX_SLOTS: usize = 80;
     const MIN_SLOTS: usize = 16;
@@ -92,10 +93,10 @@ fn fitted(picture: &Picture, columns: usize) -> String {
     }
 }
 
-/// What separates the marks of a picture's legend from its scale.
+/// The text between the marks and the scale of a picture's legend.
 const LEGEND_GAP: &str = "   ";
 
-/// A table without frames that fits the terminal: headers, then rows; columns in `numbers` are aligned to the right.
+/// Formats a table without frames that fits the terminal. Columns in `numbers` are aligned to the right.
 pub(crate) fn table(
     headers: &[&str],
     numbers: &[usize],
@@ -106,13 +107,13 @@ pub(crate) fn table(
     table::table(headers, numbers, &rows)
 }
 
-/// A number and its noun.
+/// Formats a number and its noun.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// A word of a command line, to be pasted into a shell.
+/// Quotes a word of a command line so that it can be pasted into a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -122,12 +123,12 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// A bar on standard error; indicatif draws it only where that is a terminal.
+/// Returns a progress bar on standard error. indicatif draws it only on a terminal.
 pub(crate) fn progress(steps: usize) -> ProgressBar {
     ProgressBar::new(u64::try_from(steps).unwrap_or(u64::MAX))
 }
 
-/// A word in a colour, which [`Output`] drops where colours are not wanted.
+/// Formats a word in a colour. [`Output`] removes the colour if it is not wanted.
 pub(crate) fn styled(word: &str, color: anstyle::AnsiColor) -> String {
     let style = color.on_default();
     format!("{style}{word}{style:#}")

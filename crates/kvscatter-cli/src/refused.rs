@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::CommandError;
 use crate::{files, json};
 
-/// Larger files are no such file.
+/// The largest size of the file. A larger file is not a `refused.json`.
 const MAX_BYTES: u64 = 1 << 16;
 
-/// Why a case must be refused.
+/// The reason why a case must be refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     /// The rule, for programs.
@@ -40,10 +40,10 @@ pub(crate) enum RefusedRule {
 }
 
 impl Refused {
-    /// The file in this folder, if there is one.
+    /// Reads the file in this folder, if there is one.
     ///
     /// # Errors
-    /// [`files::FileError`] if it is there and is no such file.
+    /// Returns [`files::FileError`] if the file exists and cannot be read.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, CommandError> {
         let path = folder.join(REFUSED);
         if !path.exists() {
@@ -56,7 +56,7 @@ impl Refused {
     /// Writes the file into this folder.
     ///
     /// # Errors
-    /// [`files::FileError`] if the file system refuses.
+    /// Returns [`files::FileError`] if the file cannot be written.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
         let path = folder.join(REFUSED);
         let mut text = Vec::new();
@@ -68,7 +68,7 @@ impl Refused {
     /// Converts the oracle's refusal.
     ///
     /// # Errors
-    /// [`CommandError::NotTensorScatter`] if the rule is another operator's.
+    /// Returns [`CommandError::NotTensorScatter`] if the rule belongs to another operator.
     pub(crate) fn from_oracle(refusal: &Refusal) -> Result<Self, CommandError> {
         let (kind, reason) = match *refusal {
             Refusal::TypesDiffer { cache, update } => {
@@ -78,32 +78,36 @@ impl Refused {
                 (RefusedRule::Mode, format!("mode {name:?} is neither linear nor circular"))
             }
             Refusal::CacheRank { rank } => {
-                (RefusedRule::Rank, format!("past_cache has {rank} dimensions, at least 2 are needed"))
+                (RefusedRule::Rank, format!("past_cache has {rank} dimensions, must have at least 2"))
             }
             Refusal::UpdateRank { rank } => (
                 RefusedRule::RankMismatch,
-                format!("update has {rank} dimensions, past_cache another number"),
+                format!("update has {rank} dimensions, must have as many as past_cache"),
             ),
-            Refusal::Axis { axis, rank } => {
-                (RefusedRule::Axis, format!("axis {axis} is no sequence dimension of a cache of rank {rank}"))
-            }
+            Refusal::Axis { axis, rank } => (
+                RefusedRule::Axis,
+                format!("axis {axis} is not a sequence dimension of a cache of rank {rank}"),
+            ),
             Refusal::Dimension { dimension, cache, update } => (
                 RefusedRule::Dimension,
-                format!("dimension {dimension} is {update} in update, {cache} in past_cache"),
+                format!("dimension {dimension} is {update} in update, must be {cache} as in past_cache"),
             ),
             Refusal::UpdateTooLong { capacity, rows } => (
                 RefusedRule::UpdateTooLong,
-                format!("update has {rows} rows, past_cache has room for {capacity}"),
+                format!("update has {rows} rows, more than the capacity of {capacity} of past_cache"),
             ),
-            Refusal::IndexCount { argument, given, needed } => {
-                (RefusedRule::IndexCount, format!("{argument} has {given} values, the batch is {needed}"))
-            }
+            Refusal::IndexCount { argument, given, needed } => (
+                RefusedRule::IndexCount,
+                format!("{argument} has {given} values, must have {needed}, one for each sample"),
+            ),
             Refusal::NegativeStart { sample, start } => {
                 (RefusedRule::NegativeStart, format!("write_indices[{sample}] = {start} is negative"))
             }
             Refusal::OutOfRange { sample, start, rows, capacity } => (
                 RefusedRule::OutOfRange,
-                format!("write_indices[{sample}] = {start}: {start} + {rows} rows exceed {capacity}"),
+                format!(
+                    "write_indices[{sample}] = {start}: {start} + {rows} rows exceed the capacity of {capacity}"
+                ),
             ),
             _ => return Err(CommandError::NotTensorScatter { what: format!("{refusal:?}") }),
         };
@@ -112,7 +116,7 @@ impl Refused {
 }
 
 impl RefusedRule {
-    /// Returns the name that the file has.
+    /// Returns the name of the rule in the file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::TypesDiffer => "types-differ",
@@ -128,7 +132,7 @@ impl RefusedRule {
         }
     }
 
-    /// Returns the rule that an evaluation reports as broken, if it is one of these.
+    /// Returns the rule that an error of an evaluation reports, if it is one of these rules.
     pub(crate) fn of(error: &OnnxError) -> Option<Self> {
         let kind = match error.root() {
             OnnxError::Mode { .. } => ErrorKind::UnknownMode,

@@ -1,4 +1,4 @@
-//! Tables without frames, and sentences, that fit the terminal without breaking a word.
+//! Formats tables without frames, and sentences, so that they fit the terminal and no word is broken.
 
 use std::cmp::Reverse;
 use std::io;
@@ -8,13 +8,14 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Wi
 /// The blanks between two columns of a table.
 const GAP: usize = 2;
 
-/// The most lines of a row. A row that needs more is easier to read as a record.
+/// The most lines of a row. A row with more lines is easier to read as a record.
 const MAX_LINES: usize = 3;
 
-/// The columns of sentences.
+/// The most columns of sentences.
 const MAX_PARAGRAPH: usize = 120;
 
-/// Returns the columns of the terminal. If standard output is none, the variable `COLUMNS` counts. `None` is no limit.
+/// Returns the columns of the terminal. If standard output is not a terminal, the variable `COLUMNS` gives
+/// them. `None` means that there is no limit.
 pub(crate) fn columns() -> Option<usize> {
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
     let terminal = terminal_size::terminal_size_of(io::stdout());
@@ -23,8 +24,8 @@ pub(crate) fn columns() -> Option<usize> {
 
 /// Returns a table with headers and rows. Columns in `numbers` are aligned to the right.
 ///
-/// A table that is wider than the terminal wraps its cells between words. Where that is not enough, each row becomes a
-/// record with a line for each cell.
+/// If a table is wider than the terminal, its cells are wrapped between words. If it is still too wide, each
+/// row becomes a record with a line for each cell.
 pub(crate) fn table(headers: &[&str], numbers: &[usize], rows: &[Vec<String>]) -> String {
     let columns = columns().unwrap_or(usize::MAX);
     match widths(headers, rows, columns) {
@@ -33,7 +34,7 @@ pub(crate) fn table(headers: &[&str], numbers: &[usize], rows: &[Vec<String>]) -
     }
 }
 
-/// Splits a text between words into lines of at most `columns`. A longer word has a line to itself.
+/// Splits a text between words into lines of at most `columns`. A longer word gets a separate line.
 pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut end = 0_usize;
@@ -54,13 +55,13 @@ pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Wraps a text that stands `indent` columns from the left, and indents all lines after the first.
+/// Wraps a text that begins `indent` columns from the left, and indents all lines after the first.
 pub(crate) fn hanging(indent: usize, text: &str) -> String {
     let room = columns().unwrap_or(usize::MAX).saturating_sub(indent);
     wrapped(text, room).join(&format!("\n{:indent$}", ""))
 }
 
-/// Wraps sentences, also where there is no terminal.
+/// Wraps sentences, even if there is no terminal.
 pub(crate) fn paragraph(text: &str) -> String {
     wrapped(text, columns().unwrap_or(usize::MAX).min(MAX_PARAGRAPH)).join("\n")
 }
@@ -69,7 +70,7 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Returns the width of each column, or `None` if the words do not fit beside each other.
+/// Returns the width of each column, or `None` if the longest words of all columns do not fit into one line.
 fn widths(headers: &[&str], rows: &[Vec<String>], columns: usize) -> Option<Vec<usize>> {
     let cells = |column: usize| {
         let rows = rows.iter().filter_map(move |row| row.get(column)).map(String::as_str);
@@ -89,7 +90,7 @@ fn widths(headers: &[&str], rows: &[Vec<String>], columns: usize) -> Option<Vec<
     }
     let lines = |column: usize, width: usize| cells(column).map(move |cell| wrapped(cell, width).len());
     while widths.iter().sum::<usize>() > room {
-        // The column that gets the fewest new lines shrinks, and of those the widest.
+        // The column with the fewest new lines shrinks. If there are several, the widest of them shrinks.
         let shrinks = widths.iter().zip(&least).enumerate().filter(|(_, (width, least))| width > least);
         let (narrower, column) = shrinks
             .map(|(column, (&width, _))| {
@@ -149,7 +150,7 @@ mod tests {
         ]
     }
 
-    /// A table as wide as it wants to be, wrapped, and as records.
+    /// Formats the same table at full width, wrapped, and as records.
     #[test]
     fn tables_fit() {
         let rows = rows();
@@ -159,7 +160,7 @@ mod tests {
                 None => as_records(&HEADERS, &rows, columns),
             };
             let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
-            // The longest word of a record after its label.
+            // A record cannot be narrower than its label and its longest word.
             assert!(
                 longest <= columns.max("type and shape  past_key_values.0.key".len()),
                 "{columns}: {text}"

@@ -1,10 +1,11 @@
-//! Arguments that cannot be parsed: what is wrong with them, and what was most likely meant.
+//! Explains arguments that cannot be parsed, and what the user most likely meant.
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Options whose value is a list, by the name of the value in the help: what the list has.
+/// The options whose value is a list. The first text is the name of the value in the help, and the second is
+/// what the list contains.
 const LISTS: [(&str, &str); 7] = [
     ("INDICES", "indices"),
     ("INDEX", "indices"),
@@ -19,7 +20,7 @@ const LISTS: [(&str, &str); 7] = [
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UsageError {
     pub(crate) message: String,
-    /// The argument that it is about, as the help shows it.
+    /// The wrong argument, as the help shows it.
     pub(crate) argument: Option<String>,
     pub(crate) value: Option<String>,
     pub(crate) hint: Option<String>,
@@ -55,7 +56,7 @@ impl UsageError {
         };
         let mut message = one_sentence(error);
         if let Some(hint) = &hint {
-            // What clap advises is about the word, not about the list.
+            // The advice of clap is about the word and not about the list.
             let (problem, _) = message.split_once("; tip:").unwrap_or((&message, ""));
             message = format!("{problem}; {hint}");
         }
@@ -63,12 +64,12 @@ impl UsageError {
     }
 }
 
-/// Whether an argument takes a file, by the name of its value in the help.
+/// Returns whether an argument takes only a file, by the name of its value in the help.
 fn is_file(argument: Option<&str>) -> bool {
     argument.is_some_and(|argument| argument.ends_with(" <FILE>"))
 }
 
-/// clap's message as one line: what is wrong and what is possible.
+/// Returns the message of clap as one line, with the problem and the possible values.
 fn one_sentence(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing".to_owned();
@@ -84,7 +85,7 @@ fn one_sentence(error: &clap::Error) -> String {
     message.strip_prefix("error: ").unwrap_or(&message).to_owned()
 }
 
-/// A list that is not separated by commas alone.
+/// A list whose numbers are not separated only by commas.
 struct SplitList<'a> {
     option: &'a str,
     /// What the list has.
@@ -93,7 +94,7 @@ struct SplitList<'a> {
 }
 
 impl<'a> SplitList<'a> {
-    /// Finds the first one after an option that takes a list, or after the option with this first name.
+    /// Finds the first such list after an option that takes a list, or after the option with this first name.
     fn find(command: &clap::Command, words: &[&'a str], named: Option<&str>) -> Option<Self> {
         let lists = list_options(command, words);
         words.iter().enumerate().find_map(|(at, word)| {
@@ -112,7 +113,7 @@ impl<'a> SplitList<'a> {
                 .flat_map(|value| value.split(|c: char| c != '-' && !c.is_ascii_digit()))
                 .filter(|number| !number.is_empty())
                 .collect();
-            // One word that has commas alone has another fault.
+            // If the only separators of a word are commas, something else is wrong with it.
             let has_commas = |word: &&str| word.chars().all(|c| c == ',' || c == '-' || c.is_ascii_digit());
             let is_split = match values.as_slice() {
                 [] => false,
@@ -129,8 +130,8 @@ impl<'a> SplitList<'a> {
     }
 }
 
-/// Whether a word can be a part of a list: numbers, and what people write between and around them. A shape may also be
-/// `2x4x1`.
+/// Returns whether a word can be a part of a list, with numbers and common separators and brackets. A shape
+/// may also be `2x4x1`.
 fn is_part(word: &str, of: &str) -> bool {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_listed = |c: char| c.is_ascii_digit() || ",;-[]() ".contains(c);
@@ -141,13 +142,13 @@ fn is_part(word: &str, of: &str) -> bool {
 /// A name of an option that takes a list.
 struct ListOption {
     name: String,
-    /// The name that errors have. The others are aliases.
+    /// The name in errors. The other names are aliases.
     first_name: String,
     /// What the list has.
     of: &'static str,
 }
 
-/// The options that take a list in the subcommand that the words name.
+/// Returns the options that take a list in the subcommand that the words name.
 fn list_options(command: &clap::Command, words: &[&str]) -> Vec<ListOption> {
     let named = words.iter().fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
     let list = |arg: &clap::Arg| {

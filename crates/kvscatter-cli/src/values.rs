@@ -1,4 +1,4 @@
-//! Elements as numbers and text: what `verify` compares and prints.
+//! Elements as numbers and text, for `verify` to compare and print.
 
 mod float;
 
@@ -8,14 +8,15 @@ use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 use serde::Serialize;
 
-/// The largest difference between two values that count as equal: `|got - expected| <= atol + rtol * |expected|`, as `numpy.allclose`.
+/// The largest difference between two values that are equal. As in `numpy.allclose`, they are equal if `|got
+/// - expected| <= atol + rtol * |expected|`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tolerance {
     pub(crate) rtol: f64,
     pub(crate) atol: f64,
 }
 
-/// The first element that differs, and how many do.
+/// The first element that differs, and the number of elements that differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     pub(crate) index: Vec<usize>,
@@ -24,8 +25,8 @@ pub(crate) struct Difference {
     pub(crate) differing: usize,
 }
 
-/// Compares two tensors of one type and shape, which the caller has compared. Without a tolerance every bit
-/// counts, those of a NaN too.
+/// Compares two tensors. The caller has checked that their types and shapes are equal. Without a tolerance,
+/// every bit must agree, also in a NaN.
 pub(crate) fn difference(
     got: &Tensor,
     expected: &Tensor,
@@ -44,8 +45,8 @@ pub(crate) fn difference(
     })
 }
 
-/// Returns the elements that differ, counted from 0 in the order of memory. As for [`difference`], the caller has
-/// compared types and shapes.
+/// Returns the indices of the elements that differ, counted from 0 in the order of memory. The caller has
+/// checked that types and shapes are equal.
 pub(crate) fn differing<'a>(
     got: &'a Tensor,
     expected: &'a Tensor,
@@ -54,7 +55,7 @@ pub(crate) fn differing<'a>(
     (0..expected.elements()).filter(move |&at| !agree(value(got, at), value(expected, at), tolerance))
 }
 
-/// A tensor in one line: type, shape, and the values of a short list of indices.
+/// The type and the shape of a tensor, and the values of a short list of indices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Summary {
     #[serde(rename = "type")]
@@ -96,7 +97,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// One element.
+/// The value of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value<'a> {
     /// The low [`ElementType::bits`] bits.
@@ -146,7 +147,7 @@ fn close(got: f64, expected: f64, tolerance: Tolerance) -> bool {
             && (got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
 }
 
-/// The element as one number, or as two if it is complex.
+/// Returns the element as one number, or as two numbers if it is complex.
 fn numbers(element: ElementType, bits: u128) -> [Option<f64>; 2] {
     match complex(element, bits) {
         Some((part, parts)) => parts.map(|bits| float::value(part, bits)),
@@ -154,7 +155,7 @@ fn numbers(element: ElementType, bits: u128) -> [Option<f64>; 2] {
     }
 }
 
-/// The type and the bits of the real and the imaginary part, if the element has them.
+/// Returns the type of the parts of a complex element, and the bits of its real and imaginary part.
 fn complex(element: ElementType, bits: u128) -> Option<(ElementType, [u128; 2])> {
     match element {
         ElementType::Complex64 => Some((ElementType::Float32, [bits, bits >> 32])),
@@ -166,13 +167,13 @@ fn complex(element: ElementType, bits: u128) -> Option<(ElementType, [u128; 2])>
 #[expect(
     clippy::as_conversions,
     clippy::cast_precision_loss,
-    reason = "a tolerance is only asked for where rounding is allowed"
+    reason = "a tolerance is given only if rounding is allowed"
 )]
 fn rounded(integer: i128) -> f64 {
     integer as f64
 }
 
-/// Two's complement of the type's width, or the plain number.
+/// Returns an integer of the type. Signed types are two's complement.
 fn integer(element: ElementType, bits: u128) -> i128 {
     let width = element.bits().unwrap_or(128);
     let signed = matches!(
@@ -184,7 +185,7 @@ fn integer(element: ElementType, bits: u128) -> i128 {
     if signed { top.cast_signed() >> unused } else { (top >> unused).cast_signed() }
 }
 
-/// What a person would write, and the bits where two values could print alike.
+/// Formats a value. Types whose different values could print alike also show the bits.
 fn text(value: Option<Value<'_>>) -> String {
     match value {
         None => "nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! `kvscatter apply`: one operator on tensor files.
+//! `kvscatter apply`: executes one operator on tensor files.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,10 +15,12 @@ use crate::output::{Outcome, Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///
-/// Options have the specification's names. Every operator also takes its cache as --cache and its update as
-/// --update, as kvscatter plan does. The result is written to a new file, or with --in-place into the cache file,
-/// through a memory map that changes only the planned bytes. A command that fails has changed no file, unless it failed
-/// only to report a finished write.
+/// Options have the names of the specification. Every operator also takes its cache as --cache and its update
+/// as --update, as kvscatter plan does. The result is written to a new file. With --in-place it is written
+/// into the cache file through a memory map that changes only the planned bytes.
+///
+/// A command that fails has changed no file. The exception is a command that finished its write and then
+/// could not print its report.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -32,12 +34,12 @@ Examples:
   kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy \\
       --layer-id 0 --token-offset 5,2 --seq-len 2,1 --present out.npy
 
---in-place takes .npy files, .pb files that keep their values in raw_data, and
-entries of .safetensors files. It locks the file against other kvscatter
-commands; no other program may write it meanwhile.
+--in-place takes .npy files, .pb files with their values in raw_data, and entries of .safetensors \
+files. It locks the file against other kvscatter commands. Do not write the file with another \
+program at the same time.
 
-A new file replaces an old one, but never an input, and never a .npz or
-.safetensors file with entries that are not written anew.")]
+An output replaces an existing file, but never an input, and never a .npz or .safetensors file with \
+other entries.")]
 pub(crate) enum Apply {
     TensorScatter(ApplyTensorScatter),
     KvCacheUpdate(ApplyKvCacheUpdate),
@@ -61,7 +63,7 @@ pub(crate) struct ApplyTensorScatter {
     #[arg(long, value_name = "FILE", visible_aliases = ["cache", "past"])]
     past_cache: Location,
 
-    /// The new rows: shaped as the cache, but sequence_length long
+    /// The new rows: the shape of the cache, with sequence_length rows
     #[arg(long, value_name = "FILE", visible_alias = "new-kv")]
     update: Location,
 
@@ -143,23 +145,24 @@ pub(crate) struct ApplyKvCacheOperation {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Update the cache file, changing only the planned bytes
+    /// Write into the cache file, and change only the planned bytes
     #[arg(long)]
     in_place: bool,
 
-    /// Element type of .npy files that only give its width, as those of ml_dtypes do: bfloat16, float8_e4m3fn, int4, …
+    /// Element type of .npy files that give only its width, as files of ml_dtypes do: bfloat16,
+    /// float8_e4m3fn, int4, …
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 }
 
-/// The three forms of the command as one.
+/// The common arguments of the three forms of the command.
 struct Request {
     operator: Operator,
     cache: Location,
     update: Location,
-    /// `None` is the cache file itself.
+    /// The new file, or `None` to write into the cache file.
     output: Option<Location>,
-    /// What the specification calls the result.
+    /// The name of the result in the specification.
     output_name: &'static str,
     ty: Option<ElementType>,
 }
@@ -169,7 +172,7 @@ struct Request {
 struct Report {
     output: PathBuf,
     in_place: bool,
-    /// Bytes that were written; `None` for strings.
+    /// The number of bytes written, or `None` for strings.
     bytes: Option<usize>,
     samples: usize,
     skipped: usize,
@@ -190,7 +193,7 @@ pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, CommandE
     Ok(Outcome::Passed)
 }
 
-/// Reads both tensors, writes the update into the copy in memory, and stores that.
+/// Reads both tensors, writes the update into the copy in memory, and stores the copy.
 fn functional(request: &Request, location: &Location) -> Result<Report, CommandError> {
     let mut cache = files::read(&request.cache, request.ty)?;
     let update = files::read(&request.update, request.ty)?;
@@ -206,8 +209,8 @@ fn functional(request: &Request, location: &Location) -> Result<Report, CommandE
     Ok(report)
 }
 
-/// Maps the cache's bytes in its file and writes the update into the map. Nothing is stored before every check has
-/// passed.
+/// Maps the bytes of the cache in its file and writes the update into the map. Nothing is stored before every
+/// check has passed.
 fn in_place(request: &Request) -> Result<Report, CommandError> {
     let update = files::read(&request.update, request.ty)?;
     let mut place = InPlaceFile::open(&request.cache, request.ty)?;
@@ -222,7 +225,8 @@ fn in_place(request: &Request) -> Result<Report, CommandError> {
     };
     let unpacked;
     if place.stored() == Stored::BytePerElement {
-        // The operator must take the real type before its elements are moved as the bytes they are stored in.
+        // The elements move as the bytes that they are stored in. Before that, the operator must accept their
+        // real type.
         request.operator.with_plan(&described, |_| Ok(()))?;
         for side in &mut described {
             side.element = ElementType::UInt8;

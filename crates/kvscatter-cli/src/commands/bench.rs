@@ -1,4 +1,4 @@
-//! `kvscatter bench`: the time of a write of a given shape on this machine.
+//! `kvscatter bench`: times a write of a given shape on this machine.
 
 mod document;
 mod show;
@@ -26,39 +26,44 @@ use crate::operators::{element_type, mode};
 use crate::output::{Outcome, Output, one_line, progress};
 use document::BenchDocument;
 
-/// Columns of the SVG; they are narrow enough to show a distribution's shape.
+/// The columns of the SVG, which are narrow enough to show the shape of a distribution.
 const SVG_COLUMNS: usize = 136;
 
 /// The default of `--layers` in a cold run.
 const COLD_LAYERS: usize = 16;
 
-/// Rounds that are made even if the time is over.
+/// The rounds that are made even if the time is over.
 const MIN_ROUNDS: usize = 9;
 
-/// Time a write of your shape, next to memcpy
+/// Time a write of your shape, and compare it with memcpy
 ///
-/// The engines take turns: one memcpy of the same bytes, a hand-written loop of memcpys at precomputed offsets, and
-/// kvscatter as a host calls it. With threads or a wrap, there are also engines to compare those with. Each result is
-/// compared with the specification's pseudocode before it is timed. One engine has two turns. The difference between them
-/// is the A/A spread, and a difference inside that spread is no difference. The spread does not show what slows a whole
-/// process down, so fresh processes measure the same, and the range of their medians is shown.
+/// The engines take turns in every round. They are one memcpy of the same bytes, a hand-written loop of
+/// memcpys at precomputed offsets, and kvscatter as a host calls it. More engines are added for threads and
+/// for a wrap. The result of each engine is compared with the specification's pseudocode before the engine is
+/// timed.
+///
+/// One engine has two turns in each round. The difference between these turns is the A/A spread. Smaller
+/// differences between engines mean nothing. The spread does not show what slows a whole process down.
+/// Therefore more processes repeat the measurement, and the range of their medians is printed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   kvscatter bench --shape 8,8,4096,128
       one token for each of 8 samples, the same call again and again
   kvscatter bench --shape 8,8,4096,128 --cold --layers 4
-      as a decoder writes: keys and values, layer after layer, nothing cached
+      writes as in a decoder: keys and values of one layer after another, and
+      nothing is in the caches of the CPU
   kvscatter bench --shape 1,8,8192,128 --rows 512 --type f32 --svg prefill.svg
   kvscatter bench --shape 2,8,4096,64 --rows 8 --mode circular --starts wrap
   kvscatter bench --shape 2,8,512,64 --form functional --json
 
-Build with --release and keep the machine quiet. Linux only.
-docs/performance.md explains how to read the table.
-KVSCATTER_MAX_ISA=portable, sse2 or avx2 limits the instructions.
-Exit codes: 0 measured, 1 a result was wrong, 2 bad input or usage.")]
+The command needs Linux. Build it with --release, and run nothing else on the machine. \
+docs/performance.md explains how to read the table. The environment variable KVSCATTER_MAX_ISA \
+(portable, sse2 or avx2) limits the instructions.
+
+Exit codes: 0 all results were right, 1 a result was wrong, 2 bad input or usage.")]
 pub(crate) struct Bench {
-    /// The cache: 8,8,4096,128 is batch, heads, capacity, head size
+    /// Shape of the cache: 8,8,4096,128 is batch, heads, capacity, head size
     #[arg(long, required = true, value_delimiter = ',', value_name = "SHAPE", value_parser = integer::<usize>)]
     shape: Vec<usize>,
 
@@ -78,20 +83,23 @@ pub(crate) struct Bench {
     #[arg(long, default_value = "linear", value_parser = mode())]
     mode: Mode,
 
-    /// First slots: ragged, equal, wrap (across the ring's end), or one per sample: 3,0,5
+    /// First slots written: ragged, equal, wrap (across the end of the ring), or one per sample: 3,0,5
     #[arg(long, default_value = "ragged")]
     starts: Starts,
 
-    /// Write in place, or past and update into a new cache
+    /// Write in place, or write past and update into a new cache (functional)
     #[arg(long, default_value = "in-place", value_parser = one_of([("in-place", Form::InPlace), ("functional", Form::Functional)]))]
     form: Form,
 
-    /// The update's order in memory: dense is the cache's, bshd is [batch, rows, heads, head size]
+    /// Order of the update in memory: dense is the order of the cache, bshd is [batch, rows, heads, head
+    /// size]
     #[arg(long, value_name = "LAYOUT", default_value = "dense", value_parser = one_of([("dense", UpdateLayout::Dense), ("bshd", UpdateLayout::Bshd)]))]
     update: UpdateLayout,
 
-    /// Keys and values of many layers at new positions every step; flushed also empties the caches of the CPU before
-    /// each pair; flushed-rows also has the engine write the previous layer, untimed, so that its code is warm
+    /// Write keys and values of many layers, at new positions in every step
+    ///
+    /// flushed also empties the caches of the CPU before each pair of keys and values. flushed-rows does the
+    /// same, and then lets the engine write the previous layer, untimed, so that its code is in the caches.
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "flushed",
         value_parser = one_of([("flushed", Temperature::Flushed), ("unflushed", Temperature::Unflushed), ("flushed-rows", Temperature::FlushedRows)]))]
     cold: Option<Temperature>,
@@ -100,7 +108,7 @@ pub(crate) struct Bench {
     #[arg(long, requires = "cold", value_parser = integer::<usize>)]
     layers: Option<usize>,
 
-    /// Memory on pages of 4 KiB or 2 MiB
+    /// Page size of the memory: 4 KiB or 2 MiB
     #[arg(long, default_value = "2m", value_parser = one_of([("4k", Pages::Small), ("2m", Pages::Huge)]))]
     pages: Pages,
 
@@ -108,12 +116,14 @@ pub(crate) struct Bench {
     #[arg(long, default_value_t = 1, value_parser = integer::<usize>)]
     threads: usize,
 
-    /// Time for all measurements together
+    /// Seconds for all measurements together
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
     seconds: Duration,
 
-    /// Processes that share this time, each at other addresses in memory. The table shows the first of them, and the
-    /// range of all is printed under it [default: 4; 1 with --cold, where each fills gigabytes]
+    /// Processes that share this time, each at other addresses in memory [default: 4, or 1 with --cold]
+    ///
+    /// The table shows the first process, and the range of all processes is printed below it. With --cold,
+    /// each process fills gigabytes.
     #[arg(long, value_parser = processes)]
     processes: Option<u8>,
 
@@ -121,9 +131,9 @@ pub(crate) struct Bench {
     #[arg(long, hide = true)]
     medians: bool,
 
-    /// Also draw the histogram into this file; - draws it to standard output, and nothing else
+    /// Also draw the histogram into this SVG file; - prints only the picture
     ///
-    /// A file that is there and is no SVG picture is not replaced.
+    /// An existing file is replaced only if it is an SVG picture.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -160,7 +170,8 @@ pub(crate) fn run(args: Bench, output: &mut Output) -> Result<Outcome, CommandEr
     Ok(outcome(&report))
 }
 
-/// Returns how far the medians of this process and of others like it differ; `None` if no engine was measured.
+/// Returns how far the medians of this process and of other processes differ, or `None` if no engine was
+/// measured.
 fn variation(report: &Report, processes: u8) -> Result<Option<Variation>, CommandError> {
     let Some(first) = Medians::of(report) else { return Ok(None) };
     let others = (1..processes).map(|_| other_process());
@@ -168,11 +179,11 @@ fn variation(report: &Report, processes: u8) -> Result<Option<Variation>, Comman
     Ok(Variation::over(&all))
 }
 
-/// Returns what a new process with the same arguments measures.
+/// Returns the medians that a new process with the same arguments measures.
 fn other_process() -> Result<Medians, CommandError> {
     let failed = |error: io::Error| CommandError::BenchProcess(error.to_string());
     let mut command = Command::new(env::current_exe().map_err(failed)?);
-    // Its errors are to be lines.
+    // Without `--json`, errors of the process are lines.
     let arguments = env::args_os().skip(1).filter(|argument| argument != "--json");
     command.args(arguments).arg("--medians").stdin(Stdio::null());
     let output = command.output().map_err(failed)?;
@@ -191,13 +202,13 @@ fn outcome(report: &Report) -> Outcome {
     }
 }
 
-/// Processes that measure a hot case.
+/// The number of processes that measure a hot case.
 const PROCESSES: u8 = 4;
 
-/// Steps of the bar.
+/// The steps of the progress bar.
 const STEPS: usize = 1000;
 
-/// The report, with a bar while it is made.
+/// Makes the report, with a progress bar.
 fn measured(case: &Case, budget: Budget) -> Result<Report, CommandError> {
     let bar = progress(STEPS);
     let mut scene = Scene::new(case)?;
@@ -230,13 +241,13 @@ impl Bench {
     }
 }
 
-/// A part of the bar, 0 to 1.
-#[expect(clippy::as_conversions, reason = "0 to 1000")]
+/// Converts a part of the bar, 0 to 1, to steps.
+#[expect(clippy::as_conversions, reason = "the number is 0 to 1000")]
 fn steps(done: f64) -> u64 {
     (done * STEPS as f64) as u64
 }
 
-/// One of these names.
+/// Returns a parser for one of these names.
 fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
     names: [(&'static str, T); N],
 ) -> impl TypedValueParser<Value = T> {
@@ -246,12 +257,12 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
     })
 }
 
-/// How many processes: at least this one.
+/// Parses the number of processes, which includes this one.
 fn processes(text: &str) -> Result<u8, String> {
     text.parse().ok().filter(|count| (1..=64).contains(count)).ok_or_else(|| "must be 1 to 64".to_owned())
 }
 
-/// A time that is neither negative nor endless.
+/// Parses a time that is not negative and has a limit.
 fn seconds(text: &str) -> Result<Duration, String> {
     let most = Duration::from_secs(3600);
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

@@ -1,4 +1,4 @@
-//! `kvscatter cases`: adversarial ONNX test directories for other people's TensorScatter.
+//! `kvscatter cases`: writes adversarial ONNX test directories for other implementations of TensorScatter.
 
 mod model;
 
@@ -31,39 +31,40 @@ const SAMPLE: usize = 200;
 
 /// The beginning of the name of the folder in which cases are made.
 const INCOMPLETE: &str = ".incomplete-";
-/// A file in that folder that every reader of test directories takes for a model, but that no reader can
-/// parse.
+/// A file in that folder. Every reader of test directories takes it for a model, but no reader can parse it.
 const MARKER: &str = "model.onnx";
 const MARKED: &str =
-    "kvscatter cases was interrupted here: remove this folder, it holds only a part of the cases\n";
+    "kvscatter cases was interrupted here: remove this folder, which contains only a part of the cases\n";
 
 /// Write adversarial ONNX test directories for TensorScatter
 ///
-/// Each is one TensorScatter-24 model with inputs and the expected output, which the specification's pseudocode gives.
-/// They have every element type, indices at every edge, batch and heads above the capacity, empty dimensions, odd rows of 4-bit
-/// elements. If the inputs must be refused, there is no output, and refused.json gives the reason.
+/// Each directory has one TensorScatter-24 model with inputs and the expected output, which is computed with
+/// the specification's pseudocode. The cases have every element type, indices at every edge, batch and heads
+/// larger than the capacity, empty dimensions and odd rows of 4-bit elements. If the inputs must be refused,
+/// there is no output, and refused.json contains the reason.
 ///
-/// All cases are written, or none: after an error or an interruption no file remains. For 1000 cases and more,
-/// the size of all files and the time are estimated after the first 200 and printed on standard error.
+/// Either all cases are written or none. After an error or an interruption no file remains. For 1000 or more
+/// cases, the command estimates the size of all files and the time after the first 200 cases, and prints them
+/// on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   kvscatter cases -o cases                  # every idea with every type
   kvscatter cases -o cases --seed 7 --count 5000
-  kvscatter verify cases                    # ours
-  kvscatter verify cases --actual results   # yours
+  kvscatter verify cases                    # check kvscatter
+  kvscatter verify cases --actual results   # check your outputs
 
-The same seed gives the same cases on every machine, however many are asked for.")]
+The same seed gives the same cases on every machine and with every --count.")]
 pub(crate) struct Cases {
-    /// A new or empty folder
+    /// The folder for the cases, which must be new or empty
     #[arg(short, long = "output", value_name = "DIR")]
     output: PathBuf,
 
-    /// Which cases
+    /// The seed of the random cases
     #[arg(long, default_value_t = 0, value_parser = integer::<u64>)]
     seed: u64,
 
-    /// How many; from 624 on, every idea is combined with every element type
+    /// The number of cases; 624 or more combine every idea with every element type
     #[arg(long, default_value_t = 624, value_parser = integer::<usize>)]
     count: usize,
 
@@ -89,7 +90,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
         let folder = one_line(&args.output.display().to_string());
         writeln!(
             output,
-            "{folder}: {}, {refused} of them to be refused; check them with: kvscatter verify {folder}",
+            "{folder}: {}, of which {refused} must be refused; check them with: kvscatter verify {folder}",
             count(args.count, "case")
         )?;
     }
@@ -98,11 +99,12 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
 
 /// Writes all cases, or nothing. Returns how many of them must be refused.
 ///
-/// They are made in a new folder inside the output, and moved up once all of them are complete. An error or a signal
-/// removes that folder. After an event that cannot be caught, such as a power failure, the folder remains, with its
-/// [`MARKER`].
+/// The cases are made in a new folder inside the output, and moved up after all of them are complete. An
+/// error or a signal removes that folder. After an event that cannot be caught, such as a power failure, the
+/// folder remains, with its [`MARKER`].
 ///
-/// The size and the time of many cases are estimated after the first of them, and printed unless `is_quiet`.
+/// The size and the time of many cases are estimated after the first [`SAMPLE`] cases, and printed unless
+/// `is_quiet`.
 fn write_all(args: &Cases, is_quiet: bool) -> Result<usize, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = UnfinishedFiles::new();
@@ -140,7 +142,7 @@ fn write_all(args: &Cases, is_quiet: bool) -> Result<usize, CommandError> {
     Ok(refused)
 }
 
-/// A bar with the time that is left.
+/// Returns the style of a bar with the remaining time.
 fn with_time_left() -> ProgressStyle {
     ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -208,7 +210,7 @@ fn tensor(element: ElementType, shape: &[usize], values: &Values) -> Result<Tens
     Ok(Tensor::new(element, shape.to_vec(), data).map_err(kvscatter_onnx::OnnxError::from)?)
 }
 
-/// Old cases beside new ones would be verified with them.
+/// Checks that a folder is empty, because `verify` would also run old cases in it.
 fn check_empty(folder: &Path) -> Result<(), CommandError> {
     match std::fs::read_dir(folder).map(|mut entries| entries.next()) {
         Ok(None) => Ok(()),

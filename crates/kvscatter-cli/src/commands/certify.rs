@@ -17,24 +17,31 @@ use crate::numbers::{integer, tolerance};
 #[cfg(feature = "certify")]
 pub(crate) use issue::run;
 
-/// Run a static-cache decoder and certify that its KV cache is written in place
+/// Certify that a decoder writes its KV cache in place (needs the feature certify)
 ///
-/// The engine runs prefill, chunked prefill and ragged decode, with past and present in one memory. After every step,
-/// every byte of every cache is compared with a copy. Only the rows that the write indices name may have changed. The
-/// logits are compared with the original's. Without --original, they are compared with those of each sequence run alone,
-/// with separate memory for its present. Every run is made with caches of zeros and with caches of finite canaries.
+/// An engine runs a decoder with static caches: prefill, chunked prefill and ragged decode, with past and
+/// present in one memory. After every step, every byte of every cache is compared with a copy. Only the rows
+/// that the write indices name may have changed. The logits are compared with the logits of the original.
+/// Without --original, they are compared with the logits of each sequence run alone, with separate memory for
+/// its present. Every run is made twice: with caches of zeros and with caches of finite canaries.
 ///
-/// The certificate separates what the graph shows (structural), what was seen (observed) and how long it took (timed).
-/// The last lines name what the logits were compared with, and claims that cannot be judged. The exit code is 1 if a
-/// claim fails. Claims that are not comparable, not measured or not applicable do not change it.
+/// This command needs the cargo feature certify and an engine. The default engine, ort, needs the feature
+/// onnxruntime, and --engine tract needs the feature tract. To build all: cargo install kvscatter-cli
+/// --features full
 ///
-/// Scales that are computed for a whole tensor (DynamicQuantizeLinear) make a sample's logits depend on its neighbours,
-/// on padding and on chunks. Such models are compared only for each sequence alone, not in batches.
+/// The certificate has three kinds of claims: structural (about the graph), observed (during the runs) and
+/// timed. The last lines name what the logits were compared with, and the claims that cannot be judged. The
+/// exit code is 1 if a claim fails. Claims that are not comparable, not measured or not applicable do not
+/// change it.
 ///
-/// ONNX Runtime 1.25 or later is taken from an installed Python package: the library or folder that --ort-lib names,
-/// else that of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else the active Python's. Use 1.31 or later. Version 1.25 aligns the
-/// causal mask wrongly if Attention has no mask input, and the certificate then fails. ONNX Runtime parses the model, and
-/// a model contains no code that could run.
+/// If a model computes scales for a whole tensor (DynamicQuantizeLinear), the logits of a sample depend on
+/// its neighbours, on padding and on chunks. Such models are compared only for each sequence alone, not in
+/// batches.
+///
+/// ONNX Runtime 1.25 or later is loaded from an installed Python package: from the library or folder of
+/// --ort-lib, else of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else from the active Python. Use 1.31 or later.
+/// Version 1.25 aligns the causal mask wrongly if Attention has no mask input, and the certificate then
+/// fails. ONNX Runtime parses the model, and a model contains no code that could run.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -47,23 +54,23 @@ pub(crate) struct Certify {
     /// The .onnx file to certify
     model: PathBuf,
 
-    /// The .onnx file it was made from, which must give the same logits
+    /// The .onnx file that the model was made from, which must give the same logits
     #[arg(long, value_name = "ORIG")]
     original: Option<PathBuf>,
 
-    /// Write the certificate as one HTML page, too; an existing file of another kind is not replaced
+    /// Also write the certificate as an HTML page; an existing file of another kind is not replaced
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// What runs the model
+    /// The engine that runs the model
     #[arg(long, default_value = "ort")]
     engine: EngineName,
 
-    /// The library of ONNX Runtime, or a folder with the package
+    /// The library of ONNX Runtime, or a folder with its package
     #[arg(long, value_name = "PATH")]
     ort_lib: Option<PathBuf>,
 
-    /// Tokens in each sample's prompt [default: 7,3,5 as far as they fit]
+    /// Tokens in the prompt of each sample [default: 7,3,5 as far as they fit]
     #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]
     prompt: Option<Vec<NonZeroUsize>>,
 
@@ -79,15 +86,15 @@ pub(crate) struct Certify {
     #[arg(long, value_name = "N", help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]
     chunk: Option<NonZeroUsize>,
 
-    /// Slots of the caches, where the model leaves them open
+    /// Slots of each sample in the caches, if the model leaves this size open
     #[arg(long, value_name = "N", help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]
     capacity: Option<NonZeroUsize>,
 
-    /// What tokens and canaries are drawn from
+    /// The seed of the random tokens and canaries
     #[arg(long, value_name = "N", default_value = "1", help_heading = "What is run", value_parser = integer::<u64>)]
     seed: u64,
 
-    /// Threads of the engine; several may sum in another order
+    /// Threads of the engine; several threads may add numbers in another order
     #[arg(long, value_name = "N", default_value = "1", value_parser = engines::threads, help_heading = "What is run")]
     threads: NonZeroUsize,
 
@@ -95,11 +102,11 @@ pub(crate) struct Certify {
     #[arg(long, value_name = "A", value_parser = tolerance)]
     tolerance: Option<f64>,
 
-    /// Do not time anything
+    /// Skip the timed claims
     #[arg(long)]
     no_timing: bool,
 
-    /// Bytes that caches and logits may take at once
+    /// The most bytes that caches and logits may take at once
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = integer::<u64>)]
     memory: u64,
 }

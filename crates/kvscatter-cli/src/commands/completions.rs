@@ -1,4 +1,4 @@
-//! `kvscatter completions`: scripts that complete the command line in a shell.
+//! `kvscatter completions`: prints scripts that complete the command line in a shell.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! `kvscatter convert`: a decoder whose cache grows becomes one whose cache is written in place.
+//! `kvscatter convert`: converts a decoder with growing caches into one whose caches are written in place.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,15 +14,17 @@ use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table};
 
-/// Give a decoder a static cache that is written in place
+/// Convert a decoder so that its caches are static and written in place
 ///
-/// Caches that Concat, or Attention with past inputs, copies on every step become [batch, heads, N, head size], written
-/// by TensorScatter at the new input write_indices; attention_mask becomes [batch, N]. Slot j is then visible to new
-/// token i of sample b if and only if j <= write_indices[b] + i and attention_mask[b, j]. The model is raised to
-/// operator set 24 and its metadata describes the new inputs. Weights are not touched.
+/// The command converts caches that Concat, or Attention with past inputs, copies in every step. They become
+/// [batch, heads, N, head size], and TensorScatter writes them at the new input write_indices.
+/// attention_mask becomes [batch, N]. Slot j is then visible to new token i of sample b if and only if
+/// j <= write_indices[b] + i and attention_mask[b, j]. The model is raised to operator set 24, and its
+/// metadata describes the new inputs. Weights are not changed.
 ///
-/// What the exporter's masks hide is computed and compared with that rule. A decoder that follows another rule (a sliding
-/// window shorter than N, ALiBi) or that is not understood is refused, and nothing is written.
+/// The command computes which slots the masks of the exporter hide, and compares them with this rule. It
+/// refuses a decoder that follows another rule (a sliding window shorter than N, ALiBi) or that it does not
+/// understand. It then writes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,22 +35,24 @@ pub(crate) struct Convert {
     /// The decoder, an .onnx file
     model: PathBuf,
 
-    /// The converted decoder; separate files of weights are copied or linked next to it
+    /// The file for the converted decoder; separate files of weights are copied or linked next to it
     ///
-    /// A file that is there and is no ONNX model is not replaced.
+    /// An existing file is replaced only if it is an ONNX model.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Slots of each sample: the most tokens a sample can ever have. Attention is given all of them in every step
+    /// Slots of each sample, which is the most tokens that a sample can have
+    ///
+    /// The input of Attention has all slots in every step, so choose N no larger than your longest text.
     #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     max_seq: usize,
 
-    /// What to do with files of weights if the output is in another folder
+    /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
 }
 
-/// The decoder that was written, as `--json` prints it.
+/// The converted decoder, as `--json` prints it.
 #[derive(Serialize)]
 struct ConvertDocument<'a> {
     model: String,
@@ -69,11 +73,11 @@ struct Cost {
     /// The bytes of all caches; `null` if the model leaves a size open.
     bytes_per_sample: Option<u64>,
     bytes_per_slot: Option<u64>,
-    /// Slots of each sample that attention is given in every step.
+    /// The slots of each sample that are an input of attention in every step.
     slots_per_step: usize,
-    /// Whether attention also takes the length in use, so that an engine can stop there.
+    /// Whether attention also takes the used length, so that an engine can stop there.
     takes_length: bool,
-    /// For some numbers of slots in use: how many times as many slots attention is given.
+    /// The ratio of all slots to used slots, for some numbers of used slots.
     slots_to_context: Vec<Ratio>,
 }
 
@@ -83,11 +87,11 @@ struct Ratio {
     ratio: usize,
 }
 
-/// Contexts that the capacity is compared with.
+/// The context lengths that the capacity is compared with.
 const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 
-/// The time of a step with the static cache of 4096 slots over that with the growing cache, at two context
-/// lengths. Measured in docs/models.md.
+/// The time of a step with a static cache of 4096 slots divided by the time with a growing cache, at two
+/// context lengths. The measurement is in docs/models.md.
 const MEASURED: [(usize, f64); 2] = [(128, 5.5), (4095, 0.5)];
 
 impl Cost {
@@ -126,16 +130,15 @@ impl Cost {
         let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
         let mut text = vec![
             format!(
-                "Attention is given {} of each sample in every step, however few are in use{ratios}.",
+                "The input of Attention has {} of each sample in every step, even if few are in use{ratios}.",
                 count(slots, "slot")
             ),
-            "So a step's time grows with --max-seq and not with the context. Choose it no larger than the longest text."
+            "The time of a step therefore grows with --max-seq, not with the context. Choose --max-seq no larger than \
+             your longest text."
                 .to_owned(),
         ];
         if self.takes_length {
-            text.push(
-                "kvscatter's tract engine stops at the length in use; ONNX Runtime may not.".to_owned(),
-            );
+            text.push("kvscatter's engine tract stops at the used length; ONNX Runtime may not.".to_owned());
         }
         let [(few, slower), (many, faster)] = MEASURED;
         text.push(format!(
@@ -175,7 +178,7 @@ fn show(
         one_line(&args.output.display().to_string()),
         count(converted.caches, "cache"),
         count(slots, "slot"),
-        count(converted.attentions, "attention")
+        count(converted.attentions, "Attention node")
     );
     writeln!(output, "{}", hanging(0, &heading))?;
     weights::show(files, output)?;
@@ -195,7 +198,9 @@ fn show(
     writeln!(
         output,
         "\n{}",
-        paragraph("Bind each past and its present to one buffer, finite from the start.")
+        paragraph(
+            "Bind each past and its present to one buffer, and fill it with finite values at the start."
+        )
     )?;
     Ok(())
 }
@@ -219,7 +224,7 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
 mod tests {
     use super::MEASURED;
 
-    /// The ratios here agree with the page's table, which is generated.
+    /// The ratios agree with the generated table of the page.
     #[test]
     fn what_was_measured_is_on_the_page() {
         let page = include_str!("../../../../docs/models.md");

@@ -1,4 +1,4 @@
-//! `kvscatter generate`: tokens of a decoder, its caches written in place.
+//! `kvscatter generate`: generates tokens with a decoder whose caches are written in place.
 
 mod prompts;
 mod show;
@@ -17,13 +17,18 @@ use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
 use prompts::Prompts;
 
-/// Continue prompts with a decoder, always with the most likely token
+/// Continue prompts with a decoder (needs the feature tract or onnxruntime)
 ///
-/// All prompts run as one batch, and their lengths may differ. Static caches are allocated once and written in place,
-/// each sample at its own position. A model whose caches grow is run as it was exported, with prompts of one length.
+/// Every next token is the most likely one. All prompts run as one batch, and their lengths may differ.
+/// Static caches are allocated once and written in place, each sample at its own position. A model whose
+/// caches grow runs as it was exported, and all its prompts must have one length.
 ///
-/// The first lines are the tokens of each sample, in the order of the prompts and in the form that --batch-file reads.
-/// After them come the tokens per second, the bytes that a step wrote into the caches, and the memory of the caches.
+/// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
+/// both: cargo install kvscatter-cli --features full
+///
+/// The first lines of the output are the tokens of each sample, in the order of the prompts and in the form
+/// that --batch-file reads. Then follow the tokens per second, the bytes that a step wrote into the caches,
+/// and the memory of the caches.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "\
@@ -49,15 +54,15 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", default_value = "16", value_parser = integer::<NonZeroUsize>)]
     tokens: NonZeroUsize,
 
-    /// A token after which a sample ends; it is the last one printed
+    /// A token that ends a sample; it is the last one printed
     #[arg(long, value_name = "ID", value_parser = prompts::id, allow_hyphen_values = true)]
     eos: Vec<i64>,
 
-    /// What runs the model
+    /// The engine that runs the model
     #[arg(long, default_value = "tract")]
     engine: EngineName,
 
-    /// The library of ONNX Runtime, or a folder with the package [default: as for certify]
+    /// The library of ONNX Runtime, or a folder with its package [default: as for certify]
     #[arg(long, value_name = "PATH")]
     ort_lib: Option<PathBuf>,
 
@@ -65,15 +70,15 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
     chunk: NonZeroUsize,
 
-    /// Slots of the caches, where the model leaves them open
+    /// Slots of each sample in the caches, if the model leaves this size open
     #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
     capacity: Option<NonZeroUsize>,
 
-    /// Threads of an operator [default: the engine's choice]
+    /// Threads of each operator [default: the engine's choice]
     #[arg(long, value_name = "N", value_parser = engines::threads)]
     threads: Option<NonZeroUsize>,
 
-    /// Bytes that the caches may take
+    /// The most bytes that the caches may take
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = integer::<u64>)]
     memory: u64,
 }
@@ -110,7 +115,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     Ok(Outcome::Passed)
 }
 
-/// Refuses an end token that the vocabulary does not have.
+/// Refuses an end token that is not in the vocabulary.
 fn check_eos(eos: &[i64], vocabulary: Option<usize>) -> Result<(), CommandError> {
     let Some(vocabulary) = vocabulary else { return Ok(()) };
     match eos.iter().find(|id| usize::try_from(**id).is_ok_and(|id| id >= vocabulary)) {

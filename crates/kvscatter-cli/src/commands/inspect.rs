@@ -1,4 +1,4 @@
-//! `kvscatter inspect`: a decoder's caches, what they cost, and what is wrong with them.
+//! `kvscatter inspect`: shows the caches of a decoder, their cost, and what is wrong with them.
 
 mod document;
 mod facts;
@@ -21,15 +21,17 @@ use crate::numbers::integer;
 use crate::output::{Outcome, Output};
 use facts::{Inspected, Sizes};
 
-/// Tokens in the cache if neither the user nor the model gives a number.
+/// The tokens in the cache if neither the user nor the model gives a number.
 const LENGTH: usize = 2048;
 
-/// Find a decoder's KV caches, what they cost, and what keeps them from being written in place
+/// Show the KV caches of a decoder, their cost, and what prevents writes in place
 ///
-/// Past and present are paired by following the graph, not by their names. Costs are those of a step of one token per
-/// sample: a cache that grows is copied whole, a static one that past and present share receives the new rows alone.
+/// The command pairs past and present by following the graph, not by their names. The costs are the costs of
+/// a step of one token per sample. A growing cache is copied whole. A static cache receives only the new
+/// rows, if past and present share it.
 ///
-/// Hazards are named and are no failure. With --target, what the target refuses is one: exit code 1.
+/// Hazards are printed, and are not a failure. With --target, the exit code is 1 if the target refuses the
+/// model.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -38,33 +40,33 @@ Examples:
   kvscatter inspect decoder.onnx --target tensorrt
   kvscatter inspect decoder.onnx --json")]
 pub(crate) struct Inspect {
-    /// An .onnx file; of its external data, only tables of positions are read
+    /// An .onnx file; only tables of positions are read from its external data
     model: PathBuf,
 
     /// Samples
     #[arg(long, value_name = "N", default_value = "1", value_parser = integer::<NonZeroUsize>)]
     batch: NonZeroUsize,
 
-    /// Tokens of each in the cache [default: the model's capacity, or 2048]
+    /// Tokens of each sample in the cache [default: the model's capacity, or 2048]
     #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     length: Option<usize>,
 
-    /// Tokens a static cache would have room for [default: the model's capacity, or --length]
+    /// Slots of each sample in a static cache [default: the model's capacity, or --length]
     #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
     max_seq: Option<NonZeroUsize>,
 
-    /// The size of a symbolic dimension that the costs need, or of an unnamed one as `PAST[AXIS]`
+    /// The size of a dimension that the costs depend on; `PAST[AXIS]` is a dimension without a name
     #[arg(long = "dim", value_name = "NAME=N")]
     dims: Vec<Dim>,
 
-    /// Also name what this runtime refuses
+    /// Also show what this runtime refuses
     #[arg(long, value_name = "RUNTIME")]
     target: Option<Target>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Target {
-    /// TensorRT, whose parser makes a KVCacheUpdate layer of each TensorScatter
+    /// TensorRT, whose parser turns each TensorScatter into a KVCacheUpdate layer
     #[value(name = "tensorrt")]
     TensorRt,
 }
@@ -99,7 +101,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     Ok(if is_refused { Outcome::Failed } else { Outcome::Passed })
 }
 
-/// The given sizes, each of a dimension that the costs need.
+/// Returns the given sizes. Each of them must be the size of a dimension that the costs depend on.
 fn dims(given: &[Dim], decoder: &Decoder<'_>) -> Result<BTreeMap<String, usize>, CommandError> {
     let mut open: Vec<_> =
         decoder.caches.iter().flat_map(|cache| cache.open_dims(&BTreeMap::new())).collect();
@@ -111,7 +113,7 @@ fn dims(given: &[Dim], decoder: &Decoder<'_>) -> Result<BTreeMap<String, usize>,
     }
 }
 
-/// The sizes that are asked for, then those of the model, then usual ones.
+/// Returns the sizes of the options, or else those of the model, or else usual ones.
 fn sizes(args: &Inspect, decoder: &Decoder<'_>) -> Result<Sizes, CommandError> {
     let room = decoder.caches.iter().filter_map(Cache::fixed_capacity).min();
     let max_seq = args.max_seq.map(NonZeroUsize::get);

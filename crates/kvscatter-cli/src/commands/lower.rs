@@ -1,4 +1,4 @@
-//! `kvscatter lower`: a model without TensorScatter, for engines that do not have it.
+//! `kvscatter lower`: replaces TensorScatter for engines that do not have it.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,14 +11,15 @@ use super::weights::{self, WeightFileDocument, WeightFiles};
 use crate::error::CommandError;
 use crate::output::{Outcome, Output, count, one_line};
 
-/// Replace TensorScatter, for an engine that does not have it
+/// Replace TensorScatter for an engine that does not have it
 ///
-/// Every TensorScatter of the model becomes ScatterElements or ScatterND, which every recent engine has, with indices
-/// computed from write_indices and the shapes. Any axis and batch, linear and circular, can be replaced. Results are the
-/// same, and indices that were an error still are one. The rest of the model and its weights are not changed.
+/// Every TensorScatter of the model becomes ScatterElements or ScatterND, which every recent engine has.
+/// Added nodes compute their indices from write_indices and the shapes. All axes, batch sizes and both modes
+/// (linear and circular) are supported. The results are the same, and wrong indices are still an error. The
+/// rest of the model and its weights are not changed.
 ///
-/// Types that the two do not have (float8, float4 and int4) are refused, and so is a TensorScatter in the body of
-/// another node or in a function of the model.
+/// The command refuses element types that these operators do not have (float8, float4 and int4). It also
+/// refuses a TensorScatter in the body of another node or in a function of the model.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -26,28 +27,28 @@ Examples:
       --to scatter-nd
   kvscatter lower static.onnx -o lowered.onnx --to scatter-elements --json
 
-ScatterElements takes an index for every element of the update, ScatterND one
-for every row: engines differ in which one they do well.")]
+ScatterElements takes an index for every element of the update, and ScatterND takes an index for \
+every row. Which of them is faster depends on the engine.")]
 pub(crate) struct Lower {
     /// The model, an .onnx file
     model: PathBuf,
 
-    /// The new model, without TensorScatter; separate files of weights are copied or linked next to it
+    /// The file for the new model; separate files of weights are copied or linked next to it
     ///
-    /// A file that is there and is no ONNX model is not replaced.
+    /// An existing file is replaced only if it is an ONNX model.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// The operator that replaces it
+    /// The operator that replaces TensorScatter
     #[arg(long, value_enum)]
     to: TargetOption,
 
-    /// What to do with files of weights if the output is in another folder
+    /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
 }
 
-/// [`LowerTarget`], in the command line's words.
+/// A [`LowerTarget`] on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TargetOption {
     /// An index for every element
@@ -72,7 +73,7 @@ impl TargetOption {
     }
 }
 
-/// The model that was written, as `--json` prints it.
+/// The new model, as `--json` prints it.
 #[derive(Serialize)]
 struct LowerDocument {
     model: String,
@@ -96,7 +97,7 @@ pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandEr
         let operator = args.to.operator();
         writeln!(
             output,
-            "{}: {} as {operator}, their indices computed by {}",
+            "{}: {} replaced by {operator}; the indices are computed by {}",
             one_line(&args.output.display().to_string()),
             count(lowered.scatters, "TensorScatter node"),
             count(lowered.index_nodes, "node")

@@ -1,4 +1,4 @@
-//! Options of the form `NAME=FILE` and `NAME=N`, which several commands have.
+//! The options `NAME=FILE` and `NAME=N`, which several commands have.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,14 +10,14 @@ use crate::error::CommandError;
 use crate::files::{self, Location};
 use crate::numbers::integer;
 
-/// `NAME=FILE`.
+/// The value of an option `NAME=FILE`.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedFile {
     pub(crate) name: String,
     pub(crate) location: Location,
 }
 
-/// Text that is no `NAME=FILE`.
+/// The reason why a text is not `NAME=FILE`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NamedFileError {
     #[error("must be NAME=FILE")]
@@ -28,17 +28,17 @@ pub(crate) enum NamedFileError {
     File(#[from] files::LocationError),
 }
 
-/// `NAME=N`.
+/// The value of an option `NAME=N`.
 #[derive(Clone, Debug)]
 pub(crate) struct Dim {
     pub(crate) name: String,
     pub(crate) size: usize,
 }
 
-/// Checks that an option names nothing twice.
+/// Checks that an option does not name anything twice.
 ///
 /// # Errors
-/// [`CommandError::Twice`] with the first name that is repeated.
+/// Returns [`CommandError::Twice`] with the first repeated name.
 pub(crate) fn unique<'a>(
     option: &'static str,
     mut names: impl Iterator<Item = &'a String>,

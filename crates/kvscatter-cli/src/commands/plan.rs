@@ -1,4 +1,4 @@
-//! `kvscatter plan`: what a write would touch, as a picture and as blocks.
+//! `kvscatter plan`: shows what a write would change, as a picture and as blocks.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,20 @@ use crate::files;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, hanging, one_line, table};
 
-/// Lanes of the picture, and rows of the table.
+/// The most lanes of the picture and rows of the table.
 const SHOWN: usize = 32;
 
-/// Entries of each list of `--json`. A typed shape costs nothing and may claim any number of samples.
+/// The most entries of each list of `--json`. A shape on the command line may claim any number of samples.
 const LISTED: usize = 10_000;
 
-/// Lanes of the SVG.
+/// The most lanes of the SVG.
 const SVG_LANES: usize = 256;
 
-/// Show what a write would touch, without touching it
+/// Show what a write would change, without any data
 ///
-/// Prints one lane per sample, with different marks for old, written, wrapped and skipped slots, then the blocks. A
-/// block is one contiguous run of elements inside the loops given as `times × cache stride ← update stride`.
+/// Prints one lane per sample, with different marks for old, written, wrapped and skipped slots, and then the
+/// blocks. A block is one contiguous run of elements. Its loops repeat it and are printed as `times × cache
+/// stride ← update stride`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +40,7 @@ Examples:
   kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 \\
       --layer-id 1 --token-offset 5,2 --seq-len 2,1
 
-Shapes and files may be mixed; of a file only the header is used.")]
+Each of --cache and --update is a shape or a file. Only the header of a file is used.")]
 pub(crate) enum Plan {
     /// ONNX TensorScatter-24
     #[command(override_usage = "kvscatter plan tensor-scatter [OPTIONS] --cache <SHAPE|FILE> \\
@@ -56,27 +57,27 @@ pub(crate) enum Plan {
     KvCacheOperation(Planned<KvCacheOperation>),
 }
 
-/// An operator and the shapes it is planned for.
+/// An operator and the shapes to plan it for.
 #[derive(Debug, Args)]
 pub(crate) struct Planned<O: Args> {
     /// The cache: a shape or a file
     #[arg(long, value_name = "SHAPE|FILE", visible_aliases = ["past-cache", "past"])]
     cache: Operand,
 
-    /// What would be written: a shape or a file
+    /// The new rows: a shape or a file
     #[arg(long, value_name = "SHAPE|FILE", visible_alias = "new-kv")]
     update: Operand,
 
     #[command(flatten)]
     operator: O,
 
-    /// Element type of bare shapes, and of .npy files that only give its width [default: float16]
+    /// Element type of shapes, and of .npy files that give only its width [default: float16]
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
 
-    /// Also draw the picture into this file; - draws it to standard output, and nothing else
+    /// Also draw the picture into this SVG file; - prints only the picture
     ///
-    /// A file that is there and is no SVG picture is not replaced.
+    /// An existing file is replaced only if it is an SVG picture.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -90,17 +91,17 @@ struct PlanDocument {
     capacity: usize,
     samples: usize,
     skipped: usize,
-    /// Their numbers, the first [`LISTED`].
+    /// The numbers of the first [`LISTED`] skipped samples.
     skipped_samples: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     layer: Option<usize>,
     elements: usize,
     bytes: Option<usize>,
     segments: Vec<SegmentDocument>,
-    /// Samples after the last one in `segments`, which is cut after [`LISTED`].
+    /// The samples after the last one in `segments`, which has at most [`LISTED`] entries.
     samples_left_out: usize,
     blocks: Vec<BlockDocument>,
-    /// Elements of the blocks that are not in `blocks`, which is cut after [`LISTED`].
+    /// The elements of the blocks that are not in `blocks`, which has at most [`LISTED`] entries.
     elements_left_out: usize,
 }
 
@@ -110,7 +111,7 @@ struct SegmentDocument {
     slot: usize,
     row: usize,
     rows: usize,
-    /// Whether it follows the end of a ring.
+    /// Whether the segment follows the end of a ring.
     wrapped: bool,
 }
 
@@ -192,7 +193,7 @@ fn print_blocks(plan: &WritePlan<'_>, output: &mut Output) -> Result<(), Command
         writeln!(output, "{}", table(&headers, &[0, 1, 2, 3], rows))?;
     }
     if blocks.len() == SHOWN && plan.blocks().nth(SHOWN).is_some() {
-        writeln!(output, "… and more: --json lists {LISTED}")?;
+        writeln!(output, "… and more (--json lists up to {LISTED})")?;
     }
     let elements = count(plan.elements(), "element");
     let bytes = plan.bytes().map(|bytes| format!(" ({})", count(bytes, "byte"))).unwrap_or_default();
@@ -207,7 +208,7 @@ fn loops_text(block: &Block) -> String {
     loops.join(", ")
 }
 
-/// The loops of a block that do more than one step.
+/// Returns the loops of a block that make more than one step.
 fn repeating_loops(block: &Block) -> impl Iterator<Item = &Loop> {
     block.loops.iter().filter(|each| each.count != 1)
 }
@@ -246,7 +247,7 @@ impl PlanDocument {
     }
 }
 
-/// Elements that a block moves.
+/// Returns the number of elements that a block moves.
 fn elements(block: &Block) -> usize {
     block.loops.iter().fold(block.len, |elements, each| elements.saturating_mul(each.count))
 }

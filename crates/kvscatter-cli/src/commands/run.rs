@@ -1,4 +1,4 @@
-//! `kvscatter run`: a model, in place, on given or generated inputs.
+//! `kvscatter run`: runs a model in place, on given or generated inputs.
 
 mod args;
 mod feeds;
@@ -78,7 +78,8 @@ fn run_test_dir(args: &Run) -> Result<Vec<RunRecord>, CommandError> {
 }
 
 impl Run {
-    /// Before anything runs: a long run must not end in a misspelled name.
+    /// Checks the names of `--output` before anything runs, because a long run must not end in a misspelled
+    /// name.
     fn check_output_names(&self, subject: &Subject<'_>) -> Result<(), CommandError> {
         unique("--output", self.outputs.iter().map(|output| &output.name))?;
         let have = || subject.outputs().iter().map(|output| output.name);

@@ -1,4 +1,4 @@
-//! `kvscatter verify`: ONNX test directories, run here or judged by the outputs of another implementation.
+//! `kvscatter verify`: runs ONNX test directories, or checks the outputs of another implementation.
 
 mod judge;
 mod rules;
@@ -28,20 +28,22 @@ use unknown::unknown_folders;
 /// The most unknown folders that are printed. `--json` lists all of them.
 const UNKNOWN_SHOWN: usize = 20;
 
-/// Check ONNX test directories: our outputs, or with --actual those of another implementation
+/// Run ONNX test directories, or check the outputs of another implementation
 ///
-/// Every model.onnx at or below DIR is run on its test_data_set_* inputs, in place, and its outputs are compared with
-/// the expected ones: bit for bit, NaN payloads and negative zeros included, unless a tolerance is given. A directory
-/// with a refused.json passes if the model is refused for that reason.
+/// The command runs every model.onnx at or below DIR on its test_data_set_* inputs, in place. It compares the
+/// outputs with the expected ones. With --actual, it compares the outputs of another implementation instead.
+/// Without a tolerance, every bit must agree, also in NaNs and zeros. A directory with a refused.json passes
+/// if the model is refused for that reason.
 ///
-/// Links are followed inside DIR. A link that leads out of DIR or nowhere, and a folder that cannot be read, are named and
-/// counted as unreadable. All other directories are judged.
+/// Links are followed inside DIR. A link that leads out of DIR or nowhere, and a folder that cannot be read,
+/// are printed and counted as unreadable. All other directories are still checked.
 ///
-/// A case that fails is printed with the first wrong element and the use of its slot: written, wrapped (written
-/// after the end of a ring) or old (not to be changed). Then come the inputs and attributes of TensorScatter, and
-/// the command that draws the write. The summary counts the cases that break each rule.
+/// A case that fails is printed with the first wrong element and the use of its slot: written, wrapped
+/// (written after the end of a ring) or old (not to be changed). The inputs and attributes of TensorScatter
+/// follow, and the command that draws the write. The summary counts the cases that break each rule.
 ///
-/// The exit code is 0 if all passes, 1 if something fails or cannot be read, and 2 if nothing can be read.
+/// The exit code is 0 if every case passes, 1 if a case fails or cannot be read, and 2 if no case can be
+/// read.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -50,23 +52,23 @@ Examples:
 
 Test your own TensorScatter:
   kvscatter cases -o cases --seed 1 --count 500
-  # run each cases/NAME/model.onnx on its test_data_set_0/input_*.pb with your
-  # backend and write results/NAME/test_data_set_0/output_0.pb or .npy; write
-  # nothing for what your backend refuses
+  # Run each cases/NAME/model.onnx on its test_data_set_0/input_*.pb with your
+  # backend. Write results/NAME/test_data_set_0/output_0.pb or .npy. If your
+  # backend refuses the inputs, write no file.
   kvscatter verify cases --actual results --quiet")]
 pub(crate) struct Verify {
     /// Folders that are test directories or contain some
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
 
-    /// Judge the outputs in this folder instead: OUT/CASE/test_data_set_N/output_I.pb or .npy
+    /// Check the outputs in this folder instead: OUT/CASE/test_data_set_N/output_I.pb or .npy
     ///
-    /// CASE is the case's path below DIR, or its folder's name where DIR is the case itself.
-    /// Folders in OUT that no case has are named, and do not change the exit code.
+    /// CASE is the path of the case below DIR. If DIR is the case itself, CASE is the name of its folder.
+    /// Folders in OUT that belong to no case are printed, and do not change the exit code.
     #[arg(long, value_name = "OUT")]
     actual: Option<PathBuf>,
 
-    /// Print only what does not pass, and the summary
+    /// Print only the cases that do not pass, and the summary
     #[arg(short, long)]
     quiet: bool,
 
@@ -90,7 +92,7 @@ struct CaseVerdictDocument<'a> {
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mismatch: Option<&'a Mismatch>,
-    /// Of the mismatch.
+    /// The slots of the mismatch.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong_slots: Option<&'a WrongSlots>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +109,7 @@ struct VerifyDocument<'a> {
     totals: Totals,
     /// The rules that a case breaks.
     broken_rules: Vec<RuleCount>,
-    /// Folders of --actual that no case has.
+    /// The folders of `--actual` that belong to no case.
     unknown_folders: Vec<String>,
 }
 
@@ -119,7 +121,7 @@ struct Totals {
     failures: Failures,
 }
 
-/// The failed ones by kind.
+/// The number of failed cases of each kind.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Failures {
     wrong: usize,
@@ -182,7 +184,8 @@ fn output_folders(case: &Path, below: PathBuf) -> Vec<PathBuf> {
     }
 }
 
-/// Returns the path in OUT of the outputs of a case: the case's path below DIR, or its folder's name if it is DIR.
+/// Returns the path in OUT of the outputs of a case. This is the path of the case below DIR, or the name of
+/// its folder if the case is DIR itself.
 fn place_below(dir: &Path, case: &Path) -> Result<PathBuf, CommandError> {
     match case.strip_prefix(dir) {
         Ok(below) if below != Path::new("") => Ok(below.to_owned()),
@@ -240,11 +243,11 @@ fn conclude(
 fn print_unknown(unknown: &[String], output: &mut Output) -> Result<(), CommandError> {
     let warning = styled("warn", anstyle::AnsiColor::Yellow);
     for folder in unknown.iter().take(UNKNOWN_SHOWN) {
-        writeln!(output, "{warning}  {}: no case has this folder", one_line(folder))?;
+        writeln!(output, "{warning}  {}: belongs to no case", one_line(folder))?;
     }
     match unknown.len().saturating_sub(UNKNOWN_SHOWN) {
         0 => Ok(()),
-        more => Ok(writeln!(output, "{warning}  {} that no case has", count(more, "more folder"))?),
+        more => Ok(writeln!(output, "{warning}  {} without a case", count(more, "more folder"))?),
     }
 }
 
@@ -331,7 +334,7 @@ impl FailedCase {
         Some(format!("kvscatter run {}", quoted(&dir.display().to_string())))
     }
 
-    /// What stands under the line of the case. The command stays in one line, so that it can be copied.
+    /// Returns the lines below the line of the case. The command stays in one line, so that it can be copied.
     fn details(&self) -> Vec<String> {
         let line = |text: String| hanging(INDENT, &one_line(&text));
         let call = self.call.as_ref().map(|call| line(call.to_string()));
@@ -368,7 +371,7 @@ impl fmt::Display for CaseVerdict {
     }
 }
 
-/// The width of a verdict.
+/// The columns of a verdict.
 const INDENT: usize = 6;
 
 impl fmt::Display for Totals {

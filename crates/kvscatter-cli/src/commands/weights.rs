@@ -1,4 +1,4 @@
-//! Files of weights of a model that is written.
+//! The files of weights of a written model.
 
 use std::io::{self, Write};
 
@@ -8,13 +8,14 @@ use serde::Serialize;
 
 use crate::output::{Output, one_line};
 
-/// [`WeightTransfer`], in the command line's words.
+/// A [`WeightTransfer`] on the command line.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum WeightFiles {
-    /// As copies
+    /// Copy the files
     #[default]
     Copy,
-    /// As second names of the same files, where the file system can; onnx's own checker refuses such files
+    /// Add names of the same files (hard links) if the file system can; the checker of onnx refuses such
+    /// files
     Link,
 }
 

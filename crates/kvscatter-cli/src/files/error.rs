@@ -1,4 +1,4 @@
-//! What can be wrong with a tensor file.
+//! The errors of tensor files.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use kvscatter_onnx::TensorError;
 
 use super::Location;
 
-/// A problem and the file (or entry of a file) it is in.
+/// A problem, and the file or the entry of a file that has it.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub(crate) struct FileError {
@@ -32,7 +32,7 @@ impl FileError {
     }
 }
 
-/// Why a file cannot be read, mapped or written.
+/// The reason why a file cannot be read, mapped or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Problem {
     #[error("{}", plain_io(.0))]
@@ -43,11 +43,11 @@ pub(crate) enum Problem {
     NotAFolder,
     #[error("{bytes} bytes do not fit into memory")]
     TooLarge { bytes: u64 },
-    #[error("{len} bytes, at most {limit} are possible")]
+    #[error("has {len} bytes, must have at most {limit}")]
     TooLong { len: u64, limit: u64 },
-    #[error("more than {limit} bytes")]
+    #[error("has more than {limit} bytes, which is the limit")]
     StreamTooLong { limit: u64 },
-    #[error("no room for the {bytes} bytes to be written: {}", plain_io(.cause))]
+    #[error("cannot reserve space for the {bytes} bytes to be written: {}", plain_io(.cause))]
     NoRoom { bytes: usize, cause: io::Error },
     #[error("another process is updating this file")]
     Locked,
@@ -58,9 +58,9 @@ pub(crate) enum Problem {
     DataLength { element: ElementType, shape: Vec<usize>, expected: usize, got: u64 },
     #[error("shape {shape:?} of {element} takes {expected} bytes, the entry has more")]
     MoreData { element: ElementType, shape: Vec<usize>, expected: usize },
-    #[error("holds {file}, not {asked}")]
+    #[error("contains {file}, not {asked}")]
     TypeDiffers { file: ElementType, asked: ElementType },
-    #[error("element {index} is {value:#04x}, which is no {element}: 4 bits at most")]
+    #[error("element {index} is {value:#04x}: must fit the 4 bits of {element}")]
     Nibble { element: ElementType, index: usize, value: u8 },
 
     #[error(transparent)]
@@ -69,19 +69,19 @@ pub(crate) enum Problem {
     NpyDimension { axis: usize, dim: i128 },
     #[error("type '{descr}' is none of the 24 element types")]
     NpyType { descr: String },
-    #[error("type '{descr}' is only a width: name the element type with --type, such as --type {}", if descr.ends_with('2') { "bfloat16" } else { "float8_e4m3fn" })]
+    #[error("type '{descr}' gives only the width: add the element type, such as --type {}", if descr.ends_with('2') { "bfloat16" } else { "float8_e4m3fn" })]
     TypeNeeded { descr: String },
-    #[error("type '{descr}' cannot hold {asked}")]
+    #[error("type '{descr}' does not have the width of {asked}")]
     TypeWidth { descr: String, asked: ElementType },
     #[error("big-endian type '{descr}': convert it with array.astype(array.dtype.newbyteorder('<'))")]
     BigEndian { descr: String },
     #[error("Fortran order: save numpy.ascontiguousarray(array) instead")]
     FortranOrder,
-    #[error("object arrays are Python pickles, which are never read; strings go into .pb files")]
+    #[error("object arrays are Python pickles, which are never read; use a .pb file for strings")]
     ObjectArray,
-    #[error("NumPy strings are cut to a fixed width; strings go into .pb files")]
+    #[error("NumPy strings have a fixed width and are not supported; use a .pb file for strings")]
     NumpyString,
-    #[error("strings go into .pb files: this format has no such type")]
+    #[error("this format has no strings: use a .pb file")]
     StringsOnlyInPb,
 
     #[error("not a readable zip archive: {0}")]
@@ -94,7 +94,9 @@ pub(crate) enum Problem {
     SafetensorsType { dtype: String },
     #[error("{element} has no safetensors dtype: write .npy or .pb")]
     NoSafetensorsType { element: ElementType },
-    #[error("safetensors stores 4-bit tensors in whole bytes: {elements} elements are an odd number")]
+    #[error(
+        "safetensors stores 4-bit tensors in whole bytes: the number of elements must be even, is {elements}"
+    )]
     OddSafetensors { elements: usize },
     #[error("has two entries '{entry}'")]
     DuplicateEntry { entry: String },
@@ -105,7 +107,8 @@ pub(crate) enum Problem {
 
     #[error(transparent)]
     Pb(#[from] kvscatter_onnx::OnnxError),
-    /// A file given on the command line may be anybody's, and so may be the files it names.
+    /// A tensor file names another file for its values. The tensor file may come from a stranger, so the
+    /// other file is not read.
     #[error(
         "the values are external data in {location:?}, which is only read for models and test directories"
     )]
@@ -113,22 +116,23 @@ pub(crate) enum Problem {
     #[error("{0}")]
     NotInPlace(NotInPlace),
 
-    #[error("holds one tensor, but several outputs name it: .npz and .safetensors hold several")]
+    #[error("takes one tensor, but several outputs name it: use .npz or .safetensors for several")]
     OneTensor,
     #[error("is an input of this command, and no input is overwritten")]
     OverInput,
     #[error("two outputs are called '{entry}'")]
     DuplicateOutput { entry: String },
-    #[error("'{entry}' is the format's own key and names no tensor")]
+    #[error("'{entry}' is a reserved key of the format: give the tensor another name")]
     ReservedEntry { entry: &'static str },
     #[error("leads to the same file as {}", .other.display())]
     SameOutput { other: PathBuf },
-    #[error("is there already, and other entries would be lost: {}; write a new file", list(.lost))]
+    #[error("exists, and these entries would be lost: {}; name a new file", list(.lost))]
     LosesEntries { lost: Vec<String> },
 }
 
 impl Problem {
-    /// Fails with [`Problem::TypeDiffers`] if `--type` names another type than the file: it is a mistake, not a cast.
+    /// Returns [`Problem::TypeDiffers`] if `--type` names another type than the file. Such a `--type` is a
+    /// mistake and not a cast.
     pub(super) fn check_type(file: ElementType, asked: Option<ElementType>) -> Result<(), Self> {
         match asked {
             Some(asked) if asked != file => Err(Self::TypeDiffers { file, asked }),
@@ -137,7 +141,7 @@ impl Problem {
     }
 }
 
-/// What can be wrong with a `.npy` header.
+/// The reason why a `.npy` header is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NpyHeader {
     #[error("the header ends early")]
@@ -156,10 +160,10 @@ pub(crate) enum NpyHeader {
     TooManyDimensions { rank: usize },
 }
 
-/// Why a tensor cannot be updated in its file.
+/// The reason why a tensor cannot be updated in its file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotInPlace {
-    #[error("entries of a .npz carry checksums and may be compressed, so none can be updated in place")]
+    #[error("entries of a .npz have checksums and may be compressed, so they cannot be updated in place")]
     Npz,
     #[error("the values are not in raw_data, so they cannot be updated in place")]
     TypedData,
@@ -167,7 +171,7 @@ pub(crate) enum NotInPlace {
     Strings,
 }
 
-/// The operating system's message without Rust's `(os error 2)`.
+/// Returns the message of the operating system without Rust's `(os error 2)`.
 fn plain_io(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),
@@ -177,7 +181,7 @@ fn plain_io(error: &io::Error) -> String {
     }
 }
 
-/// A message without the number that Rust adds to the operating system's words.
+/// Returns a message without the number that Rust adds to messages of the operating system.
 pub(crate) fn plain(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {
@@ -186,7 +190,7 @@ pub(crate) fn plain(error: &impl fmt::Display) -> String {
     }
 }
 
-/// The first few names: an archive may have thousands.
+/// Lists the first few names, because an archive may have thousands.
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 5;
     match names {

@@ -1,4 +1,4 @@
-//! A tensor that is updated in its file through a memory map.
+//! Updates a tensor in its file through a memory map.
 
 use std::fs::{File, TryLockError};
 use std::io::BufReader;
@@ -10,19 +10,19 @@ use memmap2::{MmapMut, MmapOptions};
 use super::error::NotInPlace;
 use super::{FileError, Format, Location, Problem, npy, pb, reserve, safetensors, source};
 
-/// How the bytes in the file represent elements.
+/// The way in which the bytes in the file represent elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
-    /// As in a [`Tensor`](kvscatter_onnx::Tensor).
+    /// The bytes are as in a [`Tensor`](kvscatter_onnx::Tensor).
     Packed,
-    /// One 4-bit element per byte, as `ml_dtypes` stores them.
+    /// Each byte contains one 4-bit element, as `ml_dtypes` stores them.
     BytePerElement,
 }
 
 /// A tensor's bytes in a file that is open for writing and locked against other commands.
 ///
-/// Opening and mapping change nothing. Bytes stored into [`reserved_mut`](Self::reserved_mut) go to the file,
-/// and no others do.
+/// Opening and mapping do not change the file. Only bytes stored into [`reserved_mut`](Self::reserved_mut)
+/// change in the file.
 #[derive(Debug)]
 pub(crate) struct InPlaceFile {
     name: String,
@@ -30,9 +30,9 @@ pub(crate) struct InPlaceFile {
     shape: Vec<usize>,
     stored: Stored,
     map: MmapMut,
-    /// Where the map begins in the file.
+    /// The offset of the map in the file.
     offset: u64,
-    // It also keeps the lock for as long as the map lives.
+    // The open file also keeps the lock while the map exists.
     file: File,
 }
 
@@ -49,8 +49,8 @@ impl InPlaceFile {
     /// Opens the file, finds the tensor and maps its bytes.
     ///
     /// # Errors
-    /// [`FileError`] if the file is not exactly that tensor, is being updated by another command, or keeps its
-    /// values in a form that cannot be updated in place.
+    /// Returns [`FileError`] if the file is not exactly this tensor, if another command is updating it, or if
+    /// its values are in a form that cannot be updated in place.
     pub(crate) fn open(location: &Location, ty: Option<ElementType>) -> Result<Self, FileError> {
         let open = || {
             let (mut file, file_len) = open_locked(location)?;
@@ -82,10 +82,10 @@ impl InPlaceFile {
         self.stored
     }
 
-    /// Returns the bytes, after reserving room on the disk for those that a plan writes.
+    /// Reserves space on the disk for the bytes that a plan writes, and returns the bytes.
     ///
     /// # Errors
-    /// [`FileError`] if there is no room. The file is then unchanged.
+    /// Returns [`FileError`] if there is no space. The file is then unchanged.
     pub(crate) fn reserved_mut(&mut self, plan: &WritePlan<'_>) -> Result<&mut [u8], FileError> {
         let no_room = |cause| Problem::NoRoom { bytes: plan.bytes().unwrap_or(0), cause };
         reserve::reserve(&self.file, self.offset, plan)
@@ -93,10 +93,10 @@ impl InPlaceFile {
         Ok(&mut self.map)
     }
 
-    /// Waits until the file holds what was stored.
+    /// Waits until the stored bytes are in the file.
     ///
     /// # Errors
-    /// [`FileError`] if the file system could not write it back.
+    /// Returns [`FileError`] if the file system cannot write the bytes.
     pub(crate) fn finish(self) -> Result<(), FileError> {
         self.map.flush().map_err(|error| FileError::at_name(self.name, error))
     }
@@ -158,12 +158,13 @@ fn find(
 }
 
 /// Maps `len` bytes from `offset`, which are inside the file.
-#[expect(unsafe_code, reason = "a memory map is how a file is updated in place")]
+#[expect(unsafe_code, reason = "a file is updated in place through a memory map, which has no safe function")]
 fn map(file: &File, offset: u64, len: usize) -> Result<MmapMut, Problem> {
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
-    // SAFETY: the slice is valid while no one else changes or truncates the file. Every command of this
-    // program takes the lock that `file` holds; the help asks foreign programs, which may ignore it, to stay away.
+    // SAFETY: the slice is valid while no other process changes or truncates the file. `file` has a lock that
+    // every command of this program takes. Other programs may ignore the lock, so the help forbids them to
+    // write the file.
     let map = unsafe { options.map_mut(file) };
     Ok(map?)
 }

@@ -1,4 +1,4 @@
-//! Where a tensor is: a file, and the entry inside it for formats that hold several.
+//! The location of a tensor: a file, and an entry in formats with several tensors.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,7 +21,7 @@ pub(crate) enum Format {
     Safetensors,
 }
 
-/// `FILE` or `FILE#NAME`.
+/// A location, written as `FILE` or `FILE#NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     path: PathBuf,
@@ -29,16 +29,16 @@ pub(crate) struct Location {
     format: Format,
 }
 
-/// Text that names no tensor file.
+/// The reason why a text does not name a tensor file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LocationError {
-    #[error("'{text}' has no known extension: .npy, .npz, .pb and .safetensors are tensor files")]
+    #[error("'{text}' has no known extension: must be .npy, .npz, .pb or .safetensors")]
     Extension { text: String },
     #[error("'{text}' names an empty entry after '#'")]
     EmptyEntry { text: String },
     #[error("'{text}' names an entry that is not Unicode")]
     EntryNotUnicode { text: String },
-    #[error("'{text}': #NAME is for .npz and .safetensors files, which hold several tensors")]
+    #[error("'{text}': only .npz and .safetensors files have entries (#NAME)")]
     NoEntries { text: String },
 }
 
@@ -47,7 +47,7 @@ impl Location {
         &self.path
     }
 
-    /// The entry's name; `None` where the format has no entries or the user left it to the file.
+    /// Returns the name of the entry, or `None` if the format has no entries or the user gave no name.
     pub(crate) fn entry(&self) -> Option<&str> {
         self.entry.as_deref()
     }
@@ -56,7 +56,7 @@ impl Location {
         self.format
     }
 
-    /// The file at this path, if its extension is a tensor file's.
+    /// Returns the location of the file at this path, or `None` if its extension is not one of a tensor file.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
         Some(Self { path: path.to_owned(), entry: None, format: Format::of(path)? })
     }
@@ -81,8 +81,8 @@ impl Format {
 impl TryFrom<&OsStr> for Location {
     type Error = LocationError;
 
-    /// The first `#` that follows a file with entries ends the path, so that both `a#b.npy` and
-    /// `model.safetensors#layers.0#k` mean what they look like.
+    /// Parses a location. The path ends at the first `#` after a file with entries. Therefore `a#b.npy` is a
+    /// path, and `model.safetensors#layers.0#k` names the entry `layers.0#k`.
     fn try_from(text: &OsStr) -> Result<Self, LocationError> {
         let shown = || text.display().to_string();
         for (path, entry) in os::positions(text, b'#').filter_map(|at| os::split_at(text, at)) {

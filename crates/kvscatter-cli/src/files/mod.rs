@@ -1,4 +1,4 @@
-//! Tensor files: `.npy`, `.npz`, `.pb` and `.safetensors`, read into and written from a [`Tensor`].
+//! Reads and writes tensor files: `.npy`, `.npz`, `.pb` and `.safetensors`.
 //!
 //! Before anything is allocated, the sizes in a header are compared with the bytes of the file.
 
@@ -34,21 +34,21 @@ pub(crate) use write::{write_bytes, write_page, write_tensors};
 
 /// Reads a whole tensor.
 ///
-/// `ty` names the element type of a `.npy` array whose own type is only a width (`|V1`, `|V2`); it must agree
-/// with a file that names its type.
+/// `ty` is the element type of a `.npy` array that gives only its width (`|V1`, `|V2`). If the file names its
+/// type, `ty` must be the same type.
 ///
 /// # Errors
-/// [`FileError`], naming the file, if it cannot be read or is not exactly one tensor.
+/// Returns [`FileError`] with the name of the file if it cannot be read or is not exactly one tensor.
 pub(crate) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, FileError> {
     load(location, ty)
         .and_then(|tensor| Problem::check_type(tensor.element(), ty).map(|()| tensor))
         .map_err(|problem| FileError::new(location, problem))
 }
 
-/// Reads a whole tensor of any type; `hint` names the type of a `.npy` array whose own is only a width.
+/// Reads a whole tensor of any type. `hint` is the type of a `.npy` array that gives only its width.
 ///
 /// # Errors
-/// As [`read`], but a file may name another type.
+/// Returns the errors of [`read`], except that the file may name another type.
 pub(crate) fn read_hinted(location: &Location, hint: ElementType) -> Result<Tensor, FileError> {
     load(location, Some(hint)).map_err(|problem| FileError::new(location, problem))
 }
@@ -62,10 +62,10 @@ fn load(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Problem>
     }
 }
 
-/// Type and shape of a tensor, from its header where the format has one.
+/// Returns the type and the shape of a tensor. Only the header is read if the format has one.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the errors of [`read`].
 pub(crate) fn describe(
     location: &Location,
     ty: Option<ElementType>,
@@ -96,10 +96,10 @@ pub(crate) fn describe(
         .map_err(|problem| FileError::new(location, problem))
 }
 
-/// A small file of another kind.
+/// Reads a small file of another kind.
 ///
 /// # Errors
-/// [`FileError`] if it cannot be read or is longer than `limit`.
+/// Returns [`FileError`] if the file cannot be read or is longer than `limit`.
 pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         let (mut file, len) = source::open(path)?;
@@ -111,10 +111,10 @@ pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> 
     read().map_err(|problem| FileError::at_path(path, problem))
 }
 
-/// All of standard input.
+/// Reads standard input to its end.
 ///
 /// # Errors
-/// [`FileError`] if it cannot be read or is longer than `limit`.
+/// Returns [`FileError`] if standard input cannot be read or is longer than `limit`.
 pub(crate) fn read_stdin(limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         let mut bytes = Vec::new();
@@ -127,10 +127,10 @@ pub(crate) fn read_stdin(limit: u64) -> Result<Vec<u8>, FileError> {
     read().map_err(|problem: Problem| FileError::at_name("standard input".to_owned(), problem))
 }
 
-/// Whether this is a folder.
+/// Checks that a path is a folder.
 ///
 /// # Errors
-/// [`FileError`] if it is not there, or is something else.
+/// Returns [`FileError`] if the path does not exist or is not a folder.
 pub(crate) fn check_folder(path: &Path) -> Result<(), FileError> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => Ok(()),

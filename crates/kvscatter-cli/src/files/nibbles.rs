@@ -1,14 +1,17 @@
-//! The two ways to store 4-bit elements: packed two to a byte (ONNX, and [`Tensor`](kvscatter_onnx::Tensor)
-//! here), first element in the low nibble; or one to a byte (`ml_dtypes` arrays, and so `.npy`).
+//! Converts between the two ways to store 4-bit elements.
+//!
+//! - ONNX, and [`Tensor`](kvscatter_onnx::Tensor) here, pack two elements into a byte. The first is in the
+//!   low nibble.
+//! - Arrays of `ml_dtypes`, and so `.npy` files, store one element per byte.
 
 use kvscatter::ElementType;
 
 use super::Problem;
 
-/// Packs one value per byte into two. The last pad nibble is 0.
+/// Packs values from one per byte to two per byte. If their number is odd, the last nibble is 0.
 ///
 /// # Errors
-/// [`Problem::Nibble`] if a byte has more than 4 bits set. `int4` may be sign-extended.
+/// Returns [`Problem::Nibble`] if a value does not fit 4 bits. An `int4` value may be sign-extended.
 pub(crate) fn pack(element: ElementType, values: &[u8]) -> Result<Vec<u8>, Problem> {
     let nibble = |index: usize, value: u8| {
         let negative = element == ElementType::Int4 && value >= 0xf8;
@@ -28,7 +31,7 @@ pub(crate) fn pack(element: ElementType, values: &[u8]) -> Result<Vec<u8>, Probl
     Ok(packed)
 }
 
-/// Unpacks `count` values to one per byte, the upper nibble 0 as `ml_dtypes` stores it.
+/// Unpacks `count` values to one per byte. The upper nibble is 0, as `ml_dtypes` stores it.
 pub(crate) fn unpack(packed: &[u8], count: usize) -> Vec<u8> {
     packed.iter().flat_map(|byte| [byte & 0x0f, byte >> 4]).take(count).collect()
 }

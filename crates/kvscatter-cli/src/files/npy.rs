@@ -1,9 +1,10 @@
-//! `.npy`: NumPy's array file, versions 1 to 3.
+//! `.npy`, the array file of NumPy, in versions 1 to 3.
 //!
-//! NumPy has no names for the types of `ml_dtypes` and saves them by width: `<V2` for bfloat16, `<V1` for most 8-bit
-//! floats and for the 4-bit types, which `ml_dtypes` keeps **one value per byte**. Such a file gives its shape but not its
-//! type, so the user does (`--type`). Only `float8_e5m2` is saved by a name, `<f1`, which NumPy itself does not load. It is
-//! read here, and written as the others are.
+//! NumPy has no names for the types of `ml_dtypes` and saves only their width. It saves bfloat16 as `<V2`,
+//! and most 8-bit floats and the 4-bit types as `<V1`. `ml_dtypes` stores **one value per byte** for 4-bit
+//! types. Such a file gives its shape but not its type, so the user gives the type (`--type`). Only
+//! `float8_e5m2` is saved with a name, `<f1`, which NumPy does not load. This module reads it, and writes it
+//! by width as the others.
 
 mod header;
 mod literal;
@@ -26,7 +27,7 @@ pub(super) fn read(path: &Path, ty: Option<ElementType>) -> Result<Tensor, Probl
     header.tensor(data)
 }
 
-/// The data a file of this length has must be the data its header asks for.
+/// Checks that a file of this length has exactly the data that its header describes.
 pub(super) fn check_len(header: &Header, file_len: u64) -> Result<(), Problem> {
     let got = file_len.saturating_sub(header.data_offset);
     if u64::try_from(header.data_len) == Ok(got) {
@@ -40,10 +41,10 @@ pub(super) fn check_len(header: &Header, file_len: u64) -> Result<(), Problem> {
     })
 }
 
-/// The bytes of an `.npy` file.
+/// Returns the bytes of an `.npy` file.
 ///
 /// # Errors
-/// [`Problem::StringsOnlyInPb`] for strings: NumPy stores those as Python pickles.
+/// Returns [`Problem::StringsOnlyInPb`] for strings, because NumPy stores them as Python pickles.
 pub(super) fn encode(tensor: &Tensor) -> Result<Vec<u8>, Problem> {
     let Data::Bytes(bytes) = tensor.data() else {
         return Err(Problem::StringsOnlyInPb);
@@ -62,7 +63,7 @@ pub(super) fn encode(tensor: &Tensor) -> Result<Vec<u8>, Problem> {
 }
 
 impl Header {
-    /// The tensor of these bytes, which are exactly [`data_len`](Self::data_len).
+    /// Returns the tensor of these bytes. Their number is exactly [`data_len`](Self::data_len).
     pub(super) fn tensor(self, data: Vec<u8>) -> Result<Tensor, Problem> {
         let data = if self.byte_per_element() { pack(self.element, &data)? } else { data };
         Ok(Tensor::new(self.element, self.shape, Data::Bytes(data))?)

@@ -1,4 +1,4 @@
-//! `.npz`: a zip archive of `.npy` files, stored or deflated.
+//! `.npz`, a zip archive of `.npy` files, stored or deflated.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -12,7 +12,8 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::{Location, Problem, npy, source};
 
-/// Deflate turns a megabyte into a gigabyte of zeros, so a small file may honestly claim a huge array.
+/// The largest size of an array that is compressed. Deflate packs a gigabyte of zeros into a megabyte, so a
+/// small file can contain a huge array.
 const MAX_INFLATED: usize = 4 << 30;
 
 pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Problem> {
@@ -24,8 +25,8 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     if entry.compression() != CompressionMethod::Stored && header.data_len > MAX_INFLATED {
         return Err(Problem::Inflates { limit: MAX_INFLATED });
     }
-    // One byte more than asked for shows whether the data is too long. Reading to the end also
-    // compares the checksum.
+    // Reading one byte more shows whether the data is too long. Reading to the end also compares the
+    // checksum.
     let data = source::at_most(&mut entry, header.data_len.saturating_add(1))?;
     let (element, shape, expected) = (header.element, header.shape.clone(), header.data_len);
     match data.len().cmp(&expected) {
@@ -38,7 +39,7 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     }
 }
 
-/// The header of an array, of which no more is expanded.
+/// Reads the header of an array. The data is not expanded.
 pub(super) fn describe(location: &Location, ty: Option<ElementType>) -> Result<npy::Header, Problem> {
     let (file, _) = source::open(location.path())?;
     let mut archive = ZipArchive::new(BufReader::new(file))?;
@@ -49,19 +50,20 @@ pub(super) fn describe(location: &Location, ty: Option<ElementType>) -> Result<n
     Ok(header)
 }
 
-/// The names of the arrays in an archive.
+/// Returns the names of the arrays in an archive.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
     let (file, _) = source::open(path)?;
     let archive = ZipArchive::new(BufReader::new(file))?;
     archive.file_names().map(|name| Ok(array(&name?).to_owned())).collect()
 }
 
-/// The bytes of an archive of these arrays.
+/// Returns the bytes of an archive of these arrays.
 pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, tensor) in entries {
         let array = npy::encode(tensor)?;
-        // As numpy.savez: stored, so that the data can be mapped, with 64-bit sizes where they are needed.
+        // As in numpy.savez, the data is stored so that it can be mapped. Sizes have 64 bits if they need
+        // them.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .last_modified_time(zip::DateTime::default())
@@ -72,7 +74,7 @@ pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
     Ok(archive.finish()?.into_inner())
 }
 
-/// The name inside the zip: the one asked for, or the only one there is.
+/// Returns the name of the given entry inside the zip, or of the only entry if none is given.
 fn entry(archive: &ZipArchive<BufReader<File>>, asked: Option<&str>) -> Result<String, Problem> {
     let mut names = Vec::new();
     for name in archive.file_names() {
@@ -90,7 +92,7 @@ fn entry(archive: &ZipArchive<BufReader<File>>, asked: Option<&str>) -> Result<S
     }
 }
 
-/// What NumPy calls the array in this file of the archive.
+/// Returns the name that NumPy gives the array in this file of the archive.
 fn array(name: &str) -> &str {
     name.strip_suffix(".npy").unwrap_or(name)
 }

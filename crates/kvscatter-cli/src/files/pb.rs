@@ -1,4 +1,4 @@
-//! `.pb`: one ONNX `TensorProto`.
+//! `.pb`, a file with one ONNX `TensorProto`.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use kvscatter_onnx::{Data, Tensor, read_tensor_pb};
 use super::error::NotInPlace;
 use super::{Location, Problem, source};
 
-/// `TensorProto.raw_data`.
+/// The field number of `TensorProto.raw_data`.
 const RAW_DATA: u32 = 9;
 
 pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
@@ -36,9 +36,10 @@ pub(super) fn find(bytes: &[u8]) -> Result<(Tensor, Range<usize>), Problem> {
     }
 }
 
-/// Returns the range of the last `raw_data`. If the field is repeated against its schema, the last one counts.
+/// Returns the range of the last `raw_data`. The last one counts if the field is repeated, which its schema
+/// does not allow.
 ///
-/// The decoder has accepted the same bytes, so a message that ends early is no case here.
+/// The decoder has accepted the same bytes, so the message does not end early.
 fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {
     let mut rest = bytes;
     let mut range = None;

@@ -1,8 +1,8 @@
 //! Reserves room on the disk for bytes that are about to be stored through a memory map.
 //!
 //! A store into a hole of a sparse file needs a new block. If the disk is full, the operating system ends the
-//! command with a signal, after other bytes have changed. So the blocks are reserved first, and a full disk
-//! is then an error.
+//! command with a signal, after other bytes have changed. Therefore the blocks are reserved first, and a full
+//! disk is an error before any byte changes.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use kvscatter::WritePlan;
 
-/// Reserves ranges of a file, and those in neighbouring pages in one call.
+/// Reserves ranges of a file. Ranges in neighbouring pages are reserved in one call.
 struct Pages<'a> {
     file: &'a File,
     wanted: Option<Range<u64>>,
@@ -23,7 +23,7 @@ const PAGE: u64 = 4096;
 /// Reserves the bytes that a plan writes, in a file whose tensor begins at `offset`.
 ///
 /// # Errors
-/// Those of the file system. No byte has changed.
+/// Returns the errors of the file system. No byte has changed then.
 pub(super) fn reserve(file: &File, offset: u64, plan: &WritePlan<'_>) -> io::Result<()> {
     let Some(bits) = plan.geometry().element().bits() else { return Ok(()) };
     // P1: every run is inside the buffer, whose size in bits fits u64.
@@ -125,7 +125,8 @@ mod tests {
 
     use super::{reserve, write_again};
 
-    /// A write of 8193 4-bit rows into each of 16 samples of 512 KiB, in a file with a hole after its first 100 bytes.
+    /// Writes 8193 4-bit rows into each of 16 samples of 512 KiB, in a file with a hole after its first 100
+    /// bytes.
     #[test]
     fn what_is_planned_is_reserved_and_nothing_changes() {
         let write =
@@ -140,7 +141,7 @@ mod tests {
         reserve(&file, 100, &plan).unwrap();
         let meta = file.metadata().unwrap();
         assert_eq!(meta.len(), len);
-        // 4097 bytes for each sample, and at most a block more at either end of them.
+        // Each sample has 4097 bytes, and at most one block more at either end.
         let got = (meta.blocks() - before) * 512;
         assert!((16 * 4097..16 * 4 * 4096).contains(&got), "{got}");
     }

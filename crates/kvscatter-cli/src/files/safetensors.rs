@@ -1,4 +1,4 @@
-//! `.safetensors`: a JSON header, followed by the tensors.
+//! `.safetensors`, a file with a JSON header and the tensors after it.
 
 use std::fmt;
 use std::fs::File;
@@ -14,10 +14,10 @@ use serde::{Deserialize, Deserializer};
 
 use super::{Location, Problem, source};
 
-/// The header's limit in the format's own implementation.
+/// The limit of the header in the reference implementation.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// The key of a header that is no tensor's.
+/// The key of the header that does not name a tensor.
 const METADATA: &str = "__metadata__";
 
 /// An entry and the range of its data in the file.
@@ -36,7 +36,7 @@ pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
     Ok(Tensor::new(entry.element, entry.shape, Data::Bytes(bytes))?)
 }
 
-/// Reads the header and finds an entry: the one asked for, or the only one there is.
+/// Reads the header and finds the given entry, or the only entry if none is given.
 pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Result<TensorEntry, Problem> {
     let (metadata, data_offset) = header(file, file_len)?;
     let names = metadata.offset_keys();
@@ -51,7 +51,7 @@ pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Resul
     located(info, data_offset)
 }
 
-/// The names of the tensors in a file.
+/// Returns the names of the tensors in a file.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
     let (mut file, file_len) = source::open(path)?;
     let (metadata, _) = header(&mut file, file_len)?;
@@ -62,7 +62,7 @@ fn located(info: &TensorInfo, data_offset: u64) -> Result<TensorEntry, Problem> 
     let dtype = info.dtype.to_string();
     let element = ElementType::from_safetensors_name(&dtype).ok_or(Problem::SafetensorsType { dtype })?;
     let (begin, end) = info.data_offsets;
-    // `header` has compared the last end with the file's length, and the crate the offsets with each other.
+    // `header` has compared the last end with the length of the file. The crate has compared the offsets.
     Ok(TensorEntry {
         element,
         shape: info.shape.clone(),
@@ -100,7 +100,7 @@ fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
     Ok((metadata, data_offset))
 }
 
-/// The keys of a JSON object, each as often as it is there.
+/// The keys of a JSON object, with repeated keys.
 struct Names(Vec<String>);
 
 impl<'de> Deserialize<'de> for Names {
@@ -127,7 +127,7 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
-/// The bytes of a file of these tensors.
+/// Returns the bytes of a file with these tensors.
 pub(super) fn encode(entries: &[(&str, &Tensor)]) -> Result<Vec<u8>, Problem> {
     if entries.iter().any(|(name, _)| *name == METADATA) {
         return Err(Problem::ReservedEntry { entry: METADATA });
@@ -151,7 +151,7 @@ fn view(tensor: &Tensor) -> Result<TensorView<'_>, Problem> {
     })
 }
 
-/// The crate's type of this name; its names are its serialised form.
+/// Returns the type of the crate with the same name. The serialised form of a type is its name.
 fn dtype(element: ElementType) -> Option<Dtype> {
     let name = serde_json::Value::from(element.safetensors_name()?);
     serde_json::from_value(name).ok()

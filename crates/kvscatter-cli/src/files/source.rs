@@ -1,4 +1,4 @@
-//! Reads bytes without trusting a claim about how many there are.
+//! Reads bytes without trusting a claim about their number.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,14 +10,15 @@ use cap_std::fs::OpenOptions;
 
 use super::Problem;
 
-/// An open file and its length.
+/// Opens a file, and returns it with its length.
 pub(super) fn open(path: &Path) -> Result<(File, u64), Problem> {
     open_with(path, OpenOptions::new().read(true))
 }
 
-/// An open file and its length, both asked of the handle: what the path leads to may change meanwhile.
+/// Opens a file, and returns it with its length. The length comes from the open file, because the path may
+/// lead to another file by now.
 pub(super) fn open_with(path: &Path, options: &mut OpenOptions) -> Result<(File, u64), Problem> {
-    // Otherwise opening a pipe waits for its other end.
+    // Without this flag, opening a pipe waits for its other end.
     options.nonblock(true);
     let file = cap_std::fs::File::open_ambient_with(path, options, ambient_authority())?.into_std();
     let meta = file.metadata()?;
@@ -32,7 +33,7 @@ pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, Problem> {
     exactly(&mut file, len)
 }
 
-/// The next `len` bytes, where the caller has checked that the source is at least that long.
+/// Reads the next `len` bytes. The caller has checked that the source has at least this length.
 pub(super) fn exactly(source: &mut impl Read, len: usize) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
     bytes
@@ -42,7 +43,7 @@ pub(super) fn exactly(source: &mut impl Read, len: usize) -> Result<Vec<u8>, Pro
     if bytes.len() == len { Ok(bytes) } else { Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()) }
 }
 
-/// At most `limit` bytes of a source of unknown length: memory grows with what arrives.
+/// Reads at most `limit` bytes of a source of unknown length. Memory grows only with the bytes that are read.
 pub(super) fn at_most(source: &mut impl Read, limit: usize) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
     source.take(u64::try_from(limit).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;

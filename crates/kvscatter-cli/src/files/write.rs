@@ -1,4 +1,4 @@
-//! Writing files whole or not at all, and never over what was read.
+//! Writes files completely or not at all, and never over an input.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,14 +9,18 @@ use kvscatter_onnx::file::{self, Identity, OutputFileKind};
 use super::location::Format;
 use super::{FileError, Location, Problem, npy, npz, safetensors};
 
-/// Writes named tensors, each to its location; those with the same path become entries of one file.
+/// Writes named tensors, each to its location. Tensors with the same path become entries of one file.
 ///
-/// An entry without a name in its [`Location`] takes the tensor's. Every file is encoded before the first is
-/// written.
+/// If a [`Location`] has no entry name, the entry gets the name of the tensor. Every file is encoded before
+/// the first is written.
 ///
 /// # Errors
-/// [`FileError`] if a format cannot hold a tensor, a path leads to one of `inputs`, two paths lead to one file, an
-/// entry that is not to be replaced would be lost, or the file system refuses.
+/// Returns [`FileError`] in these cases:
+///
+/// - A format cannot store a tensor.
+/// - A path leads to one of `inputs`, or two paths lead to one file.
+/// - An entry that no output replaces would be lost.
+/// - The file system reports an error.
 pub(crate) fn write_tensors(
     outputs: &[(Location, &str, &Tensor)],
     inputs: &[&Path],
@@ -42,10 +46,10 @@ pub(crate) fn write_tensors(
     files.iter().try_for_each(|(path, _, bytes)| put(path, bytes))
 }
 
-/// Writes one file that is no tensor.
+/// Writes one file that is not a tensor file.
 ///
 /// # Errors
-/// [`FileError`] if the path leads to one of `inputs`, or the file system refuses.
+/// Returns [`FileError`] if the path leads to one of `inputs`, or if the file system reports an error.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     put(path, bytes)
@@ -54,7 +58,7 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result
 /// Writes one page or picture. A file of another kind is not replaced.
 ///
 /// # Errors
-/// Those of [`check_page`] and of the file system.
+/// Returns the errors of [`check_page`] and of the file system.
 pub(crate) fn write_page(
     path: &Path,
     text: &str,
@@ -65,11 +69,11 @@ pub(crate) fn write_page(
     put(path, text.as_bytes())
 }
 
-/// Checks that a page or picture may be written: the path leads to none of `inputs`, and to no file of
+/// Checks that a page or picture may be written. The path must not lead to one of `inputs`, or to a file of
 /// another kind.
 ///
 /// # Errors
-/// [`FileError`] otherwise, or if the file system refuses.
+/// Returns [`FileError`] otherwise, or if the file system reports an error.
 pub(crate) fn check_page(path: &Path, kind: OutputFileKind, inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
     kind.check(path).map_err(|error| match error {
@@ -78,13 +82,13 @@ pub(crate) fn check_page(path: &Path, kind: OutputFileKind, inputs: &[&Path]) ->
     })
 }
 
-/// That a file may be written: that the path leads to none of `inputs`. What it identifies is returned.
+/// Checks that a path leads to none of `inputs`, and returns the identity of its file.
 ///
 /// # Errors
-/// [`FileError`] otherwise, or if the file system refuses.
+/// Returns [`FileError`] otherwise, or if the file system reports an error.
 fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, FileError> {
     let identity = Identity::of(path).map_err(|error| FileError::at_path(path, error))?;
-    // An input that does not exist any more cannot be overwritten.
+    // An input that no longer exists cannot be overwritten.
     if inputs.iter().any(|input| Identity::of(input).is_ok_and(|input| input == identity)) {
         return Err(FileError::at_path(path, Problem::OverInput));
     }
@@ -95,7 +99,8 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     file::write(path, bytes).map_err(|error| FileError::at_path(path, error))
 }
 
-/// Two tensors of one name: the crates that write these files take them for a mistake of the program.
+/// Checks that no two tensors have one name. The crates that write these files treat this as a mistake of the
+/// program.
 fn distinct(outputs: &[(Format, &str, &Tensor)]) -> Result<(), Problem> {
     let mut seen = BTreeSet::new();
     match outputs.iter().find(|(format, name, _)| format.has_entries() && !seen.insert(*name)) {
@@ -104,7 +109,7 @@ fn distinct(outputs: &[(Format, &str, &Tensor)]) -> Result<(), Problem> {
     }
 }
 
-/// Entries that no output replaces must not vanish with the file that holds them.
+/// Checks that the file has no entries that no output replaces, because they would be lost.
 fn keep_entries(path: &Path, outputs: &[(Format, &str, &Tensor)]) -> Result<(), Problem> {
     let Some((format, ..)) = outputs.first() else { return Ok(()) };
     match std::fs::metadata(path) {

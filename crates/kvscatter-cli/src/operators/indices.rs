@@ -1,4 +1,4 @@
-//! One number per sample: typed on the command line or read from a file.
+//! Arguments with one number per sample, as a list on the command line or in a file.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -11,14 +11,15 @@ use kvscatter_onnx::{Data, Tensor};
 use crate::error::CommandError;
 use crate::files::{self, Location, LocationError};
 
-/// `3,0,5`, or a file that holds a vector of integers. Empty text is the empty list, for an empty batch.
+/// A list such as `3,0,5`, or a file with a vector of integers. Empty text is the empty list, for an empty
+/// batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Indices {
     Inline(Vec<i64>),
     File(Location),
 }
 
-/// Text that is neither.
+/// The reason why a text is neither a list nor a file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IndicesError {
     #[error(
@@ -35,8 +36,8 @@ impl Indices {
     /// Returns the numbers of the input that the specification calls `argument`.
     ///
     /// # Errors
-    /// [`CommandError::NotIndices`] if the file does not contain a vector of an accepted type, and
-    /// [`CommandError::File`] if it cannot be read.
+    /// - Returns [`CommandError::NotIndices`] if the file does not contain a vector of an accepted type.
+    /// - Returns [`CommandError::File`] if the file cannot be read.
     pub(crate) fn load(
         &self,
         argument: &'static str,
@@ -57,7 +58,7 @@ impl Indices {
         }
     }
 
-    /// The file they are read from.
+    /// Returns the file that the numbers are read from.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::Inline(_) => None,
@@ -114,13 +115,13 @@ impl ValueParserFactory for Indices {
     }
 }
 
-/// Numbers between commas.
+/// Parses numbers that are separated by commas.
 pub(super) fn list<T: FromStr>(text: &OsStr) -> Option<Vec<T>> {
     text.to_str()?.split(',').map(|number| number.trim().parse().ok()).collect()
 }
 
-/// Returns the first whole number of a list that its type does not have, and its index. `None` if the text is no list
-/// of whole numbers.
+/// Returns the first whole number of a list that does not fit the type, and its index. Returns `None` if the
+/// text is not a list of whole numbers.
 pub(super) fn first_beyond<T: FromStr>(text: &str) -> Option<(usize, String)> {
     let numbers: Vec<_> = text.split(',').map(str::trim).collect();
     let is_whole = |number: &str| {

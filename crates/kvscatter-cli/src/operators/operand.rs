@@ -1,4 +1,4 @@
-//! A tensor of which only type and shape matter: typed on the command line or read from a file.
+//! The type and the shape of a tensor, from the command line or from the header of a file.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -10,14 +10,14 @@ use kvscatter::ElementType;
 use super::indices::{first_beyond, list};
 use crate::files::{self, Location, LocationError};
 
-/// `2,8,4096,128`, or a file whose header gives the shape.
+/// A shape such as `2,8,4096,128`, or a file whose header gives the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
     Shape(Vec<usize>),
     File(Location),
 }
 
-/// Text that is neither.
+/// The reason why a text is neither a shape nor a file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OperandError {
     #[error("'{text}' is neither a shape, such as 2,8,4096,128, nor a .npy, .npz, .pb or .safetensors file")]
@@ -36,11 +36,11 @@ pub(crate) struct Described {
 }
 
 impl Operand {
-    /// Type and shape of a cache and its update. A bare shape has the type asked for, or else that of the other
-    /// operand's file, or else float16.
+    /// Returns the types and shapes of a cache and its update. A shape without a file has the type `ty`, or
+    /// else the type of the other operand's file, or else float16.
     ///
     /// # Errors
-    /// [`files::FileError`] if a file cannot be read.
+    /// Returns [`files::FileError`] if a file cannot be read.
     pub(crate) fn describe_pair(
         cache: &Self,
         update: &Self,
@@ -63,7 +63,7 @@ impl Operand {
         }
     }
 
-    /// The file whose header is read.
+    /// Returns the file whose header is read.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::Shape(_) => None,
@@ -72,7 +72,7 @@ impl Operand {
     }
 }
 
-/// What is known of an operand without the other one.
+/// The type and shape of an operand, as far as it is known without the other operand.
 enum Given {
     Shape(Vec<usize>),
     File(Described),
@@ -87,7 +87,7 @@ impl Given {
     }
 }
 
-/// A size that `isize` has as well, which is the limit of all sizes.
+/// A size that fits `isize`, which is the limit of all sizes.
 struct Dimension(usize);
 
 impl FromStr for Dimension {

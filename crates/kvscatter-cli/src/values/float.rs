@@ -1,8 +1,9 @@
-//! The value of a float of any of the ten formats, from 4 to 64 bits.
+//! The values of floats in ten formats, from 4 to 64 bits.
 
 use kvscatter::ElementType;
 
-/// A binary float: sign (where there is one), exponent, mantissa, and what its largest codes mean.
+/// The format of a binary float: its optional sign, its exponent, its mantissa, and the codes that are not
+/// numbers.
 struct Format {
     exponent_bits: u32,
     mantissa_bits: u32,
@@ -10,9 +11,9 @@ struct Format {
     specials: Specials,
 }
 
-/// Which codes are no numbers.
+/// The codes that are not numbers.
 enum Specials {
-    /// The largest exponent: infinity, and NaN where the mantissa is not 0.
+    /// The largest exponent is infinity if the mantissa is 0, and NaN otherwise.
     Ieee,
     /// Only the largest code is NaN, of either sign.
     Largest,
@@ -22,22 +23,23 @@ enum Specials {
     None,
 }
 
-/// The number in the fewest digits that its own format needs; `None` as for [`value`].
+/// Formats a number with the fewest digits that distinguish it in its format. Returns `None` if [`value`]
+/// does.
 pub(super) fn text(element: ElementType, bits: u128) -> Option<String> {
     let value = value(element, bits)?;
-    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "it was an f32 before")]
+    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "the value was an f32")]
     let narrow = value as f32;
     Some(if element == ElementType::Float32 { format!("{narrow:?}") } else { format!("{value:?}") })
 }
 
-/// The value of the low bits; `None` if the type is no float, or complex.
+/// Returns the value of the low bits, or `None` if the type is complex or not a float.
 pub(super) fn value(element: ElementType, bits: u128) -> Option<f64> {
     let low64 = u64::try_from(bits & u128::from(u64::MAX)).ok()?;
     let low32 = u32::try_from(low64 & u64::from(u32::MAX)).ok()?;
     match element {
         ElementType::Float64 => Some(f64::from_bits(low64)),
         ElementType::Float32 => Some(f64::from(f32::from_bits(low32))),
-        // Exponents alone: no sign, no zero.
+        // This format has only an exponent. It has no sign and no zero.
         ElementType::Float8E8M0 => Some(match low32 & 0xff {
             0xff => f64::NAN,
             exponent => 2_f64.powi(i32::try_from(exponent).ok()?.checked_sub(127)?),
@@ -111,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Every code of every small format, as `ml_dtypes` reads it.
+    /// Compares every code of every small format with the value that `ml_dtypes` reads.
     #[test]
     fn the_small_formats_agree_with_ml_dtypes() {
         let table = include_str!("../../../../testdata/files/small_floats.csv");

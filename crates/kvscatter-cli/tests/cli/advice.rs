@@ -7,7 +7,7 @@ use crate::support::{Answer, Folder, testdata};
 const CONVERT: &str = "kvscatter convert MODEL -o OUT --max-seq ";
 const REFUSED: &str = "The caches that grow cannot be made static with ";
 
-/// Every decoder of the test data, as `testdata/…/model.onnx`.
+/// Returns every decoder of the test data, as `testdata/…/model.onnx`.
 fn decoders() -> Vec<String> {
     fn walk(folder: &Path, name: &str, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -30,7 +30,7 @@ fn text(answer: Answer) -> String {
     format!("{}\n{}", answer.stdout, answer.stderr)
 }
 
-/// The number at the start of a text.
+/// Returns the number at the start of a text.
 fn number(text: &str) -> usize {
     text.split(|other: char| !other.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
@@ -41,7 +41,7 @@ fn what_is_advised_succeeds() {
     let decoders = decoders();
     let (mut converted, mut refused) = (Vec::new(), Vec::new());
     for model in &decoders {
-        // Beside the model, where its weights are.
+        // The output is in the folder of the model, where its weights are.
         let out = format!("{}/out.onnx", model.trim_end_matches("/model.onnx"));
         for options in ["", " --max-seq 24"] {
             let inspected = folder.run(&format!("inspect {model}{options}")).passed();
@@ -59,7 +59,7 @@ fn what_is_advised_succeeds() {
             let commands = inspected.matches("kvscatter convert").count();
             assert_eq!(commands, inspected.matches(CONVERT).count(), "{inspected}");
         }
-        // The messages of other commands lead to `inspect`, which tries the conversion.
+        // Messages of other commands name `inspect`, which tries the conversion.
         for line in [
             format!("generate {model} --prompt-ids 1,2,3 --tokens 2"),
             format!("generate {model} --prompt-ids 1,2,3 --prompt-ids 4 --tokens 2"),
@@ -67,8 +67,8 @@ fn what_is_advised_succeeds() {
             format!("run {model} --in-place"),
             format!("convert {model} -o {out} --max-seq 1000000"),
         ] {
-            let said = text(folder.run(&line));
-            assert!(!said.contains("kvscatter convert"), "{line}: {said}");
+            let printed = text(folder.run(&line));
+            assert!(!printed.contains("kvscatter convert"), "{line}: {printed}");
         }
     }
     converted.dedup();
@@ -82,7 +82,8 @@ fn what_is_advised_succeeds() {
     assert_eq!(converted.len(), decoders.len() - never.len() - as_they_are.len(), "{converted:?}");
 }
 
-/// The message of every command is true of the operator, and names no other command that would refuse it.
+/// Checks that every command's message about the operator is true, and names no command that would refuse the
+/// model.
 #[test]
 fn a_cache_that_an_operator_writes_itself() {
     const MODEL: &str = "testdata/genai-llama-gqa/model.onnx";
@@ -123,13 +124,17 @@ fn caches_that_grow_are_generated_with_and_say_what_can_be_done() {
         ),
         ("optimum-llama", "kvscatter inspect shows whether it can be made static"),
     ] {
-        let said = generate(model, "--prompt-ids 1,2,3").passed();
-        // Two layers of keys and values, two heads of 16 float32: 512 bytes a token, of which there are 6.
+        let printed = generate(model, "--prompt-ids 1,2,3").passed();
+        // Two layers of keys and values with two heads of 16 float32 take 512 bytes a token. There are 6
+        // tokens.
         assert!(
-            said.contains("cache write  3072 bytes in the last step: caches that grow are copied whole"),
-            "{said}"
+            printed.contains("cache write  3072 bytes in the last step: growing caches are copied whole"),
+            "{printed}"
         );
-        assert!(said.contains(&format!("caches       grow with every step; each: {why}")), "{said}");
+        assert!(
+            printed.contains(&format!("caches       grow with every step; for each cache: {why}")),
+            "{printed}"
+        );
         let error = generate(model, "--prompt-ids 1,2,3 --prompt-ids 9").refused();
         assert!(
             error.contains(&format!("prompts of 3 and 1 tokens: a cache that grows takes one length; {why}")),

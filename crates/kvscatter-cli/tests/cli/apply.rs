@@ -1,8 +1,9 @@
-//! `kvscatter apply` into new files: the worked examples of the documents, our extensions, and what is refused.
+//! Tests `kvscatter apply` into new files: the examples of the specifications, our extensions and refusals.
 
 use crate::support::{Folder, f32s, npy, npy_f32, npy_i32, npy_i64};
 
-/// TensorRT's document: cache [4, 2, 8, 1], update [4, 2, 4, 1], the same for both heads.
+/// Runs the example of TensorRT's documentation: cache [4, 2, 8, 1], update [4, 2, 4, 1], the same for both
+/// heads.
 #[test]
 fn the_worked_example_of_kv_cache_update() {
     let cache = [
@@ -49,7 +50,7 @@ fn a_packed_update() {
     assert_eq!(f32s(&folder.read("out.npy")), [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0]);
 }
 
-/// Ascend's token_offset is the length after the write.
+/// Checks that Ascend's token_offset is the length after the write.
 #[test]
 fn a_kv_cache_operation() {
     let folder = Folder::new();
@@ -85,7 +86,7 @@ fn extensions() {
 #[test]
 fn strings_move_whole() {
     let folder = Folder::with_testdata();
-    // Its own second row is written into the first.
+    // The second row of the cache is written into the first row.
     let line = "apply tensor-scatter --past-cache testdata/files/strings.pb --update testdata/files/strings.pb --axis 1 \
                 --mode circular --write-indices 1,0 --present-cache out.pb";
     insta::assert_snapshot!(folder.run(line).passed());
@@ -133,7 +134,8 @@ fn nothing_is_left_behind_by_a_refusal() {
     assert_eq!(files, ["at.npy", "cache.npy", "update.npy"]);
 }
 
-/// Every operator takes the cache and the update under the names of `kvscatter plan`, and of the other operators.
+/// Checks that every operator also takes the cache and the update under the names of `kvscatter plan` and of
+/// the other operators.
 #[test]
 fn the_cache_has_one_name_for_all_operators() {
     let folder = Folder::new();

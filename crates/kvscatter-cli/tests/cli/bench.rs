@@ -1,10 +1,10 @@
-//! `kvscatter bench`: small shapes, no time, everything else.
+//! Tests `kvscatter bench` with small shapes and almost no time.
 
 use serde_json::Value;
 
 use crate::support::Folder;
 
-/// Over at once, on pages that every system has.
+/// A short run, on pages that every system has.
 const QUICK: &str = "--seconds 0 --pages 4k";
 
 #[track_caller]
@@ -23,10 +23,10 @@ fn a_table_and_a_histogram() {
         "float16 cache [2, 2, 16, 8], 1 row at ragged starts, linear, hot, 4 KiB pages",
         "checked against the specification's pseudocode",
         "engine     time per call",
-        "A/A spread: the hand loop over itself, medians of blocks of rounds: ",
+        "A/A spread: the hand loop over its second turn, medians of blocks of rounds: ",
         "run to run: the hand loop takes ",
     ] {
-        assert!(text.lines().any(|said| said.starts_with(line)), "{line}: {text}");
+        assert!(text.lines().any(|printed| printed.starts_with(line)), "{line}: {text}");
     }
     // Each engine has a line in the table and one in the histogram.
     for engine in ["memcpy  ", "hand loop  ", "kvscatter  "] {
@@ -88,8 +88,8 @@ fn cold_runs_write_pairs_and_read_them_back() {
 #[test]
 fn what_an_engine_cannot_do_is_said() {
     let text = Folder::new().run(&format!("bench --shape 2,2,16,7 --type int4 {QUICK}")).passed();
-    assert!(text.contains("hand loop: not here: memcpy cannot move half bytes"), "{text}");
-    assert!(text.contains("A/A spread: the memcpy over itself"), "{text}");
+    assert!(text.contains("hand loop: not available here: memcpy cannot move half bytes"), "{text}");
+    assert!(text.contains("A/A spread: the memcpy over its second turn"), "{text}");
 }
 
 #[test]

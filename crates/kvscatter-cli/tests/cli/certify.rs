@@ -1,5 +1,5 @@
-//! What `certify` refuses without ONNX Runtime, and certifies in tract; with ONNX Runtime it is tested beside the models
-//! of the exporters.
+//! Tests what `certify` refuses without ONNX Runtime, and what it certifies in tract. The tests of the
+//! exporters' models cover ONNX Runtime.
 
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
@@ -7,14 +7,14 @@ use kvscatter_onnx::{Model, WeightTransfer};
 
 use crate::support::Folder;
 
-/// Claims that cannot be judged are named beside the verdict and do not change the exit code.
+/// Checks that claims that cannot be judged are printed with the verdict and do not change the exit code.
 #[test]
 fn scales_of_whole_tensors_are_named() {
     let folder = Folder::with_testdata();
     folder.run("convert testdata/decoders/optimum-llama-int8/model.onnx -o int8.onnx --max-seq 24").passed();
     let line = "certify int8.onnx --engine tract --steps 2 --no-timing";
-    let said = folder.run(line).passed();
-    let summary = &said[said.find("The KV cache is written in place.").unwrap()..];
+    let printed = folder.run(line).passed();
+    let summary = &printed[printed.find("The KV cache is written in place.").unwrap()..];
     assert!(summary.contains("1 is not comparable"), "{summary}");
     assert!(
         summary.contains("not comparable because DynamicQuantizeLinear (\"/model/layers.0/"),
@@ -28,7 +28,7 @@ fn scales_of_whole_tensors_are_named() {
     assert_eq!(verdicts.map(|check| &check["id"]).collect::<Vec<_>>(), ["logits-equal-in-batches"]);
 }
 
-/// A library that is none: what is refused before it is looked for does not mention it.
+/// Gives a library that cannot be loaded. Errors that are found before it is loaded must not mention it.
 const NO_LIBRARY: &str = "--ort-lib testdata/files/two.npz";
 
 #[test]
@@ -46,13 +46,13 @@ fn refusals() {
         "testdata/mobius-llama-static/model.onnx --tolerance -1",
         "testdata/mobius-llama-static/model.onnx --batch 0",
     ];
-    let said: Vec<String> = lines
+    let printed: Vec<String> = lines
         .iter()
         .map(|line| {
             format!("certify {line}\n{}", folder.run(&format!("certify {line} {NO_LIBRARY}")).refused())
         })
         .collect();
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(printed.join("\n"));
 }
 
 #[test]
@@ -67,14 +67,14 @@ fn what_is_refused_names_the_options() {
         ("--memory 1000", "bytes of memory are needed, the limit is 1000 bytes (--memory)"),
         ("--capacity 32", "the model's capacity is fixed to 64, got 32 (--capacity)"),
     ];
-    let says = |line: &str, says: &str| {
+    let check = |line: &str, end: &str| {
         let refused = folder.run_without_onnxruntime(line).refused();
-        assert!(refused.trim_end().ends_with(says), "{line}: {refused}");
+        assert!(refused.trim_end().ends_with(end), "{line}: {refused}");
     };
     for (options, end) in lines {
-        says(&format!("certify testdata/mobius-llama-static/model.onnx --engine tract {options}"), end);
+        check(&format!("certify testdata/mobius-llama-static/model.onnx --engine tract {options}"), end);
     }
-    // Two samples, and caches of any capacity.
+    // The model has two samples, and its caches have any capacity.
     let other = folder.path("other.onnx");
     let mut model = Model::load(&folder.path("testdata/mobius-llama-static/model.onnx")).unwrap();
     for input in &mut model.proto_mut().graph.as_option_mut().unwrap().input {
@@ -91,17 +91,17 @@ fn what_is_refused_names_the_options() {
     }
     model.save_with_weights(&other, WeightTransfer::Copy).unwrap();
     let open = "the caches have an open capacity: one must be given (--capacity)";
-    says("certify other.onnx --engine tract", open);
-    says("generate other.onnx --prompt-ids 1", open);
-    says(
+    check("certify other.onnx --engine tract", open);
+    check("generate other.onnx --prompt-ids 1", open);
+    check(
         "certify other.onnx --engine tract --capacity 1",
         "the batch is 2 and the capacity is 1, but they must be at least 1 and 2 (--batch, --capacity)",
     );
     let batch = "the model's batch is fixed to 2, got 3 (--prompt, --batch)";
-    says("certify other.onnx --engine tract --batch 3", batch);
-    // For generation it is the number of prompts, and no option.
-    says("generate other.onnx --prompt-ids 1 --prompt-ids 2 --prompt-ids 3", "fixed to 2, got 3");
-    says("certify other.onnx --engine ort", "its library, or a folder with it, can be given (--ort-lib)");
+    check("certify other.onnx --engine tract --batch 3", batch);
+    // In `generate`, the batch is the number of prompts, and no option sets it.
+    check("generate other.onnx --prompt-ids 1 --prompt-ids 2 --prompt-ids 3", "fixed to 2, got 3");
+    check("certify other.onnx --engine ort", "its library, or a folder with it, can be given (--ort-lib)");
 }
 
 #[test]
@@ -115,12 +115,12 @@ fn in_the_engine_that_is_part_of_the_command() {
         assert_eq!(document["verdict"], "passed", "{model}");
     }
     let summary = |line: &str| {
-        let said = folder.run(&format!("certify {line} --engine tract --steps 2 --no-timing")).passed();
-        said[said.find("The KV cache is written in place.").unwrap()..].to_owned()
+        let printed = folder.run(&format!("certify {line} --engine tract --steps 2 --no-timing")).passed();
+        printed[printed.find("The KV cache is written in place.").unwrap()..].to_owned()
     };
     let alone = summary("static.onnx");
     assert!(alone.contains("No second opinion: ") && alone.contains("tract 0.23.9"), "{alone}");
-    // An original whose caches grow does not run in tract, so another static model serves as the original.
+    // tract does not run an original with growing caches, so the original here is another static model.
     folder.run("convert testdata/mobius-llama-dynamic/model.onnx -o other.onnx --max-seq 24").passed();
     let compared = summary("static.onnx --original other.onnx");
     assert!(

@@ -1,4 +1,4 @@
-//! `kvscatter convert`: what is written, what is said, and what is refused without a trace.
+//! Tests what `kvscatter convert` writes, prints and refuses. A refusal leaves no file.
 
 use crate::support::Folder;
 
@@ -38,7 +38,7 @@ fn refusals() {
         format!("convert {CONCAT} -o {CONCAT} --max-seq 64"),
         format!("convert {ATTENTION} -o {ATTENTION}.data --max-seq 64"),
         format!("convert {CONCAT} -o absent/out.onnx --max-seq 64"),
-        // Its table of rotary positions ends.
+        // The table of rotary positions is too short.
         format!("convert {ATTENTION} -o out.onnx --max-seq 129"),
         "convert testdata/genai-llama-gqa/model.onnx -o out.onnx --max-seq 64".to_owned(),
         "convert testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),

@@ -1,5 +1,6 @@
 //! Tests the files that a model names. Every command refuses a model that names anything but a regular file
-//! of its folder, in any part of the model, used or not. No command shows anything of what lies outside.
+//! of its folder, even in an unused part of the model. No command shows anything about a file outside the
+//! folder.
 #![cfg(unix)]
 
 use std::os::unix::fs::symlink;
@@ -14,7 +15,7 @@ use kvscatter_onnx::proto::{
 
 use crate::support::{Answer, BINARY, Folder, is_built};
 
-/// The file beside the model's folder, by its size and SHA-256.
+/// The size and the SHA-256 of the file next to the model's folder.
 const SECRET_BYTES: usize = 12_347;
 const SECRET_SHA256: &str = "299c13a3168fcd60d6494d7dbfca6e2c3698f69b2f06e278169d423a23df98bd";
 
@@ -22,8 +23,8 @@ const SECRET_SHA256: &str = "299c13a3168fcd60d6494d7dbfca6e2c3698f69b2f06e278169
 const INSIDE: &str = "inside.bin";
 const ABSENT: &str = "absent.bin";
 
-/// A command on a folder with `model.onnx` (a test directory), `static.onnx` and `growing.onnx`, which name the file
-/// under test, and `good.onnx`, which names none of its kind.
+/// A command on a folder of models. `model.onnx` (in a test directory), `static.onnx` and `growing.onnx` name
+/// the file under test. `good.onnx` names no such file.
 struct Line {
     words: &'static str,
     /// Whether the command may succeed although a file of values is missing, if it needs none of these
@@ -63,7 +64,7 @@ const LINES_OF_ONNX_RUNTIME: [Line; 4] = [
     ),
 ];
 
-/// Where in a model a tensor can be.
+/// A place of a tensor in a model.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Initializer,
@@ -125,7 +126,7 @@ fn the_models_of_this_test_run_with_a_file_that_they_may_name() {
     insta::assert_snapshot!(refused.concat());
 }
 
-/// Tensors that are files themselves.
+/// Tests `.pb` tensor files, which can also name external data.
 #[test]
 fn a_tensor_file_reads_nothing_but_regular_files_of_its_folder() {
     let scene = scene();
@@ -176,23 +177,26 @@ fn walk(lines: &[Line]) {
     }
 }
 
-/// Refused at once, in one line that names the location, and nothing is written.
+/// Checks that a command refuses the location at once, in one line that names it, and writes nothing.
 #[track_caller]
 fn check(scene: &Folder, what: &str, answer: &Answer, location: &str) {
     assert_eq!(answer.code, Some(2), "{what}: {answer}");
-    // `verify` names it among its verdicts.
+    // `verify` prints the location in its verdicts.
     assert!(answer.stdout.is_empty() || what.starts_with("verify"), "{what}: {answer}");
-    // `verify` names a link that leads out as a part of the folder, too.
+    // `verify` also prints a link that leads out of the folder.
     let link = location.split('/').next().filter(|link| !link.is_empty()).unwrap_or(location);
-    let mut said = answer.stdout.lines().chain(answer.stderr.lines());
+    let mut printed = answer.stdout.lines().chain(answer.stderr.lines());
     let name = if what.starts_with("verify") { link } else { location };
     // If the file is only missing, another fault of the tensor may be reported first.
     let is_named =
-        said.any(|line| line.contains(name) || (location == ABSENT && line.contains("\"planted\"")));
+        printed.any(|line| line.contains(name) || (location == ABSENT && line.contains("\"planted\"")));
     assert!(is_named, "{what}: {answer}");
     assert_eq!(answer.stderr.lines().count(), 1, "{what}: {answer}");
-    let said = format!("{}{}", answer.stdout, answer.stderr);
-    assert!(!said.contains(SECRET_SHA256) && !said.contains(&SECRET_BYTES.to_string()), "{what}: {answer}");
+    let printed = format!("{}{}", answer.stdout, answer.stderr);
+    assert!(
+        !printed.contains(SECRET_SHA256) && !printed.contains(&SECRET_BYTES.to_string()),
+        "{what}: {answer}"
+    );
     let written = std::fs::read_dir(scene.path("out")).unwrap().count();
     assert_eq!(written, 0, "{what} left a file: {answer}");
 }
@@ -203,8 +207,8 @@ fn clear(scene: &Folder) {
     }
 }
 
-/// As [`Folder::run`], with a time limit: a command that opens a pipe, or reads a device to its end, would
-/// never end.
+/// Runs a command as [`Folder::run`] does, with a time limit. A command that opened a pipe, or read a device
+/// to its end, would never end.
 fn run(scene: &Folder, words: &str) -> Answer {
     const SECONDS: &str = "60";
     let mut command = Command::new("timeout");
@@ -212,7 +216,7 @@ fn run(scene: &Folder, words: &str) -> Answer {
     scene.answer(&mut command)
 }
 
-/// A folder `m` with models and with what they may not name, next to a secret file.
+/// Makes a folder `m` with models and with the files that they must not name, next to a secret file.
 fn scene() -> Folder {
     let scene = Folder::new();
     scene.write("secret.bin", &(0..SECRET_BYTES).map(|at| (at * 7 % 256) as u8).collect::<Vec<_>>());
@@ -226,7 +230,7 @@ fn scene() -> Folder {
     }
     for (model, name) in MODELS {
         let mut model = Model::load(&crate::support::testdata(model)).unwrap();
-        // Its own values move into the file: none but the planted tensor is external.
+        // The values of the model move into the model file, so only the planted tensor is external.
         model.proto_mut().graph.get_or_insert_default().initializer.iter_mut().for_each(inline);
         model.save(&scene.path(&format!("m/{name}"))).unwrap();
     }
@@ -248,7 +252,7 @@ fn inline(tensor: &mut TensorProto) {
     }
 }
 
-/// Locations that no model may name.
+/// Returns the locations that no model may name.
 fn refused_locations(scene: &Folder) -> Vec<String> {
     let absolute = scene.path("secret.bin").display().to_string();
     let up = ["../secret.bin", "sub/../../secret.bin", "up/secret.bin", "out.bin"];
@@ -256,7 +260,8 @@ fn refused_locations(scene: &Folder) -> Vec<String> {
     up.into_iter().chain(others).map(str::to_owned).chain([absolute]).collect()
 }
 
-/// Puts into a folder what a location leads to, and nothing else, since `verify` names every link that leads out.
+/// Makes the file or link of a location in a folder. It makes no others, because `verify` prints every link
+/// that leads out.
 fn furnish(scene: &Folder, folder: &str, location: &str) {
     let at = |name: &str| scene.path(&format!("{folder}/{name}"));
     for name in ["up", "out.bin", "zero.bin", "pipe", "to_pipe"] {
@@ -278,7 +283,7 @@ fn furnish(scene: &Folder, folder: &str, location: &str) {
     }
 }
 
-// Element types by ONNX's codes.
+// The ONNX codes of element types.
 const FLOAT: i32 = 1;
 const INT64: i32 = 7;
 
@@ -338,7 +343,7 @@ fn put(model: &mut ModelProto, place: Place, location: &str) {
     }
 }
 
-/// An `If` whose branches are constants of this tensor.
+/// Returns an `If` whose branches are constants of this tensor.
 fn if_node(condition: &str, tensor: impl Fn() -> TensorProto) -> NodeProto {
     let branch = |name: &str| {
         let output = kvscatter_onnx::proto::ValueInfoProto { name: text("planted"), ..Default::default() };
@@ -364,7 +369,7 @@ fn if_node(condition: &str, tensor: impl Fn() -> TensorProto) -> NodeProto {
     }
 }
 
-/// A function of one node, whose output is `y`.
+/// Returns a function of one node, whose output is `y`.
 fn function(node: NodeProto, attribute_proto: Vec<AttributeProto>) -> FunctionProto {
     FunctionProto {
         name: text("Planted"),

@@ -1,8 +1,8 @@
-//! Files that other people's libraries wrote, and ours read back.
+//! Tests files that other libraries wrote, and reads our files back.
 
 use crate::support::{Folder, npy, testdata};
 
-/// Copies a tensor from one file to another: an update without rows writes nothing.
+/// Copies a tensor from one file to another with an update without rows, which writes nothing.
 fn convert(folder: &Folder, from: &str, to: &str, descr: &str, ty: &str) {
     folder.write("nothing.npy", &npy(descr, &[2, 0, 5], &[]));
     let ty = if ty.is_empty() { String::new() } else { format!(" --type {ty}") };
@@ -11,7 +11,7 @@ fn convert(folder: &Folder, from: &str, to: &str, descr: &str, ty: &str) {
     folder.run(&line).passed();
 }
 
-/// Through every format and back: the bytes NumPy wrote.
+/// Checks that a `.npy` file that goes through every format has the bytes that NumPy wrote.
 #[test]
 fn npy_goes_through_every_format_and_back() {
     for (name, descr, ty) in [
@@ -40,7 +40,7 @@ fn npy_goes_through_every_format_and_back() {
     }
 }
 
-/// 4-bit types are one value per byte in .npy, two in .pb.
+/// Checks that 4-bit types have one value per byte in .npy, and two in .pb.
 #[test]
 fn four_bit_types_are_packed_and_unpacked() {
     for ty in ["int4", "uint4", "float4_e2m1fn"] {

@@ -1,11 +1,11 @@
-//! `kvscatter generate`: the tokens of real exports, and what is refused before anything runs.
+//! Tests `kvscatter generate` with real exports, and what it refuses before the model runs.
 
 use crate::support::{Answer, Folder};
 
 const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
 const GROWING: &str = "testdata/optimum-llama/model.onnx";
 
-/// Exports whose caches grow and can be converted to ones that tract runs.
+/// Exports with growing caches that can be converted to models that tract runs.
 const CONVERTED: [&str; 8] = [
     "optimum-llama",
     "mobius-llama-dynamic",
@@ -17,7 +17,7 @@ const CONVERTED: [&str; 8] = [
     "decoders/torch-2.15-llama",
 ];
 
-/// Exports that tract does not run as they are, and what stands in the way.
+/// Exports that tract does not run, and the node or input that it does not support.
 const NOT_IN_TRACT: [(&str, &str); 11] = [
     ("genai-llama-gqa", r#"node "/model/layers.0/attn/GroupQueryAttention" (GroupQueryAttention)"#),
     ("optimum-llama", r#"node "/model/Flatten" (Flatten)"#),
@@ -32,7 +32,7 @@ const NOT_IN_TRACT: [(&str, &str); 11] = [
     ("decoders/torch-2.15-llama", r#"node "node_Reshape_248" (Reshape)"#),
 ];
 
-/// The tokens of each sample: the lines before the first empty one.
+/// Returns the tokens of each sample, which are the lines before the first empty line.
 fn tokens(answer: Answer) -> Vec<String> {
     answer.passed().lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
@@ -50,14 +50,14 @@ fn what_is_printed() {
     assert_eq!(lines[2], "");
     let is_id = |id: &str| id.parse::<u8>().is_ok();
     assert!(lines[..2].iter().all(|line| line.split(',').filter(|id| is_id(id)).count() == 4), "{text}");
-    for (line, says) in lines[3..].iter().zip([
+    for (line, start) in lines[3..].iter().zip([
         "engine       tract 0.23.",
         "prefill      4 tokens in ",
         "decode       6 tokens in 3 steps, ",
         "cache write  1024 bytes in the last step, in place: no cache was copied",
         "caches       64 KiB: 2 layers of 32 KiB; 512 B a token, room for 64 of each sample",
     ]) {
-        assert!(line.starts_with(says), "{line}, not: {says}");
+        assert!(line.starts_with(start), "{line}, not: {start}");
     }
     assert_eq!(lines.len(), 8, "{text}");
 }
@@ -85,7 +85,7 @@ fn the_same_as_json() {
     assert_eq!(document["caches"]["caches"][3]["shape"], serde_json::json!([2, 64, 32]));
 }
 
-/// The company of others, the size of chunks and the form of the prompts change no token.
+/// Checks that the other samples, the size of chunks and the form of the prompts change no token.
 #[test]
 fn a_sample_is_what_it_is_alone() {
     let folder = Folder::with_testdata();
@@ -123,11 +123,11 @@ fn a_converted_decoder_gives_the_tokens_of_another_export() {
     let together = folder.run("generate static.onnx --prompt-ids 1,2,3 --prompt-ids 5 --tokens 12");
     let together = tokens(together);
     assert_eq!(together, [alone("static.onnx", "1,2,3"), alone("static.onnx", "5")].concat());
-    // Of the same weights.
+    // The model has the same weights.
     assert_eq!(alone(STATIC, "1,2,3"), together[..1]);
 }
 
-/// The error names the node, or the input, that stands in the way.
+/// Checks that the error names the node or the input that tract does not support.
 #[test]
 fn what_tract_does_not_run_says_why() {
     let folder = Folder::with_testdata();
@@ -177,14 +177,14 @@ fn refusals() {
         "garbage.onnx --prompt-ids 1".to_owned(),
         format!("{scatter} --prompt-ids 1"),
     ];
-    let said: Vec<String> = lines
+    let printed: Vec<String> = lines
         .iter()
         .map(|line| format!("generate {line}\n{}", folder.run(&format!("generate {line}")).refused()))
         .collect();
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(printed.join("\n"));
 }
 
-/// All the room there is.
+/// Fills all slots of the cache.
 #[test]
 fn the_last_token_needs_no_slot() {
     let folder = Folder::with_testdata();
@@ -192,7 +192,8 @@ fn the_last_token_needs_no_slot() {
     assert_eq!(text[0].split(',').count(), 62);
 }
 
-/// In both engines, ragged, on everything that can be made static. ONNX Runtime is the one of KVSCATTER_ORT_LIB.
+/// Compares both engines with ragged prompts on every model that can be made static. KVSCATTER_ORT_LIB names
+/// ONNX Runtime.
 #[test]
 #[ignore = "needs ONNX Runtime: cargo xtask models"]
 fn both_engines_give_the_same_tokens() {

@@ -1,4 +1,4 @@
-//! Help, completions and usage errors.
+//! Tests help, completions and usage errors.
 
 use crate::support::Folder;
 
@@ -60,7 +60,7 @@ fn every_example_in_the_help_parses() {
         let mut examples = 0;
         for line in help.lines().filter_map(|line| line.strip_prefix("  kvscatter ")) {
             let command = line.split(" #").flat_map(|line| line.split("&&")).next().unwrap();
-            // Benchmarks are checked, and not waited for.
+            // Benchmarks get almost no time.
             let quick = if page == "bench" { " --seconds 0" } else { "" };
             let error = folder.run(&format!("{command}{quick}")).stderr;
             assert!(!error.contains("see --help"), "{command}: {error}");
@@ -131,7 +131,7 @@ fn usage_errors_are_one_line() {
     insta::assert_snapshot!(answers.concat());
 }
 
-/// These options take whole numbers; and the least that each takes before the library is asked.
+/// Options that take whole numbers, with the smallest number that the parser of each accepts.
 const NUMBERS: [(&str, &[(&str, i32)]); 6] = [
     ("generate m.onnx --prompt-ids 1", &[("tokens", 1), ("chunk", 1), ("capacity", 1), ("memory", 0)]),
     (
@@ -153,11 +153,11 @@ const NUMBERS: [(&str, &[(&str, i32)]); 6] = [
 ];
 
 #[test]
-fn what_is_wrong_with_a_number_is_said_for_people() {
+fn wrong_numbers_are_explained() {
     let folder = Folder::new();
     for (line, options) in NUMBERS {
         for (option, least) in options {
-            for (value, says) in [
+            for (value, problem) in [
                 ("-1".to_owned(), format!("must be at least {least}")),
                 ((least - 1).to_string(), format!("must be at least {least}")),
                 ("99999999999999999999".to_owned(), format!("must be at most {}", usize::MAX)),
@@ -165,9 +165,9 @@ fn what_is_wrong_with_a_number_is_said_for_people() {
             ] {
                 let refused = folder.run(&format!("{line} --{option} {value}")).refused();
                 let begins = format!("error: invalid value '{value}' for '--{option} <");
-                let ends = format!("': {says} (see --help)");
-                let is_said = refused.starts_with(&begins) && refused.trim_end().ends_with(&ends);
-                assert!(is_said, "{line} --{option} {value}: {refused}");
+                let ends = format!("': {problem} (see --help)");
+                let is_explained = refused.starts_with(&begins) && refused.trim_end().ends_with(&ends);
+                assert!(is_explained, "{line} --{option} {value}: {refused}");
             }
         }
     }
@@ -176,7 +176,7 @@ fn what_is_wrong_with_a_number_is_said_for_people() {
 #[test]
 fn a_forgotten_value_is_not_what_follows() {
     let folder = Folder::new();
-    for (line, says) in [
+    for (line, problem) in [
         ("bench --shape --rows 2", "a value is required for '--shape <"),
         ("certify m.onnx --prompt --batch 2", "a value is required for '--prompt <"),
         ("plan tensor-scatter --cache --update 2,1,1", "a value is required for '--cache <"),
@@ -186,7 +186,7 @@ fn a_forgotten_value_is_not_what_follows() {
         ("run m.onnx --engine ort --ort-lib -1", "unexpected argument '-1' found"),
     ] {
         let refused = folder.run(line).refused();
-        assert!(refused.starts_with(&format!("error: {says}")), "{line}: {refused}");
+        assert!(refused.starts_with(&format!("error: {problem}")), "{line}: {refused}");
     }
     assert!(!folder.path("-1").exists());
 }
@@ -201,7 +201,7 @@ fn asking_for_nothing_shows_the_help() {
     }
 }
 
-/// `kvscatter … | head -1`: the reader leaves, and that is no error.
+/// Runs `kvscatter … | head -1`. A reader that closes the pipe is not an error.
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     use std::process::{Command, Stdio};

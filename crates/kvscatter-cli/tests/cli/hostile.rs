@@ -1,4 +1,4 @@
-//! Files that lie. Each is refused in one line, in bounded time and in bounded memory.
+//! Tests files with false claims. Each is refused in one line, in bounded time and in bounded memory.
 #![cfg(unix)]
 
 use std::io::Write;
@@ -108,16 +108,16 @@ fn zip(folder: &Folder, name: &str, header: &[u8], zeros: usize) {
     archive.finish().unwrap();
 }
 
-/// A few megabytes that expand to gigabytes.
+/// Tests archives of a few megabytes that expand to gigabytes.
 #[test]
 fn archives_that_expand() {
     let folder = Folder::new();
     let header = |bytes: usize| npy("|u1", &[bytes], &[]);
-    // 1.1 GiB behind a header that claims 4 bytes: reading stops after the fifth.
+    // The header claims 4 bytes and 1.1 GiB follow. Reading stops after the fifth byte.
     zip(&folder, "more.npz", &header(4), 1126 << 20);
-    // An honest claim of 5 GiB: refused before anything is expanded.
+    // The header correctly claims 5 GiB. The file is refused before anything is expanded.
     zip(&folder, "honest.npz", &header(5 << 30), 1 << 20);
-    // A claim of 3 GiB with a megabyte behind it: memory follows the data, not the claim.
+    // The header claims 3 GiB and a megabyte follows. Memory grows with the data, not with the claim.
     zip(&folder, "less.npz", &header(3 << 30), 1 << 20);
     let answers: Vec<_> = ["more.npz", "honest.npz", "less.npz"]
         .iter()
@@ -126,7 +126,8 @@ fn archives_that_expand() {
     insta::assert_snapshot!(answers.concat());
 }
 
-/// Of a file only the header is used: 256 MiB of zeros need not be expanded to know their shape.
+/// Checks that `plan` reads only the header of a file. It does not expand 256 MiB of zeros to get their
+/// shape.
 #[test]
 fn a_plan_expands_no_more_than_the_header() {
     let folder = Folder::new();
@@ -169,7 +170,7 @@ fn names_cannot_speak_to_the_terminal() {
     assert_eq!(folder.run_args(&args).refused(), "error: a\\u{1b}[31m\\nb.npy: no such file or directory");
 }
 
-/// Every fixture, cut at every length and with every eighth byte changed: an answer, never a crash.
+/// Reads every fixture, cut at every length, and with every eighth byte changed. The command must not crash.
 #[test]
 fn damaged_files_are_read_or_refused() {
     let folder = Folder::new();
@@ -202,9 +203,8 @@ fn damaged_files_are_read_or_refused() {
     }
 }
 
-/// Runs every command on decoders with as many inputs, and as many writes, as fit into a megabyte. Their
-/// answers differ, but each must come within the time that linear passes take. One quadratic pass takes
-/// minutes here.
+/// Runs every command on decoders with as many inputs, and as many writes, as fit into a megabyte. Every
+/// command must end within the time of linear passes. One quadratic pass takes minutes here.
 #[test]
 fn many_inputs_and_writes_take_no_more_time_than_a_few() {
     const MANY: usize = 10_000;
@@ -243,11 +243,11 @@ fn many_inputs_and_writes_take_no_more_time_than_a_few() {
     }
 }
 
-/// The most processor time of a command in an unoptimised build, on any machine. Each command takes a tenth
-/// of it.
+/// The most processor time of a command in an unoptimised build, on any machine. Commands take a tenth of
+/// this time.
 const SECONDS: u32 = 60;
 
-/// Writes into one cache, each into the output of the one before.
+/// Returns a model of writes into one cache. Each writes into the output of the previous one.
 fn chained_writes(count: usize) -> Model {
     let link = |at: usize| if at == 0 { "past".to_owned() } else { format!("link{at}") };
     let value = |name: &str, element: ElementType, dims: &[&str]| {

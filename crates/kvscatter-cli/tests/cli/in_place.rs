@@ -1,14 +1,14 @@
-//! `--in-place`: the cache file itself changes, in the planned bytes and nowhere else, or not at all.
+//! Tests `--in-place`. Either exactly the planned bytes of the cache file change, or no byte changes.
 
 use crate::support::{Folder, npy, npy_f32, npy_i32};
 
-/// Cache [2, 3, 5], update [2, 1, 5], written at slots 2 and 0.
+/// The write indices. The cache is [2, 3, 5] and the update is [2, 1, 5].
 const WRITE: &str = "--write-indices 2,0";
 const ROW: usize = 5;
-/// The first element of each row that is written, in the cache.
+/// The first element in the cache of each written row.
 const WRITTEN: [usize; 2] = [2 * ROW, 3 * ROW];
 
-/// Runs a write in place and checks every byte of the file: `planned` says which bytes become what.
+/// Runs a write in place and checks every byte of the file. `planned` has the offsets and the new bytes.
 #[track_caller]
 fn check(folder: &Folder, file: &str, arguments: &str, planned: &[(usize, Vec<u8>)]) -> String {
     let path = file.split('#').next().unwrap();
@@ -21,20 +21,20 @@ fn check(folder: &Folder, file: &str, arguments: &str, planned: &[(usize, Vec<u8
     let line = format!("apply tensor-scatter --past-cache {file} --in-place {WRITE} {arguments}");
     let answer = folder.run(&line).passed();
     assert!(folder.read(path) == expected, "{file}: bytes outside the plan changed, or planned ones did not");
-    // Updated, not replaced: an open file sees it.
+    // The file was opened before the write and has the new bytes, so the file was updated and not replaced.
     let mut seen = Vec::new();
     std::io::Read::read_to_end(&mut { same_file }, &mut seen).unwrap();
     assert!(seen == expected);
     answer
 }
 
-/// Rows of elements `width` bytes wide, as planned for a file whose data begins at `data`.
+/// Returns the planned rows, with elements of `width` bytes, for a file whose data begins at `data`.
 fn rows(data: usize, width: usize, update: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let rows = update.chunks(ROW * width).map(<[u8]>::to_vec);
     WRITTEN.iter().map(|row| data + row * width).zip(rows).collect()
 }
 
-/// Ten elements of `width` bytes that no fixture holds.
+/// Returns ten elements of `width` bytes that no fixture contains.
 fn update(width: usize) -> Vec<u8> {
     (0..10 * width).map(|n| 0xe0 | u8::try_from(n % 16).unwrap()).collect()
 }
@@ -63,7 +63,7 @@ fn npy_of(descr: &str, data: &[u8]) -> Vec<u8> {
     npy(descr, &[2, 1, ROW], data)
 }
 
-/// One 4-bit value per byte, whether the update comes so or packed.
+/// Checks that a .npy cache keeps one 4-bit value per byte, with an update in this form and a packed update.
 #[test]
 fn npy_files_of_4_bit_types() {
     let values: Vec<u8> = (0..10).map(|n| 8 + n % 8).collect();
@@ -106,7 +106,8 @@ fn pb_raw_data() {
     check(&folder, "testdata/files/float16.pb", "--update update.npy", &rows(data, 2, &update(2)));
 }
 
-/// Packed rows of five straddle bytes: the neighbours' nibbles stay.
+/// Writes packed rows of five elements, which share bytes with their neighbours. The nibbles of the
+/// neighbours must not change.
 #[test]
 fn pb_of_4_bit_elements() {
     let folder = Folder::with_testdata();
@@ -155,7 +156,7 @@ fn an_empty_cache_is_left_alone() {
     assert_eq!(folder.read("cache.npy"), empty);
 }
 
-/// The cache is its own update: the update is read before the first byte is written.
+/// Uses the cache file as its update. The update is read before the first byte is written.
 #[test]
 fn a_cache_may_be_its_own_update() {
     let folder = Folder::new();
@@ -225,7 +226,8 @@ fn a_file_that_is_being_updated_is_refused() {
     folder.run(&line).passed();
 }
 
-/// A sparse cache on a full disk. The first of two rows lies in a page that exists, the second in a hole.
+/// Writes a sparse cache on a full disk. The first of two rows is in a page that exists, and the second is in
+/// a hole.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_an_error_and_nothing_changes() {
@@ -271,7 +273,8 @@ fn a_full_disk_is_an_error_and_nothing_changes() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     let mut lines = stderr.lines();
-    let refused = "error: disk/cache.npy: no room for the 8 bytes to be written: no space left on device";
+    let refused =
+        "error: disk/cache.npy: cannot reserve space for the 8 bytes to be written: no space left on device";
     assert_eq!(lines.next(), Some(refused));
     assert!(lines.next().is_some_and(|line| line.contains("8 bytes written in place")), "{stderr}");
     assert!(folder.read("after.npy") == cache, "bytes changed");
@@ -289,7 +292,7 @@ fn a_read_only_file_is_refused() {
     let path = folder.path("testdata/files/float32.npy");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
     if std::fs::OpenOptions::new().write(true).open(&path).is_ok() {
-        return; // Permissions do not bind this user.
+        return; // This user may ignore permissions.
     }
     let line = format!(
         "apply tensor-scatter --past-cache testdata/files/float32.npy --update update.npy --in-place {WRITE}"

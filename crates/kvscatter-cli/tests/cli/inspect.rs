@@ -1,4 +1,4 @@
-//! `kvscatter inspect`: tables, JSON, hazards, and models that are no decoders.
+//! Tests the tables, the JSON and the hazards of `kvscatter inspect`, and models that are not decoders.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn folder() -> Folder {
     Folder::with_testdata()
 }
 
-/// A model of the test data, changed, as `model.onnx` in a folder of its own.
+/// Makes a new folder with a changed model of the test data as `model.onnx`.
 fn changed(name: &str, change: impl FnOnce(&mut GraphProto)) -> Folder {
     let mut model = Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap();
     change(model.proto_mut().graph.get_or_insert_default());
@@ -89,7 +89,7 @@ fn json() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&short).unwrap());
 }
 
-/// Keys, values and layers of a large model are a few lines, and all there in JSON.
+/// Checks that keys, values and layers of a large model take a few lines, and that JSON lists all of them.
 #[test]
 fn many_layers_are_folded() {
     let folder = Folder::new();
@@ -122,12 +122,12 @@ fn many_layers_are_folded() {
 #[test]
 fn everything_wrong_at_once() {
     let folder = changed("mobius-llama-static", |graph| {
-        // There and back, and the whole cache is copied twice.
+        // A conversion and its reverse copy the whole cache twice.
         writer(graph, "key_cache.0").input[0] = "twice".to_owned();
         let at = graph.node.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
         let there_and_back = [node("Neg", &["key_cache.0"], "once"), node("Neg", &["once"], "twice")];
         graph.node.splice(at..at, there_and_back);
-        // A ring, behind a mask that knows no rings.
+        // The cache is a ring, but the mask does not support rings.
         let circular = AttributeProto {
             name: Some("mode".to_owned()),
             r#type: Some(AttributeType::STRING),
@@ -158,12 +158,12 @@ fn sizes_that_the_model_leaves_open() {
     };
     let folder = changed("optimum-llama", open);
     let text = folder.run("inspect model.onnx").passed();
-    assert!(text.contains("the model leaves sizes open: give --dim head=N for the costs\n"), "{text}");
-    let error = folder.run("inspect model.onnx --dim heads=16").refused();
     assert!(
-        error.contains("--dim heads: the costs need head (samples are --batch, tokens --length)"),
-        "{error}"
+        text.contains("the costs depend on sizes that the model leaves open: give --dim head=N\n"),
+        "{text}"
     );
+    let error = folder.run("inspect model.onnx --dim heads=16").refused();
+    assert!(error.contains("--dim heads: the costs depend only on head, --batch and --length"), "{error}");
     let closed = folder.run("inspect model.onnx --dim head=16 --json").passed();
     let closed: serde_json::Value = serde_json::from_str(&closed).unwrap();
     assert_eq!(closed["total"]["bytes_per_token"], 512);
@@ -230,7 +230,8 @@ fn a_style_that_is_unknown() {
     assert!(text.contains("\npast_key_values.0.key: the new rows come before the old ones\n"), "{text}");
 }
 
-/// What `lower` makes: nothing says which rows are written, and the capacity is that of the model.
+/// Inspects the output of `lower`. Its nodes do not show which rows are written, and the capacity is that of
+/// the model.
 #[test]
 fn a_cache_that_is_lowered() {
     let folder = folder();
@@ -239,10 +240,10 @@ fn a_cache_that_is_lowered() {
     folder.run(line).passed();
     let text = folder.run("inspect lowered/model.onnx").passed();
     assert!(text.contains("4 caches, written by ScatterND (unknown)"), "{text}");
-    assert!(text.contains("1 sample, room for 64 tokens, 1 new a step"), "{text}");
+    assert!(text.contains("1 sample, 64 slots, 1 new token a step"), "{text}");
 }
 
-/// What `convert` makes of a cache that grows.
+/// Inspects the output of `convert` for a growing cache.
 #[test]
 fn a_cache_that_is_converted() {
     let folder = folder();
@@ -252,11 +253,11 @@ fn a_cache_that_is_converted() {
         folder.run(&line).passed();
         let text = folder.run(&format!("inspect static/{model}.onnx --target tensorrt")).passed();
         assert!(text.contains("4 caches, written by TensorScatter\n"), "{text}");
-        assert!(text.contains("pass  TensorRT takes 4 TensorScatter nodes"), "{text}");
+        assert!(text.contains("pass  TensorRT turns 4 TensorScatter nodes"), "{text}");
     }
 }
 
-/// Names come from strangers.
+/// Checks that control characters in names, which come from strangers, do not reach the terminal.
 #[test]
 fn nothing_in_a_name_reaches_the_terminal() {
     let folder = changed("mobius-llama-static", |graph| {

@@ -1,7 +1,8 @@
 //! Sends a signal in the middle of a write. The command leaves no unfinished file, and still ends by the
 //! signal.
 //!
-//! A small library, loaded before the C library, stops the command inside the write. So the signal always comes in time.
+//! A small library, loaded before the C library, stops the command inside the write, so that the signal
+//! always arrives during the write.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 use std::collections::BTreeSet;
@@ -44,7 +45,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// The library, compiled once; `None` without a C compiler.
+/// Returns the library, which is compiled once. Returns `None` without a C compiler.
 fn stalling() -> Option<&'static Path> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let compiled = LIBRARY.get_or_init(|| {
@@ -65,7 +66,7 @@ fn stalling() -> Option<&'static Path> {
     compiled.as_deref()
 }
 
-/// A command that stands still in the middle of a write.
+/// A command that is stopped in the middle of a write.
 struct Stopped(Child);
 
 impl Stopped {
@@ -73,7 +74,7 @@ impl Stopped {
         Self::for_seconds(1, folder, line, at, library)
     }
 
-    /// The write takes that many seconds once the command goes on.
+    /// Starts a command whose write takes `seconds` after the command continues.
     fn for_seconds(seconds: u32, folder: &Folder, line: &str, at: &str, library: &Path) -> Self {
         // A command inherits ignored signals, and these tests may run under `nohup`.
         let mut command = Command::new("env");
@@ -92,7 +93,7 @@ impl Stopped {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Whether a signal was sent and has not reached a handler yet.
+    /// Returns whether a signal was sent and has not reached a handler yet.
     fn is_pending(&self, signal: Signal) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
@@ -105,7 +106,7 @@ impl Stopped {
     }
 }
 
-/// All files and folders below a folder.
+/// Returns all files and folders below a folder.
 fn listing(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
@@ -138,7 +139,8 @@ fn leaves_nothing_and_ends_the_command() {
     }
 }
 
-/// Weights that were placed before their model go as well, and so do the folders that were made for them.
+/// Checks that the command also removes the weights that it wrote before the model, and the folders that it
+/// made for them.
 #[test]
 fn takes_weights_back() {
     let Some(library) = stalling() else { return };
@@ -154,7 +156,7 @@ fn takes_weights_back() {
     assert_eq!(listing(&folder.path("")), before);
 }
 
-/// A file that exists already stays as it was.
+/// Checks that an existing file does not change.
 #[test]
 fn keeps_the_file_that_was_to_be_replaced() {
     let Some(library) = stalling() else { return };
@@ -166,7 +168,7 @@ fn keeps_the_file_that_was_to_be_replaced() {
     assert_eq!(folder.read("out.npy"), b"old");
 }
 
-/// `nohup` relies on this.
+/// Checks that an ignored signal stays ignored, because `nohup` relies on this.
 #[test]
 fn that_is_ignored_from_the_start_stays_ignored() {
     let Some(library) = stalling() else { return };
@@ -183,7 +185,7 @@ fn that_is_ignored_from_the_start_stays_ignored() {
     assert!(folder.path("out.npy").exists());
 }
 
-/// No handler can see SIGKILL. `verify` then refuses what remains of `cases`.
+/// Kills `cases` with SIGKILL, which has no handler. `verify` must refuse the remaining cases.
 #[test]
 fn that_kills_leaves_cases_that_verify_refuses() {
     let Some(library) = stalling() else { return };
@@ -198,16 +200,16 @@ fn that_kills_leaves_cases_that_verify_refuses() {
         let marked =
             verified.stdout.lines().any(|line| line.starts_with("ERR") && line.contains(".incomplete-"));
         assert!(marked, "{verified}");
-        assert!(folder.run(&line).refused().contains("not empty"));
+        assert!(folder.run(&line).refused().contains("must be new or empty"));
     }
 }
 
-/// Cleaning up can take long. A second signal ends the command without waiting for it.
+/// Checks that a second signal ends the command at once, because removing files can take long.
 #[test]
 fn a_second_one_ends_it_at_once() {
     let Some(library) = stalling() else { return };
     let folder = folder();
-    // The signal's thread waits until the case that is being written is complete, which takes a minute.
+    // The thread of the signal waits until the current case is complete, which takes a minute.
     let stopped = Stopped::for_seconds(60, &folder, "cases -o out --count 50", "input_0.pb", library);
     stopped.send(Signal::INT);
     stopped.send(Signal::CONT);

@@ -1,16 +1,16 @@
-//! `--json`: names from files and arguments keep their value, but cannot command a terminal or turn text
-//! around.
+//! Tests `--json`. Names from files and arguments keep their value, but cannot control a terminal or reverse
+//! text.
 
 use crate::support::{Folder, is_built, npy_f32};
 
-/// An override of direction and a C1 control, which terminals take for the beginning of a command.
+/// An override of direction, and a C1 control, with which commands to a terminal begin.
 const HOSTILE: &str = "\u{202e}\u{9b}2J";
 
 fn misleads(c: char) -> bool {
     c != '\n' && kvscatter_text::names::misleads(c)
 }
 
-/// Replaces a name in a model by one that is as long and hostile.
+/// Replaces a name in a model by a hostile name of the same length.
 fn rename(model: &mut [u8], name: &str) -> String {
     let hostile = format!("{HOSTILE}{}", &name[HOSTILE.len()..]);
     let mut at = 0;
@@ -64,12 +64,12 @@ fn every_command_escapes_what_misleads() {
         let json = folder.run_args(&arguments).passed();
         assert!(!json.contains(misleads), "{line}: {json:?}");
         let document: serde_json::Value = serde_json::from_str(&json).unwrap();
-        // As another printer shows it: raw.
+        // A parser returns the raw name, as other programs print it.
         assert!(document.to_string().contains(holds.as_str()), "{line}: {document}");
     }
 }
 
-/// Every error is one object in one line on standard error.
+/// Checks that every error is one object in one line on standard error.
 #[test]
 fn errors_are_objects() {
     let folder = Folder::with_testdata();
@@ -108,7 +108,7 @@ fn errors_are_objects() {
     insta::assert_snapshot!(answers.concat());
 }
 
-/// The errors of text are lines, as before, also if a value is `--json`.
+/// Checks that errors are still text if `--json` is not an option but the value of one.
 #[test]
 fn only_an_option_asks_for_json() {
     let folder = Folder::new();

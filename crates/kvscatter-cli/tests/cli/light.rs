@@ -1,4 +1,4 @@
-//! The command without its features: what needs one says how to build it in, and nothing else changes.
+//! Tests the command without its features. A command that needs a feature prints how to build it.
 
 use crate::support::Folder;
 

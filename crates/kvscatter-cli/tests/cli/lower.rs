@@ -1,4 +1,4 @@
-//! `kvscatter lower`: what is written, what is said, and what is refused without a trace.
+//! Tests what `kvscatter lower` writes, prints and refuses. A refusal leaves no file.
 
 use crate::support::Folder;
 

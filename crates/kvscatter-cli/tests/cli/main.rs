@@ -1,6 +1,6 @@
-//! The `kvscatter` command as a user meets it: the real binary, real files, exit codes and what it prints.
+//! Tests the binary `kvscatter` with real files, exit codes and printed output.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test they help")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails must fail its test")]
 
 #[cfg(feature = "full")]
 mod advice;

@@ -1,10 +1,10 @@
-//! Output in a narrow terminal: every table fits, and no word is broken.
+//! Tests output in a narrow terminal. Every table fits, and no word is broken.
 
 use crate::support::Folder;
 
 const COLUMNS: usize = 60;
 
-/// Lines that may be longer: one word, and a command to be copied.
+/// Returns whether a line may be longer. It may if it has one word, or a command to copy.
 fn may_be_longer(line: &str) -> bool {
     let text = line.trim_start();
     !text.contains(' ') || text.starts_with("picture: ")
@@ -41,7 +41,7 @@ fn every_table_fits() {
         assert_fits(&narrow.stdout);
         let words: std::collections::BTreeSet<_> = narrow.stdout.split_whitespace().collect();
         for word in wide.stdout.split_whitespace().filter(|word| word.is_ascii()) {
-            // Those of the picture are drawn anew.
+            // The words of the picture change with its width.
             let is_scale = word.bytes().all(|byte| byte.is_ascii_digit());
             assert!(is_scale || words.contains(word), "{line}: {word} is broken in\n{}", narrow.stdout);
         }

@@ -1,5 +1,5 @@
-//! Where results go: links, pipes and devices stay what they are, and nothing that was read or that somebody else
-//! put there is lost.
+//! Tests the files that results are written to. Links, pipes and devices are not replaced, and no input or
+//! foreign file is lost.
 #![cfg(unix)]
 
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use crate::support::{BINARY, Folder, is_built, npy_f32, npy_i64};
 const APPLY: &str = "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1";
 const PLAN: &str = "plan tensor-scatter --cache 1,4,1 --update 1,1,1";
 
-/// Cache [1, 4] and update [1, 1].
+/// Makes a folder with a cache [1, 4] and an update [1, 1].
 fn folder() -> Folder {
     let folder = Folder::new();
     folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
@@ -92,7 +92,7 @@ fn a_picture_on_standard_output_is_all_there_is_on_it() {
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
 }
 
-/// Whatever the command read, under whatever name, no output replaces it.
+/// Checks that no output replaces an input, under any name of the input.
 #[test]
 fn no_input_is_overwritten() {
     let folder = folder();
@@ -121,7 +121,7 @@ fn no_input_is_overwritten() {
     assert_eq!(folder.read("lengths.npy"), npy_i64(&[1]));
 }
 
-/// The values of a data set's tensor may lie in a file beside it, which is an input as well.
+/// Checks that external data is an input, too. The values of a data set's tensor may be in another file.
 #[test]
 fn external_data_is_not_overwritten() {
     let folder = Folder::with_testdata();
@@ -138,7 +138,7 @@ fn external_data_is_not_overwritten() {
     let refused = folder.run(&format!("run {case} -o present_cache={values}")).refused();
     assert!(refused.contains("is an input of this command"), "{refused}");
     assert_eq!(folder.read(&values), [0; 160]);
-    // Named on the command line, it may lead anywhere.
+    // A tensor on the command line may name a file anywhere.
     let line = format!(
         "apply tensor-scatter --past-cache {case}/test_data_set_0/input_0.pb --update {values} --in-place"
     );
@@ -148,7 +148,7 @@ fn external_data_is_not_overwritten() {
     assert!(refused.contains("external data in \"values.pb\", which is only read for models"), "{refused}");
 }
 
-/// An output replaces a file of the same kind, and no other, so a mistaken name destroys no file.
+/// Checks that an output replaces only a file of the same kind, so that a mistaken name destroys no file.
 #[test]
 fn a_file_of_another_kind_is_not_replaced() {
     let folder = Folder::with_testdata();
@@ -180,8 +180,8 @@ fn a_file_of_another_kind_is_not_replaced() {
                 continue;
             }
             assert_eq!(answer.code, Some(2), "{line} over {there}: {answer}");
-            let says = format!("error: out: exists and is not an {kind} file");
-            assert!(answer.one_error_line().starts_with(&says), "{line}");
+            let start = format!("error: out: exists and is not an {kind} file");
+            assert!(answer.one_error_line().starts_with(&start), "{line}");
             assert!(folder.read("out") == bytes, "{line}");
         }
         folder.write("out", b"");
@@ -220,9 +220,8 @@ fn the_other_entries_of_a_file_are_not_lost() {
         let before = folder.read(&out);
         for (name, lost) in [("#k", other.to_owned()), ("#new", format!("k, {other}"))] {
             let refused = folder.run(&format!("{APPLY} --present-cache {out}{name}")).refused();
-            let expected = format!(
-                "error: {out}: is there already, and other entries would be lost: {lost}; write a new file"
-            );
+            let expected =
+                format!("error: {out}: exists, and these entries would be lost: {lost}; name a new file");
             assert_eq!(refused, expected);
             assert_eq!(folder.read(&out), before);
         }
@@ -250,7 +249,7 @@ fn file_names_need_not_be_unicode() {
     assert!(folder.path("").join(name("p", ".svg")).exists());
 }
 
-/// `verify … | head -1`: judging goes on, and the exit code is the verdict on all of it.
+/// Runs `verify … | head -1`. The command checks all cases, and the exit code is for all of them.
 #[test]
 fn a_reader_that_leaves_does_not_change_the_verdict() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! `kvscatter plan`: pictures, tables, JSON and SVG.
+//! Tests the pictures, tables, JSON and SVG of `kvscatter plan`.
 
 use crate::support::{Folder, npy, npy_i64};
 
@@ -78,7 +78,8 @@ fn a_colossal_batch_is_answered_at_once() {
     assert!(text.contains("writes 1000000000000 elements"), "{text}");
 }
 
-/// Shapes that are typed may claim any number of samples: lists end, and say what they left out.
+/// Checks that lists have a limit and count what they leave out, because a shape may claim any number of
+/// samples.
 #[test]
 fn a_colossal_batch_is_answered_at_once_as_json_too() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! `kvscatter run`: models and test directories.
+//! Tests `kvscatter run` with models and test directories.
 
 use crate::support::{Folder, f32s, npy, npy_f32, npy_i64};
 
@@ -15,7 +15,7 @@ fn the_other_two_node_cases() {
     for case in ["test_tensorscatter", "test_tensorscatter_3d"] {
         let text = folder.run(&format!("run testdata/onnx-node/{case} --in-place")).passed();
         assert!(text.contains("in place: present has past's address"), "{text}");
-        assert!(text.ends_with("pass  every expected output, bit for bit\n"), "{text}");
+        assert!(text.ends_with("pass  every output is as expected, bit for bit\n"), "{text}");
     }
 }
 
@@ -94,7 +94,8 @@ fn several_outputs_go_into_one_file() {
     assert!(folder.run(line).passed().starts_with("float cache [2, 1, 4, 5]"));
 }
 
-/// Keys and values that share their positions, after an Add, in sizes that only the command line gives.
+/// Runs a model whose keys and values share their positions, which an Add computes. Only the command line
+/// gives its sizes.
 #[test]
 fn a_model_with_named_sizes() {
     let folder = Folder::with_testdata();
@@ -102,7 +103,7 @@ fn a_model_with_named_sizes() {
     let line = format!("run {model} --dim batch=3 --dim capacity=24 --dim rows=5 --seed 4 --in-place");
     insta::assert_snapshot!(folder.run(&line).passed());
 
-    // Given inputs give their sizes.
+    // The given inputs also give the sizes.
     folder.write("past.npy", &npy("<f2", &[3, 2, 24, 4], &[0; 1152]));
     folder.write("cursor.npy", &npy_i64(&[-1, 21, 100]));
     let line = format!("run {model} -i past_k=past.npy -i cursor=cursor.npy --dim rows=5");

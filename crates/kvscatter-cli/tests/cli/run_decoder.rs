@@ -1,4 +1,4 @@
-//! `kvscatter run` of whole decoders, and of anything else that an engine takes.
+//! Tests `kvscatter run` with whole decoders and other models that run in an engine.
 
 use crate::support::{Folder, f32s, npy_f32, npy_i64};
 
@@ -28,7 +28,8 @@ fn json() {
     assert_eq!(document[0]["outputs"][0]["lies_in"], serde_json::Value::Null);
 }
 
-/// What is generated agrees with what is given: positions and lengths follow from the indices, sizes from the tokens.
+/// Checks that generated inputs agree with given ones. Positions and lengths follow from the indices, and
+/// sizes from the tokens.
 #[test]
 fn the_rest_follows_from_what_is_given() {
     let folder = Folder::with_testdata();
@@ -36,7 +37,7 @@ fn the_rest_follows_from_what_is_given() {
     let text = folder.run(&format!("run {STATIC} --dim sequence_len=3 -i write_indices=at.npy")).passed();
     assert!(text.contains("nonpad_kv_seqlen  int64 [2] = [8, 3]"), "{text}");
     assert!(text.contains("input_ids         int64 [2, 3]"), "{text}");
-    // Written where they were asked to be, and nowhere else.
+    // The rows are written at the given slots, and nothing else changes.
     folder.write("past.npy", &npy_f32(&[2, 64, 32], [0.5; 2 * 64 * 32]));
     let line = format!(
         "run {STATIC} --dim sequence_len=3 -i write_indices=at.npy -i key_cache.0=past.npy \
@@ -50,7 +51,8 @@ fn the_rest_follows_from_what_is_given() {
     assert_eq!(written, [5, 6, 7, 64, 65, 66]);
 }
 
-/// As the export is, and nothing of it is said to be in place. ONNX Runtime is the one of KVSCATTER_ORT_LIB.
+/// Runs an export with growing caches as it is. No output is claimed to be in place. KVSCATTER_ORT_LIB names
+/// ONNX Runtime.
 #[test]
 #[ignore = "needs ONNX Runtime: cargo xtask models"]
 fn a_decoder_whose_caches_grow() {
@@ -62,7 +64,7 @@ fn a_decoder_whose_caches_grow() {
     assert!(!text.contains("at the address of"), "{text}");
 }
 
-/// Both engines compute the same logits of the same inputs, and write the same rows in place.
+/// Checks that both engines compute the same logits from the same inputs, and write the same rows in place.
 #[test]
 #[ignore = "needs ONNX Runtime: cargo xtask models"]
 fn both_engines_agree() {
@@ -86,7 +88,10 @@ fn test_directories_in_an_engine() {
             text.contains("present_cache  float") && text.contains("at the address of past_cache"),
             "{text}"
         );
-        assert!(text.ends_with("pass  every expected output, to 0.001 of each value and 1e-7\n"), "{text}");
+        assert!(
+            text.ends_with("pass  every output is as expected, within 1e-7 + 0.001 of each value\n"),
+            "{text}"
+        );
     }
     let line =
         "run testdata/onnx-node/test_tensorscatter_circular/model.onnx --engine tract --in-place --seed 7";
@@ -127,10 +132,10 @@ fn refusals() {
         "testdata/files/kv_pair.onnx --engine tract".to_owned(),
         "testdata/onnx-node/test_tensorscatter --engine tract --dim b=1".to_owned(),
     ];
-    let said: Vec<String> = lines
+    let printed: Vec<String> = lines
         .iter()
         .map(|line| format!("run {line}\n{}", folder.run(&format!("run {line}")).refused()))
         .collect();
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(printed.join("\n"));
     assert!(!folder.path("out.npy").exists());
 }

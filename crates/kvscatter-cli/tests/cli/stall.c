@@ -1,6 +1,7 @@
 /*
- * Stops the process, by SIGSTOP, in the first write to a file whose path contains STALL_AT. Once it is continued, the write
- * takes STALL_SECONDS, so that the process handles a signal before the write is complete. Loaded by LD_PRELOAD.
+ * LD_PRELOAD loads this library. It stops the process, by SIGSTOP, in the first write to a file whose path
+ * contains STALL_AT. After the process continues, the write takes STALL_SECONDS, so that the process handles a
+ * signal before the write is complete.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +28,7 @@ static void stall(int file) {
         return;
     stalled = 1;
     kill(getpid(), SIGSTOP);
-    /* In pieces: a handled signal wakes a thread up. */
+    /* The thread sleeps several times, because a handled signal wakes it up. */
     for (int i = 20 * (seconds == NULL ? 1 : atoi(seconds)); i > 0; i--)
         usleep(50000);
 }

@@ -1,4 +1,4 @@
-//! Running the binary in a folder of its own.
+//! Runs the binary in a temporary folder.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_kvscatter");
 
-/// A folder that a test's commands run in, so that no absolute path is ever printed.
+/// A folder in which the commands of a test run, so that they print no absolute path.
 pub(crate) struct Folder(TempDir);
 
-/// What a command answered.
+/// The answer of a command.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: Option<i32>,
@@ -22,7 +22,8 @@ pub(crate) struct Answer {
     pub(crate) stderr: String,
 }
 
-/// Returns whether this build contains what a command line needs. `cargo test --features full` contains everything.
+/// Returns whether this build has the features that a command line needs. `cargo test --features full` has
+/// all of them.
 pub(crate) fn is_built(line: &str) -> bool {
     let needs_engine =
         line.starts_with("certify") || line.starts_with("generate") || line.contains("--engine");
@@ -34,7 +35,7 @@ impl Folder {
         Self(TempDir::new().unwrap())
     }
 
-    /// A folder with a copy of the repository's test data as `testdata`.
+    /// Makes a folder with a copy of the repository's test data as `testdata`.
     pub(crate) fn with_testdata() -> Self {
         let folder = Self::new();
         copy(&testdata(""), &folder.path("testdata"));
@@ -64,7 +65,7 @@ impl Folder {
         self.answer(Command::new(BINARY).args(args))
     }
 
-    /// As [`run`](Self::run), where no ONNX Runtime is to be found.
+    /// Runs a command line as [`run`](Self::run) does, without an installed ONNX Runtime.
     #[cfg(feature = "full")]
     pub(crate) fn run_without_onnxruntime(&self, line: &str) -> Answer {
         let mut command = Command::new(BINARY);
@@ -72,7 +73,7 @@ impl Folder {
         self.answer(command.env_remove("KVSCATTER_ORT_LIB").env_remove("ORT_DYLIB_PATH"))
     }
 
-    /// As [`run`](Self::run), for a terminal of so many columns.
+    /// Runs a command line as [`run`](Self::run) does, for a terminal with this number of columns.
     pub(crate) fn run_in_columns(&self, columns: usize, line: &str) -> Answer {
         let mut command = Command::new(BINARY);
         self.answer_in(command.args(line.split_whitespace()).env("COLUMNS", columns.to_string()))
@@ -82,20 +83,21 @@ impl Folder {
         self.answer(Command::new(BINARY).args(args))
     }
 
-    /// As [`run`](Self::run), in 1 GiB of address space: who allocates what a file claims does not survive it.
+    /// Runs a command line as [`run`](Self::run) does, in 1 GiB of address space. A command that allocates
+    /// the memory that a file claims would fail.
     #[cfg(unix)]
     pub(crate) fn run_in_1_gib(&self, line: &str) -> Answer {
         self.run_with_limits("-v 1048576", line)
     }
 
-    /// As [`run`](Self::run), under limits in the words of `ulimit`.
+    /// Runs a command line as [`run`](Self::run) does, with limits as arguments of `ulimit`.
     #[cfg(unix)]
     pub(crate) fn run_with_limits(&self, limits: &str, line: &str) -> Answer {
         let script = format!("ulimit {limits}; exec \"$0\" \"$@\"");
         self.answer(Command::new("sh").args(["-c", &script, BINARY]).args(line.split_whitespace()))
     }
 
-    /// As [`run`](Self::run), with these bytes as standard input.
+    /// Runs a command line as [`run`](Self::run) does, with these bytes as standard input.
     #[cfg(feature = "full")]
     pub(crate) fn run_with_input(&self, line: &str, input: &[u8]) -> Answer {
         let mut file = tempfile::tempfile().unwrap();
@@ -119,14 +121,14 @@ impl Folder {
 }
 
 impl Answer {
-    /// The standard output of a command that went well.
+    /// Returns the standard output of a command that succeeded.
     #[track_caller]
     pub(crate) fn passed(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""), "{}", self.stdout);
         self.stdout
     }
 
-    /// The one line of a command that was refused.
+    /// Returns the one error line of a command that was refused.
     #[track_caller]
     pub(crate) fn refused(self) -> String {
         assert_eq!((self.code, self.stdout.as_str()), (Some(2), ""), "{}", self.stderr);
@@ -155,12 +157,12 @@ impl fmt::Display for Answer {
     }
 }
 
-/// A file or folder of the repository's test data.
+/// Returns the path of a file or folder of the repository's test data.
 pub(crate) fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
 
-/// A `.npy` file as NumPy writes it.
+/// Returns a `.npy` file as NumPy writes it.
 pub(crate) fn npy(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
     let dims: String = shape.iter().map(|dim| format!("{dim},")).collect();
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
@@ -172,13 +174,13 @@ pub(crate) fn npy(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00".as_slice(), &len.to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// A `.npy` file of float32.
+/// Returns a `.npy` file of float32.
 pub(crate) fn npy_f32(shape: &[usize], values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     let data: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
     npy("<f4", shape, &data)
 }
 
-/// A `.npy` file of int64 or int32.
+/// Returns a `.npy` file of int64 or int32.
 pub(crate) fn npy_i64(values: &[i64]) -> Vec<u8> {
     npy("<i8", &[values.len()], &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
 }
@@ -187,7 +189,7 @@ pub(crate) fn npy_i32(values: &[i32]) -> Vec<u8> {
     npy("<i4", &[values.len()], &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
 }
 
-/// The float32 values of a `.npy` file with a 128-byte header.
+/// Returns the float32 values of a `.npy` file with a 128-byte header.
 pub(crate) fn f32s(file: &[u8]) -> Vec<f32> {
     file[128..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }

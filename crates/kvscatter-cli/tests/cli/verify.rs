@@ -1,4 +1,4 @@
-//! `kvscatter cases` and `kvscatter verify`.
+//! Tests `kvscatter cases` and `kvscatter verify`.
 
 use crate::support::{Answer, Folder};
 
@@ -17,7 +17,7 @@ fn our_cases_pass_ours() {
     assert!(std::fs::read_dir(folder.path("cases")).unwrap().count() == 480);
 }
 
-/// The default number of cases is the number of ideas times the 24 types.
+/// Checks that the default number of cases is the number of ideas times the 24 types.
 #[test]
 fn the_default_covers_every_idea_with_every_type() {
     let folder = Folder::new();
@@ -52,7 +52,8 @@ fn cases_go_into_a_new_folder() {
     insta::assert_snapshot!(folder.run("cases -o cases --count 1").refused());
 }
 
-/// A count that would fill the disk is refused with an estimate of its size and time, and no file is left.
+/// Checks that a count that would fill the disk is refused with an estimate of the size and the time, and
+/// leaves no file.
 #[test]
 fn many_cases_are_asked_for_twice() {
     let folder = Folder::new();
@@ -72,8 +73,7 @@ fn many_cases_are_asked_for_twice() {
     assert_eq!(left(&folder.path("a/b/cases")), 3);
 }
 
-/// A full disk leaves no file, as other errors do not. A limit of 0 bytes for every file simulates the full
-/// disk.
+/// Checks that a full disk leaves no file. A limit of 0 bytes for every file simulates the full disk.
 #[cfg(unix)]
 #[test]
 fn cases_that_cannot_be_written_leave_nothing() {
@@ -83,7 +83,7 @@ fn cases_that_cannot_be_written_leave_nothing() {
     for out in ["cases", "empty", "link", "."] {
         let answer = folder.run_with_limits("-f 0; trap '' XFSZ", &format!("cases -o {out}"));
         if out == "." {
-            assert!(answer.refused().contains("not empty"));
+            assert!(answer.refused().contains("must be new or empty"));
             continue;
         }
         assert!(answer.refused().contains("file too large"), "{out}");
@@ -94,7 +94,7 @@ fn cases_that_cannot_be_written_leave_nothing() {
     }
 }
 
-/// Two of three cases are made to fail, in a value and in a shape.
+/// Makes two of three cases fail, one with a wrong value and one with a wrong shape.
 #[test]
 fn failures_name_the_first_difference() {
     let folder = Folder::with_testdata();
@@ -142,9 +142,10 @@ fn folders_without_cases() {
     insta::assert_snapshot!(answers.concat());
 }
 
-/// Somebody who runs our cases: right, wrong, missing, of another type, and something where nothing may be.
+/// Checks the outputs of another implementation: right, missing, unreadable, of another type, and one that
+/// must not exist.
 #[test]
-fn somebody_elses_outputs() {
+fn outputs_of_another_implementation() {
     let folder = Folder::new();
     folder.run("cases -o cases --seed 1 --count 52").passed();
     let mut cases: Vec<_> = std::fs::read_dir(folder.path("cases"))
@@ -172,7 +173,7 @@ fn somebody_elses_outputs() {
     insta::assert_snapshot!(without_passes(answer));
 }
 
-/// The slots of a ring's second sample: 3 is written, 0 is wrapped, 1 and 2 are old.
+/// Checks a ring in whose second sample slot 3 is written, slot 0 is wrapped, and slots 1 and 2 are old.
 #[test]
 fn a_wrong_slot_is_named_by_its_use() {
     let folder = Folder::with_testdata();
@@ -184,7 +185,7 @@ fn a_wrong_slot_is_named_by_its_use() {
     let with_wrong = |slots: &[usize]| {
         let mut file = right.clone();
         for slot in slots {
-            // The header has 128 bytes, a sample 4 slots of 5 float32.
+            // The header has 128 bytes, and a sample has 4 slots of 5 float32.
             file[128 + 4 * (20 + slot * 5)] ^= 1;
         }
         folder.write("theirs/test_tensorscatter_circular/test_data_set_0/output_0.npy", &file);
@@ -221,7 +222,8 @@ fn quiet_is_what_does_not_pass_and_the_summary() {
     assert_eq!(json("--quiet"), json(""));
 }
 
-/// A folder among the outputs that no case has is most likely misnamed.
+/// Checks that folders among the outputs that belong to no case are printed, because their names are most
+/// likely wrong.
 #[test]
 fn unknown_folders_are_named() {
     let folder = Folder::with_testdata();
@@ -243,10 +245,11 @@ fn unknown_folders_are_named() {
     }
     let answer = folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
     assert_eq!(answer.matches("\nwarn  ").count() + 1, 21, "{answer}");
-    assert!(answer.contains("warn  12 more folders that no case has\n"), "{answer}");
+    assert!(answer.contains("warn  12 more folders without a case\n"), "{answer}");
 }
 
-/// The size and the time of many cases are on standard error before most of them are written.
+/// Checks that the size and the time of many cases are printed on standard error before most of them are
+/// written.
 #[test]
 fn many_cases_are_announced() {
     let folder = Folder::new();
@@ -258,7 +261,7 @@ fn many_cases_are_announced() {
 }
 
 #[test]
-fn somebody_elses_npy() {
+fn a_npy_of_another_implementation() {
     let folder = Folder::with_testdata();
     let case = "testdata/onnx-node/test_tensorscatter_circular";
     std::fs::create_dir_all(folder.path("theirs/test_tensorscatter_circular/test_data_set_0")).unwrap();
@@ -268,7 +271,8 @@ fn somebody_elses_npy() {
     insta::assert_snapshot!(answer);
 }
 
-/// `verify cases/* --actual OUT`: a directory that is a case itself has its outputs in OUT under its own name.
+/// Runs `verify cases/* --actual OUT`. If DIR is a case itself, its outputs are in OUT under the name of its
+/// folder.
 #[test]
 fn cases_named_one_by_one_have_their_outputs_apart() {
     let folder = Folder::with_testdata();
@@ -286,7 +290,8 @@ fn cases_named_one_by_one_have_their_outputs_apart() {
     assert!(answer.stdout.contains(missing), "{}", answer.stdout);
 }
 
-/// A case that cannot be read is one line among the others; only where none can be read is there no verdict.
+/// Checks that a case that cannot be read is one line of the report. There is no verdict only if no case can
+/// be read.
 #[test]
 fn broken_directories_do_not_stop_the_others() {
     let folder = Folder::with_testdata();
@@ -299,7 +304,7 @@ fn broken_directories_do_not_stop_the_others() {
     assert_eq!(answer.code, Some(2), "{answer}");
 }
 
-/// A link that leads nowhere, or out of the folder, takes one line of the report.
+/// Checks that a link that leads nowhere, or out of the folder, is one line of the report.
 #[cfg(unix)]
 #[test]
 fn links_that_lead_out_or_nowhere_do_not_stop_the_others() {
@@ -322,8 +327,8 @@ fn links_that_lead_out_or_nowhere_do_not_stop_the_others() {
     assert_eq!((&document["passed"], &document["unreadable"]), (&3.into(), &4.into()), "{document}");
 }
 
-/// The walk skips a folder that it is in already, and what lies deeper than 32 folders. A case there reads files all the
-/// same.
+/// Checks that `verify` does not enter a folder again that it is already in, or folders deeper than 32. The
+/// case there still reads its files.
 #[cfg(unix)]
 #[test]
 fn cases_that_the_walk_does_not_reach_whole_lead_nowhere_either() {
@@ -357,7 +362,7 @@ fn cases_that_the_walk_does_not_reach_whole_lead_nowhere_either() {
     }
 }
 
-/// A model that is a folder or a pipe is named.
+/// Checks that a model that is a folder or a pipe is printed.
 #[cfg(unix)]
 #[test]
 fn a_model_that_is_no_file_is_named() {
@@ -368,7 +373,7 @@ fn a_model_that_is_no_file_is_named() {
     assert!(answer.stdout.contains("ERR   testdata/onnx-node/model.onnx: not a regular file"), "{answer}");
 }
 
-/// An input too many is no input of the model, for `run` and for `verify`.
+/// Checks that `run` and `verify` refuse an additional input, which is not an input of the model.
 #[test]
 fn surplus_inputs_are_refused_alike() {
     let folder = Folder::with_testdata();

@@ -1,28 +1,28 @@
-//! A report as JSON.
+//! The JSON document of a report.
 
 use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
 use kvscatter_bench::{Case, Machine, Noise, Outcome, Reference, Report, Spread, Variation};
 use serde::Serialize;
 
-/// What was measured, on what, and how it went.
+/// A report, with the case and the machine.
 #[derive(Serialize)]
 pub(super) struct BenchDocument<'r> {
     case: &'r Case,
     machine: &'r Machine,
     isa: &'r Option<String>,
-    /// Whether the times mean nothing.
+    /// Whether this is a debug build, whose times mean nothing.
     debug_build: bool,
     checked_by: Reference,
-    /// Bytes that one call moves.
+    /// The bytes that one call moves.
     bytes_per_call: usize,
     engines: Vec<Engine<'r>>,
     /// The A/A spread.
     noise: &'r Option<Noise>,
-    /// How far the medians of blocks of rounds and of processes differ.
+    /// The range of the medians of blocks of rounds and of processes.
     variation: Option<&'r Variation>,
 }
 
-/// Times are nanoseconds per call; ratios are of samples of the same round.
+/// The result of an engine. Times are nanoseconds per call, and ratios are between samples of the same round.
 #[derive(Serialize)]
 struct Engine<'r> {
     name: &'r str,

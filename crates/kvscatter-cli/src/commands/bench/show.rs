@@ -1,4 +1,4 @@
-//! A report as text: the case, the machine, the table, the histogram.
+//! Prints a report: the case, the machine, the table and the histogram.
 
 use std::io::Write;
 
@@ -14,9 +14,9 @@ use kvscatter_text::units;
 use crate::error::CommandError;
 use crate::output::{Output, columns, count, hanging, one_line, table};
 
-/// Columns of the histogram.
+/// The most columns of the histogram.
 const COLUMNS: usize = 56;
-/// The least of them, however narrow the terminal is.
+/// The fewest columns of the histogram, even in a narrow terminal.
 const MIN_COLUMNS: usize = 16;
 
 pub(super) fn report(
@@ -34,7 +34,7 @@ pub(super) fn report(
     writeln!(output, "{}", hanging(0, &format!("{}{isa}", self::machine(machine))))?;
     let by = match report.checked_by {
         Reference::Oracle => "the specification's pseudocode",
-        Reference::RowLoop => "a loop over rows, as the specification's pseudocode would take too long",
+        Reference::RowLoop => "a loop over rows, because the specification's pseudocode would take too long",
     };
     writeln!(output, "{}\n", hanging(0, &format!("checked against {by}")))?;
     engines(report, variation, output)?;
@@ -44,7 +44,7 @@ pub(super) fn report(
     Ok(())
 }
 
-/// A histogram in lines of at most `columns`, if that leaves room for the smallest one.
+/// Formats a histogram in lines of at most `columns`. The smallest histogram may be wider.
 fn histogram(report: &Report, columns: usize) -> Option<String> {
     let text = |of: usize| Histogram::new(report, of).map(|histogram| histogram.to_string());
     let fits = |text: &String| text.lines().all(|line| line.chars().count() <= columns);
@@ -52,39 +52,39 @@ fn histogram(report: &Report, columns: usize) -> Option<String> {
     fitting.or_else(|| text(MIN_COLUMNS))
 }
 
-/// A case in one line.
+/// Formats a case in one line.
 pub(super) fn case(case: &Case) -> String {
     let parameters = case.parameters();
     let mode = if parameters.mode == Mode::Circular { "circular" } else { "linear" };
-    let mut said = vec![
+    let mut parts = vec![
         format!("{} cache {:?}", parameters.element.numpy_name(), parameters.shape),
         format!("{} at {} starts", count(parameters.rows, "row"), parameters.starts),
         mode.to_owned(),
     ];
     if parameters.axis != TensorScatter::DEFAULT_AXIS {
-        said.push(format!("axis {}", parameters.axis));
+        parts.push(format!("axis {}", parameters.axis));
     }
     if parameters.update == UpdateLayout::Bshd {
-        said.push("update [batch, rows, heads, head size]".to_owned());
+        parts.push("update [batch, rows, heads, head size]".to_owned());
     }
     if parameters.form == Form::Functional {
-        said.push("functional form".to_owned());
+        parts.push("functional form".to_owned());
     }
     let layers = count(parameters.layers, "layer");
-    said.push(match parameters.temperature {
+    parts.push(match parameters.temperature {
         Temperature::Hot => "hot".to_owned(),
         Temperature::Unflushed => format!("keys and values of {layers}, unflushed"),
         Temperature::Flushed => format!("keys and values of {layers}, flushed"),
         Temperature::FlushedRows => format!("keys and values of {layers}, rows flushed"),
     });
-    said.push(match parameters.pages {
+    parts.push(match parameters.pages {
         Pages::Small => "4 KiB pages".to_owned(),
         Pages::Huge => "2 MiB pages".to_owned(),
     });
     if parameters.threads > 1 {
-        said.push(count(parameters.threads, "thread"));
+        parts.push(count(parameters.threads, "thread"));
     }
-    said.join(", ")
+    parts.join(", ")
 }
 
 fn machine(machine: &Machine) -> String {
@@ -112,13 +112,15 @@ fn engines(report: &Report, variation: Option<&Variation>, output: &mut Output) 
                 writeln!(output, "{engine}: WRONG, not timed: {}", one_line(difference))?
             }
             Outcome::Failed(cause) => writeln!(output, "{engine}: failed, not timed: {}", one_line(cause))?,
-            Outcome::Unsupported(cause) => writeln!(output, "{engine}: not here: {}", one_line(cause))?,
+            Outcome::Unsupported(cause) => {
+                writeln!(output, "{engine}: not available here: {}", one_line(cause))?
+            }
         }
     }
     if let Some(noise) = &report.noise {
         let MedianSpread { lowest, highest } = noise.spread;
         let text = format!(
-            "A/A spread: the {} over itself, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ is inside it or the variation from run to run",
+            "A/A spread: the {} over its second turn, medians of blocks of rounds: {lowest:.2} to {highest:.2}; ≈ marks ratios inside this spread or the spread from run to run",
             noise.engine
         );
         writeln!(output, "{}", hanging(0, &text))?;
@@ -129,7 +131,7 @@ fn engines(report: &Report, variation: Option<&Variation>, output: &mut Output) 
     }
 }
 
-/// What no ratio within a process sees.
+/// Prints the differences between processes, which ratios within a process do not show.
 fn run_to_run(variation: &Variation, output: &mut Output) -> Result<(), CommandError> {
     let Variation { engine, processes, lowest, highest, ratios } = variation;
     let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };

@@ -41,7 +41,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
     Ok(outcome(&certificate))
 }
 
-/// Only an issued certificate is a success.
+/// Returns the outcome of a certificate. Every verdict but "passed" is a failure.
 fn outcome(certificate: &Certificate) -> Outcome {
     match certificate.verdict {
         Verdict::Passed => Outcome::Passed,
@@ -77,7 +77,7 @@ impl Certify {
         }
     }
 
-    /// The files that are read, and so are not written.
+    /// Returns the input files, which must not be overwritten.
     fn inputs(&self) -> Result<Vec<PathBuf>, CommandError> {
         let mut inputs = Vec::new();
         for model in [Some(&self.model), self.original.as_ref()].into_iter().flatten() {
@@ -88,7 +88,7 @@ impl Certify {
     }
 }
 
-/// The command as typed, to be pasted into a shell again.
+/// Returns the command line, quoted so that it can be pasted into a shell.
 fn command() -> String {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();

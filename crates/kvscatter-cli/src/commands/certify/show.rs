@@ -1,4 +1,4 @@
-//! A certificate in a terminal. [`words`] has the texts that are also on the page.
+//! Prints a certificate. [`words`] has the texts that are also on the page.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use kvscatter_text::units;
 
 use crate::output::{Output, count, hanging, one_line, styled, table};
 
-/// The digits of a hash that are shown. The page and the JSON document have all of them.
+/// The number of digits of a hash that are printed. The page and the JSON document have all digits.
 const HASH_DIGITS: usize = 12;
 
 pub(super) fn show(certificate: &Certificate, html: Option<&Path>, output: &mut Output) -> io::Result<()> {

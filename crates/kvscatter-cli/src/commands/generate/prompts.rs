@@ -1,4 +1,4 @@
-//! Prompts as token ids: from the command line, from a file, from standard input.
+//! Prompts as token ids, from the command line, a file or standard input.
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +7,24 @@ use clap::Args;
 use crate::error::CommandError;
 use crate::files;
 
-/// A file of prompts is a list of numbers, which a person or a tokenizer made.
+/// The size limit of a file of prompts. A person or a tokenizer writes far less.
 const MAX_BYTES: u64 = 1 << 24;
 
 /// The most characters of a word that an error shows.
 const SHOWN: usize = 40;
 
-/// Some editors begin a text in UTF-8 with it.
+/// The mark that some editors write at the start of a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct Prompts {
-    /// A prompt as token ids; once for each sample
+    /// A prompt as token ids; repeat the option for more samples
     #[arg(long, value_name = "ID,...", value_parser = ids, allow_hyphen_values = true)]
     prompt_ids: Vec<Ids>,
 
-    /// A file with a prompt in each line, its ids separated by commas or blanks; # begins a comment, - is standard input
+    /// A file with one prompt a line, as ids separated by commas or blanks; # begins a comment, - is standard
+    /// input
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     batch_file: Option<PathBuf>,
 }
@@ -33,7 +34,7 @@ pub(super) struct Prompts {
 struct Ids(Vec<i64>);
 
 impl Prompts {
-    /// The prompts, at least one, none of them empty.
+    /// Returns the prompts. There is at least one, and none of them is empty.
     pub(super) fn read(&self) -> Result<Vec<Vec<i64>>, CommandError> {
         match &self.batch_file {
             None => Ok(self.prompt_ids.iter().map(|ids| ids.0.clone()).collect()),
@@ -43,16 +44,16 @@ impl Prompts {
     }
 }
 
-/// A token id.
+/// Parses a token id.
 pub(super) fn id(text: &str) -> Result<i64, String> {
     match text.parse() {
         Ok(id @ 0..) => Ok(id),
-        Ok(_) => Err(format!("'{text}' is no token id: they begin at 0")),
-        Err(_) => Err(format!("'{}' is no token id", beginning(text))),
+        Ok(_) => Err(format!("'{text}' is not a token id: must be at least 0")),
+        Err(_) => Err(format!("'{}' is not a token id", beginning(text))),
     }
 }
 
-/// As much of a word as an error shows: a file may be one word.
+/// Returns the part of a word that an error shows, because a whole file may be one word.
 fn beginning(word: &str) -> String {
     match word.char_indices().nth(SHOWN) {
         None => word.to_owned(),
@@ -68,7 +69,7 @@ fn ids(text: &str) -> Result<Ids, String> {
     let mut ids = Vec::new();
     for piece in text.split(',') {
         if piece.trim().is_empty() {
-            return Err("a token id is missing beside a comma".to_owned());
+            return Err("a token id is missing next to a comma".to_owned());
         }
         for word in piece.split_whitespace() {
             ids.push(id(word)?);
@@ -77,7 +78,7 @@ fn ids(text: &str) -> Result<Ids, String> {
     Ok(Ids(ids))
 }
 
-/// The prompts of a text, one a line.
+/// Parses a text with one prompt a line.
 fn lines(place: &str, bytes: &[u8]) -> Result<Vec<Vec<i64>>, CommandError> {
     let problem =
         |line: usize, problem: String| CommandError::Prompt { place: place.to_owned(), line, problem };
@@ -104,17 +105,17 @@ mod tests {
         }
         for (text, expected) in [
             ("", "at least one"),
-            ("1,,2", "missing beside a comma"),
-            ("1,2,", "missing beside a comma"),
-            ("1,x", "'x' is no token id"),
-            ("1 -2", "begin at 0"),
-            ("9223372036854775808", "is no token id"),
+            ("1,,2", "missing next to a comma"),
+            ("1,2,", "missing next to a comma"),
+            ("1,x", "'x' is not a token id"),
+            ("1 -2", "must be at least 0"),
+            ("9223372036854775808", "is not a token id"),
         ] {
             let error = ids(text).unwrap_err();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
         let long = "x".repeat(1_000_000);
-        assert_eq!(ids(&long).unwrap_err(), format!("'{}...' is no token id", "x".repeat(super::SHOWN)));
+        assert_eq!(ids(&long).unwrap_err(), format!("'{}...' is not a token id", "x".repeat(super::SHOWN)));
     }
 
     #[test]
@@ -123,9 +124,9 @@ mod tests {
         assert_eq!(lines("f", text).unwrap(), [vec![1, 2, 3], vec![7]]);
         assert_eq!(lines("f", b"\xef\xbb\xbf1,2\r\n").unwrap(), [vec![1, 2]], "a byte order mark");
         for (text, expected) in [
-            (&b"1\n2,x\n"[..], "f, line 2: 'x' is no token id"),
+            (&b"1\n2,x\n"[..], "f, line 2: 'x' is not a token id"),
             (b"1\n\xff\n", "f, line 2: not UTF-8"),
-            (b"# nothing\n", "f: no prompt in it"),
+            (b"# nothing\n", "f: contains no prompt"),
         ] {
             assert_eq!(lines("f", text).unwrap_err().to_string(), expected);
         }

@@ -1,4 +1,4 @@
-//! What a generation prints.
+//! Prints a generation.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,17 +11,17 @@ use serde::Serialize;
 use crate::engines::EngineInfo;
 use crate::output::{Output, count, hanging, one_line};
 
-/// A generation that is over.
+/// A finished generation.
 pub(super) struct Generation {
     pub(super) model: String,
     pub(super) runtime: EngineInfo,
     pub(super) prompts: Vec<Vec<i64>>,
     pub(super) generated: Generated,
-    /// What static caches take.
+    /// The memory that static caches take.
     pub(super) memory: Option<MemoryReport>,
-    /// What a sample has room for, in static caches.
+    /// The slots of each sample in static caches.
     pub(super) capacity: Option<usize>,
-    /// How caches that are not static grow.
+    /// The reason why the caches grow, if they are not static.
     pub(super) growth: Option<Growth>,
 }
 
@@ -56,7 +56,7 @@ impl Generation {
     fn decode(&self) -> String {
         let Generated { steps, decoded, decode, .. } = self.generated;
         match steps {
-            0 => "no step: the prompts gave all tokens".to_owned(),
+            0 => "no step, because the prefill gave all tokens".to_owned(),
             _ => format!(
                 "{} in {}, {}{}",
                 count(decoded, "token"),
@@ -72,7 +72,7 @@ impl Generation {
         let bytes = format!("{written_per_step} bytes in the last step");
         match (&self.memory, copied) {
             _ if steps == 0 => "no step after the prompts".to_owned(),
-            (None, _) => format!("{bytes}: caches that grow are copied whole"),
+            (None, _) => format!("{bytes}: growing caches are copied whole"),
             (Some(_), 0) => format!("{bytes}, in place: no cache was copied"),
             (Some(_), copied) => format!("{bytes}; NOT in place: the engine copied {}", units::bytes(copied)),
         }
@@ -80,7 +80,7 @@ impl Generation {
 
     fn caches(&self) -> String {
         let (Some(memory), Some(capacity)) = (&self.memory, self.capacity) else {
-            let remedy = self.growth.map(|growth| format!("; each: {growth}")).unwrap_or_default();
+            let remedy = self.growth.map(|growth| format!("; for each cache: {growth}")).unwrap_or_default();
             return format!("grow with every step{remedy}");
         };
         let layers = match memory.layers.as_slice() {
@@ -101,7 +101,7 @@ fn time(time: Duration) -> String {
     units::time(time.as_secs_f64() * 1e9)
 }
 
-/// `, 812 tokens/s`; nothing where no time has passed.
+/// Formats a rate as `, 812 tokens/s`. Returns an empty string if no time has passed.
 fn rate(tokens: usize, time: Duration) -> String {
     match per_second(tokens, time) {
         Some(rate) => format!(", {} tokens/s", units::three_digits(rate)),
@@ -123,7 +123,7 @@ struct GenerateDocument<'a> {
     prefill: Phase,
     decode: Decode,
     cache_write: CacheWrite,
-    /// `null` where caches grow.
+    /// `null` if the caches grow.
     caches: Option<Caches<'a>>,
     /// What to do about caches that grow.
     advice: Option<String>,
@@ -151,9 +151,9 @@ struct Decode {
 
 #[derive(Serialize)]
 struct CacheWrite {
-    /// Of the last step.
+    /// The bytes of the last step.
     bytes_per_step: u64,
-    /// By the engine, in all steps, where it did not write a static cache in place.
+    /// The bytes of static caches that the engine copied in all steps instead of writing in place.
     bytes_copied: u64,
 }
 

@@ -1,4 +1,4 @@
-//! An inspection as `--json` prints it. Sizes are bytes; `null` is what is not known.
+//! The JSON document of an inspection. Sizes are bytes, and unknown values are `null`.
 
 use kvscatter_onnx::NodeLabel;
 use kvscatter_onnx::convert::ConvertOutcome;
@@ -15,14 +15,14 @@ pub(super) struct InspectDocument<'a> {
     length: usize,
     capacity: usize,
     caches: Vec<CacheDocument<'a>>,
-    /// Of all caches.
+    /// The cost of all caches.
     total: CostDocument,
     inputs: Vec<InputDocument<'a>>,
     logits: Option<&'a str>,
     hazards: Vec<HazardDocument<'a>>,
-    /// What converting the caches that grow would do; `null` if none grows.
+    /// The result of converting the growing caches, or `null` if there are none.
     convert: Option<AdviceDocument>,
-    /// What TensorRT refuses, if it was asked for.
+    /// The nodes that TensorRT refuses, if it is the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     tensorrt: Option<Vec<RefusalDocument>>,
 }
@@ -35,11 +35,11 @@ struct CacheDocument<'a> {
     holds: &'static str,
     #[serde(rename = "type")]
     element: &'static str,
-    /// Sizes as text: symbols stay as they are, and what is not known is `?`.
+    /// The sizes as text. A symbolic size is its name, and an unknown size is `?`.
     shape: Vec<String>,
     axis: usize,
     writer: Option<NodeDocument>,
-    /// Nodes that make another tensor of the cache's size.
+    /// The nodes that make another tensor of the size of the cache.
     between: Vec<NodeDocument>,
     #[serde(flatten)]
     cost: CostDocument,
@@ -74,7 +74,7 @@ struct HazardDocument<'a> {
 #[derive(Serialize)]
 struct AdviceDocument {
     max_seq: usize,
-    /// `null` if `convert` succeeds.
+    /// The reason why `convert` refuses the model, or `null` if it succeeds.
     refused: Option<String>,
 }
 

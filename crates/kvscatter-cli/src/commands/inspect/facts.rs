@@ -1,25 +1,25 @@
-//! What an inspection knows of a model, and the sizes that its costs are computed at.
+//! The facts of an inspected model, and the sizes for which its costs are computed.
 
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
 
-/// What is known of a model.
+/// The facts of an inspected model.
 pub(super) struct Inspected<'a> {
     pub(super) model: String,
     pub(super) decoder: &'a Decoder<'a>,
     pub(super) sizes: Sizes,
     pub(super) hazards: Vec<Hazard>,
-    /// What converting the caches that grow would do, if there are any.
+    /// The result of converting the growing caches, if there are any.
     pub(super) advice: Option<ConvertOutcome>,
-    /// What the target refuses, if there is one.
+    /// The nodes that the target refuses, if there is a target.
     pub(super) refusals: Option<Vec<TensorRtRefusal>>,
-    /// How many `TensorScatter` nodes the target was asked about.
+    /// The number of `TensorScatter` nodes in the model.
     pub(super) scatters: usize,
 }
 
-/// The sizes that costs are computed at.
+/// The sizes for which costs are computed.
 pub(super) struct Sizes {
     pub(super) batch: usize,
     pub(super) length: usize,
@@ -33,7 +33,7 @@ impl Sizes {
     }
 }
 
-/// The costs of several caches; `None` if one of them is not known.
+/// Returns the sum of costs, or `None` if one of them is not known.
 pub(super) fn total(costs: impl Iterator<Item = Option<Cost>>) -> Option<Cost> {
     let none = Cost { per_token: 0, size: 0, static_size: 0, copied: Some(0), copied_static: Some(0) };
     costs.into_iter().try_fold(none, |sum, cost| {

@@ -1,4 +1,4 @@
-//! Many caches in a few lines: those that differ in the numbers of their names alone.
+//! Groups caches that differ only in the numbers in their names, so that many caches fit a few lines.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use kvscatter_onnx::decoder::Cache;
 
 use super::words;
 
-/// Caches that are written in one way, with names of one pattern.
+/// Caches that are written in the same way and have names of the same pattern.
 pub(super) struct Group<'a> {
     /// The names of past and present, `layer.{0..31}.key`.
     pub(super) past: String,
@@ -15,7 +15,8 @@ pub(super) struct Group<'a> {
     pub(super) caches: Vec<&'a Cache<'a>>,
 }
 
-/// Puts caches together that have everything but numbers in their names in common, in the order of their first.
+/// Groups caches that differ only in the numbers in their names. The groups are in the order of their first
+/// caches.
 pub(super) fn groups<'a>(caches: &'a [Cache<'a>]) -> Vec<Group<'a>> {
     let mut places = BTreeMap::new();
     let mut groups: Vec<Vec<&Cache<'_>>> = Vec::new();
@@ -38,7 +39,7 @@ pub(super) fn groups<'a>(caches: &'a [Cache<'a>]) -> Vec<Group<'a>> {
     groups.into_iter().map(folded).collect()
 }
 
-/// The shape of a group: sizes that have several names are none.
+/// Returns the shape of a group. A size with different names in the group is `?`.
 pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
     let Some(first) = caches.first() else { return Vec::new() };
     let one_name =
@@ -47,7 +48,8 @@ pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
     dims.map(|(axis, dim)| if one_name(axis) { words::dim(dim) } else { "?".to_owned() }).collect()
 }
 
-/// Exporters have several names for one size, so only numbers distinguish caches.
+/// Returns a size that distinguishes caches. Exporters have several names for one size, so this is a number
+/// only.
 fn size(dim: &Dimension<'_>) -> Option<usize> {
     match dim {
         Dimension::Known(size) => Some(*size),
@@ -55,7 +57,7 @@ fn size(dim: &Dimension<'_>) -> Option<usize> {
     }
 }
 
-/// A name cut into text and numbers, which take turns: text first.
+/// Splits a name into alternating pieces of text and numbers. Text comes first.
 fn pieces(name: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = name;
@@ -70,12 +72,12 @@ fn pieces(name: &str) -> Vec<&str> {
     pieces
 }
 
-/// A name without its numbers.
+/// Returns a name without its numbers.
 fn pattern(name: &str) -> Vec<&str> {
     pieces(name).into_iter().step_by(2).collect()
 }
 
-/// Names of one pattern as one: numbers that differ become `{0..31}`, or `{0,4,8}` if some are left out.
+/// Joins names of one pattern. Different numbers become `{0..31}`, or `{0,4,8}` if they are not consecutive.
 fn fold(names: &[&str]) -> String {
     let all: Vec<_> = names.iter().map(|name| pieces(name)).collect();
     let Some(first) = all.first() else { return String::new() };
@@ -93,7 +95,7 @@ fn fold(names: &[&str]) -> String {
     folded
 }
 
-/// A set of numbers.
+/// Formats a set of numbers.
 fn set(values: &[&str]) -> String {
     const LISTED: usize = 4;
     let numbers: Option<Vec<u64>> = values.iter().map(|value| value.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! What an inspection prints.
+//! Prints an inspection.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -31,7 +31,7 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
     Ok(())
 }
 
-/// `64 caches, written by Concat`.
+/// Returns a summary such as `64 caches, written by Concat`.
 fn summary(caches: &[Cache<'_>]) -> String {
     let mut styles: Vec<_> = caches.iter().map(|cache| style(&cache.style)).collect();
     styles.sort();
@@ -72,7 +72,7 @@ fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
 fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     let Sizes { batch, length, capacity, .. } = inspected.sizes;
     let sum = |caches: &[&Cache<'_>]| total(caches.iter().map(|cache| cache.cost(&inspected.sizes.at())));
-    // Where every capacity is fixed, what it would be is what it is.
+    // If every cache has a fixed capacity, the columns for static caches would repeat the other columns.
     let converts = inspected.decoder.caches.iter().any(|cache| cache.fixed_capacity().is_none());
     let row = |name: String, cost: Option<Cost>| {
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), units::bytes);
@@ -102,15 +102,15 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
     let of_each = if batch == 1 { "" } else { " of each" };
     let heading = match converts {
         true => format!(
-            "{samples}, {length} tokens{of_each} in the cache, 1 new a step; static: room for {capacity} tokens"
+            "{samples}, {length} tokens{of_each} in the cache, 1 new a step; static: {capacity} slots"
         ),
-        false => format!("{samples}, room for {length} tokens{of_each}, 1 new a step"),
+        false => format!("{samples}, {length} slots{of_each}, 1 new token a step"),
     };
     writeln!(output, "{}", paragraph(&heading))?;
     writeln!(output, "{}\n", table(&headers, &numbers, rows))
 }
 
-/// Why costs are `?`, and what to add to the command line.
+/// Prints why costs are `?`, and the options that give them values.
 fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     let caches = inspected.decoder.caches.iter();
     let mut open: Vec<_> = caches.flat_map(|cache| cache.open_dims(&inspected.sizes.dims)).collect();
@@ -120,7 +120,7 @@ fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> 
         return Ok(());
     }
     let options: Vec<_> = open.iter().map(|dim| format!("--dim {}=N", one_line(dim))).collect();
-    let text = format!("the model leaves sizes open: give {} for the costs", options.join(" "));
+    let text = format!("the costs depend on sizes that the model leaves open: give {}", options.join(" "));
     writeln!(output, "{}\n", hanging(0, &text))
 }
 
@@ -139,7 +139,7 @@ fn inputs(inspected: &Inspected<'_>) -> String {
     table(&["input", "is", "type and shape"], &[], rows)
 }
 
-/// One line for each kind of hazard of each kind of node, the first of them in full.
+/// Prints one line for each kind of hazard and kind of node. The line shows the first hazard.
 fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
     let kind = |hazard: &Hazard| match hazard {
         Hazard::RuntimeBug { bug, .. } => (hazard.kind(), bug.to_string()),
@@ -156,7 +156,7 @@ fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
     Ok(())
 }
 
-/// Things of one kind together, in the order of the first of each.
+/// Groups things of the same kind, in the order of the first of each group.
 fn alike<T, K: Ord>(things: &[T], kind: impl Fn(&T) -> K) -> Vec<Vec<&T>> {
     let mut indices = BTreeMap::new();
     let mut groups: Vec<Vec<&T>> = Vec::new();
@@ -173,15 +173,18 @@ fn alike<T, K: Ord>(things: &[T], kind: impl Fn(&T) -> K) -> Vec<Vec<&T>> {
 fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     let Some(refusals) = &inspected.refusals else { return Ok(()) };
     if inspected.scatters == 0 {
-        return writeln!(output, "\nTensorRT: no TensorScatter, and so no KVCacheUpdate layer");
+        return writeln!(
+            output,
+            "\nTensorRT: the model has no TensorScatter, so it gets no KVCacheUpdate layer"
+        );
     }
     let nodes = count(inspected.scatters, "TensorScatter node");
     if refusals.is_empty() {
         let pass = styled("pass", AnsiColor::Green);
-        return writeln!(output, "\n{pass}  TensorRT takes {nodes} for KVCacheUpdate layers");
+        return writeln!(output, "\n{pass}  TensorRT turns {nodes} into KVCacheUpdate layers");
     }
     let fail = styled("FAIL", AnsiColor::Red);
-    writeln!(output, "\n{fail}  TensorRT refuses, of {nodes}:")?;
+    writeln!(output, "\n{fail}  of {nodes}, TensorRT refuses:")?;
     for refusals in alike(refusals, rule) {
         let Some((first, rest)) = refusals.split_first() else { continue };
         let text = format!("{}{}", one_line(&first.to_string()), more(rest.len()));
@@ -190,7 +193,7 @@ fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     Ok(())
 }
 
-/// What is refused, whichever layer it is in.
+/// Returns the text of a refusal without the name of the layer.
 fn rule(refusal: &TensorRtRefusal) -> String {
     let text = refusal.reason.to_string();
     match text.split_once(": ") {
@@ -203,19 +206,18 @@ fn more(count: usize) -> String {
     if count == 0 { String::new() } else { format!(" (and {count} more like it)") }
 }
 
-/// What to do about it.
+/// Returns the advice.
 fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     let any = |is: fn(&Cache<'_>) -> bool| inspected.decoder.caches.iter().any(is);
     let mut steps = Vec::new();
     match &inspected.advice {
         Some(ConvertOutcome::Convert { max_seq }) => steps.push(paragraph(&format!(
-            "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the caches that grow static. Give it no more \
-             slots than the longest text has: attention reads all of them in every step."
+            "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the growing caches static. Choose --max-seq no \
+             larger than your longest text, because attention reads all slots in every step."
         ))),
         Some(ConvertOutcome::Refused { max_seq, cause }) => {
             let text = format!(
-                "The caches that grow cannot be made static with {max_seq} slots (--max-seq asks about another \
-                 number): {cause}"
+                "The growing caches cannot be made static with {max_seq} slots (try another --max-seq): {cause}"
             );
             steps.push(hanging(0, &one_line(&text)));
         }
@@ -223,18 +225,18 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     }
     if any(|cache| cache.is_static()) {
         steps.push(paragraph(
-            "A static cache is in place only where past and present are bound to one buffer (IO binding); \
-             the new rows are then all that is copied, otherwise the whole cache is. Start it with finite \
-             values, such as zeros.",
+            "A static cache is written in place only if its past and present are bound to one buffer (IO binding). \
+             Otherwise the whole cache is copied in every step. Fill the buffer with finite values, such as zeros, at \
+             the start.",
         ));
     }
     if any(|cache| cache.style == WriterStyle::GroupQueryAttention) {
         steps.push(paragraph(
             "GroupQueryAttention writes its caches itself, and kvscatter cannot make them static yet. In ONNX Runtime, \
              bind past and present of a cache to one buffer as long as the longest text (IO binding, or \
-             past_present_share_buffer in ONNX Runtime GenAI): it then writes the new rows alone. kvscatter generate \
-             does not do so yet: it binds two buffers, takes prompts of one length only, and every step writes the whole \
-             cache, as the table shows under \"written a step\".",
+             past_present_share_buffer in ONNX Runtime GenAI). ONNX Runtime then writes only the new rows. kvscatter \
+             generate does not do this yet. It binds two buffers, needs prompts of one length, and every step writes \
+             the whole cache, as the column \"written a step\" shows.",
         ));
     }
     steps

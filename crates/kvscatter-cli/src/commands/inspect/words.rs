@@ -1,9 +1,9 @@
-//! What the terms of a decoder are called in text and in JSON.
+//! The names of the terms of a decoder in text and in JSON.
 
 use kvscatter_onnx::Dimension;
 use kvscatter_onnx::decoder::{CachePart, InputRole, UnknownStyle, WriterStyle};
 
-/// A dimension as it is declared.
+/// Returns a dimension as the model declares it.
 pub(super) fn dim(dim: &Dimension<'_>) -> String {
     match dim {
         Dimension::Known(size) => size.to_string(),
@@ -35,7 +35,7 @@ pub(super) fn role(role: InputRole) -> &'static str {
     }
 }
 
-/// The operator alone. Another line explains why a style is unknown.
+/// Returns the operator of a style. Another line explains why a style is unknown.
 pub(super) fn style(style: &WriterStyle) -> String {
     match style {
         WriterStyle::Unknown(UnknownStyle::Operator { op_type, .. }) => format!("{op_type} (unknown)"),

@@ -10,17 +10,22 @@ use crate::compare::Tolerance;
 use crate::engines::EngineName;
 use crate::numbers::{integer, tolerance};
 
-/// Run a model once, with its caches in place, and show what was written where
+/// Run a model once with its caches in place, and show which slots changed
 ///
-/// MODEL is an .onnx file. Inputs that --input does not give are generated from the seed, with valid indices, and printed.
-/// TESTDIR is a folder with a model.onnx and test_data_set_* folders, whose expected outputs are checked.
+/// MODEL is an .onnx file. Inputs that --input does not give are generated from the seed, with valid indices,
+/// and printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders. Its outputs are compared
+/// with the expected ones.
 ///
-/// A model of TensorScatter nodes alone is evaluated here, and its writes are drawn. Any other model, such as a whole
-/// decoder, runs in an engine, in tract unless --engine names one. Sizes that the model leaves open are those of its
-/// tokens and caches.
+/// A model of TensorScatter nodes needs no engine: the command evaluates the nodes itself and draws the
+/// writes. Every other model, such as a whole decoder, runs in an engine. The engine is tract unless --engine
+/// names another. tract needs the cargo feature tract, and ONNX Runtime needs the feature onnxruntime. To
+/// build both: cargo install kvscatter-cli --features full
 ///
-/// No input file is ever changed. "In place" means that present has past's address in memory and, if nodes are evaluated
-/// here, that exactly the planned bytes moved.
+/// Give the sizes that the model leaves open with --dim. In a decoder, these are numbers of tokens and sizes
+/// of caches.
+///
+/// Input files are never changed. "In place" means that present has the address of past in memory. If the
+/// command evaluates the nodes, it also means that exactly the planned bytes moved.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -44,7 +49,7 @@ pub(crate) struct Run {
     #[arg(short, long = "output", value_name = "NAME=FILE")]
     pub(super) outputs: Vec<NamedFile>,
 
-    /// The size of a symbolic dimension of generated inputs, or of an unnamed one as `INPUT[AXIS]`
+    /// The size of a dimension that the model leaves open; `INPUT[AXIS]` is a dimension without a name
     #[arg(long = "dim", value_name = "NAME=N")]
     pub(super) dims: Vec<Dim>,
 
@@ -60,19 +65,19 @@ pub(crate) struct Run {
     #[arg(long)]
     functional: bool,
 
-    /// The engine that runs the model [default: the command itself if it can, else tract]
+    /// The engine that runs the model [default: none for TensorScatter nodes, else tract]
     #[arg(long)]
     pub(super) engine: Option<EngineName>,
 
-    /// The library of ONNX Runtime, or a folder with the package [default: as for certify]
+    /// The library of ONNX Runtime, or a folder with its package [default: as for certify]
     #[arg(long, value_name = "PATH", requires = "engine")]
     pub(super) ort_lib: Option<PathBuf>,
 
-    /// Relative tolerance of expected outputs [default: none, or of engines 0.001]
+    /// Relative tolerance of the outputs [default: 0.001 in an engine, else equal bits]
     #[arg(long, value_name = "R", value_parser = tolerance)]
     rtol: Option<f64>,
 
-    /// Absolute tolerance [default: none, or of engines 1e-7]
+    /// Absolute tolerance of the outputs [default: 1e-7 in an engine, else equal bits]
     #[arg(long, value_name = "A", value_parser = tolerance)]
     atol: Option<f64>,
 }
@@ -86,7 +91,7 @@ impl Run {
         }
     }
 
-    /// Returns the tolerance that was asked for, or else the usual one.
+    /// Returns the tolerance of the options, or else the usual one.
     pub(super) fn tolerance(&self, usual: Option<Tolerance>) -> Option<Tolerance> {
         match (self.rtol, self.atol) {
             (None, None) => usual,

@@ -1,4 +1,4 @@
-//! Generated inputs for a whole decoder, consistent with one another and with the given ones.
+//! Generates inputs for a whole decoder that are consistent with one another and with the given ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,19 @@ use kvscatter_session::{Feed, Interface, Purpose};
 
 use crate::error::CommandError;
 
-/// One step of every sample.
+/// The sizes of one step of every sample.
 struct StepSizes {
     batch: usize,
-    /// Tokens of each sample.
+    /// The tokens of each sample.
     width: usize,
-    /// Slots of each cache, or the length of what grows.
+    /// The slots of each static cache, or the length of each growing cache.
     slots: usize,
     grows: bool,
 }
 
-/// Values for every input that is not given: tokens of the vocabulary, caches of any numbers, and positions, masks, indices
-/// and lengths of a step that fits. Equal arguments give equal values.
+/// Returns values for every input that is not given. Tokens are in the vocabulary, and caches have any
+/// numbers. Positions, masks, indices and lengths belong to a step that fits. Equal arguments give equal
+/// values.
 pub(super) fn missing_inputs(
     graph: &Graph<'_>,
     given: &BTreeMap<&str, &Tensor>,
@@ -88,7 +89,7 @@ impl StepSizes {
         }
     }
 
-    /// A mask may be all there is, where the caches are empty.
+    /// Checks the memory that the values need. If the caches are empty, a mask may be the only large value.
     fn check_memory(&self) -> Result<(), CommandError> {
         let values = self.batch.saturating_mul(self.width.saturating_add(self.slots).saturating_add(1));
         let needed = u64::try_from(values.saturating_mul(8)).unwrap_or(u64::MAX);
@@ -100,7 +101,8 @@ impl StepSizes {
     }
 }
 
-/// The first slot of each sample: as given, after what has grown, or anywhere the step fits.
+/// Returns the first slot of each sample. This is the given slot, the length of a growing cache, or any slot
+/// at which the step fits.
 fn starts(
     sizes: &StepSizes,
     interface: &Interface,
@@ -128,7 +130,7 @@ fn starts(
     Ok(drawn.into_iter().map(|start| usize::try_from(start).unwrap_or_default()).collect())
 }
 
-/// A size that was asked for is the size that is made.
+/// Checks that the generated inputs have the sizes of `--dim`.
 fn check_dims(
     input: &ValueInfo<'_>,
     shape: &[usize],

@@ -1,4 +1,4 @@
-//! Where a run's inputs come from.
+//! Collects the inputs of a run.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::commands::named::unique;
 use crate::error::CommandError;
 use crate::files;
 
-/// The inputs given on the command line, and generated ones for the rest.
+/// Returns the inputs of the command line, and generated values for all other inputs.
 pub(super) fn gather(args: &Run, subject: &Subject<'_>) -> Result<Vec<Input>, CommandError> {
     let mut given = read_given(args, subject)?;
     let tensors = given.iter().map(|(name, (tensor, _))| (name.as_str(), tensor)).collect();
@@ -29,7 +29,7 @@ pub(super) fn gather(args: &Run, subject: &Subject<'_>) -> Result<Vec<Input>, Co
     Ok(inputs)
 }
 
-/// The inputs of a data set, in the graph's order.
+/// Returns the inputs of a data set in the order of the graph.
 pub(super) fn of_data_set(set: &DataSet, graph: &Graph<'_>) -> Result<Vec<Input>, CommandError> {
     let tensors = set.read_inputs(graph)?;
     let files = set.inputs.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
@@ -49,7 +49,7 @@ fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Ten
         let Some(input) = inputs.get(name.as_str()) else {
             return Err(kvscatter_onnx::OnnxError::InputUnknown { name }.into());
         };
-        // A .npy file may give only the type's width, and the model knows the type.
+        // A .npy file may give only the width of the type. The model has the type.
         let tensor = files::read(&asked.location, Some(input.element))?;
         given.insert(name, (tensor, Origin::File(asked.location.to_string())));
     }

@@ -1,4 +1,4 @@
-//! A model in an engine: its static caches in memory that past and present share, wherever that is possible.
+//! Runs a model in an engine. Past and present of its static caches share memory if that is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,9 @@ pub(super) struct Loaded<'m> {
     pub(super) outputs: Vec<ValueInfo<'m>>,
     model: &'m Model,
     session: Box<dyn Session>,
-    /// Past and present of every cache that is to be written in place.
+    /// The past and the present of every cache that must be written in place.
     shared: Vec<(&'m str, &'m str)>,
-    /// The presents among them.
+    /// The presents of these caches.
     presents: BTreeSet<&'m str>,
 }
 
@@ -34,7 +34,7 @@ impl<'m> Loaded<'m> {
     ) -> Result<Self, CommandError> {
         let graph = model.graph()?;
         let (inputs, outputs) = (graph.inputs()?, graph.outputs()?);
-        // A graph without caches is run as well.
+        // A graph without caches also runs.
         let decoder = Decoder::of(&graph).ok();
         let shared = match &decoder {
             Some(decoder) => shared(decoder, placement)?,
@@ -45,7 +45,7 @@ impl<'m> Loaded<'m> {
         Ok(Self { runtime: EngineInfo::of(engine), graph, inputs, outputs, model, session, shared, presents })
     }
 
-    /// Returns whether an output is to be written in place.
+    /// Returns whether an output must be written in place.
     pub(super) fn shares(&self, output: &str) -> bool {
         self.presents.contains(output)
     }
@@ -63,7 +63,8 @@ impl<'m> Loaded<'m> {
             return Ok(BTreeMap::new());
         }
         match Evaluator::new(self.model) {
-            // `TensorScatter` nodes alone: their valid inputs are known without the rest of a decoder.
+            // If the model has only `TensorScatter` nodes, valid inputs are known without the rest of a
+            // decoder.
             Ok(evaluator) => {
                 random_inputs::missing_inputs(&evaluator, given, dims, seed).map_err(CommandError::of_sizes)
             }
@@ -116,7 +117,7 @@ impl<'m> Loaded<'m> {
     }
 }
 
-/// Past and present of the caches that share memory.
+/// Returns the past and the present of each cache whose memory they share.
 fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m str, &'m str)>, CommandError> {
     let read = decoder.hazards().into_iter().filter_map(|hazard| match hazard {
         Hazard::PastReadElsewhere { past, .. } => Some(past),
@@ -125,11 +126,11 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
     let read: BTreeSet<String> = read.collect();
     let reason = |cache: &Cache<'_>| {
         if !cache.is_static() {
-            Some("since it is no static cache; kvscatter inspect names what can be done")
+            Some("it is not a static cache; see kvscatter inspect")
         } else if read.contains(cache.past) {
-            Some("since another node reads it as well")
+            Some("another node also reads it")
         } else if !cache.between.is_empty() || !cache.earlier.is_empty() || !cache.copies.is_empty() {
-            Some("since there are other nodes or outputs between it and its present")
+            Some("other nodes or outputs are between it and its present")
         } else {
             None
         }
@@ -151,7 +152,7 @@ fn missing(input: &str) -> kvscatter_onnx::OnnxError {
     kvscatter_onnx::OnnxError::InputMissing { name: input.to_owned() }
 }
 
-/// The values in memory that the engine can write in place.
+/// Copies the values to memory that the engine can write in place.
 fn to_engine(session: &dyn Session, name: &str, tensor: &Tensor) -> Result<session::Tensor, CommandError> {
     let Data::Bytes(bytes) = tensor.data() else {
         return Err(CommandError::StringsInEngine { input: name.to_owned() });

@@ -1,4 +1,4 @@
-//! One run: its inputs and its results.
+//! The record of one run, with its inputs and its results.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ use crate::engines::EngineInfo;
 use crate::error::CommandError;
 use crate::values::Summary;
 
-/// One call of the model.
+/// A call of the model and its results.
 pub(super) struct RunRecord {
-    /// What is run.
+    /// The model or the data set that is run.
     pub(super) title: String,
-    /// The engine that ran it, if it was one.
+    /// The engine that ran the model, or `None` if the command evaluated its nodes.
     pub(super) runtime: Option<EngineInfo>,
     pub(super) inputs: Vec<Input>,
     pub(super) result: RunResult,
-    /// Caches that had to be in place and are not.
+    /// The caches that should have been written in place and were not.
     pub(super) not_in_place: Vec<String>,
-    /// The expected outputs' verdict, if there are any.
+    /// The result of the comparison with the expected outputs, if there are any.
     pub(super) check: Option<Result<(), Mismatch>>,
-    /// The largest difference that counts as equal; `None` if every bit counts.
+    /// The largest difference of equal values, or `None` if every bit must agree.
     pub(super) tolerance: Option<Tolerance>,
 }
 
@@ -33,11 +33,11 @@ pub(super) struct Input {
     pub(super) name: String,
     pub(super) summary: Summary,
     pub(super) origin: Origin,
-    /// `None` after it was given to the run.
+    /// The values, or `None` after the run has taken them.
     pub(super) tensor: Option<Tensor>,
 }
 
-/// Where the values of an input come from.
+/// The source of the values of an input.
 pub(super) enum Origin {
     File(String),
     Seed(u64),
@@ -45,18 +45,18 @@ pub(super) enum Origin {
 
 /// The results of a run.
 pub(super) struct RunResult {
-    /// In the graph's order.
+    /// The names and values of the outputs, in the order of the graph.
     pub(super) outputs: Vec<(String, Tensor)>,
-    /// For each output, the input whose memory it is in.
+    /// The input in whose memory each output lies.
     pub(super) lies_in: Vec<Option<String>>,
-    /// What each node did, where it was evaluated here.
+    /// The reports of the nodes that the command evaluated.
     pub(super) nodes: Vec<NodeReport>,
-    /// The writes, by the number of their node.
+    /// The pictures of the writes, with the numbers of their nodes.
     pub(super) pictures: Vec<(usize, Picture)>,
 }
 
 impl RunRecord {
-    /// Compares the outputs with those that the data set expects, if it has any.
+    /// Compares the outputs with the expected outputs of the data set, if it has any.
     pub(super) fn check(&mut self, set: &DataSet) -> Result<(), CommandError> {
         let expected = set.read_outputs()?;
         if !expected.is_empty() {
@@ -66,7 +66,7 @@ impl RunRecord {
         Ok(())
     }
 
-    /// Returns whether every cache that had to be in place is, and every output is as expected.
+    /// Returns whether all caches that must be in place are in place, and all outputs are as expected.
     pub(super) fn is_right(&self) -> bool {
         let claimed = |node: &&NodeReport| matches!(node.outcome, NodeOutcome::InPlace { .. });
         let proved = self.result.nodes.iter().filter(claimed).all(NodeReport::is_in_place);

@@ -1,4 +1,4 @@
-//! What a run prints.
+//! Prints a run.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -90,17 +90,18 @@ impl RunRecord {
                 let how = match self.tolerance {
                     None => "bit for bit".to_owned(),
                     Some(Tolerance { rtol, atol }) => {
-                        format!("to {rtol:?} of each value and {atol:?}")
+                        format!("within {atol:?} + {rtol:?} of each value")
                     }
                 };
                 let pass = styled("pass", anstyle::AnsiColor::Green);
-                writeln!(output, "\n{pass}  every expected output, {how}")
+                writeln!(output, "\n{pass}  every output is as expected, {how}")
             }
             Some(Err(mismatch)) => writeln!(output, "\n{fail}  {}", hanging(6, &mismatch.to_string())),
         }
     }
 
-    /// Keys, values and layers that are written at the same positions have one picture.
+    /// Returns the different pictures. Keys, values and layers that are written at the same positions have
+    /// one picture.
     fn distinct_pictures(&self) -> Vec<(&Picture, Vec<&str>)> {
         let outputs: BTreeMap<_, _> =
             self.result.nodes.iter().map(|node| (node.node.index, node.output.as_str())).collect();
@@ -116,7 +117,7 @@ impl RunRecord {
     }
 }
 
-/// Returns how a node's output was made. In place is claimed only if the report proves it.
+/// Returns how the output of a node was made. The text is "in place" only if the report proves it.
 fn how(node: &NodeReport) -> String {
     match &node.outcome {
         Outcome::InPlace { .. } if node.is_in_place() => "in place: present has past's address".to_owned(),
@@ -132,14 +133,14 @@ fn how(node: &NodeReport) -> String {
 #[derive(Serialize)]
 struct RunDocument<'a> {
     run: &'a str,
-    /// `null` where nodes are evaluated here.
+    /// `null` if the command evaluated the nodes.
     engine: Option<&'a EngineInfo>,
     inputs: Vec<InputDocument<'a>>,
     nodes: Vec<NodeDocument<'a>>,
     outputs: Vec<OutputDocument<'a>>,
-    /// Outputs that --in-place asks to be in place, and that are not.
+    /// The outputs that `--in-place` requires to be in place and that are not.
     not_in_place: &'a [String],
-    /// `null` where nothing is expected.
+    /// `null` if there are no expected outputs.
     matches_expected: Option<bool>,
     mismatch: Option<&'a Mismatch>,
 }
@@ -168,7 +169,7 @@ struct OutputDocument<'a> {
     name: &'a str,
     #[serde(flatten)]
     summary: Summary,
-    /// The input whose memory it is in.
+    /// The input in whose memory the output lies.
     lies_in: Option<&'a str>,
 }
 

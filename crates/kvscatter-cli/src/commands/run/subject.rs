@@ -1,4 +1,4 @@
-//! What is run: a graph that is evaluated here, node by node, or a model that an engine has loaded.
+//! The subject of a run, which is a graph whose nodes the command evaluates, or a model in an engine.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,23 @@ use crate::compare::Tolerance;
 use crate::engines::{self, EngineInfo, EngineName};
 use crate::error::CommandError;
 
-/// Lanes of a picture.
+/// The most lanes of a picture.
 const LANES: usize = 32;
 
 /// A model that can be run.
 pub(super) enum Subject<'m> {
-    /// `TensorScatter` nodes, and nodes that only pass their tensors on.
+    /// A graph of `TensorScatter` nodes, and of nodes that the command can also evaluate.
     Evaluated(Evaluator<'m>),
-    /// Anything that an engine takes.
+    /// A model that an engine has loaded.
     Loaded(Loaded<'m>),
 }
 
-/// What onnx's own tests allow runtimes that compute.
+/// The tolerance that the tests of onnx allow runtimes.
 const OF_ENGINES: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-7 };
 
 impl<'m> Subject<'m> {
-    /// In the engine that is asked for; if none is, here where every node can be evaluated, and in tract otherwise.
+    /// Prepares a model. It runs in the engine of `--engine`. Without `--engine`, the command evaluates the
+    /// nodes if it can evaluate all of them, and otherwise the model runs in tract.
     pub(super) fn of(args: &Run, model: &'m Model) -> Result<Self, CommandError> {
         let engine = match args.engine {
             Some(engine) => engine,
@@ -63,7 +64,7 @@ impl<'m> Subject<'m> {
         }
     }
 
-    /// Who runs it, if it is an engine.
+    /// Returns the engine that runs the model, or `None` if the command evaluates its nodes.
     pub(super) fn runtime(&self) -> Option<EngineInfo> {
         match self {
             Self::Evaluated(_) => None,
@@ -71,7 +72,8 @@ impl<'m> Subject<'m> {
         }
     }
 
-    /// The default tolerance of outputs. Evaluated nodes only move bytes, so theirs are compared exactly.
+    /// Returns the default tolerance of outputs. Evaluated nodes only move bytes, so their outputs are
+    /// compared exactly.
     pub(super) fn tolerance(&self) -> Option<Tolerance> {
         match self {
             Self::Evaluated(_) => None,
@@ -79,7 +81,7 @@ impl<'m> Subject<'m> {
         }
     }
 
-    /// Values for the inputs that are not given.
+    /// Returns values for the inputs that are not given.
     pub(super) fn missing_inputs(
         &self,
         given: &BTreeMap<&str, &Tensor>,
@@ -94,8 +96,8 @@ impl<'m> Subject<'m> {
         }
     }
 
-    /// Returns the outputs that an engine should have written in place, and did not. Nodes that are evaluated here have
-    /// failed before if they cannot write in place.
+    /// Returns the outputs that an engine should have written in place and did not. Nodes that the command
+    /// evaluates have already failed if they cannot write in place.
     pub(super) fn not_in_place(&self, result: &RunResult) -> Vec<String> {
         let Self::Loaded(loaded) = self else { return Vec::new() };
         let outputs = result.outputs.iter().zip(&result.lies_in);
@@ -103,7 +105,7 @@ impl<'m> Subject<'m> {
         elsewhere.map(|((name, _), _)| name.clone()).collect()
     }
 
-    /// Runs it on these inputs.
+    /// Runs the model on these inputs.
     pub(super) fn run(&mut self, args: &Run, inputs: &mut [Input]) -> Result<RunResult, CommandError> {
         match self {
             Self::Evaluated(evaluator) => evaluate(evaluator, args.placement(), inputs),
@@ -112,7 +114,7 @@ impl<'m> Subject<'m> {
     }
 }
 
-/// Whether a graph has nodes of another kind than those that are evaluated here.
+/// Returns whether a graph has nodes that the command cannot evaluate.
 fn is_for_engines(error: &kvscatter_onnx::OnnxError) -> bool {
     matches!(
         error.root(),
@@ -147,7 +149,7 @@ fn evaluate(
     Ok(RunResult { outputs: evaluation.outputs, lies_in, nodes: evaluation.report.nodes, pictures })
 }
 
-/// Returns the address of the values; `None` if there are none.
+/// Returns the address of the values, or `None` if there are none.
 fn address(tensor: &Tensor) -> Option<usize> {
     (tensor.elements() > 0).then(|| tensor.address())
 }

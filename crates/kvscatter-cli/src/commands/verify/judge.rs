@@ -1,4 +1,4 @@
-//! Judging one test directory.
+//! Judges one test directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::files::{self, Location};
 use crate::refused::{Refused, RefusedRule};
 use crate::values::differing;
 
-/// One test directory and how to judge it.
+/// A test directory, and how to judge it.
 pub(super) struct Judge<'a> {
     pub(super) folder: &'a Path,
-    /// The folder of another implementation's outputs for it; `None` runs it here.
+    /// The folder with the outputs of another implementation, or `None` to run the directory here.
     pub(super) actual: Option<PathBuf>,
     pub(super) tolerance: Option<Tolerance>,
 }
@@ -35,33 +35,33 @@ pub(super) struct CaseVerdict {
 pub(super) enum Verdict {
     Pass,
     Fail(Box<FailedCase>),
-    /// The case itself cannot be read.
+    /// The case cannot be read.
     Unreadable(CommandError),
 }
 
 /// A case that does not pass.
 pub(super) struct FailedCase {
     pub(super) finding: Finding,
-    /// What is known of the case beside it.
+    /// The call of the case, if it is known.
     pub(super) call: Option<ScatterCall>,
     pub(super) slots: Option<WrongSlots>,
-    /// The test directory, if `kvscatter run` draws it.
+    /// The test directory, if `kvscatter run` can draw it.
     pub(super) drawn: Option<PathBuf>,
 }
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Failure {
-    /// Another type, shape or value.
+    /// The output has another type, shape or value.
     Wrong,
     NoOutput,
     NotRefused,
-    /// Without reason, or for another one.
+    /// The inputs are refused without a reason, or for another reason.
     WronglyRefused,
 }
 
-/// Why a data set does not pass.
+/// The reason why a data set does not pass.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Finding {
     #[error(transparent)]
@@ -85,7 +85,7 @@ impl CaseVerdict {
 }
 
 impl FailedCase {
-    /// The rules that are broken.
+    /// Returns the rules that the case breaks.
     pub(super) fn broken(&self) -> Vec<Rule> {
         match (&self.finding, &self.slots) {
             (Finding::Mismatch(Mismatch::Values { .. }), Some(slots)) => {
@@ -117,7 +117,7 @@ impl Finding {
 }
 
 impl Judge<'_> {
-    /// Returns one verdict per data set, or one for the whole directory if it has no usable one.
+    /// Returns one verdict per data set, or one verdict for a directory without usable data sets.
     pub(super) fn verdicts(&self) -> Vec<CaseVerdict> {
         let name = self.folder.display().to_string();
         let unreadable = |error| CaseVerdict::unreadable(name.clone(), error);
@@ -162,7 +162,7 @@ impl Judge<'_> {
                 (explanation, ours(evaluated, refused))
             }
             Some(actual) => {
-                // The outputs alone are judged. The evaluation here only explains them.
+                // Only the outputs are judged. The evaluation here only explains them.
                 let explanation = evaluate(model, set).map(|(explanation, _)| explanation);
                 (explanation.unwrap_or_default(), theirs(actual, set, &expected, refused))
             }
@@ -186,7 +186,8 @@ impl Judge<'_> {
     }
 }
 
-/// The rules that a data set tests: the one that its inputs break, or those of its outputs.
+/// Returns the rules that a data set tests, which are the rule that its inputs break or the rules of its
+/// outputs.
 fn rules(refused: Option<&Refused>, slots: Option<&Slots>) -> Vec<Rule> {
     if let Some(refused) = refused {
         return vec![Rule::Refused(refused.kind)];
@@ -207,7 +208,7 @@ fn rules(refused: Option<&Refused>, slots: Option<&Slots>) -> Vec<Rule> {
     rules
 }
 
-/// Returns the slots in which values are wrong. `None` for other mismatches, and where the slots are not known.
+/// Returns the slots with wrong values. Returns `None` for other mismatches, and if the slots are not known.
 fn wrong_slots(
     mismatch: &Mismatch,
     actual: &[&Tensor],
@@ -225,22 +226,22 @@ impl Refused {
         Finding::Accepted { rule: self.kind, reason: self.reason.clone() }
     }
 
-    /// Returns what is wrong with a refusal, or `None` if it has the right reason.
+    /// Returns the fault of a refusal, or `None` if it has the right reason.
     fn finding(&self, error: kvscatter_onnx::OnnxError) -> Option<Finding> {
         let right = RefusedRule::of(&error) == Some(self.kind);
         (!right).then(|| Finding::OtherReason { rule: self.kind, error, reason: self.reason.clone() })
     }
 }
 
-/// What is known of a call, whether or not it is right.
+/// The known facts of a call. The call may be right or wrong.
 #[derive(Default)]
 struct Explanation {
     call: Option<ScatterCall>,
-    /// `None` if the call is refused here.
+    /// The uses of the slots, or `None` if the call is refused here.
     slots: Option<Slots>,
 }
 
-/// The outer error is about the files, the inner one is the evaluation's answer.
+/// Evaluates a data set. The outer error is about the files, and the inner error comes from the evaluation.
 fn evaluate(
     model: &Model,
     set: &DataSet,
@@ -267,11 +268,11 @@ fn evaluate(
     Ok((Explanation { call, slots }, outputs))
 }
 
-/// What an implementation makes of a data set.
+/// The answer of an implementation to a data set.
 enum Answer {
-    /// They are to be compared with the expected ones.
+    /// The outputs, which must be compared with the expected ones.
     Outputs(Vec<Tensor>),
-    /// Nothing is to be compared. `None` if a refusal is right.
+    /// There are no outputs to compare. `None` means that the implementation was right to refuse.
     NoOutputs(Option<Finding>),
 }
 
@@ -284,7 +285,7 @@ fn ours(evaluated: Result<Vec<Tensor>, kvscatter_onnx::OnnxError>, refused: Opti
     }
 }
 
-/// As [`ours`], for another implementation: without an output it has refused the inputs.
+/// Returns the answer of another implementation. If it has written no output, it has refused the inputs.
 fn theirs(actual: &Path, set: &DataSet, expected: &[Tensor], refused: Option<&Refused>) -> Answer {
     match refused {
         None => match read_actual(actual, set, expected) {
@@ -298,7 +299,7 @@ fn theirs(actual: &Path, set: &DataSet, expected: &[Tensor], refused: Option<&Re
     }
 }
 
-/// Reads another implementation's outputs, as many as are expected.
+/// Reads the expected number of outputs of another implementation.
 fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<Tensor>, Finding> {
     let read = |(output, expected): (usize, &Tensor)| {
         let stem = output_stem(actual, set, output);

@@ -1,4 +1,4 @@
-//! The rules that a case tests, and how many cases break each.
+//! The rules that cases test, and the number of cases that break each rule.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use serde::{Serialize, Serializer};
 
 use crate::refused::RefusedRule;
 
-/// A rule that some cases test. Their order is that of the summary.
+/// A rule that cases test. The rules are in the order of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
     /// Valid inputs give an output.
     Output,
     ElementType,
     Shape,
-    /// Of values whose slots are not known.
+    /// The output has the expected values. This rule is for values whose slots are not known.
     Values,
     Written,
     Wrapped,
@@ -22,7 +22,7 @@ pub(super) enum Rule {
     Refused(RefusedRule),
 }
 
-/// A rule with the cases that test it.
+/// A rule, with the number of cases that test it and break it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct RuleCount {
     rule: Rule,
@@ -30,7 +30,7 @@ pub(super) struct RuleCount {
     pub(super) cases: usize,
 }
 
-/// Counts the cases of each rule: those that test it, and those that break it.
+/// The number of cases that test each rule, and of cases that break it.
 #[derive(Debug, Default)]
 pub(super) struct RuleCounts(BTreeMap<Rule, [usize; 2]>);
 
@@ -45,7 +45,7 @@ impl RuleCounts {
         }
     }
 
-    /// The rules that a case breaks.
+    /// Returns the rules that cases break.
     pub(super) fn broken(&self) -> Vec<RuleCount> {
         let counts = self.0.iter().map(|(&rule, &[cases, failed])| RuleCount {
             rule,
@@ -57,7 +57,7 @@ impl RuleCounts {
 }
 
 impl RuleCount {
-    /// The rule as a sentence.
+    /// Returns the rule as a sentence.
     pub(super) fn sentence(&self) -> String {
         match self.rule {
             Rule::Output => "valid inputs give an output".to_owned(),

@@ -1,4 +1,4 @@
-//! The TensorScatter of a test directory: what its model asks for, and what that means for each slot of the cache.
+//! The TensorScatter of a test directory, and the use of each slot of its cache.
 
 use std::fmt;
 
@@ -14,22 +14,22 @@ use crate::values::Summary;
 pub(super) struct ScatterCall {
     past_cache: Summary,
     update: Summary,
-    /// `None` if the model has no such input: every sample then starts at slot 0.
+    /// `None` if the model has no such input. Every sample then starts at slot 0.
     write_indices: Option<Summary>,
     axis: i64,
     mode: String,
-    /// The name of its output.
+    /// The name of the output.
     #[serde(skip)]
     present_cache: String,
 }
 
-/// What a plan does to every slot of the cache.
+/// The use of every slot of the cache in a plan.
 #[derive(Clone, Debug)]
 pub(super) struct Slots {
     /// The cache's shape.
     shape: Vec<usize>,
     axis: usize,
-    /// By sample. A sample has at most two.
+    /// The segments in the order of samples. A sample has at most two.
     segments: Vec<Segment>,
     /// The position of each sample, as `write_indices` gives it.
     positions: Vec<Option<i64>>,
@@ -37,26 +37,26 @@ pub(super) struct Slots {
     output: usize,
 }
 
-/// What a write does to a slot.
+/// The use of a slot in a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum SlotUse {
     Written,
-    /// Written after the end of a ring.
+    /// The slot is written after the end of a ring.
     Wrapped,
     Old,
 }
 
-/// Where the first wrong element lies.
+/// The place of the first wrong element.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct WrongPlace {
     sample: usize,
     slot: usize,
     #[serde(rename = "use")]
     slot_use: SlotUse,
-    /// The row of the update that belongs there; `None` in an old slot.
+    /// The row of the update that belongs there, or `None` in an old slot.
     update_row: Option<usize>,
-    /// The sample's position: 0 without `write_indices`.
+    /// The position of the sample, which is 0 without `write_indices`.
     write_index: Option<i64>,
 }
 
@@ -76,8 +76,8 @@ pub(super) struct WrongSlots {
 }
 
 impl ScatterCall {
-    /// Returns the call of a graph on these inputs. `None` if the graph has no TensorScatter, or more than one, or if
-    /// one of its tensors is no input of the graph.
+    /// Returns the call of a graph on these inputs. Returns `None` if the graph does not have exactly one
+    /// TensorScatter, or if one of its tensors is not an input of the graph.
     pub(super) fn of(graph: &Graph<'_>, inputs: &[(String, Tensor)]) -> Option<Self> {
         let mut scatters = graph.nodes().iter().filter(|node| node.is("TensorScatter"));
         let (Some(node), None) = (scatters.next(), scatters.next()) else { return None };
@@ -103,8 +103,8 @@ impl ScatterCall {
         })
     }
 
-    /// Returns the uses of the slots that the plan of a node has. `None` if this call is another node's, or if the
-    /// present cache is no output of the graph.
+    /// Returns the uses of the slots in the plan of a node. Returns `None` if this call belongs to another
+    /// node, or if the present cache is not an output of the graph.
     pub(super) fn slots(&self, graph: &Graph<'_>, node: &Node<'_>, plan: &WritePlan<'_>) -> Option<Slots> {
         if node.output(0) != Some(&self.present_cache) {
             return None;
@@ -123,7 +123,7 @@ impl ScatterCall {
 }
 
 impl Slots {
-    /// Whether the write has a slot of this use.
+    /// Returns whether the write has a slot of this use.
     pub(super) fn have(&self, slot_use: SlotUse) -> bool {
         match slot_use {
             SlotUse::Written => self.segments.iter().any(|segment| segment.rows > 0 && !segment.is_wrapped()),
@@ -136,8 +136,8 @@ impl Slots {
         }
     }
 
-    /// Returns where the wrong elements of an output lie. `None` if there are none, or if the output is not the present
-    /// cache.
+    /// Returns the slots of the wrong elements of an output. Returns `None` if there are none, or if the
+    /// output is not the present cache.
     pub(super) fn wrong(
         &self,
         output: usize,
@@ -155,7 +155,7 @@ impl Slots {
         Some(WrongSlots { first, elements: counts })
     }
 
-    /// Returns where an element of the cache lies, which is counted in the order of memory.
+    /// Returns the place of an element of the cache. Elements are counted in the order of memory.
     fn place(&self, element: usize) -> Option<WrongPlace> {
         let capacity = *self.shape.get(self.axis)?;
         let row: usize = self.shape.get(self.axis.checked_add(1)?..)?.iter().product();
@@ -192,7 +192,7 @@ impl WrongElements {
     }
 }
 
-/// `past_cache float32 [2, 1, 4, 5], update float32 [2, 1, 2, 5], axis -2, mode circular, …`.
+/// Formats a call as `past_cache float32 [2, 1, 4, 5], update float32 [2, 1, 2, 5], axis -2, …`.
 impl fmt::Display for ScatterCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { past_cache, update, axis, mode, .. } = self;
@@ -204,7 +204,7 @@ impl fmt::Display for ScatterCall {
     }
 }
 
-/// `slot 1 of sample 1 is wrapped: row 2 of the update belongs there (the sample's write index is 3)`.
+/// Formats a place as `slot 1 of sample 1 is wrapped: row 2 of the update belongs there (…)`.
 impl fmt::Display for WrongPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slot_use = match self.slot_use {
@@ -224,7 +224,7 @@ impl fmt::Display for WrongPlace {
     }
 }
 
-/// `slot 1 …; of the wrong elements, 1 lies in written slots, 1 in wrapped slots`.
+/// Formats the place of the first wrong element, and the number of wrong elements for each use of slots.
 impl fmt::Display for WrongSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WrongElements { written, wrapped, old } = self.elements;

@@ -1,11 +1,12 @@
-//! Folders among another implementation's outputs that no case has.
+//! Finds folders among the outputs of another implementation that belong to no case.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the folders at or below `out` that neither contain a known one nor lie in one, the topmost of each branch.
-/// `known` are paths below `out`. Folders that cannot be read are left out, and links are not followed.
+/// Returns the folders at or below `out` that neither contain a known folder nor lie in one. Only the topmost
+/// folder of each branch is returned. `known` are paths below `out`. Folders that cannot be read are left
+/// out, and links are not followed.
 pub(super) fn unknown_folders(out: &Path, known: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     let (mut unknown, mut branches) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(branch) = branches.pop() {

@@ -1,4 +1,4 @@
-//! The header of a `.npy` file: element type, shape, and where the data begins.
+//! The header of a `.npy` file, with the element type, the shape and the offset of the data.
 
 use std::io::Read;
 
@@ -12,7 +12,8 @@ use crate::files::error::NpyHeader;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// NumPy's own readers refuse longer headers; a plain array's is under 200 bytes.
+/// The longest header. NumPy also refuses longer ones, and the header of a plain array has less than 200
+/// bytes.
 const MAX_HEADER: usize = 10_000;
 
 /// A parsed header.
@@ -20,20 +21,20 @@ const MAX_HEADER: usize = 10_000;
 pub(in crate::files) struct Header {
     pub(in crate::files) element: ElementType,
     pub(in crate::files) shape: Vec<usize>,
-    /// Bytes before the data.
+    /// The number of bytes before the data.
     pub(in crate::files) data_offset: u64,
-    /// Bytes of data the shape asks for.
+    /// The number of bytes of data that the shape needs.
     pub(in crate::files) data_len: usize,
 }
 
 impl Header {
-    /// Whether each byte of the data holds one 4-bit element.
+    /// Returns whether each byte of the data contains one 4-bit element.
     pub(in crate::files) fn byte_per_element(&self) -> bool {
         self.element.bits() == Some(4)
     }
 }
 
-/// Reads the header; the source is left at the first byte of data.
+/// Reads the header. The source is then at the first byte of data.
 pub(in crate::files) fn read_header(
     source: &mut impl Read,
     ty: Option<ElementType>,
@@ -78,13 +79,13 @@ fn interpret(literal: Literal<'_>, ty: Option<ElementType>, data_offset: u64) ->
     }
     let dim = |(axis, &dim)| usize::try_from(dim).map_err(|_| Problem::NpyDimension { axis, dim });
     let shape = literal.shape.iter().enumerate().map(dim).collect::<Result<Vec<_>, _>>()?;
-    // One byte per element, as the file stores them.
+    // The file stores 4-bit elements in one byte each.
     let stored = if element.bits() == Some(4) { ElementType::UInt8 } else { element };
     let data_len = storage_len(stored, &shape)?;
     Ok(Header { element, shape, data_offset, data_len })
 }
 
-/// The element type of a `descr`: a byte order, a kind and a width in bytes.
+/// Returns the element type of a `descr`, which has a byte order, a kind and a width in bytes.
 fn element(descr: &str, ty: Option<ElementType>) -> Result<ElementType, Problem> {
     let unknown = || Problem::NpyType { descr: descr.to_owned() };
     let mut chars = descr.chars();
@@ -125,7 +126,7 @@ fn element(descr: &str, ty: Option<ElementType>) -> Result<ElementType, Problem>
     Ok(named)
 }
 
-/// A type that the file gives only by its width.
+/// Returns the type that the user gives for a `descr` with only a width.
 fn by_width(descr: &str, bits: usize, ty: Option<ElementType>) -> Result<ElementType, Problem> {
     let ty = ty.ok_or_else(|| Problem::TypeNeeded { descr: descr.to_owned() })?;
     let stored = match ty.bits() {
@@ -141,17 +142,18 @@ fn by_width(descr: &str, bits: usize, ty: Option<ElementType>) -> Result<Element
 /// Returns the header of a tensor, padded so that its data begins at a multiple of 64.
 ///
 /// # Errors
-/// [`Problem::StringsOnlyInPb`] for strings, and [`NpyHeader::TooManyDimensions`].
+/// - Returns [`Problem::StringsOnlyInPb`] for strings.
+/// - Returns [`NpyHeader::TooManyDimensions`] if the header would be too long.
 pub(super) fn encode(element: ElementType, shape: &[usize]) -> Result<Vec<u8>, Problem> {
     let descr = descr(element)?;
     let dims: Vec<_> = shape.iter().map(|dim| format!("{dim}, ")).collect();
-    // A tuple of several ends without a comma, a tuple of one must not.
+    // A tuple of one dimension needs a trailing comma. Longer tuples have none.
     let dims = match dims.len() {
         1 => dims.concat().trim_end().to_owned(),
         _ => dims.concat().trim_end_matches([' ', ',']).to_owned(),
     };
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
-    // The data begins at a multiple of 64, after a line feed.
+    // A line feed ends the header, and the data begins at a multiple of 64.
     let unpadded = text.len().saturating_add(MAGIC.len()).saturating_add(5);
     let padding = unpadded.next_multiple_of(64).saturating_sub(unpadded);
     text.extend(std::iter::repeat_n(' ', padding));
@@ -164,7 +166,7 @@ pub(super) fn encode(element: ElementType, shape: &[usize]) -> Result<Vec<u8>, P
     Ok(file)
 }
 
-/// How NumPy writes the type.
+/// Returns the `descr` that NumPy writes for the type.
 fn descr(element: ElementType) -> Result<&'static str, Problem> {
     Ok(match element {
         ElementType::Bool => "|b1",
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_numpy_can_say_and_we_cannot_read() {
+    fn headers_of_numpy_that_are_not_supported_are_refused() {
         type Check = fn(&Problem) -> bool;
         let cases: [(&str, Check); 7] = [
             (">f4", |p| matches!(p, Problem::BigEndian { .. })),

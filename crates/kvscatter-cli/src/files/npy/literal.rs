@@ -1,7 +1,7 @@
 //! The Python literal in the header of a `.npy` file.
 //!
-//! It is a dictionary of three known keys, and is read as exactly that. General readers parse any literal: they recurse
-//! as deep as the file nests and multiply the shape before it is compared with the data.
+//! The literal is a dictionary of three known keys, and this parser accepts nothing else. Parsers of any
+//! literal recurse as deep as the file nests, and multiply the shape before it is compared with the data.
 
 use winnow::ascii::{dec_int, multispace0};
 use winnow::combinator::{alt, delimited, eof, opt, separated, separated_pair, terminated};
@@ -75,7 +75,7 @@ fn boolean(input: &mut &str) -> Result<bool, ContextError> {
 }
 
 fn tuple(input: &mut &str) -> Result<Vec<i128>, ContextError> {
-    // Python 2 marked long integers with an `L`, and such files are still about.
+    // Python 2 marked long integers with an `L`, and such files still exist.
     let dim = spaced(terminated(dec_int::<_, i128, _>, opt("L")));
     delimited(spaced("("), terminated(separated(0.., dim, ","), opt(spaced(","))), spaced(")"))
         .parse_next(input)
