@@ -42,7 +42,7 @@ fn broadcast(operand: &Tensor, shape: &[usize], width: usize) -> Vec<u8> {
         Data::Strings(_) => Vec::new(),
     };
     let from = operand.shape().iter().rev().copied().chain(std::iter::repeat(1));
-    // The bytes of one index of the axis. All later axes already have their full size.
+    // The number of bytes of one index of the axis. All later axes already have their full size.
     let mut chunk = width;
     for (&to, from) in shape.iter().rev().zip(from) {
         if from != to {
