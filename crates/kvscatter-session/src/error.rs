@@ -13,10 +13,11 @@ use crate::Sample;
 /// A session returns most errors before it writes anything. After the following errors, rows after the cached
 /// tokens of the samples may have been written:
 ///
-/// - [`Run`](Self::Run) and [`CacheLost`](Self::CacheLost); - [`NoLogits`](Self::NoLogits),
-/// [`LogitsShape`](Self::LogitsShape) and [`LogitsElement`](Self::LogitsElement) of a step; -
-/// [`TokenUnknown`](Self::TokenUnknown), if only the first run shows the size of the vocabulary; -
-/// [`TensorTooLarge`](Self::TensorTooLarge), if there is no memory for a later run of the step.
+/// - [`Run`](Self::Run) and [`CacheLost`](Self::CacheLost);
+/// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
+///   [`LogitsElement`](Self::LogitsElement) of a step;
+/// - [`TokenUnknown`](Self::TokenUnknown), if only the first run shows the size of the vocabulary;
+/// - [`TensorTooLarge`](Self::TensorTooLarge), if there is no memory for a later run of the step.
 ///
 /// The numbers of cached tokens are unchanged after every error. After [`CacheLost`](Self::CacheLost) the
 /// session must be opened again.

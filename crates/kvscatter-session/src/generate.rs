@@ -63,9 +63,10 @@ impl Generator {
     /// Loads a model with room for `prompts` prompts. Its caches may be static, or they may grow.
     ///
     /// # Errors
-    /// - Returns [`SessionError::NoPrompts`] if `prompts` is 0. - Returns [`SessionError::SizeFixed`] if
-    /// `prompts` exceeds the model's batch. - Returns [`SessionError::CapacityUseless`] if a capacity is
-    /// given for growing caches. - Returns the errors of [`KvSession::open`](crate::KvSession::open).
+    /// - Returns [`SessionError::NoPrompts`] if `prompts` is 0.
+    /// - Returns [`SessionError::SizeFixed`] if `prompts` exceeds the model's batch.
+    /// - Returns [`SessionError::CapacityUseless`] if a capacity is given for growing caches.
+    /// - Returns the errors of [`KvSession::open`](crate::KvSession::open).
     pub fn open(
         engine: &dyn Engine,
         model: impl AsRef<Path>,
