@@ -316,7 +316,7 @@ pub struct LogitPlace {
     pub sample: usize,
     /// The index of the token among the tokens of the step, counted from 0.
     pub token: usize,
-    /// The index of the logit, which is the id of a token in the vocabulary.
+    /// The index of the logit: the id of a token in the vocabulary.
     pub entry: usize,
 }
 

@@ -259,7 +259,7 @@ pub enum OnnxError {
     /// The evaluation needs more memory than the limit. No value was computed.
     #[error("the values need {needed} bytes, which exceeds the limit of {limit}")]
     MemoryLimit { needed: u64, limit: u64 },
-    /// The caller requested a write in place, which is not possible.
+    /// The caller requested a write in place, but the graph does not allow it.
     #[error("cannot write in place: {reason}")]
     NotInPlace { reason: Box<NotInPlace> },
     /// A value has more dimensions than the evaluator supports.

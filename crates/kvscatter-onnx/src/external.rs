@@ -181,7 +181,7 @@ fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {
     value.parse().map_err(|_| OnnxError::ExternalNumber { key, value: value.to_owned() })
 }
 
-/// Checks the SHA1 of the whole file, which is the checksum that ONNX defines.
+/// Checks the SHA1 of the whole file, the checksum that ONNX defines.
 fn check_sum(file: &mut File, size: u64, expected: &str, location: &str) -> Result<(), OnnxError> {
     let mut hash = Sha1::new();
     let mut chunk = vec![0; 64 << 10];

@@ -16,7 +16,7 @@ use crate::proto::{
 };
 use crate::{NodeLabel, OnnxError, tensor_proto};
 
-/// The full name of the default domain, which is usually written as the empty string.
+/// The full name of the default domain. Models usually write it as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
 
 /// The maximum length of the name of a value, a node or an operator, in bytes.
@@ -64,7 +64,7 @@ pub struct Node<'m> {
 pub struct ValueInfo<'m> {
     /// The name of the input or output.
     pub name: &'m str,
-    /// The element type.
+    /// The declared element type.
     pub element: ElementType,
     /// The dimensions, or `None` if the rank is not declared.
     pub shape: Option<Vec<Dimension<'m>>>,

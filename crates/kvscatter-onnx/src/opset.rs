@@ -28,7 +28,7 @@ const MAX_VERSION: i64 = 28;
 /// The version of the file format that introduced operator set 24.
 const IR_VERSION: i64 = 11;
 
-/// Upgrades the default domain of a model and of its functions to the operator set `to`, which is 18 to 24.
+/// Upgrades the default domain of a model and of its functions to the operator set `to`, from 18 to 24.
 ///
 /// Imports that are already at least as new are not changed, and neither are other domains.
 ///

@@ -29,17 +29,17 @@ pub enum TensorError {
     /// The product of the dimensions is larger than any buffer.
     #[error("shape {shape:?} of {element} is larger than any buffer (at most {} bytes)", isize::MAX)]
     TooLarge {
-        /// The element type.
+        /// The requested element type.
         element: ElementType,
-        /// The shape.
+        /// The requested shape.
         shape: Vec<usize>,
     },
     /// The number of values does not match the shape.
     #[error("shape {shape:?} of {element} takes {expected} {}, got {got}", if *.element == ElementType::String { "strings" } else { "bytes" })]
     DataLength {
-        /// The element type.
+        /// The requested element type.
         element: ElementType,
-        /// The shape.
+        /// The requested shape.
         shape: Vec<usize>,
         /// The number of bytes (strings for `string`) that the shape requires.
         expected: usize,
@@ -49,7 +49,7 @@ pub enum TensorError {
     /// Bytes were given for `string`, or strings for another type.
     #[error("{element} is not stored this way: the string type stores strings, every other type bytes")]
     DataKind {
-        /// The element type.
+        /// The requested element type.
         element: ElementType,
     },
 }
@@ -88,7 +88,7 @@ impl Tensor {
         self.element
     }
 
-    /// Returns the shape, which is empty for a scalar.
+    /// Returns the dimensions, outermost first. A scalar has none.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape

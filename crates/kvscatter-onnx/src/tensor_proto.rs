@@ -84,7 +84,7 @@ pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
     message
 }
 
-/// Reads a tensor from the bytes of a `.pb` file, which is one [`TensorProto`] that contains its values.
+/// Reads a tensor from the bytes of a `.pb` file: one [`TensorProto`] that contains its values.
 ///
 /// # Errors
 /// Returns [`OnnxError::Decode`] and the errors of [`decode`].

@@ -97,7 +97,7 @@ fn is_positions(value: &Value, probe: &Probe) -> bool {
     expected.map(|place| i64::try_from(place).ok()).eq(ints.iter().copied().map(Some))
 }
 
-/// Returns `true` if `value` contains the last columns of `of`, which are those of the new tokens.
+/// Returns `true` if `value` contains the last columns of `of`, those of the new tokens.
 fn is_columns(value: &Value, of: &Value, probe: &Probe) -> bool {
     let (Some(ints), Some(all)) = (value.as_ints(), of.as_ints()) else { return false };
     let total = probe.total();

@@ -6,7 +6,7 @@ use crate::proto::{FunctionProto, GraphProto, NodeProto};
 
 /// The names that a graph and its subgraphs use, so that new names do not clash.
 ///
-/// In ONNX, values and nodes have separate namespaces. Here they share a namespace, which is stricter.
+/// In ONNX, values and nodes have separate namespaces. The stricter rule here is that all names are distinct.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     taken: BTreeSet<String>,

@@ -6,7 +6,7 @@
 use super::types::TensorType;
 use crate::{Data, Tensor};
 
-/// Returns the bytes of `left + right`, which have the type `sum`.
+/// Returns the bytes of `left + right`, with the type `sum`.
 pub(super) fn add(left: &Tensor, right: &Tensor, sum: &TensorType) -> Vec<u8> {
     let width = sum.element.bits().map_or(1, |bits| bits.div_ceil(8));
     if sum.shape.contains(&0) {

@@ -1,4 +1,4 @@
-//! The types and shapes of all values, which are known before anything is computed.
+//! The types and shapes of all values. They are known before anything is computed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

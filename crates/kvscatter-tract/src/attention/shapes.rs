@@ -4,7 +4,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::operator::Attention;
 
-/// The sizes of one call, which are consistent with each other.
+/// The sizes of one call, after a check that they are consistent with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub batch: usize,

@@ -260,7 +260,7 @@ fn borders(capacity: usize) -> String {
     (1..capacity).map(|slot| format!("M{} 0v{LANE}", coordinate(at(slot, capacity)))).collect()
 }
 
-/// Rounds to two digits, which are finer than any pixel.
+/// Rounds to two digits, finer than any pixel.
 fn coordinate(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
