@@ -31,7 +31,7 @@ pub(crate) struct Environment {
     lock: &'static str,
     requirement: Option<String>,
     gigabytes: u32,
-    /// The Python version, such as 3.10. `None` stands for the version of `python3`.
+    /// The Python version, such as 3.10, or `None` for the version of `python3`.
     version: Option<&'static str>,
 }
 
@@ -55,7 +55,7 @@ impl Environment {
         Self { version: Some(version), ..self }
     }
 
-    /// Returns the command that makes the environment unless it exists.
+    /// Returns the command that creates the environment unless it exists.
     pub(crate) fn make(&self) -> Command {
         let mut make = self.version.map_or_else(|| Command::new("python3"), versioned);
         make.arg("xtask/python/environment.py").arg(self.path()).arg(self.lock).args(&self.requirement);

@@ -1,4 +1,4 @@
-//! A step has a name and a few commands. Running steps prints them, times them and lists the results.
+//! Steps, which have a name and a few commands. Running steps prints them, times them and lists the results.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ enum Outcome {
     Failed,
 }
 
-/// Runs every step, even after a failure, and returns whether none failed.
+/// Runs every step, even after a failure. Returns `true` if none failed.
 pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
     let begin = Instant::now();
     let count = steps.len();

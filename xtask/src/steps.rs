@@ -24,11 +24,11 @@ const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 /// Reduces the limits between the paths of a copy to a few bytes (`cpu/limits.rs`).
 const TINY: &str = "--cfg kvscatter_tiny";
 
-/// Creates the tests fail if the limits are not tiny. Other flags need a separate build folder.
+/// The setting with which tests fail if the limits are not tiny. Other flags need a separate build folder.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
 
-/// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes show in the first minutes. These
-/// steps need Rust and a C compiler.
+/// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes appear in the first minutes.
+/// These steps need Rust and a C compiler.
 pub(crate) fn light() -> Vec<Step> {
     vec![fmt(), words(), lint(), unit_core(), unit(), steps_c::c()]
 }
@@ -111,7 +111,7 @@ pub(crate) fn features() -> Step {
     Step::new("features", commands)
 }
 
-/// Links the core into a static library with its own panic handler and allocator. The compiler refuses such a
+/// Links the core into a static library with another panic handler and allocator. The compiler rejects this
 /// library (duplicate lang item) as soon as anything in it links the standard library.
 pub(crate) fn no_std() -> Step {
     let folder = target_dir().join("no-std");

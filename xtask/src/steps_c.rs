@@ -77,7 +77,7 @@ const OTHER_EXAMPLES: &[Program] = &[
     Program { name: "decode-cpp", folder: EXAMPLES, sources: &["decode.cpp"] },
 ];
 
-/// The way in which a program links the library, and the sanitizers that watch it.
+/// How a program links the library, and which sanitizers check it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Build {
     Shared,

@@ -23,7 +23,7 @@ const SANITIZER: Tool = Tool {
     install: "https://docs.nvidia.com/compute-sanitizer",
 };
 
-/// API errors are not reported because some tests make calls that the driver refuses.
+/// API errors are not reported, because some tests make calls for which the driver returns an error.
 const CHECKER: &str = "compute-sanitizer --error-exitcode 1 --report-api-errors no";
 
 /// The driver of this machine.

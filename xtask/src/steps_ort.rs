@@ -10,7 +10,7 @@ use crate::step::{Step, Tool};
 /// The first version that supports such plugins, the first with a built-in `TensorScatter`, and the newest.
 const VERSIONS: [&str; 3] = ["1.24.4", "1.25.1", "1.31.1"];
 
-/// The newest version that the plugin must refuse.
+/// The newest version that the plugin must reject.
 const TOO_OLD: &str = "1.23.2";
 
 const TESTS: &str = "crates/kvscatter-ort/python-tests";
@@ -49,7 +49,7 @@ pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     Step::new("ort-bench", commands).needs(needs())
 }
 
-/// Creates the environments unless they exist, and builds the plugin with optimisation.
+/// Creates the environments that do not exist yet, and builds the plugin with optimisation.
 fn prepare() -> Vec<Command> {
     let environments = versions().map(|version| environment(version).make());
     environments.chain([cargo("build --release -p kvscatter-ort")]).collect()

@@ -1,6 +1,6 @@
 //! One call: its buffers, and the result that is expected of it.
 
-/// The result that an engine is expected to leave in the buffers.
+/// The result that an engine must leave in the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// The write that the case describes.
@@ -8,46 +8,47 @@ pub enum Task {
     /// The same rows in linear mode. Starts that would wrap are reduced modulo the number of starts that do
     /// not wrap.
     Unwrapped,
-    /// A copy of as many bytes as the write moves, in one piece, into the same cache. In functional form, a
-    /// copy of the past.
+    /// A copy of the same number of bytes in one piece, into the same cache. In functional form, a copy of
+    /// the past.
     ///
-    /// If rows of 4-bit elements straddle bytes, they are copied one by one to the bytes that the write
-    /// touches, rounded up to whole bytes.
+    /// If rows of 4-bit elements begin or end within a byte, they are copied one by one, each rounded up to
+    /// whole bytes.
     Memcpy,
 }
 
 /// The buffers of one call. Their addresses do not change during the life of the [`Scene`](crate::Scene).
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The layer. It is 0 in a hot case.
+    /// The index of the layer, counted from 0. It is 0 in a hot case.
     pub layer: usize,
     /// The first slot of every sample.
     pub starts: &'a [i64],
-    /// The buffers of the only cache, or of the keys of the layer.
+    /// The buffers of the only cache, or of the layer's keys.
     pub keys: Buffers<'a>,
-    /// The buffers of the values of the layer, in cold cases.
+    /// The buffers of the layer's values, or `None` in a hot case.
     pub values: Option<Buffers<'a>>,
 }
 
 /// The buffers of one write, as bytes.
 #[derive(Debug)]
 pub struct Buffers<'a> {
-    /// The cache. In functional form, the past cache, which does not change.
+    /// The cache. In functional form this is the past, which the call must not change.
     pub cache: &'a mut [u8],
-    /// The update.
+    /// The new rows, in the layout of the case.
     pub update: &'a [u8],
-    /// The new cache in functional form, and otherwise empty.
+    /// The new cache in functional form. Empty otherwise.
     pub present: &'a mut [u8],
 }
 
 impl<'a> Call<'a> {
-    /// Returns the buffers of every write. The iterator costs a few nanoseconds, so fast engines use
+    /// Returns the buffers of every write. The iterator costs a few nanoseconds, so fast engines should use
     /// [`each`](Self::each).
     pub fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers<'a>> {
         [Some(&mut self.keys), self.values.as_mut()].into_iter().flatten()
     }
 
-    /// Calls `one` with the buffers of every write: once, or for the keys and the values.
+    /// Calls `one` with the buffers of every write: once for a single cache, or for the keys and then the
+    /// values.
     ///
     /// # Errors
     /// Returns the first error that `one` returns.

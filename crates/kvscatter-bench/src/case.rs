@@ -16,7 +16,7 @@ pub use starts::{StartRule, Starts};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
-    /// The case's name.
+    /// The name of the case in tables. Empty for a case from a command line.
     #[serde(default)]
     pub name: String,
     /// The shape of the cache, typically `[batch, heads, capacity, head size]`.
@@ -35,13 +35,13 @@ pub struct Parameters {
     /// The first slots that are written.
     #[serde(default)]
     pub starts: Starts,
-    /// Whether the write is in place, or writes past and update into a new cache.
+    /// Whether the write is in place, or copies past and update into a new cache.
     #[serde(default)]
     pub form: Form,
     /// How warm the memory is before a call.
     #[serde(default)]
     pub temperature: Temperature,
-    /// The number of pairs of a key and a value cache. A hot case has one cache and no pair.
+    /// The number of layers. Each has a key and a value cache. A hot case has a single cache.
     #[serde(default = "one")]
     pub layers: usize,
     /// The size of the pages of the buffers.
@@ -55,7 +55,7 @@ pub struct Parameters {
     pub threads: usize,
 }
 
-/// The two forms of the operator.
+/// A form of the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
@@ -90,7 +90,7 @@ impl Temperature {
         self != Self::Hot
     }
 
-    /// Returns `true` if the last-level cache is swept before each pair.
+    /// Returns `true` if the last-level CPU cache is swept before each pair.
     #[must_use]
     pub fn is_flushed(self) -> bool {
         matches!(self, Self::Flushed | Self::FlushedRows)
@@ -100,10 +100,10 @@ impl Temperature {
 /// The size of the pages of the buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pages {
-    /// 4 KiB. Transparent huge pages are turned off.
+    /// 4 KiB. Transparent huge pages are disabled.
     #[serde(rename = "4k")]
     Small,
-    /// 2 MiB. Transparent huge pages are requested, and a scene checks that it got them.
+    /// 2 MiB. Transparent huge pages are requested, and a scene checks that the system provided them.
     #[default]
     #[serde(rename = "2m")]
     Huge,
@@ -121,11 +121,11 @@ pub enum UpdateLayout {
     Bshd,
 }
 
-/// Parameters that have been checked. A case satisfies these conditions:
+/// Parameters that have been checked. A case satisfies the following conditions.
 ///
 /// 1. `TensorScatter` accepts the shape, the axis, the rows and the element type. No dimension is 0, and
 ///    elements have a width.
-/// 2. There is a start for every sample, and each start fits.
+/// 2. There is a start for every sample, and the rows fit from each start.
 /// 3. A hot case has one layer. A cold case has at least one and is in place.
 /// 4. A `bshd` update has a cache of rank 4 and axis 2, with elements of whole bytes.
 /// 5. There are at least as many cores as threads.
@@ -137,7 +137,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Checks parameters and makes a case.
+    /// Creates a case after checking its parameters.
     ///
     /// # Errors
     /// Returns [`BenchError::Case`] for the first condition that is not satisfied.
@@ -196,7 +196,7 @@ impl Case {
         Ok(Self { parameters, dims })
     }
 
-    /// Returns the parameters of the case.
+    /// Returns the parameters that the case was created from.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
@@ -235,22 +235,22 @@ impl Case {
         }
     }
 
-    /// Returns the bytes of one cache.
+    /// Returns the number of bytes of one cache.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
         let CacheDims { batch, outer, capacity, inner, bits } = self.dims;
         (batch * outer * capacity * inner * bits).div_ceil(8)
     }
 
-    /// Returns the bytes of one update.
+    /// Returns the number of bytes of one update.
     #[must_use]
     pub fn update_bytes(&self) -> usize {
         let CacheDims { batch, outer, inner, bits, .. } = self.dims;
         (batch * outer * self.parameters.rows * inner * bits).div_ceil(8)
     }
 
-    /// Returns the bytes that one call moves. These are the updates, or in functional form the whole cache. A
-    /// cold case moves two updates.
+    /// Returns the number of bytes that one call moves. These are the bytes of the update or, in functional
+    /// form, those of the whole cache. A cold case moves two updates.
     #[must_use]
     pub fn moved_bytes(&self) -> usize {
         match self.parameters.form {

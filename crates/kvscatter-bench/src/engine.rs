@@ -9,35 +9,34 @@ pub trait Engine {
     /// Returns the name that tables show.
     fn name(&self) -> &str;
 
-    /// Returns the expected result. Yardsticks do something other than the write.
+    /// Returns the result that is expected. A yardstick may do something other than the write.
     fn task(&self) -> Task {
         Task::Write
     }
 
-    /// Does everything that a host would do once for each shape.
+    /// Does everything that a host program would do once for each shape.
     ///
     /// # Errors
-    /// Returns [`Unsupported`] if the engine cannot do this case.
+    /// Returns [`Unsupported`] if the engine does not support this case.
     fn prepare(&self, case: &Case, scene: &Scene) -> Result<Box<dyn Run>, Unsupported>;
 }
 
 /// An engine that is ready for one case.
 pub trait Run {
-    /// Takes new positions before they are used. This call is not timed.
+    /// Prepares new positions before a call uses them. This is not timed.
     ///
-    /// Values that a host would have ready, such as a hand-written loop's offsets, are computed here. Values
-    /// that a library computes in every call belong in [`run`](Self::run).
+    /// Values that a host program would have ready, such as the offsets of a hand-written loop, are computed
+    /// here. Values that a library computes in every call belong in [`run`](Self::run).
     fn aim(&mut self, starts: &[i64]) {
         let _ = starts;
     }
 
-    /// Creates one call on the scene's buffers, for one cache or for the keys and the values of a layer. This
-    /// is timed.
+    /// Makes one call on the buffers of the scene, for one cache or for the keys and the values of a layer.
+    /// This is timed.
     ///
     /// # Errors
-    /// Returns the engine's error. The measurement then stops with
-    /// [`BenchError::Engine`](crate::BenchError::Engine), or, if the engine is still being checked, continues
-    /// without it.
+    /// Returns the engine's error. If the engine is being checked, the measurement continues without it.
+    /// Otherwise the measurement stops with [`BenchError::Engine`](crate::BenchError::Engine).
     fn run(&mut self, call: &mut Call<'_>) -> Result<(), Failed>;
 
     /// Copies results into the caches or presents of the call so that they can be checked. This is not timed.
@@ -52,10 +51,10 @@ pub trait Run {
     }
 }
 
-/// The reason why an engine cannot do a case, in a few words.
+/// The reason why an engine does not support a case, in a few words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsupported(pub String);
 
-/// An engine's error when a call fails.
+/// The error that an engine returns if a call fails.
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;

@@ -21,8 +21,8 @@ pub(crate) use kvscatter::isa;
 pub use memcpy::Memcpy;
 pub use names::{HAND_LOOP, KVSCATTER, MEMCPY, SINGLE, UNWRAPPED};
 
-/// Returns the engines for a case: both yardsticks and kvscatter. If the case wraps or has threads, also
-/// returns the engines to compare it with.
+/// Returns the engines for a case: both yardsticks and kvscatter. If the case wraps or uses threads, also
+/// returns engines that do not, for comparison.
 #[must_use]
 pub fn built_in(case: &Case) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Memcpy::new()), Box::new(HandLoop)];

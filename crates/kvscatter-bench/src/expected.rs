@@ -23,7 +23,7 @@ const ORACLE_ELEMENTS: usize = 1 << 20;
 const ORACLE_BYTES: usize = 64 << 20;
 
 impl Reference {
-    /// Returns the oracle if it is fast enough for the case, and otherwise the row loop.
+    /// Returns the oracle if it is fast enough for the case, and the row loop otherwise.
     #[must_use]
     pub fn of(case: &Case) -> Self {
         let CacheDims { batch, outer, inner, .. } = case.dims();
@@ -35,7 +35,7 @@ impl Reference {
         }
     }
 
-    /// Returns the cache after the task, from the cache before it.
+    /// Computes the cache after the task from the cache before it.
     pub(crate) fn after(
         self,
         case: &Case,
@@ -63,7 +63,7 @@ impl Reference {
 }
 
 /// Sets the unused nibble after an odd number of 4-bit elements. A write in place keeps its value from the
-/// `last` byte. A new cache has zero there, as in ONNX files.
+/// `last` byte. In a new cache it is 0, as in ONNX files.
 fn pad(case: &Case, last: Option<u8>, cache: &mut [u8]) {
     let is_odd = case.dims().bits == 4 && case.parameters().shape.iter().product::<usize>() % 2 == 1;
     if let (true, Some(last), Some(byte)) = (is_odd, last, cache.last_mut()) {
@@ -135,7 +135,7 @@ fn in_order<E: Copy>(case: &Case, update: &[E]) -> Vec<E> {
     ordered
 }
 
-/// Copies row by row, each to the slot that the specification's formula gives. No engine uses this code.
+/// Copies row by row to the slots that the specification's formula gives. No engine uses this code.
 fn row_loop(case: &Case, task: Task, starts: &[i64], cache: &mut [u8], update: &[u8]) {
     let CacheDims { outer, capacity, inner, bits, .. } = case.dims();
     let rows = case.parameters().rows;

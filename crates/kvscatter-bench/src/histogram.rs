@@ -1,4 +1,4 @@
-//! The distribution of every engine's times, over one logarithmic time axis.
+//! The distribution of the times of every engine, over one logarithmic time axis.
 
 mod svg;
 mod text;
@@ -28,14 +28,14 @@ struct Lane {
     engine: String,
     median: f64,
     counts: Vec<usize>,
-    /// The number of times beyond the last column.
+    /// The number of times that are beyond the last column.
     beyond: usize,
 }
 
 impl Histogram {
-    /// Counts the times of every engine that was measured. Returns `None` if no engine was measured.
+    /// Counts the times of every engine that was measured. Returns `None` if no engine was.
     ///
-    /// The axis ends at four times the slowest median. Times beyond it are only counted.
+    /// The axis ends at four times the slowest median. Times beyond the axis are counted separately.
     #[must_use]
     pub fn new(report: &Report, columns: usize) -> Option<Self> {
         let names = report.entries.iter().map(|entry| entry.engine.as_str());
@@ -83,8 +83,8 @@ impl Axis {
         (column < self.columns).then_some(column)
     }
 
-    /// Returns round times on the axis: 1, 2, 5, 10 and so on, or finer ones if there would be fewer than
-    /// two.
+    /// Returns round times on the axis, such as 1, 2, 5 and 10. If there would be fewer than two, returns
+    /// finer ones.
     fn ticks(&self) -> Vec<f64> {
         const COARSE: &[f64] = &[1.0, 2.0, 5.0];
         const FINE: &[f64] =

@@ -24,13 +24,13 @@ pub type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 /// The style of a text.
 #[derive(Clone, Copy)]
 pub struct Look {
-    /// The size in pixels.
+    /// The size of the letters, in pixels.
     pub size: i32,
-    /// The colour.
+    /// The colour of the letters.
     pub color: RGBColor,
-    /// Whether it is bold.
+    /// Whether the letters are bold.
     pub bold: bool,
-    /// The end of the text that is at the point. Upright text is centred there.
+    /// The end of the text that is at the given point. Upright text is centred there.
     pub at: HPos,
 }
 

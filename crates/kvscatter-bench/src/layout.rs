@@ -1,4 +1,5 @@
-//! Computes where a hand-written loop copies the rows of a call. It uses only the case, and not the library.
+//! Computes where a hand-written loop copies the rows of a call. It depends only on the case, not on the
+//! library.
 
 use crate::call::Task;
 use crate::case::{CacheDims, Case, UpdateLayout};
@@ -15,8 +16,8 @@ pub(crate) struct ExpectedSegment {
 
 /// Returns the first slots of a task.
 ///
-/// In an unwrapped task, a sample that would wrap starts at an earlier slot. Samples keep different slots,
-/// because at one slot all of them would compete for the same sets of a CPU cache.
+/// In an unwrapped task, a sample that would wrap starts at an earlier slot. The samples still have different
+/// slots, because at the same slot they would all compete for the same sets of a CPU cache.
 pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
     let start_count = (case.dims().capacity - case.parameters().rows + 1) as i64;
     let wrapped = |&start: &i64| if task == Task::Unwrapped { start % start_count } else { start };
@@ -27,7 +28,7 @@ pub(crate) fn starts_of(case: &Case, task: Task, starts: &[i64]) -> Vec<i64> {
 pub(crate) fn segments(case: &Case, task: Task, starts: &[i64]) -> Vec<ExpectedSegment> {
     let (rows, capacity) = (case.parameters().rows, case.dims().capacity);
     let of_sample = |(sample, start): (usize, i64)| {
-        // The case's starts are 0 to capacity - 1. In linear mode, the rows also end within the capacity.
+        // The starts of a case are 0 to capacity - 1. In linear mode, the rows also end within the capacity.
         let slot = start as usize;
         let first = rows.min(capacity - slot);
         let wrapped = ExpectedSegment { sample, slot: 0, row: first, rows: rows - first };
@@ -62,14 +63,14 @@ fn crosses_halves_at(case: &Case, starts: &[i64]) -> bool {
 
 /// Returns the copies of a task, from the update into the cache or the present.
 ///
-/// If 4-bit rows straddle bytes, each copy is rounded to whole bytes. Such copies are only the memcpy
-/// yardstick and the read after a write, because a correct write must not change neighbouring elements.
+/// If 4-bit rows begin or end within a byte, each copy is rounded to whole bytes. Only the memcpy yardstick
+/// and the read after a write use such copies, because a correct write must not change neighbouring elements.
 pub(crate) fn runs(case: &Case, task: Task, starts: &[i64]) -> Runs {
     let dims = case.dims();
     let (cache, update) = (case.cache_bytes(), case.update_bytes());
     if task == Task::Memcpy && !straddles(&dims) {
-        // The cache is treated as a list of updates. New positions give another offset, which is as cold as
-        // that of the write.
+        // The cache is treated as a list of updates. New positions give another offset, as cold as that of
+        // the write.
         let index = starts.first().map_or(0, |&start| start as usize) % (cache / update);
         let flat = Series { count: 1, len: update, dst: index * update, dst_step: 0, src: 0, src_step: 0 };
         return Runs::new(vec![flat], cache, update);
@@ -130,7 +131,7 @@ fn in_bytes(dims: &CacheDims, elements: Series) -> Series {
     }
 }
 
-/// Returns one series for each copy, because the steps between copies are not whole bytes.
+/// Returns a series for each copy, because the steps between copies are not whole bytes.
 fn one_by_one(dims: CacheDims, elements: Series) -> impl Iterator<Item = Series> {
     let (bits, Series { count, len, dst, dst_step, src, src_step }) = (dims.bits, elements);
     (0..count).map(move |i| Series {

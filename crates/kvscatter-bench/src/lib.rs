@@ -1,10 +1,14 @@
 //! Measures writes into a KV cache, and compares their times with `memcpy` and a hand-written loop.
 //!
 //! 1. A [`Case`] describes the write: the shape, the rows, the positions, and how warm the memory is. It is
-//!    made from data or from a command line, and is always valid.
+//!    created from data or from a command line, and is always valid.
 //! 2. A [`Scene`] is a case in memory: painted caches and updates on pages of a known size.
 //! 3. An [`Engine`] does the write. [`engines`] contains kvscatter and the two yardsticks, `memcpy` and a
 //!    hand-written loop of memcpys. Adapters for other libraries implement the same trait.
+//!
+//! A *hot* case repeats a call on one cache. A *cold* case writes the keys and values of many layers in turn,
+//! as a decoder does. The *A/A spread* is the difference between two measurements of one engine, which shows
+//! the noise.
 //!
 //! Before an engine is timed, its whole buffers are compared with the result that the independent oracle
 //! expects.

@@ -8,11 +8,11 @@ use serde::Serialize;
 /// The facts about a machine that its times depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// The processor's name. Empty if the system does not report it.
+    /// The name of the processor. Empty if the system does not report it.
     pub cpu: String,
     /// The number of cores that this process may use.
     pub cores: usize,
-    /// The sizes of the caches through which a core reads data in bytes, first level first.
+    /// The sizes in bytes of the CPU caches through which a core reads data, first level first.
     pub caches: Vec<usize>,
 }
 
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// Returns the size of the last-level cache. Returns `None` if the system does not report it.
+    /// Returns the size of the last-level CPU cache in bytes, or `None` if the system does not report it.
     #[must_use]
     pub fn last_level_cache(&self) -> Option<usize> {
         self.caches.last().copied()

@@ -17,12 +17,12 @@ use crate::scene::Scene;
 use crate::statistics::Timings;
 use sampler::{Lane, Sampler, TimeSample, Turn};
 
-/// The time to spend on a case.
+/// The time to spend on one case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The time for all samples of all engines together.
+    /// The time for all samples of all engines together. A measurement stops when it is used up.
     pub time: Duration,
-    /// The number of rounds that are made even if the time is used up. Each round takes one sample of every
+    /// The minimum number of rounds, even if the time is used up. Each round takes one sample of every
     /// engine.
     pub min_rounds: usize,
 }
@@ -31,14 +31,14 @@ pub struct Budget {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Progress<'a> {
-    /// An engine's result is being compared.
+    /// The result of an engine is being compared with the expected one.
     Checking {
-        /// The engine.
+        /// The name of the engine.
         engine: &'a str,
     },
     /// Samples are being taken.
     Sampling {
-        /// The part that is done, from 0 to 1.
+        /// The part of the samples that is done, from 0 to 1.
         done: f64,
     },
 }
@@ -64,15 +64,15 @@ impl Budget {
     }
 }
 
-/// Checks every engine on the scene's case, and times those whose result is correct.
+/// Checks every engine on the scene's case, and times the engines whose result is correct.
 ///
 /// Each round times every engine once, in a new order. The hand-written loop, or else the first engine, is
-/// timed twice, which gives the A/A spread. In a cold case every turn has separate layers, so that the memory
-/// is as warm as the engine itself left it.
+/// timed twice, which gives the A/A spread. In a cold case every turn has separate layers, so that only the
+/// engine itself has warmed its memory.
 ///
 /// # Errors
-/// Returns [`BenchError::Layers`] if a cold case has too few layers for that. Returns [`BenchError::Engine`]
-/// if an engine fails after it has passed its check.
+/// - Returns [`BenchError::Layers`] if a cold case has too few layers.
+/// - Returns [`BenchError::Engine`] if an engine fails after it has passed its check.
 pub fn measure(
     scene: &mut Scene,
     contestants: &[Box<dyn Engine>],
@@ -110,7 +110,7 @@ pub fn measure(
     Ok(Report { case: scene.case().clone(), isa, checked_by: reference, entries, noise })
 }
 
-/// Prepares and checks an engine. Returns the reason if it is not timed.
+/// Prepares and checks an engine. Returns the reason if it cannot be timed.
 fn lane<'e>(engine: &'e dyn Engine, scene: &mut Scene, reference: Reference) -> Result<Lane<'e>, Outcome> {
     let run = engine.prepare(scene.case(), scene).map_err(|cause| Outcome::Unsupported(cause.0))?;
     let mut lane = Lane { name: engine.name(), task: engine.task(), run };
@@ -153,8 +153,8 @@ fn sample_in_turn(
     Ok(samples)
 }
 
-/// Returns the shuffled order of the engines, so that no engine always follows the same other one. The order
-/// is the same on every machine.
+/// Returns the engines of a round in random order, so that no engine always follows the same other one. The
+/// order is the same on every machine.
 fn order(round: usize, seats: usize) -> Vec<usize> {
     let mut order: Vec<_> = (0..seats).collect();
     order.sort_by_cached_key(|&seat| {

@@ -33,7 +33,7 @@ impl Region {
         Ok(Self { map, start, len })
     }
 
-    /// Returns the bytes that a region of this length takes.
+    /// Returns the number of bytes that a region of this length takes.
     pub(crate) fn size(len: usize) -> u64 {
         len.next_multiple_of(ALIGN) as u64
     }
@@ -61,13 +61,13 @@ fn advise(map: &MmapMut, pages: Pages) -> io::Result<()> {
     })
 }
 
-/// Refuses the request, because only Linux lets a program choose the page size.
+/// Returns an error, because only Linux lets a program choose the page size.
 #[cfg(not(target_os = "linux"))]
 fn advise(_map: &MmapMut, _pages: Pages) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the bytes that can be allocated without swapping.
+/// Returns the number of bytes that can be allocated without swapping.
 pub(crate) fn available() -> Result<u64, BenchError> {
     let text = read("/proc/meminfo")?;
     text.lines().find_map(|line| kib(line, "MemAvailable:")).ok_or_else(|| BenchError::System {
@@ -76,13 +76,13 @@ pub(crate) fn available() -> Result<u64, BenchError> {
     })
 }
 
-/// Returns the bytes of these regions that are on 2 MiB pages.
+/// Returns the number of bytes of these regions that are on 2 MiB pages.
 pub(crate) fn on_huge_pages<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<u64, BenchError> {
     let mappings = mappings(&read("/proc/self/smaps")?);
     let of_region = |region: &Region| {
         let (first, size) = (region.as_ptr().addr() as u64, Region::size(region.len));
         let overlaps = |mapping: &&Mapping| mapping.first < first + size && first < mapping.end;
-        // A mapping may contain several regions, and then reports the sum over all of them.
+        // A mapping may contain several regions. It then reports the sum over all of them.
         mappings.iter().filter(overlaps).map(|mapping| mapping.huge).sum::<u64>().min(size)
     };
     Ok(regions.into_iter().map(of_region).sum())
@@ -110,7 +110,7 @@ fn mappings(smaps: &str) -> Vec<Mapping> {
     mappings
 }
 
-/// Returns the number of a line such as `MemAvailable:   24010032 kB`, in bytes.
+/// Returns the number of bytes in a line such as `MemAvailable:   24010032 kB`.
 fn kib(line: &str, key: &str) -> Option<u64> {
     let kib: u64 = line.strip_prefix(key)?.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1 << 10)

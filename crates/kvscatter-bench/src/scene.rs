@@ -13,17 +13,17 @@ use crate::raw::checksum;
 
 /// The painted buffers of a case, and the positions of the current step.
 ///
-/// A hot case has one cache. A cold case has the keys and the values of every layer, and one update for each
-/// of the two. The layers can share the updates because a decoder has just computed its updates, so they are
-/// warm.
+/// A hot case has one cache. A cold case has a key and a value cache in every layer, and one update for each
+/// of the two kinds. All layers use the same updates, because the updates of a decoder are warm when they are
+/// written.
 #[derive(Debug)]
 pub struct Scene {
     case: Case,
     caches: Vec<Region>,
     updates: Vec<Region>,
-    /// The present, in functional form.
+    /// The present in functional form, or `None` in place.
     present: Option<Region>,
-    /// A buffer that is as large as the last-level cache, in flushed cases.
+    /// A buffer of the size of the last-level CPU cache, in flushed cases. `None` in other cases.
     sweep: Option<Region>,
     starts: Vec<i64>,
 }
@@ -37,15 +37,15 @@ pub(crate) enum KeysOrValues {
     Values,
 }
 
-/// The most bytes that are swept. A larger last-level cache is swept only in part.
+/// The maximum number of bytes that are swept. A larger last-level CPU cache is swept only in part.
 const MOST_SWEPT: usize = 512 << 20;
 
 impl Scene {
-    /// Maps, touches and paints every buffer.
+    /// Allocates, touches and paints every buffer.
     ///
     /// # Errors
-    /// Returns [`BenchError::Memory`] before anything is allocated. Returns [`BenchError::Pages`] if the
-    /// system did not provide 2 MiB pages.
+    /// - Returns [`BenchError::Memory`] if the buffers do not fit into memory. Nothing is allocated then.
+    /// - Returns [`BenchError::Pages`] if the system does not provide 2 MiB pages.
     pub fn new(case: &Case) -> Result<Self, BenchError> {
         let (pages, name) = (case.parameters().pages, case.parameters().name.clone());
         let caches = case.parameters().layers * case.caches_per_call();
@@ -55,7 +55,7 @@ impl Scene {
         let of_caches = Region::size(case.cache_bytes()).saturating_mul((caches + presents) as u64);
         let of_updates = Region::size(case.update_bytes()).saturating_mul(case.caches_per_call() as u64);
         let painted = of_caches.saturating_add(of_updates);
-        // While an engine is checked, its expected result is in memory as well.
+        // While an engine is checked, the expected result is in memory as well.
         let needed = painted
             .saturating_add(Region::size(case.cache_bytes()))
             .saturating_add(Region::size(case.update_bytes()))
@@ -87,7 +87,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Returns the case.
+    /// Returns the case that the buffers belong to.
     #[must_use]
     pub fn case(&self) -> &Case {
         &self.case
@@ -120,7 +120,7 @@ impl Scene {
         Call { layer, starts: &self.starts, keys, values: buffers.next() }
     }
 
-    /// Paints the first layer, the updates and the present as they were at first.
+    /// Paints the first layer, the updates and the present as in a new scene.
     pub(crate) fn repaint(&mut self) {
         for side in KeysOrValues::of(&self.case) {
             paint(&mut self.caches[side as usize], side.cache_seed());
@@ -142,7 +142,7 @@ impl Scene {
         })
     }
 
-    /// Evicts the contents of the CPU's caches, in flushed cases.
+    /// Evicts the contents of the CPU caches, in flushed cases.
     pub(crate) fn sweep(&self) {
         if let Some(sweep) = &self.sweep {
             black_box(checksum(sweep));
@@ -182,7 +182,7 @@ impl fmt::Display for KeysOrValues {
     }
 }
 
-/// Returns the number of bytes to read in order to sweep the last-level cache.
+/// Returns the number of bytes that must be read to sweep the last-level CPU cache.
 fn swept_bytes(name: &str) -> Result<usize, BenchError> {
     let bytes = Machine::read().last_level_cache().ok_or_else(|| BenchError::Case {
         name: name.to_owned(),

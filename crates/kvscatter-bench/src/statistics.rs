@@ -9,11 +9,11 @@ pub struct Timings(Vec<f64>);
 /// A distribution, as three of its percentiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The 10th percentile.
+    /// The 10th percentile of the values.
     pub p10: f64,
-    /// The median.
+    /// The 50th percentile of the values.
     pub median: f64,
-    /// The 90th percentile.
+    /// The 90th percentile of the values.
     pub p90: f64,
 }
 
@@ -26,14 +26,15 @@ pub struct MedianSpread {
     pub highest: f64,
 }
 
-/// The number of blocks that the rounds are split into, if each block then has [`BLOCK_ROUNDS`].
+/// The number of blocks into which rounds are divided, unless the blocks would have fewer than
+/// [`BLOCK_ROUNDS`].
 const BLOCKS: usize = 8;
 
 /// The smallest number of rounds whose median is meaningful.
 const BLOCK_ROUNDS: usize = 5;
 
 impl Timings {
-    /// Takes times in the order of their rounds.
+    /// Creates a list from times in the order of their rounds.
     ///
     /// # Panics
     /// Panics if there are no times. Every measurement has at least one round.
@@ -55,8 +56,8 @@ impl Timings {
         Spread::of(self.0.clone())
     }
 
-    /// Returns the ratios to a baseline's times of the same rounds. If the machine is slow for a moment, both
-    /// times of a round are affected.
+    /// Returns the ratios to the times of a baseline in the same rounds. If the machine is slow for a moment,
+    /// both times of a round are affected.
     #[must_use]
     pub fn over(&self, baseline: &Self) -> Spread {
         Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time / base).collect())
@@ -87,7 +88,7 @@ impl Timings {
         (0..blocks).map(|block| Spread::of(self.0[end(block)..end(block + 1)].to_vec()).median).collect()
     }
 
-    /// Returns the differences to a baseline's times of the same rounds, in nanoseconds.
+    /// Returns the differences to the times of a baseline in the same rounds, in nanoseconds.
     #[must_use]
     pub fn minus(&self, baseline: &Self) -> Spread {
         Spread::of(self.0.iter().zip(&baseline.0).map(|(time, base)| time - base).collect())
@@ -128,7 +129,7 @@ impl MedianSpread {
         Self { lowest: self.lowest.min(other.lowest), highest: self.highest.max(other.highest) }
     }
 
-    /// Returns `true` if a median ratio cannot be distinguished from 1.
+    /// Returns `true` if a median ratio cannot be distinguished from 1, given this range.
     #[must_use]
     pub fn covers(&self, ratio: f64) -> bool {
         (self.lowest..=self.highest).contains(&ratio)

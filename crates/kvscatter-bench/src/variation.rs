@@ -1,9 +1,9 @@
 //! The variation of a case between blocks of rounds and between processes.
 //!
-//! Ratios within a round do not show two effects. One affects all engines alike, such as a slow moment of the
-//! machine. The other is the addresses of the process's stack, heap and pages, which do not change while the
-//! process runs. A new process gets other addresses, so the medians of several processes show what one
-//! process cannot show.
+//! Ratios within a round do not show two effects. The first affects all engines alike, such as a slow moment
+//! of the machine. The second is the addresses of the stack, the heap and the pages of the process, which do
+//! not change while the process runs. A new process gets other addresses, so the medians of several processes
+//! also show the second effect.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub struct Medians {
 /// The variation of a case over at least one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Variation {
-    /// The engine that these times belong to.
+    /// The name of the engine that was measured.
     pub engine: String,
     /// The number of processes that measured the case.
     pub processes: usize,
@@ -34,23 +34,23 @@ pub struct Variation {
     pub lowest: f64,
     /// The largest median of a block of rounds of any process, in nanoseconds per call.
     pub highest: f64,
-    /// The ratios of the other engines to this one.
+    /// The ratios of all other engines to this one.
     pub ratios: Vec<RatioRange>,
 }
 
 /// The smallest and the largest median ratio of an engine, over all processes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RatioRange {
-    /// The engine.
+    /// The name of the engine.
     pub engine: String,
-    /// The smallest ratio.
+    /// The smallest median ratio of any process.
     pub lowest: f64,
-    /// The largest ratio.
+    /// The largest median ratio of any process.
     pub highest: f64,
 }
 
 impl Medians {
-    /// Returns the medians of a report. Returns `None` if no engine was measured.
+    /// Returns the medians of a report, or `None` if no engine was measured.
     #[must_use]
     pub fn of(report: &Report) -> Option<Self> {
         let measured = |name: &&str| report.times(name).is_some();
@@ -95,7 +95,7 @@ impl Variation {
         })
     }
 
-    /// Returns the range of other processes' ratios of an engine, relative to the ratio that this process
+    /// Returns the range of the ratios of an engine in all processes, relative to the ratio that this process
     /// measured. The range always includes 1.
     #[must_use]
     pub fn spread(&self, engine: &str, measured: f64) -> MedianSpread {

@@ -1,5 +1,4 @@
-//! The certificate: the model that was examined, the claims about its KV cache, and the evidence for each
-//! claim.
+//! The certificate: the model that was examined, the claims about its KV cache, and the evidence for them.
 //!
 //! A certificate is plain data. This module only defines the data, and other modules measure and hash.
 //! `report` renders a certificate as HTML, the command line prints it as text, and `serde` serialises it as
@@ -32,17 +31,17 @@ pub struct Certificate {
     pub schema: u32,
     /// The version of kvscatter that made the certificate.
     pub tool_version: String,
-    /// The time at which it was made, in UTC as `2026-11-21 21:50`. Absent if the document must not depend on
-    /// the date.
+    /// The time at which it was made, in UTC as `2026-11-21 21:50`, or `None` if the document must not depend
+    /// on the date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_at: Option<String>,
-    /// The command that makes the certificate again, as typed.
+    /// The command that makes the certificate again, as the user typed it.
     pub command: String,
-    /// The verdict on all claims together: [`Evidence::verdict`].
+    /// The verdict on all claims together, from [`Evidence::verdict`].
     pub verdict: Verdict,
     /// The model that was examined.
     pub model: Subject,
-    /// The model that it was compared with, if there was one.
+    /// The model that it was compared with, or `None` without such a model.
     pub original: Option<Subject>,
     /// The runtime that ran the model.
     pub runtime: RuntimeInfo,
@@ -52,16 +51,17 @@ pub struct Certificate {
     pub decoder: DecoderSummary,
     /// The sizes, seed and tolerance of the runs.
     pub parameters: Parameters,
-    /// The claims.
+    /// The claims with their verdicts, by kind of evidence.
     pub evidence: Evidence,
-    /// The reference for the logits. It decides which faults the verdict cannot show.
+    /// The kind of reference for the logits. It determines which faults the verdict cannot show.
     #[serde(default)]
     pub second_opinion: SecondOpinion,
-    /// The differences between the logits and their reference, one comparison for each scenario and fill.
+    /// The differences between the logits and their reference. There is one comparison for each scenario and
+    /// fill.
     pub logits: Vec<LogitsComparison>,
-    /// The slots that each step wrote, one list of steps for each scenario.
+    /// The slots that each step wrote, scenario by scenario.
     pub occupancy: Vec<Occupancy>,
-    /// The times and sizes that were measured. Absent if nothing was timed.
+    /// The times and sizes that were measured, or `None` if nothing was timed.
     pub timings: Option<Timings>,
 }
 
@@ -73,16 +73,16 @@ pub enum Verdict {
     Passed,
     /// The claim was examined and does not hold.
     Failed,
-    /// The claim does not apply, because the model lacks the part that it is about.
+    /// The claim does not apply, because the model lacks the part that the claim is about.
     NotApplicable,
-    /// The claim could not be examined in this run. The evidence gives the reason.
+    /// The claim could not be examined in this run. The evidence contains the reason.
     NotMeasured,
-    /// The claim was examined, but there is no correct value to compare the numbers with. The evidence gives
+    /// The claim was examined, but the numbers cannot be compared with correct ones. The evidence contains
     /// the reason.
     NotComparable,
 }
 
-/// The reference for the model's logits.
+/// The kind of reference for the logits of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondOpinion {
@@ -98,25 +98,25 @@ pub enum SecondOpinion {
 /// A model, identified by the contents of its files and not by their location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// The model's own file.
+    /// The identity of the model's main file.
     pub file: FileIdentity,
-    /// The files of the external data, each listed once. Their names are relative to the model's folder.
+    /// The identities of the files of external data, each once. Names are relative to the model's folder.
     pub external_data: Vec<FileIdentity>,
-    /// The version of the ONNX format.
+    /// The version of the ONNX file format, or `None` if the file does not contain it.
     pub ir_version: Option<i64>,
     /// The operator sets that the model imports.
     pub opsets: Vec<Opset>,
-    /// The name and version of the program that wrote the model, from the file. Empty if the file does not
-    /// have them.
+    /// The name and version of the program that wrote the model, as the file names it. Empty if the file does
+    /// not.
     pub producer: String,
 }
 
 /// A file's name, size and hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
-    /// The file's name, without the folder.
+    /// The name of the file, without the folder.
     pub name: String,
-    /// The file's size.
+    /// The size of the file in bytes.
     pub bytes: u64,
     /// The SHA-256 of the file's bytes, as 64 hexadecimal digits in lower case.
     pub sha256: String,
@@ -125,27 +125,27 @@ pub struct FileIdentity {
 /// An operator set that a model imports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opset {
-    /// The domain, `ai.onnx` for the default one.
+    /// The domain of the operators. The default domain is `ai.onnx`.
     pub domain: String,
-    /// The version.
+    /// The version of the domain's operator set.
     pub version: i64,
 }
 
 /// The runtime that ran the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeInfo {
-    /// The runtime's name, such as `ONNX Runtime`.
+    /// The name of the runtime, such as `ONNX Runtime`.
     pub name: String,
-    /// The runtime's version.
+    /// The version of the runtime, such as `1.31.1`.
     pub version: String,
-    /// The device that computed, such as `CPU`.
+    /// The device that the runtime computes on, such as `CPU`.
     pub device: String,
 }
 
 /// The machine on which the model ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name. Empty if the system does not report it.
+    /// The name of the processor. Empty if the system does not report it.
     pub cpu: String,
     /// The number of cores that the process may use.
     pub cores: usize,
@@ -156,11 +156,11 @@ pub struct Machine {
 /// The caches of a decoder, at the batch and capacity of [`Parameters`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecoderSummary {
-    /// Each cache, in the order of the model's inputs.
+    /// The caches in the order of the model's inputs.
     pub caches: Vec<CacheSummary>,
-    /// The bytes of all caches.
+    /// The number of bytes of all caches together.
     pub bytes: u64,
-    /// The bytes that one more token of one sample occupies in all caches.
+    /// The number of bytes that one more token of one sample takes in all caches.
     pub bytes_per_token: u64,
 }
 
@@ -173,11 +173,11 @@ pub struct CacheSummary {
     pub present: String,
     /// The shape as the model declares it, with its symbols.
     pub shape: Vec<String>,
-    /// The element type, as ONNX names it: `float16`.
+    /// The name of the element type in ONNX, such as `float16`.
     pub element: String,
-    /// The way in which the graph writes the cache, such as `TensorScatter, linear` or `Attention`.
+    /// How the graph writes the cache, such as `TensorScatter, linear` or `Attention`.
     pub style: String,
-    /// The bytes of the cache.
+    /// The number of bytes of the cache, for all samples and slots.
     pub bytes: u64,
 }
 
@@ -192,7 +192,7 @@ pub struct Parameters {
     pub steps: usize,
     /// The number of tokens in each sample's prompt.
     pub prompts: Vec<usize>,
-    /// The largest number of tokens in a step of a chunked prefill.
+    /// The maximum number of tokens of one sample in a step of a chunked prefill.
     pub chunk: usize,
     /// The seed of the random tokens and canaries.
     pub seed: u64,
@@ -219,34 +219,34 @@ pub struct Check {
     pub id: String,
     /// The claim, as one sentence.
     pub claim: String,
-    /// The result of the claim.
+    /// The result of the examination.
     pub verdict: Verdict,
-    /// The examination, with counts. If the claim was not examined, the reason.
+    /// What was examined, with counts. If the claim was not examined, the reason.
     pub evidence: String,
-    /// The first places where the claim does not hold, [`KEPT_FAILURES`](Self::KEPT_FAILURES) at most.
+    /// The first places where the claim does not hold, at most [`KEPT_FAILURES`](Self::KEPT_FAILURES).
     pub failures: Vec<Failure>,
-    /// The number of all places where the claim does not hold.
+    /// The number of places where the claim does not hold, including those that are not listed.
     pub failure_count: u64,
 }
 
-/// A place where a claim does not hold. The fields that are known are present.
+/// A place where a claim does not hold. Fields that do not apply are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The fault, as one sentence.
     pub message: String,
-    /// The scenario.
+    /// The name of the scenario, as in [`Occupancy::scenario`]. `None` for the model as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<String>,
-    /// The step within the scenario.
+    /// The index of the step within the scenario, counted from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<usize>,
-    /// The name of the cache's past input.
+    /// The name of the graph input that is the past of the cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
-    /// The sample.
+    /// The index of the sample in the batch, counted from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<usize>,
-    /// The slot.
+    /// The index of the slot along the sequence dimension of the cache, counted from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<usize>,
 }
@@ -254,23 +254,23 @@ pub struct Failure {
 /// The differences between the logits of a run and their reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogitsComparison {
-    /// The scenario, as in [`Occupancy::scenario`].
+    /// The name of the scenario, as in [`Occupancy::scenario`].
     pub scenario: String,
-    /// The contents of the caches before the first step.
+    /// What the caches contained before the first step.
     pub fill: Fill,
-    /// The reference.
+    /// The run that produced the reference logits.
     pub against: LogitsReference,
     /// The number of logits that were compared. Logits of padding are not compared.
     pub compared: u64,
     /// The largest absolute difference among the logits that are finite on both sides.
     pub worst: f64,
-    /// The position of the largest difference. Absent if no logit differs.
+    /// The position of the largest difference, or `None` if no logit differs.
     pub worst_at: Option<LogitPlace>,
-    /// The largest absolute difference of each step.
+    /// The largest absolute difference in each step, by the index of the step.
     pub worst_by_step: Vec<f64>,
     /// The number of logits that are infinite or NaN on either side.
     pub not_finite: u64,
-    /// The largest difference that counts as equal.
+    /// The largest absolute difference that counts as equal.
     pub tolerance: f64,
     /// The number of tokens for which both sides have a most likely next token.
     pub greedy_compared: u64,
@@ -278,7 +278,7 @@ pub struct LogitsComparison {
     pub greedy_equal: u64,
 }
 
-/// The contents of the caches before the first step.
+/// What the caches contain before the first step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fill {
@@ -288,7 +288,7 @@ pub enum Fill {
     Canaries,
 }
 
-/// The reference that logits are compared with.
+/// The run whose logits are the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogitsReference {
@@ -310,13 +310,13 @@ impl From<LogitsReference> for SecondOpinion {
 /// The position of one logit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogitPlace {
-    /// The step.
+    /// The index of the step within the scenario, counted from 0.
     pub step: usize,
-    /// The sample.
+    /// The index of the sample in the batch, counted from 0.
     pub sample: usize,
-    /// The token within the step.
+    /// The index of the token among the tokens of the step, counted from 0.
     pub token: usize,
-    /// The index into the vocabulary.
+    /// The index of the logit: the id of a token in the vocabulary.
     pub entry: usize,
 }
 
@@ -327,24 +327,24 @@ pub struct Occupancy {
     pub scenario: String,
     /// What the scenario does, as one sentence.
     pub description: String,
-    /// The number of slots of each sample.
+    /// The number of slots of each sample in a cache.
     pub capacity: usize,
-    /// The steps, in order.
+    /// The steps in the order in which they ran.
     pub steps: Vec<OccupancyStep>,
 }
 
 /// The slots that one step writes, and the slots that are valid after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OccupancyStep {
-    /// The kind of step.
+    /// What the step feeds to the decoder.
     pub phase: Phase,
     /// The number of rows that the step writes for each sample, padding included.
     pub rows: usize,
-    /// The slots of each sample.
+    /// The slots of each sample, by the index of the sample.
     pub samples: Vec<SampleSlots>,
 }
 
-/// The kind of tokens that a step feeds to the decoder.
+/// What a step feeds to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -359,28 +359,29 @@ pub enum Phase {
 /// The slots of one sample in one step, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleSlots {
-    /// The slots that this step's write indices name. These are two ranges if a ring wraps.
+    /// The slots to which the write indices of this step refer. These are two ranges if the write wraps at
+    /// the end of a circular cache.
     pub written: Vec<Range<usize>>,
     /// The slots that contain tokens after this step. A written slot that is not valid contains padding.
     pub valid: Vec<Range<usize>>,
-    /// The slots that changed in some cache although no write index names them. This is empty for a correct
-    /// model.
+    /// The slots that changed in some cache although the write indices do not refer to them. This is empty
+    /// for a correct model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clobbered: Vec<Range<usize>>,
 }
 
 impl Evidence {
-    /// Returns every claim, the structural ones first.
+    /// Returns every claim, beginning with the structural ones.
     pub fn checks(&self) -> impl Iterator<Item = &Check> {
         self.structural.iter().chain(&self.observed).chain(&self.timed)
     }
 
     /// Returns the verdict on all claims together.
     ///
-    /// It is [`Failed`](Verdict::Failed) if any claim failed, and otherwise [`Passed`](Verdict::Passed) if at
-    /// least one structural and one observed claim passed. Otherwise the certificate proves nothing and the
-    /// verdict is [`NotMeasured`](Verdict::NotMeasured). Claims that are
-    /// [`NotComparable`](Verdict::NotComparable) do not affect the verdict.
+    /// The verdict is [`Failed`](Verdict::Failed) if any claim failed. Otherwise it is
+    /// [`Passed`](Verdict::Passed) if at least one structural and one observed claim passed. In all other
+    /// cases the certificate proves nothing, and the verdict is [`NotMeasured`](Verdict::NotMeasured). Claims
+    /// that are [`NotComparable`](Verdict::NotComparable) do not affect the verdict.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let some = |checks: &[Check]| checks.iter().any(|check| check.verdict == Verdict::Passed);
@@ -395,7 +396,7 @@ impl Evidence {
 }
 
 impl Check {
-    /// The number of failures that a check keeps in full.
+    /// The maximum number of failures that a check lists.
     pub const KEPT_FAILURES: usize = 8;
 
     /// Creates a claim that holds.
@@ -416,7 +417,7 @@ impl Check {
         Self::new(id, claim, Verdict::NotMeasured, why)
     }
 
-    /// Creates a claim whose numbers cannot be compared with anything.
+    /// Creates a claim whose numbers cannot be compared with correct ones.
     #[must_use]
     pub fn not_comparable(id: &str, claim: &str, why: impl Into<String>) -> Self {
         Self::new(id, claim, Verdict::NotComparable, why)

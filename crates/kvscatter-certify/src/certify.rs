@@ -29,7 +29,7 @@ use setting::{check_caches, setting};
 pub struct Progress<'a> {
     /// The current task.
     pub doing: &'a str,
-    /// The number of steps done.
+    /// The number of steps that are done.
     pub done: usize,
     /// The number of all steps, or 0 if it is not yet known.
     pub total: usize,
@@ -40,11 +40,11 @@ pub struct Progress<'a> {
 /// A claim that does not hold is not an error. The certificate reports it.
 ///
 /// # Errors
-/// Returns a [`CertifyError`] if
+/// Returns a [`CertifyError`] in these cases:
 ///
-/// - the model's caches are not static, or no canary can be painted in them,
-/// - the options do not fit the model, or
-/// - the engine cannot load the model, or cannot load or run the original.
+/// - The model's caches are not static, or the element type of one has no canaries.
+/// - The options do not match the model.
+/// - The engine cannot load the model, or cannot load or run the original.
 pub fn certify(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -105,7 +105,7 @@ pub fn certify(
     })
 }
 
-/// Returns a decoder's inputs and outputs, if its caches are static and canaries can be painted in them.
+/// Returns a decoder's inputs and outputs, if its caches are static and can be filled with canaries.
 fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
     check_static(decoder)?;
     let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
@@ -115,7 +115,7 @@ fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interfac
     Ok(interface)
 }
 
-/// Returns the identities of the model and of its original. The original must be a different model.
+/// Computes the identities of the model and of its original, which must be different models.
 fn identify(
     file: &ModelFile,
     model: &Model,
@@ -130,8 +130,8 @@ fn identify(
     Ok((identity, Some(of_original)))
 }
 
-/// Computes the expected logits of each sequence alone, with the original or, without one, with the model
-/// itself.
+/// Computes the expected logits of each sequence, run alone. They come from the original or, without an
+/// original, from the model itself.
 fn expected(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -181,7 +181,7 @@ fn observe(
     })
 }
 
-/// Times the models. If the runtime refuses a model or a step, returns a claim that was not measured.
+/// Times the models. If the runtime returns an error, returns a claim that was not measured.
 fn take_times(
     engine: &dyn Engine,
     options: &CertifyOptions,
@@ -193,8 +193,8 @@ fn take_times(
     let (capacity, options) = (setting.capacity, options.load_options());
     match timed::gather(&timed::TimedModels { engine, model, original, capacity, options }) {
         Ok((timings, checks)) => Ok((Some(timings), checks)),
-        // This is no new failure of the model: either the check `every-step-runs` has already reported the
-        // refusal, or the runtime runs the whole model but not one cache's nodes alone.
+        // This is not another failure of the model. Either the check `every-step-runs` has already reported
+        // the error, or the runtime runs the whole model but not the nodes of one cache alone.
         Err(CertifyError::Session(
             error @ (session::SessionError::Run { .. } | session::SessionError::Load { .. }),
         )) => {
@@ -233,7 +233,7 @@ struct Original {
 }
 
 impl Original {
-    /// Reads the original. The examined model gives the sizes that the original leaves open.
+    /// Reads the original. Sizes that the original leaves open are those of the examined model.
     fn read(path: &Path, of_model: &Interface) -> Result<Self, CertifyError> {
         let model = Model::load(path)?;
         let file = model.file()?;
@@ -254,7 +254,7 @@ impl Original {
         }
     }
 
-    /// Checks that the original's caches fit into memory too.
+    /// Checks that the caches of the original are within the memory limit as well.
     fn check_caches(&self, options: &CertifyOptions, setting: &ScenarioSetting) -> Result<(), CertifyError> {
         let interface = &self.interface;
         let capacity = interface.capacity()?.unwrap_or(setting.capacity);
@@ -262,7 +262,7 @@ impl Original {
     }
 }
 
-/// Adds the path of the model that an error is about.
+/// Adds the path of the model to an error.
 fn about<T>(path: &Path, result: Result<T, impl Into<CertifyError>>) -> Result<T, CertifyError> {
     result.map_err(|cause| CertifyError::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
 }
@@ -276,7 +276,8 @@ fn check_static(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     decoder.caches.iter().find_map(growing).map_or(Ok(()), Err)
 }
 
-/// Explains an unknown input: an operator other than `TensorScatter` writes a cache from that input.
+/// Explains an input without a known purpose: an operator other than `TensorScatter` uses it to write a
+/// cache.
 fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> CertifyError {
     match (error, decoder.unknown()) {
         (session::SessionError::InputUnknown { .. }, Some((past, why))) => {
@@ -286,7 +287,7 @@ fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> Certify
     }
 }
 
-/// Checks that canaries can be painted in every cache.
+/// Checks that every cache has an element type that has canaries.
 fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
     match interface.caches.iter().find(|cache| !can_paint(cache.element)) {
         None => Ok(()),
@@ -294,8 +295,8 @@ fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
     }
 }
 
-/// Draws each sample's prompt from the seed, extends it with the most likely tokens, and adds a sequence that
-/// fills the cache.
+/// Generates each sample's sequence: a prompt from the seed, and then the most likely tokens. Adds a sequence
+/// that fills the cache.
 fn sequences(
     mut reference: Reference<'_>,
     setting: &ScenarioSetting,

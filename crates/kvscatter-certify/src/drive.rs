@@ -1,4 +1,4 @@
-//! Runs a decoder through the ways in which a static cache is used.
+//! Runs a decoder in all the ways in which a static cache is used.
 
 pub(crate) mod reference;
 pub(crate) mod scenarios;

@@ -1,4 +1,4 @@
-//! The reasons why no certificate can be made: bad input, or a runtime that cannot be loaded.
+//! Errors for which no certificate can be made: bad input, or a runtime that cannot be loaded.
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ use kvscatter_onnx::decoder::Growth;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum CertifyError {
-    /// The model's file or graph cannot be read or understood.
+    /// The model's file or graph is invalid or is not supported.
     #[error(transparent)]
     Onnx(#[from] kvscatter_onnx::OnnxError),
     /// The engine failed, or the model's inputs, outputs or sizes cannot be used for a certification.
     #[error(transparent)]
     Session(#[from] kvscatter_session::SessionError),
-    /// Adds the path of the model, because two models are involved.
+    /// An error about one of two models, with the path of the model.
     #[error("{}: {cause}", path.display())]
     InModel { path: PathBuf, cause: Box<CertifyError> },
     /// A file or folder of the model cannot be read.
@@ -29,16 +29,16 @@ pub enum CertifyError {
     /// A cache is not static, because its present is longer than its past. There is nothing to certify.
     #[error("cache {input:?} is not static, its style is {style}: {growth}")]
     NotStatic { input: String, style: String, growth: Growth },
-    /// The original is the model itself, so equal logits would prove nothing.
+    /// The original is the model itself, so equal logits would not prove anything.
     #[error("{}: the original has the same files as the model: give the model that it was made from", path.display())]
     OriginalIsModel { path: PathBuf },
-    /// The cache's element type has no canaries. Only types that attention computes with or dequantises have
-    /// them.
+    /// The element type of the cache has no canaries. Only types that attention computes with or dequantises
+    /// have them.
     #[error("cache {input:?} has elements of type {element}, for which there are no canaries")]
     NoCanary { input: String, element: ElementType },
 
     // Errors about the options.
-    /// The number of prompts differs from the batch.
+    /// The number of prompts differs from the number of samples in the batch.
     #[error("{prompts} prompts do not match a batch of {batch}")]
     PromptCount { prompts: usize, batch: usize },
     /// The longest prompt and the steps after it do not fit the capacity, or a prompt is empty.

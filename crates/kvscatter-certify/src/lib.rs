@@ -1,8 +1,11 @@
 //! Runs a static-cache decoder and certifies that its KV cache is written in place.
 //!
 //! [`certify`] returns a [`Certificate`](certificate::Certificate). An [`Engine`](kvscatter_session::Engine)
-//! runs the model on tensors that this crate owns, so that this crate can read every byte of every cache
+//! runs the model on tensors that this crate owns. This crate can therefore read every byte of every cache
 //! after every step.
+//!
+//! Before some runs, the caches are filled with *canaries*: finite values that differ from row to row. A slot
+//! that has lost its canary was written.
 #![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only the measurement of memory needs unsafe code")]
 

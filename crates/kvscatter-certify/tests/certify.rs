@@ -36,8 +36,8 @@ fn a_static_export_is_certified_with_and_without_its_original() {
     }
 }
 
-/// The model computes scales of whole tensors. Runs that feed the same tensors must give the same logits, and
-/// runs that feed different tensors are not compared.
+/// The model computes scales of whole tensors. Runs on the same tensors must give the same logits, and runs
+/// on different tensors are not compared.
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn an_int8_decoder_is_compared_where_steps_are_the_same() {

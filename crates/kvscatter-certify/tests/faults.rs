@@ -1,4 +1,4 @@
-//! Plants every fault in a small fake engine and checks that the certificate reports it. No runtime is
+//! Creates every fault in a small fake engine and checks that the certificate reports it. A runtime is not
 //! needed.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]

@@ -39,8 +39,10 @@ pub(crate) fn tensor(attribute: &AttributeProto) -> Result<&TensorProto, OnnxErr
     Ok(&attribute.t)
 }
 
-/// Checks the type of an attribute. A reference to a function's attribute has no value, and code that expands
-/// functions resolves it first.
+/// Checks the type of an attribute.
+///
+/// A reference to a function's attribute has no value. Code that expands functions resolves it before this
+/// check.
 fn of_type(attribute: &AttributeProto, ty: AttributeType, expected: &'static str) -> Result<(), OnnxError> {
     let is_reference = attribute.ref_attr_name.as_ref().is_some_and(|name| !name.is_empty());
     if attribute.r#type == Some(ty) && !is_reference {

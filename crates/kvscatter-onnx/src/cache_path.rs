@@ -22,53 +22,54 @@ use crate::{Graph, Model, Node, NodeLabel, OnnxError, external};
 /// shape except for the sequence dimension.
 #[derive(Clone, Debug)]
 pub struct CachePath {
-    /// The model, whose operator set is that of the decoder.
+    /// The model. It imports the same operator sets as the decoder.
     pub model: Model,
-    /// The past's input and its element type.
+    /// The name and the element type of the input for the past.
     pub past: (String, ElementType),
-    /// The present's output.
+    /// The name of the output for the present.
     pub present: String,
-    /// The inputs for new rows and their element types, in the order in which the rows are written.
+    /// The names and element types of the inputs for new rows, in the order in which the rows are written.
     pub updates: Vec<(String, ElementType)>,
-    /// The inputs for `write_indices`, each int64 `[batch]`.
+    /// The names of the inputs for `write_indices`, each int64 `[batch]`. The list is empty if the cache
+    /// grows.
     pub write_indices: Vec<String>,
-    /// The sequence dimension.
+    /// The index of the sequence dimension, counted from 0.
     pub axis: usize,
     /// Whether the present is longer than the past by the number of all new rows together.
     pub grows: bool,
 }
 
-/// The reason why the path of a cache cannot be separated from its decoder.
+/// An error that means that the path of a cache cannot be separated from its decoder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CachePathError {
-    /// An operator that writes the cache also computes something else, or is not known.
+    /// An operator on the path also computes something else, or is not known.
     #[error("{node} does more than pass on the cache or write rows of it")]
     Node {
-        /// The first such node on the way back from the present.
+        /// The first such node, searching backwards from the present.
         node: Box<NodeLabel>,
     },
-    /// The way back from the present does not lead to the past.
+    /// Following the nodes backwards from the present does not lead to the past.
     #[error("no path of nodes that pass on one tensor leads from {present:?} back to {past:?}")]
     NoWay {
-        /// The past.
+        /// The name of the graph input that is the past.
         past: String,
-        /// The present.
+        /// The name of the graph output that is the present.
         present: String,
     },
-    /// A constant on the path is not a small one stored in the model.
+    /// A constant on the path is too large, or is not stored in the model.
     #[error(
         "{name:?} is a constant of {} bytes or more, or is stored outside the model",
         Self::CONSTANT_BYTES
     )]
     Constant {
-        /// The constant.
+        /// The name of the constant.
         name: String,
     },
 }
 
 impl CachePathError {
-    /// The largest size of a constant on the path, in bytes.
+    /// The maximum size of a constant on the path, in bytes.
     pub const CONSTANT_BYTES: usize = 64 << 10;
 }
 
@@ -76,8 +77,8 @@ impl CachePath {
     /// Returns the path of each cache of a decoder, in the decoder's order.
     ///
     /// # Errors
-    /// Returns the errors of [`Graph::new`] and [`Decoder::of`]. If a cache has no path, the entry at its
-    /// index is a [`CachePathError`].
+    /// Returns the errors of [`Graph::new`] and [`Decoder::of`]. If the path of a cache cannot be separated,
+    /// the entry at its index is a [`CachePathError`].
     pub fn of(model: &Model) -> Result<Vec<Result<Self, CachePathError>>, OnnxError> {
         let graph = model.graph()?;
         let decoder = Decoder::of(&graph)?;
@@ -86,11 +87,10 @@ impl CachePath {
     }
 }
 
-/// The largest number of nodes that are followed in a row. The limit bounds the time that a hostile graph can
-/// take.
+/// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 const MAX_NODES: usize = 256;
 
-/// An index from each value to the node that produces it.
+/// The index from each value to the node that produces it, which serves the paths of all caches.
 struct Finder<'a, 'm> {
     proto: &'a ModelProto,
     graph: &'a Graph<'m>,
@@ -186,10 +186,10 @@ impl<'a, 'm> Finder<'a, 'm> {
         Ok(nodes)
     }
 
-    /// Returns the input whose shape a node's output has.
+    /// Returns the input from which a node's output gets its shape.
     ///
-    /// The output also has that input's elements, except for the new rows. The sequence dimension of a
-    /// `Concat` is longer by the new rows.
+    /// The output also has the elements of that input, except for the new rows. The output of a `Concat` is
+    /// longer in the sequence dimension by the new rows.
     fn handed_on(&self, node: &Node<'m>) -> Option<&'m str> {
         match node.op_type() {
             "Concat" if node.is("Concat") && node.proto().input.len() == 2 => node.input(0),
@@ -236,7 +236,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         is_small
     }
 
-    /// Copies a constant into the path. Returns at once if the path already has the value.
+    /// Copies a constant into the path. Does nothing if the path already has the value.
     fn constant(&mut self, value: &'m str, draft: &mut Draft<'m>) -> Result<(), CachePathError> {
         let too_large = || CachePathError::Constant { name: value.to_owned() };
         if draft.known.contains(value) {
@@ -307,7 +307,7 @@ fn inseparable(node: &Node<'_>) -> CachePathError {
     CachePathError::Node { node: Box::new(node.label()) }
 }
 
-/// Returns the declaration of a tensor whose sizes are open.
+/// Returns the declaration of a tensor of this rank whose dimensions have no declared sizes.
 fn value_info(name: &str, element: ElementType, rank: usize) -> ValueInfoProto {
     let shape = TensorShapeProto { dim: vec![Dimension::default(); rank], ..TensorShapeProto::default() };
     let tensor = type_proto::Tensor {

@@ -1,9 +1,11 @@
-//! Finds a decoder's KV caches by following the graph: which input returns as which output, and which node
-//! writes it.
+//! Finds the KV caches of a decoder by following its graph.
 //!
-//! Names matter only if two inputs of one kind are used in the same way. GPT-2's token ids and position ids
-//! are such inputs, because each picks rows of a table. Then the names that exporters give them decide; see
-//! [`InputRole`].
+//! For each cache, this module finds the graph input that contains the cache before a step (the *past*), the
+//! graph output that returns it with the new rows (the *present*), and the node that writes the rows. The
+//! present of one step is the past of the next.
+//!
+//! Names of inputs and outputs decide only if the graph uses two inputs in the same way. GPT-2's token ids
+//! and position ids are such inputs, because each picks rows of a table. See [`InputRole`].
 
 mod cache;
 mod cost;
@@ -29,12 +31,14 @@ pub use hazards::{Hazard, PrefixMask, RuntimeBug};
 pub use roles::{Input, InputRole};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
-/// A decoder, which is a graph that takes caches as inputs and returns them as outputs with rows written.
+/// The caches of a decoder and the roles of its other inputs.
+///
+/// A decoder is a graph that takes caches as inputs and returns them as outputs with rows written.
 #[derive(Clone, Debug)]
 pub struct Decoder<'m> {
-    /// The caches in the order of their outputs. Every past occurs once.
+    /// The caches in the order of their outputs. Each past occurs once.
     pub caches: Vec<Cache<'m>>,
-    /// The inputs that have to be fed, in the graph's order.
+    /// The inputs that a caller must feed, in the order of the graph.
     pub inputs: Vec<Input<'m>>,
     /// The output with the scores of the next token: the first floating-point output of rank 3 that is not a
     /// cache.
@@ -68,7 +72,7 @@ impl<'m> Decoder<'m> {
         Ok(Self { caches, inputs, logits, flow })
     }
 
-    /// Returns the past of the first cache whose style is not known, and the reason.
+    /// Returns the past of the first cache whose writer is not known, and the reason.
     #[must_use]
     pub fn unknown(&self) -> Option<(&'m str, &UnknownStyle)> {
         self.caches.iter().find_map(|cache| match &cache.style {

@@ -1,13 +1,13 @@
-//! Dimensions of inputs whose sizes are not known.
+//! Dimensions of inputs whose sizes a model leaves open.
 
 use std::fmt;
 
-/// An open dimension without a size.
+/// An open dimension, for which no size was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicDim {
-    /// The key of its size; see [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
+    /// The key under which a caller gives the size. See [`ValueInfo::dim_key`](crate::ValueInfo::dim_key).
     pub dim: String,
-    /// The first input that has the dimension.
+    /// The name of the first input that has the dimension.
     pub input: String,
 }
 

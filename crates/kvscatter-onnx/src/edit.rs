@@ -1,8 +1,9 @@
-//! Changes a model's graph. Nodes are added and removed, and values renamed and rerouted, in any order.
+//! Changes the graph of a model. Nodes can be added and removed, and values renamed and rerouted, in any
+//! order.
 //!
-//! An [`Editor`] works on a graph that [`Graph::new`] accepts, and the result is such a graph too. The cost
-//! of editing is proportional to the size of the changes, not to the size of the graph times the number of
-//! changes.
+//! An [`Editor`] requires a graph that [`Graph::new`] accepts, and the result is such a graph as well. The
+//! cost of editing is proportional to the size of the changes, not to the size of the graph times the number
+//! of changes.
 
 mod finish;
 pub(crate) mod names;
@@ -27,8 +28,8 @@ pub(crate) use node::NewNode;
 
 /// A model's graph while it is being changed.
 ///
-/// [`finish`](Self::finish) puts the graph in order. Without this call, the model has its new nodes at the
-/// end and still has the removed ones.
+/// Call [`finish`](Self::finish) to put the graph in order. Before that call, new nodes are at the end and
+/// removed nodes are still in the model.
 #[derive(Debug)]
 pub(crate) struct Editor<'p> {
     model: &'p mut ModelProto,
@@ -44,11 +45,11 @@ pub(crate) struct Editor<'p> {
     constants: BTreeMap<(i32, Vec<i64>, Vec<u8>), String>,
 }
 
-/// One read of a value by a node. A node may have many inputs, so this names the input.
+/// One read of a value by a node, with the index of the input because a node may have many inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Reader {
     node: usize,
-    /// The input, or `None` if the node's subgraphs read the value.
+    /// The index of the input, or `None` if the node's subgraphs read the value.
     slot: Option<usize>,
 }
 
@@ -60,7 +61,7 @@ enum Declared {
 }
 
 impl<'p> Editor<'p> {
-    /// Begins to change a model's graph.
+    /// Creates an editor of a model's graph.
     ///
     /// # Errors
     /// Returns the errors of [`Graph::new`].
@@ -102,7 +103,7 @@ impl<'p> Editor<'p> {
         self.producers.get(value).copied()
     }
 
-    /// Returns a name that no value and no node has. It is the hint, or the hint and a number.
+    /// Returns a name that no value and no node has: the hint, or the hint and a number.
     pub(crate) fn fresh(&mut self, hint: &str) -> String {
         self.names.fresh(hint)
     }
@@ -127,12 +128,12 @@ impl<'p> Editor<'p> {
         output
     }
 
-    /// Adds a node whose outputs have these names. No other node may still produce them.
+    /// Adds a node whose outputs have these names. No other node may still produce values of these names.
     pub(crate) fn node_with_outputs(&mut self, op_type: &str, inputs: &[&str], outputs: &[&str]) {
         self.add(NewNode::new(op_type, inputs).outputs(outputs));
     }
 
-    /// Removes a node. Another node must produce its outputs, unless no node reads them.
+    /// Removes a node. Another node must then produce its outputs, unless no node reads them.
     pub(crate) fn remove_node(&mut self, index: usize) {
         self.removed.insert(index);
         for output in self.model.graph.node.get(index).into_iter().flat_map(|node| &node.output) {
@@ -142,7 +143,7 @@ impl<'p> Editor<'p> {
         }
     }
 
-    /// Replaces a node with one that makes the same values of the same types and shapes.
+    /// Replaces a node with one that produces the same values, with the same types and shapes.
     pub(crate) fn replace_node(&mut self, index: usize, new: NewNode) {
         if let Some(node) = self.model.graph.get_or_insert_default().node.get_mut(index) {
             let old = std::mem::take(node);
@@ -203,7 +204,7 @@ impl<'p> Editor<'p> {
         self.constant(&Tensor::new(element, Vec::new(), Data::Bytes(bytes))?)
     }
 
-    /// Adds an initializer with this value, or reuses an equal one.
+    /// Adds an initializer with this value, or reuses an equal one. Returns its name.
     pub(crate) fn constant(&mut self, value: &Tensor) -> Result<String, OnnxError> {
         let message = tensor_proto::encode("", value);
         let bytes = message.raw_data.clone().unwrap_or_default();
@@ -222,8 +223,8 @@ impl<'p> Editor<'p> {
         self.constant(&Tensor::new(ElementType::Int64, shape, Data::Bytes(bytes))?)
     }
 
-    /// Adds an input after the existing inputs of the graph and returns its name, which is the hint, or the
-    /// hint and a number.
+    /// Adds an input after the existing inputs of the graph. Returns its name, which is the hint, or the hint
+    /// and a number.
     pub(crate) fn add_input(&mut self, hint: &str, element: ElementType, dims: &[Dimension<'_>]) -> String {
         let name = self.names.fresh(hint);
         let tensor = type_proto::Tensor {
@@ -310,7 +311,7 @@ impl<'p> Editor<'p> {
         }
     }
 
-    /// Records that a node reads a value that it did not read before. The shapes of its outputs may have
+    /// Records that a node reads a value that it did not read before, so the shapes of its outputs may have
     /// changed.
     fn reads_changed(&mut self, reader: Reader, value: &str) {
         self.readers.entry(value.to_owned()).or_default().insert(reader);

@@ -1,4 +1,4 @@
-//! The errors of reading, evaluating and converting ONNX files.
+//! Errors of reading, evaluating and converting ONNX files.
 
 mod kind;
 
@@ -11,10 +11,10 @@ use crate::dynamic_dim::{DynamicDim, DynamicDims};
 use crate::eval::NotInPlace;
 use crate::{FoldError, NodeLabel, TensorError};
 
-/// The reason why a file, a model or its evaluation was refused.
+/// An error about a file, a model or its evaluation.
 ///
-/// Three variants state where the error occurred: [`InFile`](Self::InFile), [`InTensor`](Self::InTensor) and
-/// [`InNode`](Self::InNode) wrap the actual cause. [`root`](Self::root) returns that cause.
+/// Three variants contain the place of an error and wrap its cause: [`InFile`](Self::InFile),
+/// [`InTensor`](Self::InTensor) and [`InNode`](Self::InNode). [`root`](Self::root) returns that cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -45,7 +45,7 @@ pub enum OnnxError {
     /// The bytes are not a protobuf message of this type.
     #[error("not a {message}: {cause}")]
     Decode { message: &'static str, cause: buffa::DecodeError },
-    /// The message is too large for protobuf.
+    /// The message takes more bytes than protobuf allows.
     #[error("cannot write the {message}: {cause}")]
     Encode { message: &'static str, cause: buffa::EncodeError },
     /// Writing this output would overwrite a file that is being read.
@@ -68,16 +68,16 @@ pub enum OnnxError {
     /// `data_type` is absent or `UNDEFINED`.
     #[error("data_type is undefined")]
     UndefinedType,
-    /// The tensor has a type that `TensorScatter` does not support.
+    /// The type of the tensor is not one of the 24 types of `TensorScatter`.
     #[error("data_type {code} is not one of the 24 types that TensorScatter supports")]
     UnsupportedType { code: i32 },
     /// A dimension is negative.
     #[error("dims[{axis}] = {dim} is negative")]
     NegativeDim { axis: usize, dim: i64 },
-    /// `segment` is set, so this is only a part of a tensor.
+    /// `segment` is set, so the message contains only a part of a tensor.
     #[error("segment is set: tensors stored in parts are not supported")]
     Segment,
-    /// Two fields contain values.
+    /// Two fields contain values, but only one may.
     #[error("both {first} and {second} are present")]
     TwoFields { first: &'static str, second: &'static str },
     /// The values are in a field that does not store this type.
@@ -90,7 +90,7 @@ pub enum OnnxError {
     #[error("{field}[{index}] = {value} does not fit {element}")]
     EntryRange { element: ElementType, field: &'static str, index: usize, value: i128 },
 
-    /// The exported decoder supports fewer tokens than the cache would have slots.
+    /// The exported decoder supports fewer tokens than the converted cache would have slots.
     #[error("the exported decoder does not support {tokens} tokens: {cause}")]
     Capacity { tokens: usize, cause: Box<OnnxError> },
     /// The decoder cannot be converted to a static cache.
@@ -98,7 +98,7 @@ pub enum OnnxError {
     Convert(#[from] ConvertRefusal),
 
     // External data.
-    /// The tensor has external data, but no folder to read it from is known.
+    /// The tensor has external data, but the folder of the data is not known.
     #[error("external data in {location:?}, but the folder of the data is not known")]
     ExternalWithoutFolder { location: String },
     /// Strings cannot be external data.
@@ -137,7 +137,7 @@ pub enum OnnxError {
     ExternalLimit { wanted: u64, left: u64 },
 
     // Models.
-    /// No file contains this model, and an engine reads a model from its file.
+    /// The model was changed or created in memory, but an engine reads a model from its file.
     #[error("the model was made in memory or changed since it was read: save it, and load that file")]
     NotAsRead,
     /// The bytes are a model of another format.
@@ -146,10 +146,10 @@ pub enum OnnxError {
     /// The model has no graph.
     #[error("the model has no graph")]
     GraphMissing,
-    /// A domain's operator set is imported twice.
+    /// The model imports the operator set of a domain twice.
     #[error("opset_import names domain {domain:?} twice")]
     OpsetTwice { domain: String },
-    /// A domain's operator set is used but not imported.
+    /// The model uses the operator set of a domain but does not import it.
     #[error("opset_import does not name domain {domain:?}")]
     OpsetMissing { domain: String },
     /// Two values have the same name.
@@ -158,7 +158,7 @@ pub enum OnnxError {
     /// An input, output or initializer has no name.
     #[error("{what} {index} has no name")]
     NameMissing { what: &'static str, index: usize },
-    /// A name is longer than the limit for names in reports.
+    /// A name is longer than the limit for names, which reports repeat.
     #[error("{what} {index} has a name of {bytes} bytes: the limit is {limit}")]
     NameTooLong { what: &'static str, index: usize, bytes: usize, limit: usize },
     /// No input, initializer or node produces this value.
@@ -170,7 +170,7 @@ pub enum OnnxError {
     /// The output of the node leads back to its input.
     #[error("the graph has a cycle through this node")]
     Cycle,
-    /// The type of the constant is none of float, double, float16 and bfloat16.
+    /// The element type of a constant is not float, double, float16 or bfloat16.
     #[error("{element} is not float, double, float16 or bfloat16")]
     NotAFloat { element: ElementType },
     /// A graph input or output has no type.
@@ -193,7 +193,8 @@ pub enum OnnxError {
     /// The operator set is newer than the newest supported one.
     #[error("version {version} of the operator set is unknown: {max} is the newest supported")]
     OpsetTooNew { version: i64, max: i64 },
-    /// No operator set of the default domain up to this version has the operator, or it was deprecated.
+    /// No operator set of the default domain up to this version has the operator, or the operator is
+    /// deprecated.
     #[error("version {version} of the operator set has no such operator")]
     OperatorUnknown { version: i64 },
     /// The operator changed its meaning, and the newer operator set cannot express the old one.
@@ -202,16 +203,16 @@ pub enum OnnxError {
     /// The model has no `TensorScatter`.
     #[error("the model has no TensorScatter")]
     NothingToLower,
-    /// A `TensorScatter` is in the body of an `If`, `Loop` or similar node, which is not lowered.
+    /// A `TensorScatter` is in the body of an `If`, `Loop` or similar node. Such nodes are not lowered.
     #[error("a TensorScatter in the body of a node cannot be lowered")]
     ScatterNested,
-    /// A `TensorScatter` is in a function, which would have to be inlined first.
+    /// A `TensorScatter` is in a function of the model. The function must be inlined first.
     #[error("a TensorScatter in function {name:?} cannot be lowered: inline the model's functions first")]
     ScatterInFunction { name: String },
     /// No shape is declared for the past, the present or the update.
     #[error("the rank of the cache is not declared: run onnx's shape inference first")]
     RankUnknown,
-    /// The lowered operators do not have this type, although `TensorScatter` does.
+    /// `ScatterElements` and `ScatterND` do not support this element type, although `TensorScatter` does.
     #[error("{element} cannot be lowered: ScatterElements and ScatterND do not support it")]
     LowerType { element: ElementType },
     /// The node has too few or too many inputs.
@@ -220,7 +221,7 @@ pub enum OnnxError {
     /// The node has too few or too many outputs.
     #[error("{got} outputs, expected exactly 1")]
     OutputCount { got: usize },
-    /// A required input is absent.
+    /// An input that the operator requires is absent.
     #[error("input {index} is absent")]
     InputAbsent { index: usize },
     /// The operator does not have this attribute.
@@ -258,7 +259,7 @@ pub enum OnnxError {
     /// The evaluation needs more memory than the limit. No value was computed.
     #[error("the values need {needed} bytes, which exceeds the limit of {limit}")]
     MemoryLimit { needed: u64, limit: u64 },
-    /// The caller demanded a write in place, which is not possible.
+    /// The caller requested a write in place, but the graph does not allow it.
     #[error("cannot write in place: {reason}")]
     NotInPlace { reason: Box<NotInPlace> },
     /// A value has more dimensions than the evaluator supports.
@@ -270,20 +271,20 @@ pub enum OnnxError {
     /// A value was given for a name that is not a graph input.
     #[error("{name:?} is not an input of the graph")]
     InputUnknown { name: String },
-    /// A value has another type than the graph declares.
+    /// The element type of a value differs from the declared one.
     #[error("{name:?} is {got}, the graph declares {expected}")]
     ValueType { name: String, expected: ElementType, got: ElementType },
-    /// A value has another rank than the graph declares.
+    /// The rank of a value differs from the declared one.
     #[error("{name:?} has rank {got}, the graph declares {expected}")]
     ValueRank { name: String, expected: usize, got: usize },
-    /// A value has another dimension than the graph declares.
+    /// A dimension of a value differs from the declared one.
     #[error("{name:?} has dimension {axis} = {got}, the graph declares {expected}")]
     ValueDim { name: String, axis: usize, expected: usize, got: usize },
     /// One symbolic dimension has two sizes.
     #[error("{name:?} has dimension {axis} ({symbol:?}) = {got}, elsewhere {symbol:?} = {expected}")]
     SymbolConflict { name: String, axis: usize, symbol: String, expected: usize, got: usize },
 
-    /// The value that a graph computes on a probe cannot be determined.
+    /// A value that a graph computes cannot be determined from the given values.
     #[error(transparent)]
     Fold(#[from] FoldError),
 
@@ -291,19 +292,18 @@ pub enum OnnxError {
     /// An input declares no rank, so its values cannot be generated.
     #[error("input {name:?} declares no shape: give its values")]
     ShapeUnknown { name: String },
-    /// The sizes of these dimensions are not given.
+    /// Sizes of open dimensions are missing.
     #[error("the size of {} is open: give it", DynamicDims(open))]
     DimsMissing { open: Vec<DynamicDim> },
     /// No input has this open dimension.
     #[error("no input has a dimension {dim:?} whose size is open")]
     DimUnused { dim: String },
-    /// No index is valid, because the update is longer than the cache or a constant offset leads out of the
-    /// cache.
+    /// No index is valid. The update is longer than the cache, or a constant offset leads out of the cache.
     #[error("no value of input {name:?} makes all write_indices valid that depend on it")]
     NoValidIndices { name: String },
 
     // Decoders.
-    /// No output is an input with rows written into it.
+    /// No output returns an input with rows written into it, so the model has no cache.
     #[error("no cache: no output returns an input with rows written to it")]
     CacheNone,
     /// An input is written like a cache, but no output returns the result.
@@ -321,7 +321,7 @@ pub enum OnnxError {
     /// Rows are appended to the past, but the present is declared to be no longer than the past.
     #[error("{past:?} and {present:?} both have dimension {axis} = {size}, although rows are appended")]
     CacheDoesNotGrow { past: String, present: String, axis: usize, size: String },
-    /// Two dimensions that must be equal are declared with different sizes.
+    /// Two dimensions that must be equal have different declared sizes.
     #[error(
         "{first:?} has dimension {first_axis} = {first_size}, {second:?} has dimension {second_axis} = \
          {second_size}: they must be equal"
@@ -336,7 +336,7 @@ pub enum OnnxError {
     },
 
     // Test directories.
-    /// A link leads out of the given folder. Test directories are read only inside it.
+    /// A link leads out of the folder. Files outside the folder are not read.
     #[error("is a link that leads out of the folder: it is not followed")]
     LinkLeadsOut,
     /// The numbers of the files have a gap, as in `input_0.pb, input_2.pb`.
@@ -348,7 +348,7 @@ pub enum OnnxError {
 }
 
 impl OnnxError {
-    /// Returns the cause without the file, tensor or node that wraps it.
+    /// Returns the cause without the variants that name a file, a tensor or a node.
     #[must_use]
     pub fn root(&self) -> &Self {
         let mut error = self;
@@ -360,7 +360,7 @@ impl OnnxError {
         error
     }
 
-    /// Returns the cause without what wraps it, for a caller that names the file, tensor or node itself.
+    /// Converts the error into its root cause, for a caller that names the file, tensor or node itself.
     pub(crate) fn into_root(self) -> Self {
         match self {
             Self::InFile { cause, .. } | Self::InTensor { cause, .. } | Self::InNode { cause, .. } => {

@@ -1,10 +1,10 @@
 //! Evaluates models of `TensorScatter` and the few operators that such models need: `Identity`, `Constant`
 //! and integer `Add`.
 //!
-//! The cache is written in place wherever the graph allows it. This requires that the evaluation owns the
-//! buffer of `past_cache`, because the caller donated it or a node made it, and that no node or output needs
-//! the old values afterwards. The [`Report`] records this for every node, with the addresses before and after
-//! and the number of bytes moved.
+//! A cache is written in place wherever the graph allows it. For this the evaluation must own the buffer of
+//! `past_cache`, because the caller donated it or a node produced it. In addition, no node or output may need
+//! the old values afterwards. The [`Report`] contains the outcome for every node, with the addresses before
+//! and after the write and the number of bytes moved.
 
 mod add;
 mod evaluator;

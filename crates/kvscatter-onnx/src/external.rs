@@ -17,13 +17,13 @@ pub(crate) use folder::Folder;
 
 /// The folder of a model. External data is read only from this folder.
 ///
-/// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they
-/// stay inside. Every step of a path is resolved against an open handle of the folder. Replacing a folder
-/// with a link while it is read therefore cannot lead out of the folder either.
+/// Locations are relative and contain no `..`. Symbolic links are followed if they stay inside the folder.
+/// Every step of a path is resolved against an open handle of the folder. A process that replaces a folder
+/// with a link while a file is read therefore cannot lead a path out of the folder.
 #[derive(Debug)]
 pub struct ExternalData {
     folder: Folder,
-    /// The number of bytes that all tensors together may still read.
+    /// The number of bytes that may still be read, for all tensors together.
     left: Cell<u64>,
 }
 
@@ -49,7 +49,8 @@ impl ExternalData {
         Ok(Self { folder: Folder::open(folder)?, left: Cell::new(DEFAULT_MEMORY_LIMIT) })
     }
 
-    /// Sets the number of bytes that may be read in all. Bytes that are read for a checksum count as well.
+    /// Sets the maximum number of bytes that may be read in all. Bytes that are read for a checksum count as
+    /// well.
     #[must_use]
     pub fn limit(self, bytes: u64) -> Self {
         self.left.set(bytes);
@@ -99,7 +100,7 @@ impl<'a> Entry<'a> {
                 "offset" => &mut offset,
                 "length" => &mut length,
                 "checksum" => &mut checksum,
-                // Other tools may store keys that the specification does not define.
+                // Other tools may write keys that the specification does not define.
                 _ => continue,
             };
             if slot.replace(entry.value.as_deref().unwrap_or_default()).is_some() {
@@ -135,14 +136,14 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Returns the location of external data, for the error that no folder is known.
+/// Returns the location of external data, for the error that the folder is not known.
 pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, OnnxError> {
     Entry::parse(entries).map(|entry| entry.location)
 }
 
-/// Returns the path of a tensor's external data below a folder.
+/// Returns the path of a tensor's external data in a folder.
 ///
-/// Returns `None` if the tensor has no external data or its location may not be read.
+/// Returns `None` if the tensor has no external data, or if its location leads out of the folder.
 pub(crate) fn path(message: &TensorProto, folder: &Path) -> Option<PathBuf> {
     let location = location(&message.external_data).ok().filter(|_| is_external(message))?;
     folder::relative(Path::new(location)).ok().map(|location| folder.join(location))
@@ -167,7 +168,7 @@ pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&
         let location = Path::new(entry.location);
         let size = match folder.size(location)? {
             Some(size) => size,
-            // Opening the missing file returns the operating system's error.
+            // The file is missing. Opening it returns the operating system's error.
             None => folder.file(location)?.1,
         };
         entry.check_end(entry.length.unwrap_or_default(), size)
@@ -180,7 +181,7 @@ fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {
     value.parse().map_err(|_| OnnxError::ExternalNumber { key, value: value.to_owned() })
 }
 
-/// Checks the SHA1 of the whole file, which is the checksum that ONNX defines.
+/// Checks the SHA1 of the whole file, the checksum that ONNX defines.
 fn check_sum(file: &mut File, size: u64, expected: &str, location: &str) -> Result<(), OnnxError> {
     let mut hash = Sha1::new();
     let mut chunk = vec![0; 64 << 10];

@@ -1,5 +1,5 @@
-//! File access: untrusted files are read whole, outputs are written whole or not at all, and paths are
-//! compared by the file that they lead to.
+//! File access. Untrusted files are read whole, outputs are written whole or not at all, and paths are
+//! compared by the files that they lead to.
 
 mod identity;
 mod kind;
@@ -45,24 +45,25 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, OnnxError> {
     })
 }
 
-/// Returns the options for opening a file without blocking. Without the flag, opening a pipe that has no
-/// writer would never return.
+/// Returns options that open a file without blocking. Without the flag, opening a pipe without a writer would
+/// never return.
 pub(crate) fn read_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).nonblock(true);
     options
 }
 
-/// Returns the size of an open file, which must be a regular file. The size comes from the handle because a
-/// path could lead to another file by the time it is read.
+/// Returns the size of an open file, which must be a regular file. The size is read from the handle, because
+/// the path may lead to another file by the time the file is read.
 pub(crate) fn regular_size(file: &File) -> Result<u64, OnnxError> {
     let metadata = file.metadata().map_err(OnnxError::Io)?;
     if metadata.is_file() { Ok(metadata.len()) } else { Err(OnnxError::NotRegularFile) }
 }
 
-/// Reads `len` bytes from the current position. The file's size has shown that they exist.
+/// Reads `len` bytes from the current position.
 ///
-/// Fewer bytes are an error, because a part of a protobuf message can itself be a valid message.
+/// The size of the file has shown that the bytes exist. If there are fewer, an error is returned, because a
+/// part of a protobuf message can itself be a valid message.
 pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, OnnxError> {
     let out_of_memory = || OnnxError::Io(std::io::ErrorKind::OutOfMemory.into());
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! A model's graph, whose names, node order and operator sets are checked once.
+//! The graph of a model. Its names, the order of its nodes and its operator sets are checked once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,13 @@ use crate::proto::{
 };
 use crate::{NodeLabel, OnnxError, tensor_proto};
 
-/// The full name of the default domain, which is usually written as the empty string.
+/// The full name of the default domain. Models usually write it as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
 
-/// The longest name of a value, a node or an operator, in bytes.
+/// The maximum length of the name of a value, a node or an operator, in bytes.
 ///
-/// Every report about a node or a value repeats its name, and one node can cause as many reports as the graph
-/// has caches.
+/// The limit bounds the size of reports, because every report about a node or a value repeats its name. One
+/// node can cause as many reports as the graph has caches.
 const MAX_NAME: usize = 4096;
 
 /// A graph whose structure has been checked.
@@ -37,8 +37,8 @@ pub struct Graph<'m> {
     functions: &'m [FunctionProto],
 }
 
-/// The functions that a model defines, by domain and name. One set serves all graphs and function bodies of a
-/// model.
+/// The functions that a model defines, by domain and name. All graphs and function bodies of a model share
+/// one set.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionNames<'m>(BTreeSet<(&'m str, Option<&'m str>)>);
 
@@ -62,9 +62,9 @@ pub struct Node<'m> {
 /// A graph input or output as declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueInfo<'m> {
-    /// The name.
+    /// The name of the input or output.
     pub name: &'m str,
-    /// The element type.
+    /// The declared element type.
     pub element: ElementType,
     /// The dimensions, or `None` if the rank is not declared.
     pub shape: Option<Vec<Dimension<'m>>>,
@@ -79,7 +79,7 @@ enum Producer {
 }
 
 impl<'m> Graph<'m> {
-    /// Checks the structure of a model's graph.
+    /// Creates a graph after checking the structure of the model's graph.
     ///
     /// # Errors
     /// Errors about a node are wrapped in [`OnnxError::InNode`].
@@ -107,7 +107,7 @@ impl<'m> Graph<'m> {
         Ok(Self { proto, nodes, initializers, functions: &model.functions })
     }
 
-    /// Returns the nodes. Each comes after those that it reads from.
+    /// Returns the nodes. Each node comes after the nodes that it reads from.
     #[must_use]
     pub fn nodes(&self) -> &[Node<'m>] {
         &self.nodes
@@ -164,32 +164,32 @@ impl<'m> Graph<'m> {
 }
 
 impl<'m> Node<'m> {
-    /// Returns the message.
+    /// Returns the message of the node.
     #[must_use]
     pub fn proto(&self) -> &'m NodeProto {
         self.proto
     }
 
-    /// Returns every value that the node reads, each once. These are its inputs and the outer values that its
+    /// Returns every value that the node reads, each once: its inputs, and the outer values that its
     /// subgraphs read.
     #[must_use]
     pub fn reads(&self) -> BTreeSet<&'m str> {
         names::reads(self.proto())
     }
 
-    /// Returns the operator.
+    /// Returns the name of the operator.
     #[must_use]
     pub fn op_type(&self) -> &'m str {
         self.proto.op_type.as_deref().unwrap_or_default()
     }
 
-    /// Returns the operator's domain. The default domain is returned by its full name.
+    /// Returns the domain of the operator. The default domain is `ai.onnx`.
     #[must_use]
     pub fn domain(&self) -> &'m str {
         full_domain(self.proto.domain.as_deref())
     }
 
-    /// Returns the imported version of the domain's operator set.
+    /// Returns the version of the domain's operator set that the model imports.
     #[must_use]
     pub fn version(&self) -> i64 {
         self.version
@@ -207,8 +207,8 @@ impl<'m> Node<'m> {
         self.index
     }
 
-    /// Returns `true` if the node is this operator of the default domain, and not a function that the model
-    /// defines.
+    /// Returns `true` if the operator of the node is this operator of the default domain, and not a function
+    /// of that name.
     #[must_use]
     pub fn is(&self, op_type: &str) -> bool {
         self.domain() == DEFAULT_DOMAIN && self.op_type() == op_type && !self.is_function
@@ -250,8 +250,8 @@ impl<'m> Node<'m> {
 impl<'m> ValueInfo<'m> {
     /// Returns the key under which callers give the size of an open dimension.
     ///
-    /// The key is the dimension's symbol, or `name[axis]` if the dimension is not declared. Returns `None`
-    /// for a declared dimension and for an axis beyond the rank.
+    /// The key is the symbol of the dimension, or `name[axis]` if it has no symbol. Returns `None` if the
+    /// size is declared or the axis is beyond the rank.
     #[must_use]
     pub fn dim_key(&self, axis: usize) -> Option<String> {
         match self.shape.as_ref()?.get(axis)? {
@@ -288,8 +288,8 @@ impl<'m> ValueInfo<'m> {
     }
 }
 
-/// Returns the nodes of a graph or a function body with the versions of the operator sets that it imports.
-/// Only operators are checked.
+/// Returns the nodes of a graph or a function body, with the versions of the imported operator sets. Only
+/// operators are checked.
 pub(crate) fn nodes<'m>(
     imports: &'m [OperatorSetIdProto],
     functions: &FunctionNames<'m>,
@@ -332,7 +332,7 @@ fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, Onnx
     Ok(initializers)
 }
 
-/// Returns the one producer of every value. An input may also have an initializer, which is its default.
+/// Returns the producer of every value. An input may also have an initializer, its default.
 fn producers<'m>(
     graph: &'m GraphProto,
     initializers: &BTreeMap<&'m str, &'m TensorProto>,

@@ -9,9 +9,8 @@
 //!   inputs for it.
 //! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
 //!   hazards.
-//! * [`convert::convert()`] makes growing caches static. [`lower()`] replaces `TensorScatter` with older
-//!   operators. [`Model::save_with_weights`] writes the resulting model together with the files of its
-//!   weights.
+//! * [`convert::convert()`] converts growing caches to static ones. [`lower()`] replaces `TensorScatter` with
+//!   older operators. [`Model::save_with_weights`] writes a model together with the files of its weights.
 //! * [`CachePath`] is a model that contains only the nodes between the past and the present of one cache.
 //! * [`test_dir`] finds, reads and writes ONNX test directories.
 //!
@@ -28,12 +27,22 @@
 //! # Ok::<(), kvscatter_onnx::OnnxError>(())
 //! ```
 //!
+//! # Terms
+//!
+//! * The *past* of a cache is the graph input that contains the cache before a step. The *present* is the
+//!   graph output that contains it after the step, with the new rows. The present of one step is the past of
+//!   the next.
+//! * A dimension is *open* if the model does not declare its size. It may have a symbol, such as `batch`.
+//! * A cache is *static* if its capacity is fixed and new rows overwrite old ones. It *grows* if every
+//!   present is longer than its past.
+//! * To *lower* a model means to replace `TensorScatter` with operators that every engine supports.
+//!
 //! # Untrusted files
 //!
 //! This crate treats every file as untrusted. Reading or evaluating a file returns a value or an
-//! [`OnnxError`] for any contents. The time and memory this takes are bounded by the file's size and the
-//! limits documented here. No memory is allocated merely because a file claims to need it, and no file
-//! outside a model's own folder is read.
+//! [`OnnxError`] for any contents. Time and memory are bounded by the size of the file and by the limits that
+//! are documented here. No memory is allocated only because a file claims to need it, and no file outside the
+//! folder of a model is read.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::arithmetic_side_effects,
@@ -67,7 +76,7 @@ mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;
 
-/// The default limit on the bytes of values that are allocated or read from other files: 16 GiB.
+/// The default limit on the number of bytes of values that are allocated or read from other files: 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 
 pub use cache_path::{CachePath, CachePathError};

@@ -2,11 +2,11 @@
 //!
 //! The lowered model computes the same results.
 //!
-//! * In linear mode, an index out of range is still an error at run time. The same is true of an update that
-//!   is longer than the cache or has another shape.
-//! * If the sequence length is 0, indices are no longer checked, because the lowered graph then has no index
-//!   left. This is the only difference.
-//! * In circular mode, a negative index counts from the end of the ring, as ONNX defines it.
+//! * In linear mode, an index out of range is still an error at run time. An update that is longer than the
+//!   cache or has another shape is an error as well.
+//! * If the sequence length is 0, indices are no longer checked, because the lowered graph has no index then.
+//!   This is the only difference.
+//! * In circular mode, a negative index counts from the end of the cache, as ONNX defines it.
 
 mod indices;
 mod scatter;
@@ -22,12 +22,12 @@ use scatter::{is_scatter, scatters};
 
 /// The operator that replaces `TensorScatter`.
 ///
-/// Both operators have long been part of ONNX. Engines differ in which of them they run well.
+/// Both operators have been part of ONNX for a long time. Some engines run one of them faster than the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LowerTarget {
-    /// `ScatterElements`, which takes an index for every element of the update.
+    /// `ScatterElements`, which takes one index for each element of the update.
     ScatterElements,
-    /// `ScatterND`, which takes an index for every row of the update.
+    /// `ScatterND`, which takes one index for each row of the update.
     ScatterNd,
 }
 
@@ -38,14 +38,14 @@ pub struct Lowered {
     pub model: Model,
     /// The number of `TensorScatter` nodes that were replaced.
     pub scatters: usize,
-    /// The number of nodes that compute indices for the new operators.
+    /// The number of nodes that were added to compute the indices.
     pub index_nodes: usize,
 }
 
 /// Replaces every `TensorScatter` of a model.
 ///
-/// If several caches are written alike and their declared dimensions agree, the indices are computed once for
-/// all of them.
+/// If several caches are written in the same way and their declared dimensions agree, the indices are
+/// computed once for all of them.
 ///
 /// # Errors
 /// * Returns the errors of [`Graph::new`].

@@ -1,4 +1,4 @@
-//! Models, which are loaded and saved without losing the fields that this crate does not know.
+//! Models. They are loaded and saved without losing the fields that this crate does not know.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -9,7 +9,7 @@ use crate::file::{self, folder_of};
 use crate::proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 
-/// A model and, if it was loaded from a file, the path of that file. External data lies in the same folder.
+/// A model and, if it was loaded from a file, the path of that file. External data is in the same folder.
 #[derive(Clone, Debug)]
 pub struct Model {
     proto: ModelProto,
@@ -31,7 +31,7 @@ impl Model {
         decode(bytes).map(Self::from_proto)
     }
 
-    /// Wraps a model made in memory.
+    /// Creates a model from a message in memory.
     ///
     /// The model has no folder, so its external data cannot be read.
     #[must_use]
@@ -41,9 +41,8 @@ impl Model {
 
     /// Reads a model from a regular file of at most 2 GiB (protobuf's limit), and remembers the path.
     ///
-    /// This checks every location of external data in the model, even those that the graph does not use. A
-    /// location must be relative and must not contain `..`. Once links are followed, it must lead to a
-    /// regular file inside the model's folder or to no file. The check opens no file.
+    /// A location must be relative and must not contain `..`. After links have been followed, it must lead to
+    /// a regular file in the model's folder, or to no file. The check does not open any file.
     ///
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`]:
@@ -60,7 +59,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Returns the model's bytes. Unknown fields are included, at the end of their message.
+    /// Encodes the model. Unknown fields are placed at the end of their message.
     ///
     /// # Errors
     /// Returns [`OnnxError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
@@ -87,15 +86,16 @@ impl Model {
         &self.proto
     }
 
-    /// Returns the message for changes.
+    /// Returns the message, so that it can be changed.
     ///
-    /// After this call, [`file`](Self::file) no longer accepts the file that the model was read from.
+    /// After this call, [`file`](Self::file) returns an error, because the file may no longer contain this
+    /// model.
     pub fn proto_mut(&mut self) -> &mut ModelProto {
         self.is_as_read = false;
         &mut self.proto
     }
 
-    /// Returns the graph after checking its structure.
+    /// Returns the graph, after checking its structure.
     ///
     /// # Errors
     /// Returns the errors of [`Graph::new`].
@@ -106,12 +106,12 @@ impl Model {
     /// Returns the file that the model was read from and its files of external data, for use by an engine.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::NotAsRead`] if the model was made in memory or may have changed since it was
+    /// * Returns [`OnnxError::NotAsRead`] if the model was created in memory or may have changed since it was
     ///   read.
     /// * Returns [`OnnxError::Io`] if a file of external data does not exist, and
     ///   [`OnnxError::ExternalRange`] if one is too short. Both are wrapped in [`OnnxError::InFile`] and
     ///   [`OnnxError::InTensor`].
-    /// * Returns the errors of [`load`](Self::load).
+    /// * Returns the errors of [`load`](Self::load) if a location is not valid any more.
     pub fn file(&self) -> Result<ModelFile, OnnxError> {
         let path = self.path.as_deref().filter(|_| self.is_as_read).ok_or(OnnxError::NotAsRead)?;
         let folder = Folder::open(folder_of(path))?;
@@ -119,10 +119,10 @@ impl Model {
         Ok(ModelFile::new(path, folder, locations))
     }
 
-    /// Returns the paths of the files of external data as the model names them, each once.
+    /// Returns the paths of the files of external data, each once, as the model names them.
     ///
-    /// These files must not be overwritten while the model is in use. The list is empty for a model made in
-    /// memory.
+    /// These files must not be overwritten while the model is in use. The list is empty for a model that was
+    /// created in memory.
     #[must_use]
     pub fn external_files(&self) -> Vec<PathBuf> {
         let Some(folder) = self.folder() else { return Vec::new() };
@@ -134,7 +134,8 @@ impl Model {
         files.into_iter().collect()
     }
 
-    /// Opens the folder that external data is read from. Returns `None` for a model made in memory.
+    /// Opens the folder that external data is read from. Returns `None` for a model that was created in
+    /// memory.
     ///
     /// # Errors
     /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the folder can no longer be opened.
@@ -142,13 +143,13 @@ impl Model {
         self.folder().map(ExternalData::open).transpose()
     }
 
-    /// Returns the file that the model was read from, or `None` for a model made in memory.
+    /// Returns the file that the model was read from, or `None` for a model that was created in memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Returns the files that contain the values of the model's tensors, each once. If `folder` is given,
-    /// checks that they exist.
+    /// Returns the files that contain values of the model's tensors, each once. If `folder` is given, checks
+    /// that they exist in it.
     pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
         let mut locations = BTreeSet::new();
         self.visit_external(&mut |tensor| {
@@ -191,8 +192,8 @@ impl Model {
         })
     }
 
-    /// Calls `visit` for every tensor of the model: initializers and attributes, dense or sparse, in graphs,
-    /// subgraphs, functions and training information.
+    /// Calls `visit` for every tensor of the model. These are dense and sparse initializers and attributes,
+    /// in graphs, subgraphs, functions and training information.
     fn visit_tensors<E>(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), E>) -> Result<(), E> {
         visit_graph(&self.proto.graph, visit)?;
         for training in &self.proto.training_info {
@@ -216,7 +217,8 @@ fn decode(bytes: &[u8]) -> Result<ModelProto, OnnxError> {
         .map_err(|error| other_format(bytes).map_or(error, |format| OnnxError::OtherFormat { format }))
 }
 
-/// Recognises other file formats that are mistaken for ONNX models, by their first bytes.
+/// Returns the name of another file format that is often mistaken for ONNX, if the bytes begin like a file of
+/// it.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     let at = |offset: usize, text: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(text));
     let formats = [

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use crate::external::Folder;
 use crate::{OnnxError, file};
 
-/// The file of a model, ready to be given to an engine. [`Model::file`](crate::Model::file) makes it.
+/// The file of a model, ready for an engine. [`Model::file`](crate::Model::file) creates it.
 ///
 /// The values of all tensors are in this file, or in regular files of its folder that existed when they were
 /// checked.
 ///
 /// An engine that reads those files through this type cannot leave the folder, even if another process
-/// replaces the folder's contents meanwhile. An engine that opens the files by path relies on the earlier
-/// check.
+/// replaces the contents of the folder meanwhile. An engine that opens the files by path depends on the
+/// earlier check.
 #[derive(Clone, Debug)]
 pub struct ModelFile {
     path: PathBuf,
@@ -34,7 +34,7 @@ impl ModelFile {
         &self.path
     }
 
-    /// Returns the files of values in order, each once, as the model names them.
+    /// Returns the locations of the files with values, each once, as the model names them.
     pub fn locations(&self) -> impl Iterator<Item = &str> {
         self.locations.iter().map(String::as_str)
     }
@@ -53,7 +53,8 @@ impl ModelFile {
     /// `None`.
     ///
     /// # Errors
-    /// Returns the errors of [`open`](Self::open), and [`OnnxError::ExternalRange`] if the file is too short.
+    /// * Returns the errors of [`open`](Self::open).
+    /// * Returns [`OnnxError::ExternalRange`] if the file is too short.
     pub fn read(&self, location: &Path, offset: u64, length: Option<u64>) -> Result<Vec<u8>, OnnxError> {
         let read = || {
             let (mut file, size) = self.folder.file(location)?;

@@ -7,17 +7,18 @@ use std::fmt;
 pub struct NodeLabel {
     /// The index among the graph's nodes, from 0.
     pub index: usize,
-    /// The name, which may be empty.
+    /// The name of the node, which may be empty.
     pub name: String,
-    /// The operator.
+    /// The name of the operator.
     pub op_type: String,
-    /// The operator's domain, which is `ai.onnx` for the default one.
+    /// The operator's domain. The default domain is `ai.onnx`.
     pub domain: String,
-    /// The imported version of the domain's operator set, or `None` if it is not imported.
+    /// The version of the domain's operator set that the model imports, or `None` if the model does not
+    /// import it.
     pub version: Option<i64>,
 }
 
-/// A label for use within a sentence, without the operator set.
+/// A label for use in a sentence, without the operator set.
 pub(crate) struct ShortLabel<'a>(pub(crate) &'a NodeLabel);
 
 impl fmt::Display for NodeLabel {

@@ -1,9 +1,8 @@
 //! Upgrades a model to operator set 24 of the default domain, from version 11 or later.
 //!
-//! The operators' own schemas show what changed between the versions (onnx 1.23,
-//! `onnx.defs.get_all_schemas_with_history()`). Most operators only gained types, or attributes whose
-//! defaults keep the old meaning. The `adapt` module rewrites the other operators, and refuses those that
-//! have no equivalent.
+//! The tables follow the schemas of the operators (onnx 1.23, `onnx.defs.get_all_schemas_with_history()`).
+//! Most operators only gained types, or attributes whose defaults keep the old meaning. The `adapt` module
+//! rewrites the other operators, or returns an error if an operator has no equivalent.
 
 mod adapt;
 mod operators;
@@ -26,12 +25,12 @@ const MOST: i64 = 24;
 /// The newest operator set that exists (onnx 1.23).
 const MAX_VERSION: i64 = 28;
 
-/// The version of the file format that came with operator set 24.
+/// The version of the file format that introduced operator set 24.
 const IR_VERSION: i64 = 11;
 
-/// Upgrades the default domain of a model and of its functions to the operator set `to`, which is 18 to 24.
+/// Upgrades the default domain of a model and of its functions to the operator set `to`, from 18 to 24.
 ///
-/// Imports that are at least as new stay as they are. Other domains are not changed.
+/// Imports that are already at least as new are not changed, and neither are other domains.
 ///
 /// # Errors
 /// If an error is returned, the model is only partly changed.
@@ -70,7 +69,7 @@ fn upgrade_function(
     Scope { adapter: Adapter::new(from, to, names), functions }.upgrade(&mut function.node)
 }
 
-/// Imports `to`. Returns the version that was imported before if it was older.
+/// Imports version `to` if the imported version is older. Returns the older version in that case.
 fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, OnnxError> {
     let default = imports.iter_mut().find(|import| full_domain(import.domain.as_deref()) == DEFAULT_DOMAIN);
     let Some(import) = default else {
@@ -88,7 +87,7 @@ fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, 
     }
 }
 
-/// A set of nodes that can see each other's values. It is a graph with its subgraphs, or a function.
+/// A set of nodes that can use each other's values: a graph with its subgraphs, or a function.
 struct Scope<'f> {
     adapter: Adapter,
     /// The model's functions in the default domain. A function takes precedence over an operator of the same

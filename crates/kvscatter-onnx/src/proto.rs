@@ -1,7 +1,7 @@
 //! The generated messages of `onnx.proto` (ONNX 1.23.2), and the limits for decoding them.
 //!
-//! A message keeps the fields it does not know and writes them back. `cargo xtask codegen` generates
-//! `onnx.rs`. The file is checked in so that a build needs no protobuf compiler.
+//! Messages keep unknown fields and write them again. `cargo xtask codegen` generates `onnx.rs`, which is
+//! checked in so that a build does not need a protobuf compiler.
 
 use buffa::{DecodeOptions, Message, MessageName};
 
@@ -27,7 +27,7 @@ mod generated {
 /// Protobuf's own limit on the size of a message in bytes: 2 GiB - 1.
 pub const MAX_MESSAGE_BYTES: u64 = 0x7FFF_FFFF;
 
-/// The memory limit for the elements of repeated fields, which take more bytes in memory than in the file.
+/// The limit on the memory of elements of repeated fields, which take more bytes in memory than in the file.
 ///
 /// A node with its names and attributes takes about 1 KiB. The limit therefore allows graphs of about 250,000
 /// nodes.

@@ -1,4 +1,4 @@
-//! Random inputs for a model, which are reproducible from a seed and always valid.
+//! Generates random inputs for a model. They are reproducible from a seed and always valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -14,21 +14,22 @@ use crate::{Data, Dimension, Model, OnnxError, Tensor, ValueInfo, storage_len};
 mod indices;
 mod values;
 
-/// Makes values for every graph input that has no initializer, by name.
+/// Generates values for every graph input that has no initializer, by name.
 ///
-/// `dims` gives the size of every open dimension under its [key](crate::ValueInfo::dim_key), which is its
-/// symbol, or `input[axis]` if nothing is declared. Equal arguments give equal values on every machine and in
-/// every version with the same major number.
+/// `dims` contains the size of every open dimension under its [key](crate::ValueInfo::dim_key): its symbol,
+/// or `input[axis]` if it has no symbol. Equal arguments give equal values on every machine and in all
+/// versions with the same major number.
 ///
 /// * Floats are finite, between 0.25 and 4 in magnitude, and short in decimal.
 /// * Integers have any bit pattern.
 /// * Strings are short words.
-/// * Integers that reach a `write_indices`, directly or through `Identity` or `Add`, make every write valid.
-///   In a ring they may be any slot. Otherwise they may be any slot at which the update fits.
+/// * Integers from which a `write_indices` is computed, directly or through `Identity` and `Add`, make every
+///   write valid. In circular mode they may be any slot, and in linear mode any slot at which the update
+///   fits.
 ///
 /// # Errors
 /// * Returns [`OnnxError::ShapeUnknown`], [`OnnxError::DimsMissing`], [`OnnxError::DimUnused`],
-///   [`OnnxError::NoValidIndices`] or [`OnnxError::MemoryLimit`] if no values can be made.
+///   [`OnnxError::NoValidIndices`] or [`OnnxError::MemoryLimit`] if no values can be generated.
 /// * Returns the errors of [`Evaluator::new`] and [`Evaluator::run`] about types and shapes.
 pub fn inputs(
     model: &Model,
@@ -38,11 +39,11 @@ pub fn inputs(
     missing_inputs(&Evaluator::new(model)?, &BTreeMap::new(), dims, seed)
 }
 
-/// Makes values like [`inputs`] for the inputs of an existing evaluator that are not given.
+/// Generates values like [`inputs`] for the inputs of an existing evaluator that are not given.
 ///
-/// The values stay within the evaluator's [memory limit](Evaluator::memory_limit). Open dimensions have the
-/// sizes that they have in the given tensors, so only the other sizes need to be in `dims`. If a given tensor
-/// is added to a made index, the sum is valid.
+/// The values are within the evaluator's [memory limit](Evaluator::memory_limit). Open dimensions have the
+/// sizes that they have in the given tensors, so `dims` needs only the other sizes. If a given tensor is
+/// added to a generated index, the sum is valid.
 ///
 /// # Errors
 /// * Returns the errors of [`inputs`].
@@ -79,7 +80,7 @@ pub fn missing_inputs(
     Ok(inputs)
 }
 
-/// Creates tensors with any values, as [`inputs`] does. The tensors are made in the order of their names.
+/// Generates tensors with any values, as [`inputs`] does. They are generated in the order of their names.
 ///
 /// # Errors
 /// * Returns [`OnnxError::MemoryLimit`] if the tensors take more than `memory_limit` bytes.
@@ -97,7 +98,7 @@ pub fn tensors(
     made.collect()
 }
 
-/// Makes integers within a range, which must not be empty.
+/// Generates integers within a range, which must not be empty.
 #[must_use]
 pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
@@ -105,9 +106,10 @@ pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> 
     bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
 }
 
-/// Returns the shapes of the graph inputs that must be made and are not given.
+/// Returns the shapes of the inputs that must be generated because they have no initializer and are not
+/// given.
 ///
-/// Open dimensions have the sizes that `dims` gives under their [keys](crate::ValueInfo::dim_key), or the
+/// Open dimensions have the sizes that `dims` contains under their [keys](crate::ValueInfo::dim_key), or the
 /// sizes that they have in the given tensors.
 ///
 /// # Errors

@@ -11,39 +11,39 @@ use crate::external::Folder;
 use crate::file::{self, Identity, OutputFileKind, UnfinishedFiles, folder_of};
 use crate::{Model, OnnxError};
 
-/// The way in which files of values get into another folder.
+/// How files of values are transferred to another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightTransfer {
     /// Copies each file.
     #[default]
     Copy,
     /// Creates a hard link to each file, which takes no disk space. Copies the file if the file system cannot
-    /// link it.
+    /// create the link.
     ///
     /// Both names then refer to the same file, so a change through one name is visible through the other.
-    /// ONNX's own loader and checker refuse files with two names.
+    /// ONNX's own loader and checker reject files with two names.
     Link,
 }
 
 /// A file of values that a saved model reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataFile {
-    /// The path of the file.
+    /// The path of the file in the folder of the saved model.
     pub path: PathBuf,
-    /// The size of the file.
+    /// The size of the file in bytes.
     pub bytes: u64,
-    /// The origin of the file.
+    /// How the file got there.
     pub origin: DataFileOrigin,
 }
 
 /// How a file of values got into the folder of a saved model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataFileOrigin {
-    /// Both models are in the same folder and share the file.
+    /// Both models are in the same folder and use the same file.
     Shared,
-    /// A file with the same contents already existed.
+    /// A file with the same contents already existed and was kept.
     Kept,
-    /// The file is a hard link to the original's file.
+    /// The file is a hard link to the file of the original model.
     Linked,
     /// The file was copied.
     Copied,
@@ -52,8 +52,8 @@ pub enum DataFileOrigin {
 impl Model {
     /// Writes the model to a file, and copies or links its external data into the same folder.
     ///
-    /// If the model was read from the same folder, the files of external data are shared. Either everything
-    /// is written or no new file remains. Values are not kept in memory.
+    /// If the model was read from the same folder, both models share the files of external data. Either
+    /// everything is written, or no new file remains. Values are not loaded into memory as a whole.
     ///
     /// # Errors
     /// If an error is returned, nothing was written. Errors are wrapped in [`OnnxError::InFile`].
@@ -164,7 +164,7 @@ impl Transfer<'_> {
             match made.folder(&self.to.join(&inside), || folder.create_dir(&inside)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    // Canonicalising within the folder refuses links that lead out of it.
+                    // Canonicalising within the folder returns an error for links that lead out of it.
                     inside = folder.canonicalize(&inside).map_err(in_folder)?;
                 }
                 Err(error) => return Err(in_folder(error)),

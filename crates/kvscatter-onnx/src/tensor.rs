@@ -1,4 +1,4 @@
-//! Tensors in memory: an element type, a shape, and values that are known to fill the shape.
+//! Tensors in memory: an element type, a shape, and values that fill the shape.
 
 use kvscatter::{Argument, ElementType, WritePlan, Written};
 
@@ -7,8 +7,8 @@ use kvscatter::{Argument, ElementType, WritePlan, Written};
 pub enum Data {
     /// Fixed-width elements in little-endian byte order, as in ONNX `raw_data`.
     ///
-    /// 4-bit elements are packed without gaps over the whole tensor, the first in the low nibble. An unused
-    /// last nibble is 0.
+    /// 4-bit elements are packed without gaps over the whole tensor. The first of two elements is in the low
+    /// nibble. An unused last nibble is 0.
     Bytes(Vec<u8>),
     /// Strings, one per element. ONNX strings are bytes that need not be UTF-8.
     Strings(Vec<Vec<u8>>),
@@ -22,34 +22,34 @@ pub struct Tensor {
     data: Data,
 }
 
-/// The reasons why values do not make a tensor.
+/// An error about values that do not fill a shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
     /// The product of the dimensions is larger than any buffer.
     #[error("shape {shape:?} of {element} is larger than any buffer (at most {} bytes)", isize::MAX)]
     TooLarge {
-        /// The element type.
+        /// The requested element type.
         element: ElementType,
-        /// The shape.
+        /// The requested shape.
         shape: Vec<usize>,
     },
     /// The number of values does not match the shape.
     #[error("shape {shape:?} of {element} takes {expected} {}, got {got}", if *.element == ElementType::String { "strings" } else { "bytes" })]
     DataLength {
-        /// The element type.
+        /// The requested element type.
         element: ElementType,
-        /// The shape.
+        /// The requested shape.
         shape: Vec<usize>,
         /// The number of bytes (strings for `string`) that the shape requires.
         expected: usize,
-        /// The number of bytes (strings) given.
+        /// The number of bytes or strings that were given.
         got: usize,
     },
     /// Bytes were given for `string`, or strings for another type.
     #[error("{element} is not stored this way: the string type stores strings, every other type bytes")]
     DataKind {
-        /// The element type.
+        /// The requested element type.
         element: ElementType,
     },
 }
@@ -60,7 +60,8 @@ impl Tensor {
     /// After an odd number of 4-bit elements, the unused nibble is set to 0.
     ///
     /// # Errors
-    /// Returns a [`TensorError`] if the values do not fill the shape exactly.
+    /// Returns [`TensorError::TooLarge`] if the shape is larger than any buffer, and another [`TensorError`]
+    /// if the values do not fill it exactly.
     pub fn new(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self, TensorError> {
         let expected = storage_len(element, &shape)?;
         let got = match (&data, element.bits()) {
@@ -87,7 +88,7 @@ impl Tensor {
         self.element
     }
 
-    /// Returns the shape, which is empty for a scalar.
+    /// Returns the dimensions, outermost first. A scalar has none.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
@@ -96,7 +97,8 @@ impl Tensor {
     /// Returns the number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
-        // The product cannot wrap because `new` checked that the product of the dimensions other than 0 fits.
+        // The product cannot wrap, because `new` has checked that the product of the non-zero dimensions
+        // fits.
         self.shape.iter().fold(1, |elements: usize, &dim| elements.wrapping_mul(dim))
     }
 
@@ -106,7 +108,7 @@ impl Tensor {
         self.shape.iter().map(|&dim| dim as i64)
     }
 
-    /// Returns the values of an int64 tensor, or `None` for any other type.
+    /// Returns the values of an int64 tensor, or `None` for another type.
     #[must_use]
     pub fn int64s(&self) -> Option<impl ExactSizeIterator<Item = i64>> {
         match &self.data {
@@ -132,7 +134,7 @@ impl Tensor {
         &self.data
     }
 
-    /// Returns the values as slices that can be written but not resized.
+    /// Returns the values as mutable slices. Their number cannot be changed.
     pub fn data_mut(&mut self) -> DataMut<'_> {
         match &mut self.data {
             Data::Bytes(bytes) => DataMut::Bytes(bytes),
@@ -165,8 +167,7 @@ impl Tensor {
     }
 }
 
-/// The values that [`Tensor::data_mut`] returns, as slices so that callers cannot change the number of
-/// values.
+/// Mutable values of a tensor. They are slices so that callers cannot change the number of values.
 #[derive(Debug)]
 pub enum DataMut<'a> {
     /// Fixed-width elements, as in [`Data::Bytes`].

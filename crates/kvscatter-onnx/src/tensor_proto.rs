@@ -27,12 +27,12 @@ use crate::{Data, OnnxError, Tensor, file, storage_len};
 
 /// Reads a tensor out of its message.
 ///
-/// No memory is allocated for the values before the message is known to contain as many as the shape
-/// requires. Without `external`, a tensor whose values are in another file is an error.
+/// No memory is allocated for the values before the message is known to contain the number of values that the
+/// shape requires. Without `external`, a tensor whose values are in another file is an error.
 ///
 /// # Errors
-/// Returns an [`OnnxError::InTensor`] if the message is not exactly one tensor of one of the 24 types. See
-/// the variants of [`OnnxError`] about tensors and external data.
+/// Returns an [`OnnxError::InTensor`] if the message is not exactly one tensor of one of the 24 types. The
+/// cause is one of the variants of [`OnnxError`] about tensors and external data.
 pub fn decode(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
     let name = message.name.take().unwrap_or_default();
     decode_nameless(message, external).map_err(|error| error.in_tensor(&name))
@@ -84,7 +84,7 @@ pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
     message
 }
 
-/// Reads a tensor from the bytes of a `.pb` file, which is one [`TensorProto`] that contains its values.
+/// Reads a tensor from the bytes of a `.pb` file: one [`TensorProto`] that contains its values.
 ///
 /// # Errors
 /// Returns [`OnnxError::Decode`] and the errors of [`decode`].
@@ -117,7 +117,7 @@ pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
     decode(message, external.as_ref()).map_err(|error| error.in_file(path))
 }
 
-/// Returns the other file that contains the values of a `.pb` file's tensor, if there is one.
+/// Returns the path of the other file that contains the values of a `.pb` file's tensor, if there is one.
 ///
 /// # Errors
 /// Returns the errors of [`load`] about the `.pb` file. No other file is opened.
@@ -131,7 +131,7 @@ fn load_message(path: &Path) -> Result<TensorProto, OnnxError> {
         .map_err(|error: OnnxError| error.in_file(path))
 }
 
-/// Returns the type for an ONNX `data_type` or `elem_type`.
+/// Converts an ONNX `data_type` or `elem_type` to an element type.
 pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, OnnxError> {
     match code {
         None | Some(0) => Err(OnnxError::UndefinedType),
@@ -139,7 +139,7 @@ pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, OnnxError> 
     }
 }
 
-/// Returns the size for a dimension in a file.
+/// Converts a dimension of a file to a size.
 pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, OnnxError> {
     usize::try_from(dim).map_err(|_| OnnxError::NegativeDim { axis, dim })
 }
@@ -233,7 +233,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     Ok(Tensor::new(element, shape, data)?)
 }
 
-/// Returns the one field that contains values, if there is one.
+/// Returns the only field that contains values, if there is one.
 fn only_field(message: &TensorProto) -> Result<Option<Field>, OnnxError> {
     let mut present = Field::ALL.into_iter().filter(|field| field.len(message) > 0);
     match (present.next(), present.next()) {
@@ -322,7 +322,8 @@ fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, Onn
     }
 }
 
-/// Converts the entries of a field that is wider than the element type. Each entry must fit the element type.
+/// Converts the entries of a field that is wider than the element type. Returns an error for an entry that
+/// does not fit.
 fn narrow<V: Copy + Into<i128>, const N: usize>(
     element: ElementType,
     entries: &[V],

@@ -1,8 +1,8 @@
 //! The ONNX test-directory format: `model.onnx` next to `test_data_set_N/{input_i.pb, output_i.pb}`.
 //!
-//! The file `input_i.pb` is the graph's input `i`, even if the tensor in the file has another name. Sequences
-//! and optional values are not supported. [`Graph::inputs`](crate::Graph::inputs) refuses a graph that has
-//! them.
+//! The file `input_i.pb` is input `i` of the graph, even if the tensor in the file has another name.
+//! Sequences and optional values are not supported. [`Graph::inputs`](crate::Graph::inputs) returns an error
+//! for a graph that has them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,21 @@ use walkdir::WalkDir;
 
 use crate::{Graph, Model, OnnxError, Tensor, tensor_proto};
 
-/// The largest depth below the root at which test directories are searched for.
+/// The maximum depth below the root at which test directories are searched for.
 const MAX_DEPTH: usize = 32;
 
-/// The prefix of the names of data sets.
+/// The name of the file with the model.
 const MODEL: &str = "model.onnx";
+/// The prefix of the names of data sets.
 const DATA_SET: &str = "test_data_set_";
-/// The file that marks a test directory whose inputs must be refused. ONNX has no such file.
+/// The name of the file that marks a test directory whose inputs must be rejected. This is a kvscatter
+/// extension; not part of the specification.
 pub const REFUSED: &str = "refused.json";
 
-/// A model with its data sets.
+/// A test directory: a model with its data sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestCase {
-    /// The folder.
+    /// The path of the test directory.
     pub folder: PathBuf,
     /// The `test_data_set_N` folders in the order of their numbers.
     pub data_sets: Vec<DataSet>,
@@ -32,11 +34,12 @@ pub struct TestCase {
 /// The files of one call's inputs and expected outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataSet {
-    /// The folder.
+    /// The path of the `test_data_set_N` folder.
     pub folder: PathBuf,
-    /// `input_0.pb`, `input_1.pb`, …
+    /// The paths of `input_0.pb`, `input_1.pb`, and so on.
     pub inputs: Vec<PathBuf>,
-    /// `output_0.pb`, `output_1.pb`, … The list is empty for inputs that must be refused.
+    /// The paths of `output_0.pb`, `output_1.pb`, and so on. The list is empty for inputs that must be
+    /// rejected.
     pub outputs: Vec<PathBuf>,
 }
 
@@ -52,19 +55,19 @@ pub struct Discovered {
 /// A file or folder that [`discover`] did not read.
 #[derive(Debug)]
 pub struct Unread {
-    /// The path.
+    /// The path of the file or folder.
     pub path: PathBuf,
-    /// The reason.
+    /// The reason why it was not read.
     pub cause: OnnxError,
 }
 
-/// Finds the test directories at and below a folder, which are the folders that contain a `model.onnx`.
+/// Finds the test directories in a folder and below it. These are the folders that contain a `model.onnx`.
 ///
 /// The caller [opens](TestCase::open) them one by one, so that a broken one does not hide the others.
 ///
 /// Symbolic links inside the folder are followed, at most 32 levels deep, and each loop only once. Links that
-/// lead out of the folder or to nothing and folders that cannot be read are returned as [`Unread`]. A test
-/// directory is left out of the cases if one of its files is unread.
+/// lead out of the folder, links that lead to nothing, and folders that cannot be read are returned as
+/// [`Unread`]. A test directory is omitted if one of its files is unread.
 ///
 /// # Errors
 /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the folder itself cannot be read.
@@ -123,14 +126,14 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
 /// Returns the files that a test directory consists of.
 fn parts_of(case: &Path) -> Vec<PathBuf> {
     let mut parts = vec![case.join(MODEL), case.join(REFUSED)];
-    // If a test directory cannot be opened, none of its data sets are read.
+    // If a test directory cannot be opened, none of its data sets is read.
     for set in TestCase::open(case).map(|case| case.data_sets).unwrap_or_default() {
         parts.extend(set.inputs.into_iter().chain(set.outputs));
     }
     parts
 }
 
-/// Returns `true` if a path has a name that belongs to a test directory.
+/// Returns `true` if a file of this name belongs to a test directory.
 fn is_part(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with(DATA_SET) || [MODEL, REFUSED].contains(&name))
@@ -191,7 +194,7 @@ impl TestCase {
 impl DataSet {
     /// Reads the inputs in the graph's order and under the graph's names.
     ///
-    /// Every input needs a file. Only the last inputs may lack files, if they have an initializer.
+    /// Every input needs a file. Only the last inputs may lack one, and only if they have an initializer.
     ///
     /// # Errors
     /// * Returns [`OnnxError::TestFileCount`] if there are more files than inputs.

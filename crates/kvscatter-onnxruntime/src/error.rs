@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The reason why ONNX Runtime could not be loaded. Errors of a model are
-/// [`kvscatter_session::SessionError`].
+/// An error of finding or loading ONNX Runtime. Errors of a model are [`kvscatter_session::SessionError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -14,10 +13,10 @@ pub enum RuntimeError {
     /// The named file or folder does not contain the library.
     #[error("{}: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
-    /// The library is older than [`OLDEST`](crate::OLDEST).
+    /// The version of the library is older than [`OLDEST`](crate::OLDEST).
     #[error("{}: ONNX Runtime {version} has no TensorScatter, at least {} is needed", path.display(), crate::OLDEST)]
     TooOld { path: PathBuf, version: String },
-    /// This process has loaded another library before.
+    /// This process has already loaded another library.
     #[error("{}: this process already runs the ONNX Runtime of {}", path.display(), loaded.display())]
     Loaded { path: PathBuf, loaded: PathBuf },
 }
@@ -25,7 +24,7 @@ pub enum RuntimeError {
 impl RuntimeError {
     /// Returns the stable name of the error, such as `runtime_missing`.
     ///
-    /// The name does not change between versions, even if the variant is renamed.
+    /// The name does not change between versions, even if the variant gets a new name.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! ONNX Runtime as an engine. The library is found in an installed Python package and loaded at run time.
 //!
-//! The library parses the model's file itself. For untrusted models, use a library that you trust with them.
-//! A model can run its own code only through custom operators, which this engine never registers.
+//! The library parses the model's file itself, so choose a library that you trust with untrusted models. A
+//! model can run code only through custom operators, which this engine never registers.
 
 #![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only calls to the library need any")]
@@ -34,7 +34,7 @@ pub struct OnnxRuntime {
     library: PathBuf,
 }
 
-/// The library of this process. It cannot be unloaded, and a process cannot load another one.
+/// The library of this process. It cannot be unloaded, and a process cannot load a second one.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
 impl OnnxRuntime {
@@ -43,10 +43,10 @@ impl OnnxRuntime {
     /// Loading a library runs its code, so name only files that you trust.
     ///
     /// # Errors
-    /// - Returns the errors of [`locate`].
-    /// - Returns [`RuntimeError::Unusable`] if the file is not ONNX Runtime's library.
+    /// - Returns [`RuntimeError::Missing`] if no library is found.
+    /// - Returns [`RuntimeError::Unusable`] if the given path does not contain ONNX Runtime's library.
     /// - Returns [`RuntimeError::TooOld`] if the library is older than [`OLDEST`].
-    /// - Returns [`RuntimeError::Loaded`] if this process has loaded another library before.
+    /// - Returns [`RuntimeError::Loaded`] if this process has already loaded another library.
     pub fn load(named: Option<&Path>) -> Result<Self, RuntimeError> {
         Self::load_library(locate(named)?).map_err(|error| {
             match (error, named.filter(|path| path.is_file())) {
@@ -59,7 +59,7 @@ impl OnnxRuntime {
         })
     }
 
-    /// Returns the file that was loaded.
+    /// Returns the path of the library file that was loaded.
     #[must_use]
     pub fn library(&self) -> &Path {
         &self.library
@@ -81,7 +81,7 @@ impl OnnxRuntime {
                 let environment = ort::init_from(&library)
                     .map_err(|error| unusable(error.to_string()))?
                     .with_telemetry(false)
-                    // The library also returns its errors, so its log would only repeat them.
+                    // The library also returns its errors, so its log would repeat them.
                     .with_logger(Arc::new(|_, _, _, _, _| {}))
                     .build()
                     .map_err(|error| unusable(error.to_string()))?;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::RuntimeError;
 
-/// The environment variables that name the library or its folder. The first variable that is set is used.
+/// The environment variables that name the library or its folder. The first one that is set is used.
 const VARIABLES: [&str; 2] = ["KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"];
 
 /// A program that prints the folder of the package. It does not import the package, because an import takes a
@@ -20,13 +20,13 @@ const PRINT_PACKAGE_FOLDER: &str = "import sys; \
     spec = importlib.util.find_spec('onnxruntime'); \
     print(spec.submodule_search_locations[0] if spec else '')";
 
-/// Finds the library.
+/// Finds the library and returns its path.
 ///
-/// The library is the first of these that is given:
+/// The first of these that is given is used:
 ///
 /// 1. the path `named`, which is a file, or the folder of a wheel or of a Python installation;
 /// 2. the path in `KVSCATTER_ORT_LIB` or `ORT_DYLIB_PATH`;
-/// 3. the package of the active Python, which is that of `VIRTUAL_ENV` or `python3`.
+/// 3. the package of the active Python: the one in `VIRTUAL_ENV`, or `python3`.
 ///
 /// # Errors
 /// - Returns [`RuntimeError::Unusable`] if the given path has no library.
@@ -55,7 +55,7 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
     Err(RuntimeError::Missing { tried })
 }
 
-/// Returns the library at a path. The path is the file itself, or a folder with it.
+/// Returns the library at a path: the file itself, or a file in this folder.
 fn library_at(path: &Path) -> Result<PathBuf, RuntimeError> {
     let unusable = |why: String| RuntimeError::Unusable { path: path.to_owned(), why };
     // The path must be absolute, because the loader searches other folders for relative names.
@@ -103,7 +103,7 @@ fn name_starts(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
-/// Returns the interpreters that may have the package. If an environment is active, returns only its
+/// Returns the interpreters that may have the package. If an environment is active, this is only its
 /// interpreter.
 fn interpreters() -> Vec<PathBuf> {
     match env::var_os("VIRTUAL_ENV")
@@ -123,7 +123,7 @@ fn interpreter(folder: &OsString) -> PathBuf {
 /// Returns the folder of an interpreter's onnxruntime package.
 fn package_folder(python: &Path) -> Result<PathBuf, String> {
     let output = Command::new(python)
-        // Not -I, because the packages in PYTHONPATH also belong to the active Python.
+        // The option -I is not used, because the packages in PYTHONPATH also belong to the active Python.
         .args(["-c", PRINT_PACKAGE_FOLDER])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -137,7 +137,7 @@ fn package_folder(python: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns an error's message in lower case, without `(os error 2)`.
+/// Formats an error in lower case, without `(os error 2)`.
 fn lowercase_message(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -153,7 +153,7 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
 
 /// Copies an ONNX Runtime value to a tensor.
 fn copy(value: &DynTensor) -> Result<Tensor, SessionError> {
-    // All types except strings are in `TYPES`, and `zeros` refuses strings.
+    // All types except strings are in `TYPES`, and `zeros` returns an error for strings.
     let element = core_element(*value.data_type()).unwrap_or(ElementType::String);
     let shape: Vec<usize> =
         value.shape().iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();
@@ -202,7 +202,7 @@ fn core_element(element: TensorElementType) -> Option<ElementType> {
     TYPES.iter().find(|(_, of_runtime)| *of_runtime == element).map(|(of_core, _)| *of_core)
 }
 
-/// Returns a message of ONNX Runtime in one line, without the source position and the failed condition.
+/// Formats a message of ONNX Runtime in one line, without the source position and the failed condition.
 fn one_line(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let Some((node, message)) = line.split_once(" Status Message: ") else { return line };

@@ -1,4 +1,4 @@
-//! Writes the cases that everything is tested on to a file that any language can read without a library:
+//! Writes the cases that everything is tested on to a file. Any language can read the file without a library:
 //!
 //! ```text
 //! cargo run -p kvscatter-oracle --example export-cases -- FILE COUNT
@@ -76,8 +76,8 @@ fn placements(case: Case) -> Vec<(Case, Placed)> {
     vec![(case, dense), (renamed, strided)]
 }
 
-/// Returns a view whose element [0, 0, …] has an address. 4-bit elements have an address only at even
-/// offsets.
+/// Returns a view whose element [0, 0, …] has an address. A 4-bit element has an address only at an even
+/// offset.
 fn addressable(case: &Case, mut make: impl FnMut(&mut Random) -> View, random: &mut Random) -> View {
     loop {
         let view = make(random);
@@ -109,7 +109,7 @@ fn write_case(out: &mut impl Write, case: &Case, placed: &Placed) -> io::Result<
     }
 }
 
-/// A call in the terms of all three documents. Fields that an operator does not have keep their defaults.
+/// A call in the terms of all three documents. Fields that an operator does not have keep their default.
 #[derive(Default)]
 struct CallTerms<'a> {
     operator: &'static str,
@@ -216,7 +216,7 @@ fn write_refusal(out: &mut impl Write, refusal: &Refusal, call: &Call) -> io::Re
         Refusal::CacheRank { rank } => (cache, None, size(rank)),
         Refusal::UpdateRank { rank } => (update, None, size(rank)),
         Refusal::Axis { axis, .. } => ("axis", None, Some(axis)),
-        // The heads and the head size of a 4-D newKv are two dimensions, so no single one is named.
+        // The heads and the head size of a 4-D newKv are two dimensions, so neither is named.
         Refusal::Dimension { dimension: 3, update: given, .. } if token_offset.is_some() => {
             ("newKv", None, size(given))
         }

@@ -3,10 +3,10 @@
 use crate::rule::{Rule, expect_count, expect_lengths};
 use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel};
 
-/// `KVCacheOperation`, which has no attributes, with our policy.
+/// `KVCacheOperation`, which does not have attributes, with the policy of kvscatter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvCacheOperation {
-    /// What to do with samples that do not fit. This is our extension.
+    /// What to do with samples that do not fit. This is a kvscatter extension; not part of the specification.
     pub out_of_range: OutOfRange,
 }
 
@@ -27,10 +27,11 @@ impl KvCacheOperation {
     /// - `new_kv` has the shape `[ntokens, hiddenSize]`. It may also have the shape
     ///   `[batch, seq_len, head_num, head_size]`, which is read as `[batch * seq_len, head_num * head_size]`.
     /// - `token_offset` is the number of tokens *after* the write.
-    /// - `lengths` is our extension: how many of each sample's `seq_len` rows are written.
+    /// - `lengths` contains the number of rows of each sample that are written, out of its `seq_len` rows.
+    ///   This is a kvscatter extension; not part of the specification.
     ///
     /// # Errors
-    /// Returns the first broken rule, in the order that the [crate] documents.
+    /// Returns the first broken rule, in the order in the documentation of the [crate].
     pub fn run<E: Clone>(
         &self,
         new_kv: Tensor<'_, E>,

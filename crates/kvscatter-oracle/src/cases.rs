@@ -1,9 +1,9 @@
 //! The cases that every backend and surface is tested on. They are adversarial and deterministic. All
 //! elements are painted differently, so that swapped blocks cannot cancel out.
 //!
-//! - [`cases`] mixes the three operators.
-//! - [`tensor_scatter`] makes the cases that an ONNX model can express.
-//! - [`exhaustive`] makes every `TensorScatter` of a small domain, in index space.
+//! - [`cases`] generates cases of all three operators.
+//! - [`tensor_scatter`] generates the cases that an ONNX model can express.
+//! - [`exhaustive`] generates every `TensorScatter` of a small domain, in index space.
 
 mod call;
 mod draft;
@@ -50,7 +50,7 @@ pub struct Case {
     pub expected: Result<Expected, Refusal>,
 }
 
-/// The result of a call that is not refused, in its storage format.
+/// The result of a call that does not break a rule, in its storage format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The cache after the write.
@@ -59,8 +59,8 @@ pub struct Expected {
     pub skipped: usize,
 }
 
-/// Returns `count` cases of all three operators, including our extensions. Case `n` depends only on `seed`
-/// and `n`.
+/// Returns `count` cases of all three operators, including kvscatter extensions. Case `n` depends only on
+/// `seed` and `n`.
 pub fn cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     let themes = [
         tensor_scatter::THEMES,
@@ -72,12 +72,12 @@ pub fn cases(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     generate(themes, seed, count)
 }
 
-/// Returns `count` cases of ONNX `TensorScatter` without our extensions.
+/// Returns `count` cases of ONNX `TensorScatter` without kvscatter extensions.
 pub fn tensor_scatter(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     generate(tensor_scatter::THEMES.to_vec(), seed, count)
 }
 
-/// Generates cases. Visits all pairs of a theme and an element type before it repeats a pair.
+/// Generates cases. All pairs of a theme and an element type occur before a pair occurs again.
 fn generate(themes: Vec<Theme>, seed: u64, count: usize) -> impl Iterator<Item = Case> {
     (0..count).map(move |n| {
         let (theme, make_up) = themes[n % themes.len()];

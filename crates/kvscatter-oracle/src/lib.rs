@@ -1,4 +1,4 @@
-//! The pseudocode of the three specifications, written to be obvious rather than fast. Every backend and
+//! The pseudocode of the three specifications, written to be obvious and not to be fast. Every backend and
 //! surface is tested against it.
 //!
 //! - [`onnx::TensorScatter`]: ONNX `TensorScatter-24`, with the modulo taken on the sequence coordinate only.
@@ -12,8 +12,8 @@
 //! This crate shares no code with the `kvscatter` crate, not even the table of element types. A mistake goes
 //! unnoticed only if both crates make it.
 //!
-//! The operators are generic over the element. They treat numbers, strings, unpacked [`nibbles`] and plain
-//! [origins](cases::Origin) alike.
+//! The operators are generic over the element. Numbers, strings, unpacked [`nibbles`] and plain
+//! [origins](cases::Origin) are all treated in the same way.
 //!
 //! If a call breaks several rules, an operator reports the first one in this order:
 //!
@@ -21,7 +21,7 @@
 //! 2. the numbers of indices
 //! 3. the layer
 //! 4. cumulative lengths
-//! 5. for each sample in turn, the rows that it brings, its length and its start
+//! 5. for each sample in turn: the number of its rows, its length and its start
 //! 6. the total number of rows
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ impl<'a, E> Tensor<'a, E> {
     }
 }
 
-/// The result of a call that was not refused.
+/// The result of a call that does not break a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome<E> {
     /// The cache after the write, in the cache's shape.
@@ -65,18 +65,19 @@ pub struct Outcome<E> {
     pub skipped: usize,
 }
 
-/// What to do with a sample that does not fit the cache. This is our extension.
+/// What to do with a sample that does not fit the cache. This is a kvscatter extension; not part of the
+/// specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutOfRange {
-    /// Refuses the call.
+    /// Returns an error for the call.
     #[default]
     Error,
     /// Leaves the whole sample unchanged and counts it.
     SkipSample,
 }
 
-/// What a negative write index means in circular mode. In linear mode it is always out of range. This is our
-/// extension.
+/// What a negative write index means in circular mode. In linear mode it is always out of range. This is a
+/// kvscatter extension; not part of the specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NegativeIndex {
     /// Takes the floor modulo, so -1 is the last slot.

@@ -3,7 +3,7 @@
 use crate::rule::{Rule, expect_count, expect_lengths};
 use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel};
 
-/// `TensorScatter` with the attributes as they appear in a model, and our two policies.
+/// `TensorScatter` with the attributes as they appear in a model, and with both policies of kvscatter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorScatter {
     /// The sequence dimension. A negative value counts from the last dimension. It cannot be the batch.
@@ -11,9 +11,10 @@ pub struct TensorScatter {
     pub axis: i64,
     /// `linear` (default) or `circular`.
     pub mode: String,
-    /// What to do with samples that do not fit. This is our extension.
+    /// What to do with samples that do not fit. This is a kvscatter extension; not part of the specification.
     pub out_of_range: OutOfRange,
-    /// What a negative index means in a ring. This is our extension.
+    /// What a negative index means in circular mode. This is a kvscatter extension; not part of the
+    /// specification.
     pub negative_index: NegativeIndex,
 }
 
@@ -31,8 +32,9 @@ impl Default for TensorScatter {
 impl TensorScatter {
     /// Returns `present_cache`, which has the shape `(batch, D1, …, max_sequence_length, …, Dn)`.
     ///
-    /// `write_indices` has the shape `(batch,)`. If it is absent, all indices are 0. `lengths` is our
-    /// extension and also has the shape `(batch,)`. If it is absent, all rows of the update are written.
+    /// `write_indices` has the shape `(batch,)`. If it is absent, all indices are 0. `lengths` also has the
+    /// shape `(batch,)`. If it is absent, all rows of the update are written. `lengths` is a kvscatter
+    /// extension; not part of the specification.
     ///
     /// ```text
     /// for prefix_idx in np.ndindex(past_cache.shape[:axis]):
@@ -45,7 +47,7 @@ impl TensorScatter {
     /// ```
     ///
     /// # Errors
-    /// Returns the first broken rule, in the order that the [crate] documents.
+    /// Returns the first broken rule, in the order in the documentation of the [crate].
     pub fn run<E: Clone>(
         &self,
         past_cache: Tensor<'_, E>,
@@ -57,8 +59,8 @@ impl TensorScatter {
         let (batch, capacity) = (past_cache.shape[0], past_cache.shape[axis]);
         let mut present = past_cache.data.to_vec();
         if update.data.is_empty() && write_indices.is_none() && lengths.is_none() {
-            // An empty tensor may have any number of samples. Return early because there is nothing to write
-            // or check.
+            // An empty tensor may have any number of samples. There is nothing to write or check, so the call
+            // returns early.
             return Ok(Outcome { present, skipped: 0 });
         }
         if let Some(write_indices) = write_indices {

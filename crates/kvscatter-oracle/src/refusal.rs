@@ -44,7 +44,7 @@ pub enum Refusal {
         /// The size of the update.
         update: usize,
     },
-    /// TensorRT: there are more samples than the cache has.
+    /// TensorRT: the update has more samples than the cache.
     UpdateBatch {
         /// The input that determines the number of samples: the update, or `writeIndices` if the update is
         /// packed.
@@ -63,14 +63,14 @@ pub enum Refusal {
     },
     /// A list does not have the required number of values.
     IndexCount {
-        /// The wrong input, by its name in the specification.
+        /// The name of the wrong input in the specification.
         argument: &'static str,
         /// The number of values given.
         given: usize,
         /// The number of values required.
         needed: usize,
     },
-    /// Our extension: `lengths[sample]` is negative or exceeds the sample's rows in the update.
+    /// kvscatter extension: `lengths[sample]` is negative or exceeds the sample's rows in the update.
     Length {
         /// The index of the sample.
         sample: usize,
@@ -92,7 +92,7 @@ pub enum Refusal {
         sample: usize,
         /// The first slot.
         start: i128,
-        /// The number of rows to write from there on.
+        /// The number of rows to write, beginning at that slot.
         rows: usize,
         /// The number of slots in the cache.
         capacity: usize,

@@ -8,13 +8,14 @@ pub(crate) struct Rule<'a> {
     pub(crate) circular: bool,
     pub(crate) out_of_range: OutOfRange,
     pub(crate) negative_index: NegativeIndex,
-    /// How many of each sample's rows are written. If it is `None`, all are. This is our extension.
+    /// The number of rows of each sample that are written, or `None` for all rows. This is a kvscatter
+    /// extension; not part of the specification.
     pub(crate) lengths: Option<&'a [i64]>,
 }
 
 impl Rule<'_> {
-    /// Returns the slot of each row that is written, for a sample that brings `rows` rows. Returns `None` if
-    /// the sample is skipped.
+    /// Returns the slot of each row that is written, for a sample with `rows` rows in the update. Returns
+    /// `None` if the sample is skipped.
     pub(crate) fn slots(
         &self,
         sample: usize,

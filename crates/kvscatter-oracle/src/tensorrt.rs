@@ -6,19 +6,19 @@ use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel}
 /// The layout of the update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpdateForm {
-    /// `[b, d, s, h]`
+    /// Padded: `[b, d, s, h]`.
     #[default]
     Padded,
-    /// `[tokens, d, h]`, with `updateLengths`
+    /// Packed: `[tokens, d, h]`, with `updateLengths`.
     Packed,
 }
 
-/// `KVCacheUpdate` in LINEAR, its only mode, with our policy.
+/// `KVCacheUpdate` in LINEAR, its only mode, with the policy of kvscatter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvCacheUpdate {
     /// The layout of the update.
     pub update_form: UpdateForm,
-    /// What to do with samples that do not fit. This is our extension.
+    /// What to do with samples that do not fit. This is a kvscatter extension; not part of the specification.
     pub out_of_range: OutOfRange,
 }
 
@@ -32,12 +32,13 @@ impl KvCacheUpdate {
     /// The update may have fewer samples than the cache. The later samples of the cache do not change.
     ///
     /// - `write_indices` has one value per sample of the update.
-    /// - `update_lengths` is required for a packed update and only allowed there. It is cumulative, so it has
-    ///   one value more.
-    /// - `lengths` is our extension: the number of rows of each sample that are written.
+    /// - `update_lengths` is required for a packed update, and not allowed for a padded one. It is
+    ///   cumulative, so it has one value more than there are samples.
+    /// - `lengths` contains the number of rows of each sample that are written. This is a kvscatter
+    ///   extension; not part of the specification.
     ///
     /// # Errors
-    /// Returns the first broken rule, in the order that the [crate] documents.
+    /// Returns the first broken rule, in the order in the documentation of the [crate].
     pub fn run<E: Clone>(
         &self,
         cache: Tensor<'_, E>,

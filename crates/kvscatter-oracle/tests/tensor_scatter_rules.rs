@@ -45,8 +45,8 @@ fn one(operator: &TensorScatter, capacity: usize, rows: usize, start: i64) -> Re
 
 #[test]
 fn the_modulo_is_of_the_sequence_coordinate_alone() {
-    // There are three samples and three heads and a capacity of 2. The document's pseudocode would fold them
-    // onto each other.
+    // There are three samples and three heads, and the capacity is 2. The pseudocode of the document would
+    // write them onto each other.
     let operator = TensorScatter { axis: 2, ..circular() };
     let (present, _) = scatter(&operator, &[3, 3, 2], &[3, 3, 1], Some(&[0, 1, 2]), None).unwrap();
     assert_eq!(present, "a.b.c..d.e.fg.h.i.");
@@ -265,7 +265,7 @@ fn skipped_samples_are_left_alone_and_counted() {
         scatter(&operator, &[3, 3], &[3, 2], Some(&starts), None).unwrap(),
         ("...cd....".to_owned(), 2)
     );
-    // A wrong length is not a position, so it is refused and not skipped.
+    // A wrong length is not a position, so the call is rejected and the sample is not skipped.
     let refusal = Refusal::Length { sample: 2, length: 3, rows: 2 };
     assert_eq!(scatter(&operator, &[3, 3], &[3, 2], Some(&starts), Some(&[2, 2, 3])), Err(refusal));
     let operator = TensorScatter { out_of_range: OutOfRange::SkipSample, ..reject() };

@@ -1,5 +1,5 @@
-//! Tests the errata's lists of what `KVCacheUpdate` and `KVCacheOperation` refuse, for the rules about values
-//! and shapes.
+//! Tests the errata's lists of calls that `KVCacheUpdate` and `KVCacheOperation` reject, for the rules about
+//! values and shapes.
 
 use kvscatter_oracle::ascend::KvCacheOperation;
 use kvscatter_oracle::cases::{Call, Element};

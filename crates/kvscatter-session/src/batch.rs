@@ -7,7 +7,7 @@ use crate::{Sample, SessionError};
 /// Maps batch indices to samples.
 pub(crate) struct Batch {
     capacity: usize,
-    /// One entry for each batch index. A free index has `None`.
+    /// One entry for each batch index, or `None` if the index is free.
     entries: Vec<Option<Entry>>,
 }
 
@@ -17,7 +17,8 @@ struct Entry {
     cached_tokens: usize,
 }
 
-/// The next serial number. Each number is used once, so a session detects samples of another session.
+/// The next serial number. Each number is used once in a process, so a session detects samples of another
+/// session.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Batch {
@@ -77,12 +78,12 @@ impl Batch {
         Ok(())
     }
 
-    /// Returns the number of cached tokens by batch index, and 0 for free indices.
+    /// Returns the number of cached tokens for each batch index, with 0 for free indices.
     pub(crate) fn all_cached_tokens(&self) -> Vec<usize> {
         self.entries.iter().map(|entry| entry.map_or(0, |entry| entry.cached_tokens)).collect()
     }
 
-    /// Sets the number of cached tokens of a sample. The number must be smaller than before, or have passed
+    /// Sets the number of cached tokens of a sample. A number that is larger than before must have passed
     /// [`check_room`](Self::check_room).
     pub(crate) fn set_cached_tokens(&mut self, sample: Sample, cached_tokens: usize) {
         if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {

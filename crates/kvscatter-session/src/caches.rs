@@ -9,8 +9,8 @@ use crate::{Feed, LogitsTensor, Rows, Runner, SessionError, Tensor};
 pub(crate) struct Caches {
     pub(crate) tensors: Vec<Tensor>,
     rows: Vec<Rows>,
-    /// For each batch index, the number of slots, from the first, that may have been written since they were
-    /// zeros.
+    /// For each batch index, the number of slots, counted from slot 0, that may have been written since they
+    /// were last set to zero.
     written: Vec<usize>,
 }
 
@@ -30,9 +30,9 @@ impl Caches {
 
     /// Runs a step with the tensors `inputs`.
     ///
-    /// For each sample that gets tokens, first sets the rows after its cached tokens to zero. These rows
-    /// contain padding, truncated tokens, or tokens of an earlier sample with the same batch index. Attention
-    /// masks them, but an engine may still multiply them by zero, and 0 × NaN is NaN.
+    /// Before the run, the rows after the cached tokens of each sample that gets tokens are set to zero.
+    /// These rows contain padding, truncated tokens, or tokens of an earlier sample with the same batch
+    /// index. Attention masks them, but an engine may still multiply them by zero, and 0 × NaN is NaN.
     pub(crate) fn run(
         &mut self,
         runner: &mut Runner,
@@ -44,7 +44,7 @@ impl Caches {
                 self.zero_from(batch_index, sample.start);
             }
         }
-        // Recorded before the run, because a run that fails may have written.
+        // This is recorded before the run, because a run that fails may have written rows.
         for (written, sample) in self.written.iter_mut().zip(&feed.samples) {
             *written = (*written).max(sample.start + feed.width);
         }
@@ -67,7 +67,8 @@ impl Caches {
             for run in slots.iter().flat_map(|(index, slots)| rows.runs(*index, slots.clone())) {
                 match cache.bytes().get(run.clone()) {
                     Some(row) => saved.extend_from_slice(row),
-                    // The engine lost this cache. Zeros keep the other caches' rows in order.
+                    // The engine lost this cache. Zeros stand for its rows, so that the rows of the other
+                    // caches keep their places.
                     None => saved.resize(saved.len() + run.len(), 0),
                 }
             }
@@ -88,7 +89,7 @@ impl Caches {
         }
     }
 
-    /// Sets the written rows of a batch index to zero, from this slot on.
+    /// Sets the written rows of a batch index to zero, beginning at a slot.
     fn zero_from(&mut self, batch_index: usize, from: usize) {
         let Some(written) = self.written.get_mut(batch_index).filter(|written| **written > from) else {
             return;

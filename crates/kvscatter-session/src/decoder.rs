@@ -1,5 +1,5 @@
-//! The two kinds of decoders for generation: static caches with one sample for each prompt, and growing
-//! caches.
+//! The two kinds of decoders that can generate: those with static caches and one sample for each prompt, and
+//! those with growing caches.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ impl Decoder {
             let growing = Growing::of_interface(engine, &file, interface, prompts, options)?;
             return Ok(Self::Growing(Box::new(growing)));
         }
-        // A fixed batch may be larger. The other indices stay free.
+        // The model may fix a larger batch. The other indices then stay free.
         let batch = match interface.batch {
             Some(batch) if batch >= prompts => None,
             _ => Some(prompts),
@@ -91,7 +91,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Removes the samples that have ended.
+    /// Removes the samples whose prompts have ended.
     pub(crate) fn end_all_but(&mut self, is_active: &[bool]) -> Result<(), SessionError> {
         let Self::Static(of) = self else { return Ok(()) };
         for (sample, _) in of.samples.iter_mut().zip(is_active).filter(|(_, is_active)| !**is_active) {
@@ -100,7 +100,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Feeds the prompts that have not ended and chooses the next token of each.
+    /// Feeds the prompts that have not ended, and chooses the next token of each.
     pub(crate) fn step(
         &mut self,
         feeds: &[Option<&[i64]>],

@@ -1,8 +1,8 @@
 //! The interface to a program that runs models. An [`Engine`] loads a model, and a [`Session`] runs it on
 //! [`Tensor`]s.
 //!
-//! The caller owns every tensor. It passes a cache either as one tensor that past and present share, or as
-//! two tensors, and can read them after the run. A caller can therefore check every claim about memory.
+//! The caller owns every tensor, so it can read them all after a run and check every claim about memory. It
+//! passes a cache either as one tensor that past and present share, or as two tensors.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub trait Engine {
     /// Returns the device that the engine computes on, such as `CPU`.
     fn device(&self) -> &str;
 
-    /// Loads a model with its external data. The caller has checked every location of that data.
+    /// Loads a model with its external data. The caller has already checked every location of that data.
     ///
     /// # Errors
     /// Returns [`SessionError::Load`] with the engine's message.
@@ -32,22 +32,22 @@ pub trait Engine {
 /// Options of [`Engine::load`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LoadOptions {
-    /// The number of threads of one operator. If `None`, the engine chooses.
+    /// The number of threads that compute one operator. If `None`, the engine chooses the number.
     pub threads: Option<usize>,
 }
 
 impl LoadOptions {
-    /// The most threads that a caller should ask for. More threads can stall the machine, and engines store
-    /// the number in 32 bits.
+    /// The largest number of threads that a caller should request. More threads can stall the machine, and
+    /// engines store the number in 32 bits.
     pub const MAX_THREADS: usize = 1024;
 }
 
 /// A loaded model.
 pub trait Session: Send {
-    /// Allocates a tensor of zeros in memory that this engine can write a present to in place.
+    /// Allocates a tensor of zeros in memory in which this engine can write a present in place.
     ///
     /// # Errors
-    /// Returns the same errors as [`Tensor::zeros`].
+    /// Returns [`SessionError::TensorTooLarge`] if the tensor cannot be allocated.
     fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
         Tensor::zeros(element, shape)
     }
@@ -61,40 +61,41 @@ pub trait Session: Send {
     fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError>;
 }
 
-/// The tensors of one run, by the names of inputs and outputs.
+/// The tensors of one run, with the names of the inputs and outputs.
 ///
-/// Every input of the model must be named once, in `inputs` or in `shared`. An output that is not named is
+/// Every input of the model must be named once, in `inputs` or in `shared`. Outputs that are not named are
 /// not returned. The borrows ensure that no tensor is read as one input and written as another output.
 #[derive(Debug, Default)]
 pub struct Step<'a> {
-    /// The inputs that are only read.
+    /// The names and tensors of inputs that are only read.
     pub inputs: Vec<(&'a str, &'a Tensor)>,
     /// The caches whose present overwrites their past.
     pub shared: Vec<InPlaceCache<'a>>,
-    /// The outputs that are written to the caller's tensors. Their shapes must be exact.
+    /// The names of outputs that are written to tensors of the caller. The shapes must be exact.
     pub outputs: Vec<(&'a str, &'a mut Tensor)>,
-    /// The outputs whose shape only the engine knows. The run returns them in [`StepOutput::returned`].
+    /// The names of outputs whose shape only the engine knows. The run returns them in
+    /// [`StepOutput::returned`].
     pub returned: Vec<&'a str>,
 }
 
 /// A cache that is an input and an output of the run.
 #[derive(Debug)]
 pub struct InPlaceCache<'a> {
-    /// The name of the input.
+    /// The name of the model's input for the cache.
     pub past: &'a str,
-    /// The name of the output.
+    /// The name of the model's output for the cache.
     pub present: &'a str,
-    /// The tensor that both use.
+    /// The tensor that the input and the output use.
     pub cache: &'a mut Tensor,
 }
 
 /// The results of a run.
 #[derive(Debug)]
 pub struct StepOutput {
-    /// The outputs of [`Step::returned`], in that order. They are copied after the time was taken.
+    /// The outputs of [`Step::returned`], in that order. They are copied after the time was measured.
     pub returned: Vec<Tensor>,
     /// The address that the engine reports for each present of [`Step::shared`], in that order.
     pub present_at: Vec<usize>,
-    /// The time of the run, without its preparation and without the copies of the returned outputs.
+    /// The time of the run, without its preparation and without copying the returned outputs.
     pub elapsed: Duration,
 }

@@ -8,10 +8,10 @@ use kvscatter_onnx::decoder::Growth;
 
 use crate::Sample;
 
-/// The reason why a decoder cannot be loaded or run.
+/// An error of loading or running a decoder.
 ///
-/// A session returns most errors before it writes anything. After one of these errors, rows beyond the
-/// samples' cached tokens may have been written:
+/// A session returns most errors before it writes anything. After the following errors, rows after the cached
+/// tokens of the samples may have been written:
 ///
 /// - [`Run`](Self::Run) and [`CacheLost`](Self::CacheLost);
 /// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
@@ -19,8 +19,8 @@ use crate::Sample;
 /// - [`TokenUnknown`](Self::TokenUnknown), if only the first run shows the size of the vocabulary;
 /// - [`TensorTooLarge`](Self::TensorTooLarge), if there is no memory for a later run of the step.
 ///
-/// Every error leaves the counts of cached tokens unchanged. After [`CacheLost`](Self::CacheLost) the session
-/// must be opened again.
+/// The numbers of cached tokens are unchanged after every error. After [`CacheLost`](Self::CacheLost) the
+/// session must be opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -29,48 +29,48 @@ pub enum SessionError {
     Onnx(#[from] kvscatter_onnx::OnnxError),
 
     // Memory.
-    /// No buffer can hold such a tensor, or the system has no memory for it.
+    /// The tensor is larger than any buffer, or the system has no memory for it.
     #[error("no memory for a tensor of {element} of shape {shape:?}")]
     TensorTooLarge {
-        /// The element type.
+        /// The element type of the tensor.
         element: ElementType,
-        /// The shape.
+        /// The requested shape.
         shape: Vec<usize>,
     },
-    /// The number of values is not the number of elements of the shape.
+    /// The number of values differs from the number of elements of the shape.
     #[error("shape {shape:?} takes {expected} values, got {got}")]
     ValueCount {
-        /// The shape.
+        /// The requested shape.
         shape: Vec<usize>,
         /// The number of elements of the shape.
         expected: usize,
-        /// The number of values.
+        /// The number of values that were given.
         got: usize,
     },
-    /// An engine's memory does not have the size of its tensor.
+    /// The size of an engine's memory differs from the size of its tensor.
     #[error("a tensor of {element} of shape {shape:?} takes {expected} bytes, got {got}")]
     ByteCount {
-        /// The element type.
+        /// The element type of the tensor.
         element: ElementType,
-        /// The shape.
+        /// The shape of the tensor.
         shape: Vec<usize>,
-        /// The number of bytes of the tensor.
+        /// The number of bytes that the tensor takes.
         expected: usize,
-        /// The number of bytes of the memory.
+        /// The number of bytes of the engine's memory.
         got: usize,
     },
-    /// The type of an input cannot represent an integer that the input must be fed.
+    /// The type of an input cannot represent an integer that the input needs.
     #[error("{value} does not fit an input of {element}")]
     InputType {
-        /// The type of the input.
+        /// The element type of the input.
         element: ElementType,
-        /// The integer.
+        /// The integer that does not fit.
         value: i64,
     },
-    /// The caches need more memory than the limit.
+    /// The caches take more memory than the limit.
     #[error("{} bytes of memory are needed, the limit is {limit} bytes", counted(*needed))]
     MemoryLimit {
-        /// The bytes that are needed, or `None` if their number does not fit into 64 bits.
+        /// The number of bytes that are needed, or `None` if it does not fit into 64 bits.
         needed: Option<u64>,
         /// The limit in bytes.
         limit: u64,
@@ -80,42 +80,42 @@ pub enum SessionError {
     /// A cache grows, so its present is longer than its past.
     #[error("cache {input:?} grows with every step, and only static caches are run in place: {growth}")]
     NotStatic {
-        /// The cache's past.
+        /// The name of the cache's past input.
         input: String,
-        /// The way in which the cache grows. The message ends with it.
+        /// How the cache grows. The message ends with the advice for this kind of growth.
         growth: Growth,
     },
-    /// No node writes a cache in a way that works in place.
+    /// No node writes the cache in a way that works in place.
     #[error("cache {input:?} is not written in a way that can be run: {why}")]
     NotScattered {
-        /// The cache's past.
+        /// The name of the cache's past input.
         input: String,
-        /// The reason.
+        /// The reason, as text for the message.
         why: String,
     },
-    /// Another node reads a cache's past. It may read old or new rows, because the present is the same
-    /// buffer.
+    /// A node other than the writer reads the past. It may read old or new rows, because past and present are
+    /// one buffer.
     #[error(
         "cache {input:?} is also read by {reader}, which may read old or new rows if the cache is written in place"
     )]
     PastRead {
-        /// The cache's past.
+        /// The name of the cache's past input.
         input: String,
-        /// The other node.
+        /// The label of the other node.
         reader: String,
     },
-    /// A cache has elements of less than a byte, so two rows may share a byte.
+    /// The elements of a cache are narrower than a byte, so two rows may share a byte.
     #[error("cache {input:?} is of {element}, whose rows may not be whole bytes: this is not supported")]
     CacheElement {
-        /// The cache's past.
+        /// The name of the cache's past input.
         input: String,
-        /// Its element type.
+        /// The element type of the cache.
         element: ElementType,
     },
-    /// No input gives the slots that a step must write.
+    /// The model does not have an input that determines the slots that a step writes.
     #[error("the model has no input write_indices, so the slots of a step cannot be set")]
     NoWriteIndices,
-    /// No output looks like logits of the next token.
+    /// None of the outputs looks like logits of the next token.
     #[error(
         "the model has no output of logits, which has rank 3 and a floating-point type and is not a cache"
     )]
@@ -125,74 +125,74 @@ pub enum SessionError {
         "input {input:?} cannot be fed: the graph does not show whether it is tokens, positions, a mask or lengths"
     )]
     InputUnknown {
-        /// The input.
+        /// The name of the input.
         input: String,
     },
-    /// The rank of an input is not the rank of the values that it is fed.
+    /// The rank of an input differs from the rank of the values that it is fed.
     #[error("input {input:?} has rank {rank}, must have rank {}", ranks(expected))]
     InputRank {
-        /// The input.
+        /// The name of the input.
         input: String,
-        /// The rank of the input.
+        /// The rank that the model declares.
         rank: usize,
-        /// The ranks that are possible.
+        /// The ranks that are supported.
         expected: Vec<usize>,
     },
     /// The model takes a fixed number of tokens other than 1.
     #[error("the model takes exactly {size} tokens in a step, must take 1 or an open number")]
     TokensFixed {
-        /// The number of tokens.
+        /// The number of tokens of each sample that the model takes in a step.
         size: usize,
     },
     /// A dimension of a cache other than batch and sequence is open.
     #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be open")]
     SizeOpen {
-        /// The cache's past.
+        /// The name of the cache's past input.
         input: String,
-        /// The dimension.
+        /// The index of the dimension, counted from 0.
         axis: usize,
     },
-    /// Two tensors declare different values of one size.
+    /// Two tensors declare different values for one size.
     #[error("{size} is {expected}, but {input:?} has {got}")]
     SizesDiffer {
-        /// The size.
+        /// The size that is declared twice.
         size: ModelSize,
-        /// The tensor that differs from the earlier ones.
+        /// The name of the tensor whose value differs from the earlier one.
         input: String,
         /// The value that this tensor declares.
         got: usize,
-        /// The value that the earlier ones declare.
+        /// The value that the earlier tensor declares.
         expected: usize,
     },
-    /// The model leaves the capacity open, and none is given.
+    /// Neither the model nor the caller gives the capacity.
     #[error("the caches have an open capacity: one must be given")]
     CapacityOpen,
-    /// The model fixes a size, and another size is asked for.
+    /// The caller gives another size than the one that the model fixes.
     #[error("the model's {} is fixed to {fixed}, got {got}", setting.name())]
     SizeFixed {
-        /// The setting with which the size is asked for.
+        /// The setting that contains the size.
         setting: SessionSetting,
-        /// The size that the model has.
+        /// The size that the model fixes.
         fixed: usize,
-        /// The size that is asked for.
+        /// The size that the caller gives.
         got: usize,
     },
     /// The batch or the capacity is 0.
     #[error("a batch of {batch} and a capacity of {capacity}: both must be at least 1")]
     Empty {
-        /// The batch.
+        /// The number of samples of the batch.
         batch: usize,
-        /// The capacity.
+        /// The number of slots of each cache.
         capacity: usize,
     },
-    /// The logits do not have a decoder's shape.
+    /// The shape of the logits is not that of a decoder's logits.
     #[error(
         "output {output:?} is of shape {shape:?}, for {batch} samples of {width} tokens it must be [{batch}, {width} or 1, vocabulary]"
     )]
     LogitsShape {
-        /// The output.
+        /// The name of the output.
         output: String,
-        /// Its shape.
+        /// The shape that the engine returned.
         shape: Vec<usize>,
         /// The number of samples of the run.
         batch: usize,
@@ -202,9 +202,9 @@ pub enum SessionError {
     /// The logits are of a type that cannot be converted to float32.
     #[error("output {output:?} is of {element}, which cannot be converted to float32")]
     LogitsElement {
-        /// The output.
+        /// The name of the output.
         output: String,
-        /// Its element type.
+        /// The element type of the output.
         element: ElementType,
     },
 
@@ -212,119 +212,119 @@ pub enum SessionError {
     /// The batch has no free index.
     #[error("the batch of {batch} is full")]
     BatchFull {
-        /// The size of the batch.
+        /// The number of samples that fit in the batch.
         batch: usize,
     },
-    /// The sample was removed, or belongs to another session.
+    /// The sample has been removed, or it belongs to another session.
     #[error("{sample} is not in this batch: it was removed, or never added here")]
     NoSuchSample {
-        /// The sample.
+        /// The sample that was given.
         sample: Sample,
     },
-    /// A step has a sample more than once.
+    /// A step lists a sample more than once.
     #[error("{sample} is given tokens twice in one step")]
     SampleTwice {
-        /// The sample.
+        /// The sample that is listed twice.
         sample: Sample,
     },
-    /// A step has a sample with an empty list of tokens.
+    /// A step lists a sample with an empty list of tokens.
     #[error("{sample} has no tokens: at least 1 is needed")]
     NoTokens {
-        /// The sample.
+        /// The sample without tokens.
         sample: Sample,
     },
-    /// A step has no sample.
+    /// A step lists no samples.
     #[error("no sample is given tokens")]
     NoSamples,
-    /// The chunks of a prefill have 0 tokens.
+    /// A chunk of a prefill has 0 tokens.
     #[error("a chunk of 0 tokens: at least 1 is needed")]
     NoChunk,
-    /// A sample has no room for its new tokens.
+    /// The cache has no room for the new tokens of a sample.
     #[error("{sample}: {cached} + {tokens} tokens exceed the cache's capacity of {capacity}")]
     CapacityExceeded {
-        /// The sample.
+        /// The sample that is too long.
         sample: Sample,
-        /// The number of its cached tokens.
+        /// The number of tokens of the sample that are cached.
         cached: usize,
-        /// The number of its new tokens.
+        /// The number of new tokens of the sample.
         tokens: usize,
-        /// The capacity.
+        /// The number of slots of each cache.
         capacity: usize,
     },
-    /// A token is not in the vocabulary.
+    /// The vocabulary does not contain a token.
     #[error("{sample}: token {index} is {token}, which the model does not have{}", known(*vocabulary))]
     TokenUnknown {
-        /// The sample.
+        /// The sample that the token was given to.
         sample: Sample,
-        /// The index of the token among the sample's new tokens.
+        /// The index of the token among the new tokens of the sample, counted from 0.
         index: usize,
-        /// The token.
+        /// The id of the token.
         token: i64,
-        /// The size of the vocabulary, if it is known.
+        /// The number of tokens in the vocabulary, or `None` if it is not known.
         vocabulary: Option<usize>,
     },
-    /// A sample cannot keep more tokens than are cached.
+    /// A sample is to be truncated to more tokens than are cached.
     #[error("{sample} cannot be truncated to {to}: {cached} tokens are cached")]
     TruncateBeyond {
-        /// The sample.
+        /// The sample that was given.
         sample: Sample,
         /// The number of tokens to keep.
         to: usize,
-        /// The number of cached tokens.
+        /// The number of tokens of the sample that are cached.
         cached: usize,
     },
-    /// The prompts have different lengths, but growing caches need one length for all samples.
+    /// The prompts have different lengths, but growing caches need the same length for all samples.
     #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
     Ragged {
         /// The number of tokens of the first prompt.
         first: usize,
-        /// The number of tokens of the first prompt with another length.
+        /// The number of tokens of the first prompt whose length is different.
         other: usize,
-        /// The way in which the caches grow. The message ends with it.
+        /// How the caches grow. The message ends with the advice for this kind of growth.
         growth: Growth,
     },
     /// A prompt has no tokens.
     #[error("prompt {prompt} is empty: at least one token is needed")]
     PromptEmpty {
-        /// The index of the prompt.
+        /// The index of the prompt, counted from 0.
         prompt: usize,
     },
-    /// There is no prompt.
+    /// The list of prompts is empty.
     #[error("no prompt is given")]
     NoPrompts,
-    /// The logits after a prompt are missing or all NaN, so there is no largest one.
+    /// The logits after a prompt are missing or all NaN, so none of them is the largest.
     #[error("prompt {prompt}: the logits after its last token are missing or not numbers")]
     NotANumber {
-        /// The index of the prompt.
+        /// The index of the prompt, counted from 0.
         prompt: usize,
     },
-    /// A token of a prompt is not in the vocabulary.
+    /// The vocabulary does not contain a token of a prompt.
     #[error("prompt {prompt}: token {index} is {token}, which the model does not have{}", known(*vocabulary))]
     PromptTokenUnknown {
-        /// The index of the prompt.
+        /// The index of the prompt, counted from 0.
         prompt: usize,
-        /// The index of the token in the prompt.
+        /// The index of the token in the prompt, counted from 0.
         index: usize,
-        /// The token.
+        /// The id of the token.
         token: i64,
-        /// The size of the vocabulary, if it is known.
+        /// The number of tokens in the vocabulary, or `None` if it is not known.
         vocabulary: Option<usize>,
     },
-    /// A prompt and the tokens to be generated exceed the capacity.
+    /// A prompt and the tokens to be generated after it exceed the capacity.
     #[error(
         "prompt {prompt}: {tokens} tokens and {generated} to be generated exceed the cache's capacity of {capacity}; the last token takes no slot"
     )]
     PromptTooLong {
-        /// The index of the prompt.
+        /// The index of the prompt, counted from 0.
         prompt: usize,
-        /// The number of its tokens.
+        /// The number of tokens of the prompt.
         tokens: usize,
         /// The number of tokens to be generated.
         generated: usize,
-        /// The capacity.
+        /// The number of slots of each cache.
         capacity: usize,
     },
-    /// A capacity is given for growing caches.
+    /// The caller gives a capacity, but the caches grow.
     #[error("the caches grow with every step, so no capacity can be given")]
     CapacityUseless,
 
@@ -332,19 +332,19 @@ pub enum SessionError {
     /// The engine cannot load the model.
     #[error("{}: {engine} cannot load the model: {message}", path.display())]
     Load {
-        /// The model's file.
+        /// The path of the model's file.
         path: PathBuf,
         /// The name and version of the engine.
         engine: String,
-        /// The engine's message.
+        /// The message of the engine.
         message: String,
     },
-    /// The engine cannot run the model.
+    /// The engine cannot run a step of the model.
     #[error("{engine} cannot run the model: {message}")]
     Run {
         /// The name and version of the engine.
         engine: String,
-        /// The engine's message.
+        /// The message of the engine.
         message: String,
     },
     /// The engine lost a cache in a run that failed.
@@ -352,7 +352,7 @@ pub enum SessionError {
     CacheLost {
         /// The name and version of the engine.
         engine: String,
-        /// The cache's past.
+        /// The name of the cache's past input.
         cache: String,
     },
 }
@@ -365,7 +365,7 @@ pub enum ModelSize {
     Batch,
     /// The number of slots of each cache.
     Capacity,
-    /// The number of tokens that the model has, which is the last dimension of the logits.
+    /// The number of tokens in the vocabulary, the last dimension of the logits.
     Vocabulary,
 }
 
@@ -380,7 +380,8 @@ impl fmt::Display for ModelSize {
     }
 }
 
-/// A setting of a session. Each interface has a different name for it, such as an option or a keyword.
+/// A setting of a session. Each interface to sessions has its name for the setting, such as an option or a
+/// keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionSetting {
@@ -405,10 +406,10 @@ impl SessionSetting {
 }
 
 impl SessionError {
-    /// Returns the stable name of the error, such as `capacity_exceeded`. An error of the model's file or
+    /// Returns the stable name of the error, such as `capacity_exceeded`. An error about the model's file or
     /// graph has the name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind).
     ///
-    /// The name does not change between versions, even if the variant is renamed.
+    /// The name does not change between versions, even if the variant gets a new name.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -456,7 +457,7 @@ impl SessionError {
         }
     }
 
-    /// Returns the setting that can be changed to avoid the error, if there is one.
+    /// Returns the setting that a caller can change to avoid the error, if there is one.
     #[must_use]
     pub fn about(&self) -> Option<SessionSetting> {
         match self {
@@ -468,17 +469,18 @@ impl SessionError {
     }
 }
 
-/// Returns a number of bytes as text, or words for a number that does not fit into 64 bits.
+/// Formats a number of bytes. Returns words for `None`, a number that does not fit into 64 bits.
 fn counted(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "uncountably many".to_owned(), |bytes| bytes.to_string())
 }
 
-/// Returns the ranks as text, such as `1 or 2`.
+/// Formats ranks, such as `1 or 2`.
 fn ranks(ranks: &[usize]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// Returns text such as `: it has 0 to 255`, or nothing if the size of the vocabulary is unknown.
+/// Formats the range of tokens, such as `: it has 0 to 255`. Returns an empty text if the size of the
+/// vocabulary is unknown.
 fn known(vocabulary: Option<usize>) -> String {
     vocabulary
         .map_or_else(String::new, |vocabulary| format!(": it has 0 to {}", vocabulary.saturating_sub(1)))

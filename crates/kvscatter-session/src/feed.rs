@@ -1,4 +1,4 @@
-//! The tokens of one step and the input tensors computed from them.
+//! The tokens of one step, and the input tensors that are computed from them.
 
 use std::ops::Range;
 
@@ -14,23 +14,23 @@ pub struct Feed {
     pub samples: Vec<SampleFeed>,
 }
 
-/// The tokens of one sample in a step: `padding` columns, then tokens of its sequence, then padding up to the
-/// width.
+/// The tokens of one sample in a step. The columns contain `padding` columns of padding, the tokens of the
+/// sequence, and padding up to the width.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleFeed {
-    /// The first slot that is written.
+    /// The first slot that the step writes for this sample.
     pub start: usize,
     /// The number of padding columns before the tokens of the sequence.
     pub padding: usize,
-    /// The positions in the sequence of the tokens that are fed.
+    /// The positions, in the sequence, of the tokens that are fed.
     pub tokens: Range<usize>,
-    /// The slot of the sequence's first token. It is more than 0 if the sample is padded on the left.
+    /// The slot of the sequence's first token. It is above 0 only if the sample is padded on the left.
     pub first_slot: usize,
 }
 
 impl Feed {
-    /// Creates a step with the next `width` tokens of sequences that begin in slot 0. `written` counts the
-    /// tokens that each sequence has already.
+    /// Creates a step with the next `width` tokens of each sequence. The sequences begin in slot 0. `written`
+    /// contains the number of tokens that each sequence already has.
     pub fn next(written: &[usize], width: usize) -> Self {
         let samples = written.iter().map(|&start| SampleFeed {
             start,
@@ -43,8 +43,8 @@ impl Feed {
 
     /// Returns the tensors of all inputs except the caches.
     ///
-    /// `token(sample, position)` returns a token of a sample's sequence. A mask has `slots` slots: the
-    /// capacity of a static cache, or the number of tokens after the step for a growing one.
+    /// `token(sample, position)` must return a token of a sample's sequence. `slots` is the number of slots
+    /// of a mask: the capacity of a static cache, or the number of tokens after the step for a growing one.
     ///
     /// # Errors
     /// - Returns [`SessionError::InputType`] if an input's type cannot represent a value.
@@ -83,9 +83,9 @@ impl Feed {
 
     /// Returns the tokens of every sample.
     ///
-    /// Padding repeats the sample's last token. Attention may multiply rows that it masks by zero. A row of
-    /// padding must therefore not contain a value that no token of the sample has, such as NaN in the
-    /// embedding of another token. A sample without tokens has no logits, so its padding is token 0.
+    /// Padding repeats the last token of the sample. Attention may multiply masked rows by zero, so a row of
+    /// padding must not contain a value that no token of the sample has. The embedding of another token might
+    /// contain NaN. A sample without tokens has padding of token 0, because its logits are not used.
     fn tokens(&self, token: impl Fn(usize, usize) -> i64) -> Vec<i64> {
         self.columns(|index, sample, column| {
             let last = || sample.tokens.clone().next_back();
@@ -93,8 +93,8 @@ impl Feed {
         })
     }
 
-    /// Returns the positions of every sample. Padding has position 0, because every table of positions has an
-    /// entry 0.
+    /// Returns the positions of every sample. Padding has position 0, because every table of positions has
+    /// that entry.
     fn positions(&self) -> Vec<i64> {
         self.columns(|_, sample, column| sample.position(column).map_or(0, int))
     }
@@ -121,7 +121,7 @@ impl Feed {
 }
 
 impl SampleFeed {
-    /// Returns the position in the sequence of a column's token, or `None` for padding.
+    /// Returns the position, in the sequence, of the token in a column. Returns `None` for padding.
     pub fn position(&self, column: usize) -> Option<usize> {
         let position = self.tokens.start.checked_add(column.checked_sub(self.padding)?)?;
         self.tokens.contains(&position).then_some(position)

@@ -11,21 +11,21 @@ use crate::decoder::Decoder;
 use crate::kv_session::check_tokens;
 use crate::{Engine, MemoryReport, SessionError, SessionOptions};
 
-/// The options of greedy generation, which always chooses the most likely token.
+/// The options of greedy generation. Greedy generation always chooses the most likely token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GreedyOptions {
     /// The maximum number of tokens that are generated for each prompt.
     pub tokens: usize,
     /// The tokens that end a sample.
     pub eos: Vec<i64>,
-    /// The maximum number of tokens of one prompt in a run of the model.
+    /// The maximum number of tokens of one prompt that are fed in one run of the model.
     pub chunk: usize,
 }
 
 /// The progress of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of tokens generated so far for each sample, out of [`GreedyOptions::tokens`].
+    /// The number of tokens generated so far for each sample. The maximum is [`GreedyOptions::tokens`].
     pub tokens: usize,
     /// The number of samples that have not ended.
     pub samples: usize,
@@ -36,35 +36,37 @@ pub struct Progress {
 pub struct Generated {
     /// The tokens after each prompt, in the order of the prompts.
     pub samples: Vec<Vec<i64>>,
-    /// The number of tokens of all prompts.
+    /// The number of tokens of all prompts together.
     pub prompt_tokens: usize,
-    /// The time of the prefill.
+    /// The time of the prefill, including the choice of the first tokens.
     pub prefill: Duration,
     /// The number of steps after the prefill.
     pub steps: usize,
-    /// The number of tokens that these steps generated, in all samples.
+    /// The number of tokens that these steps generated for all samples together.
     pub decoded: usize,
     /// The time of these steps, including the choice of tokens.
     pub decode: Duration,
-    /// The bytes that the last step wrote into the caches. A growing cache is written as a whole.
+    /// The number of bytes that the last step wrote into the caches. Every step writes a growing cache as a
+    /// whole.
     pub written_per_step: u64,
-    /// The bytes of static caches that the engine copied in all steps instead of writing them in place.
+    /// The number of bytes of static caches that the engine copied, in all steps, instead of writing in
+    /// place.
     pub copied: u64,
 }
 
-/// A loaded decoder that continues prompts.
+/// A loaded decoder that generates the tokens after prompts.
 pub struct Generator {
     decoder: Decoder,
 }
 
 impl Generator {
-    /// Loads a model with room for `prompts` prompts. Its caches may be static or growing.
+    /// Loads a model with room for `prompts` prompts. Its caches may be static, or they may grow.
     ///
     /// # Errors
-    /// - Returns the errors of [`KvSession::open`](crate::KvSession::open).
     /// - Returns [`SessionError::NoPrompts`] if `prompts` is 0.
     /// - Returns [`SessionError::SizeFixed`] if `prompts` exceeds the model's batch.
     /// - Returns [`SessionError::CapacityUseless`] if a capacity is given for growing caches.
+    /// - Returns the errors of [`KvSession::open`](crate::KvSession::open).
     pub fn open(
         engine: &dyn Engine,
         model: impl AsRef<Path>,
@@ -89,21 +91,21 @@ impl Generator {
         self.decoder.growth()
     }
 
-    /// Returns the number of tokens of a sample that can be cached, or `None` for growing caches.
+    /// Returns the maximum number of tokens of a sample that can be cached, or `None` for growing caches.
     #[must_use]
     pub fn capacity(&self) -> Option<usize> {
         self.decoder.capacity()
     }
 
-    /// Returns the size of the vocabulary, if the model declares it.
+    /// Returns the number of tokens in the vocabulary, if the model declares it.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
         self.decoder.vocabulary()
     }
 
-    /// Continues prompts of token ids, all in one batch.
+    /// Generates the tokens after prompts of token ids, all in one batch.
     ///
-    /// `progress` is called each time every sample that has not ended has one more token. If it returns
+    /// `progress` is called each time when every sample that has not ended has one more token. If it returns
     /// [`ControlFlow::Break`], the generation ends and returns the tokens so far.
     ///
     /// # Errors
@@ -178,7 +180,7 @@ impl Generator {
                 token,
                 vocabulary,
             })?;
-            // The last generated token is never fed.
+            // The last generated token is not fed, so it needs no slot.
             let slots = tokens.len().saturating_add(greedy.tokens.saturating_sub(1));
             if let Some(capacity) = self.capacity().filter(|capacity| slots > *capacity) {
                 let (tokens, generated) = (tokens.len(), greedy.tokens);
@@ -245,7 +247,7 @@ impl<'g> Batch<'g> {
         }
     }
 
-    /// Returns the last token of each sample that has not ended.
+    /// Returns the last token of each sample that has not ended, and `None` for the others.
     fn feeds(&self) -> Vec<Option<&[i64]>> {
         let samples = self.generated.samples.iter().zip(&self.is_active);
         samples

@@ -21,7 +21,7 @@ pub(crate) struct Growing {
 }
 
 impl Growing {
-    /// Loads a model for this many samples, or for its batch if the model fixes the batch.
+    /// Loads a model for this number of samples, or for its batch if the model fixes that.
     pub(crate) fn of_interface(
         engine: &dyn Engine,
         model: &ModelFile,
@@ -60,10 +60,10 @@ impl Growing {
         bytes(self.samples.bytes())
     }
 
-    /// Gives all samples the same number of tokens, in runs of at most `chunk` tokens, and returns the logits
-    /// of the last run.
+    /// Gives all samples the same number of tokens, in runs of at most `chunk` tokens. Returns the logits of
+    /// the last run.
     ///
-    /// A sample without a feed gets token 0, because all samples have the same length.
+    /// A sample without a feed gets token 0, because all samples must have the same length.
     pub(crate) fn feed(
         &mut self,
         feeds: &[Option<&[i64]>],

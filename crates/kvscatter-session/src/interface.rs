@@ -1,4 +1,4 @@
-//! A decoder's inputs and outputs, the values that each input is fed, and the sizes that are known.
+//! The inputs and outputs of a decoder, the values that each input is fed, and the sizes that are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +17,13 @@ pub struct Interface {
     pub feeds: Vec<FeedPort>,
     /// The name of the output with the logits, `[batch, tokens or 1, vocabulary]`.
     pub logits: String,
-    /// The type of the logits.
+    /// The element type of the logits.
     pub logits_element: ElementType,
-    /// The last dimension of the logits, if the model declares it.
+    /// The number of tokens in the vocabulary, or `None` if the model does not declare it.
     pub vocabulary: Option<usize>,
-    /// Whether the model returns logits of each sample's last token only.
+    /// Whether the model returns logits only for the last token of each sample.
     pub last_logits_only: bool,
-    /// The size of the batch, if the model fixes it.
+    /// The number of samples in a batch, or `None` if the model leaves it open.
     pub batch: Option<usize>,
     /// Whether the model takes exactly one token of each sample in a run.
     pub is_decode_only: bool,
@@ -36,16 +36,16 @@ pub struct CachePort {
     pub past: String,
     /// The name of the output.
     pub present: String,
-    /// The element type of both.
+    /// The element type of input and output.
     pub element: ElementType,
-    /// The axis of the sequence.
+    /// The index of the sequence dimension, counted from 0.
     pub axis: usize,
-    /// The index of the layer. Keys and values are counted separately.
+    /// The index of the layer, counted from 0. Keys and values are counted separately.
     pub layer: usize,
-    /// The dimensions of past, including those computed from weights and attributes. Open dimensions are
+    /// The dimensions of past, including those that follow from weights and attributes. Open dimensions are
     /// `None`.
     pub dims: Vec<Option<usize>>,
-    /// The way in which present becomes longer than past by the new rows, or `None` for a static cache.
+    /// How the cache grows, or `None` for a static cache.
     pub growth: Option<Growth>,
 }
 
@@ -54,40 +54,40 @@ pub struct CachePort {
 pub struct FeedPort {
     /// The name of the input.
     pub name: String,
-    /// The element type.
+    /// The element type of the input.
     pub element: ElementType,
-    /// The number of dimensions.
+    /// The number of dimensions of the input.
     pub rank: usize,
     /// The values that the input is fed.
     pub purpose: Purpose,
 }
 
-/// The values that an input is fed.
+/// The kind of values that an input is fed.
 ///
 /// A purpose corresponds to the [`InputRole`] that the graph shows for the input. `Past` and `Other` have no
-/// purpose because neither can be fed. An input with role `Other` has a purpose if the write indices or the
-/// lengths are computed from it alone.
+/// purpose, because no values can be computed for them. An input with role `Other` has a purpose if the write
+/// indices or the lengths are computed from it alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The token ids, `[batch, tokens]`.
     Tokens,
     /// The positions of the tokens, `[batch, tokens]`.
     Positions,
-    /// A mask, `[batch, slots]`. It is 1 for slots that contain a token, and 0 for padding and unwritten
+    /// The mask, `[batch, slots]`. It is 1 for slots that contain a token, and 0 for padding and unwritten
     /// slots.
     Mask,
-    /// The first slot that is written, `[batch]`.
+    /// The first slot written for each sample, `[batch]`.
     WriteIndices,
-    /// The length after the write, `[batch]`. Padding on the right counts.
+    /// The length of each sample after the write, `[batch]`. Padding on the right is included.
     NonpadKvSeqlen,
-    /// The length after the write, less 1, `[batch]` or `[batch, 1]`.
+    /// The length of each sample after the write, less 1, `[batch]` or `[batch, 1]`.
     SeqlensK,
-    /// The longest length after the write, one number.
+    /// The longest length after the write, a single number.
     TotalLength,
 }
 
 impl Interface {
-    /// Reads a decoder's inputs and outputs.
+    /// Determines a decoder's inputs and outputs from its graph.
     ///
     /// # Errors
     /// - Returns [`SessionError::NoLogits`] if no output looks like logits.
@@ -154,7 +154,7 @@ impl Interface {
         self.feeds.iter().any(|feed| feed.purpose == purpose)
     }
 
-    /// Returns the batch that the model fixes, or else `asked`.
+    /// Returns the batch that the model fixes, or `asked` if the model does not fix it.
     ///
     /// # Errors
     /// Returns [`SessionError::SizeFixed`] if `asked` is not the batch that the model fixes.
@@ -162,7 +162,7 @@ impl Interface {
         fixed(SessionSetting::Batch, self.batch, asked)
     }
 
-    /// Returns the capacity that the model fixes, or else `asked`.
+    /// Returns the capacity that the model fixes, or `asked` if the model does not fix it.
     ///
     /// # Errors
     /// - Returns [`SessionError::SizeFixed`] if `asked` is not the capacity that the model fixes.
@@ -192,8 +192,8 @@ impl Interface {
         Ok(capacity)
     }
 
-    /// Fills in open sizes of a row from `other`, a decoder that computes the same function and declares
-    /// them.
+    /// Fills in open sizes of a row from `other`. That decoder computes the same function and declares the
+    /// sizes.
     ///
     /// # Errors
     /// Returns [`SessionError::SizeOpen`] for a size that stays open.
@@ -219,7 +219,7 @@ impl CachePort {
         }
     }
 
-    /// Returns the shape with this batch and capacity. All other dimensions are known after
+    /// Returns the shape of a cache for this batch and capacity. All other dimensions are known after
     /// [`Interface::settle`].
     pub fn shape(&self, batch: usize, capacity: usize) -> Vec<usize> {
         let dim = |(index, dim): (usize, &Option<usize>)| match index {
@@ -234,7 +234,7 @@ impl CachePort {
         self.dims.iter().copied().enumerate().filter(|(index, _)| *index != 0 && *index != self.axis)
     }
 
-    /// Returns the number of elements of one token of one sample, or `None` if a dimension is open.
+    /// Returns the number of elements that one token of one sample takes, or `None` if a dimension is open.
     fn row(&self) -> Option<usize> {
         self.inner().try_fold(1_usize, |row, (_, dim)| row.checked_mul(dim?))
     }
@@ -293,11 +293,11 @@ impl FeedPort {
     }
 }
 
-/// Returns the role of each input without a role from which alone the write indices, or the lengths of
-/// attention, are computed.
+/// Returns the roles of inputs that have no role in the graph, but from which alone the write indices or the
+/// lengths of attention are computed.
 ///
-/// Such an input is fed as if it were the write indices or the lengths. If it is not, the results are wrong,
-/// which a comparison detects.
+/// Such an input is fed as if it were the write indices or the lengths. If this is wrong, the results are
+/// wrong, and a comparison detects that.
 fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, InputRole> {
     let mut makers = BTreeMap::new();
     for node in graph.nodes() {
@@ -328,7 +328,7 @@ fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, I
     roles
 }
 
-/// Returns the values from which `values` are computed and which no node computes.
+/// Returns the values that `values` are computed from and that no node computes.
 fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BTreeSet<&'m str> {
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     let mut sources = BTreeSet::new();
@@ -347,7 +347,7 @@ fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BT
     sources
 }
 
-/// Returns the size that the model fixes, or else the size asked for.
+/// Returns the size that the model fixes, or the requested size if the model does not fix it.
 fn fixed(
     setting: SessionSetting,
     fixed: Option<usize>,

@@ -19,20 +19,21 @@ use crate::{
 /// The options of [`KvSession::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// The number of samples that fit. If `None`, the model's batch if the model fixes it, else 1.
+    /// The number of samples that fit in the batch. If `None`, this is the model's batch, or 1 if the model
+    /// does not fix it.
     pub batch: Option<usize>,
-    /// The number of slots of each cache. It is required if the model leaves it open.
+    /// The number of slots of each cache. It is required if the model leaves the capacity open.
     pub capacity: Option<usize>,
-    /// The number of threads of one operator. If `None`, the engine chooses.
+    /// The number of threads that compute one operator. If `None`, the engine chooses the number.
     pub threads: Option<usize>,
-    /// The maximum number of bytes that the caches may take. Their size comes from the model's file, which
-    /// may contain any number.
+    /// The maximum number of bytes that the caches may take. The limit is needed because their size comes
+    /// from the model's file, which may contain any number.
     pub memory: u64,
 }
 
 impl Default for SessionOptions {
-    /// Returns options for one sample, the model's capacity, the engine's threads, and caches of up to 16
-    /// GiB.
+    /// Returns options for one sample, the capacity of the model, the threads that the engine chooses, and
+    /// caches of at most 16 GiB.
     fn default() -> Self {
         Self { batch: None, capacity: None, threads: None, memory: 1 << 34 }
     }
@@ -41,12 +42,12 @@ impl Default for SessionOptions {
 /// A static-cache decoder and a running batch. Samples can be added, extended, truncated and removed.
 ///
 /// The caches, `[batch, …, capacity, …]`, are allocated once and written in place. The session counts the
-/// cached tokens of each sample. It computes `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen`
-/// from these counts. The next token of sample `b` is written to slot `cached_tokens[b]` and attends to slots
-/// `0..=cached_tokens[b]`.
+/// cached tokens of each sample and computes `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen`
+/// from these numbers. The next token of sample `b` is written to slot `cached_tokens[b]` and attends to
+/// slots `0..=cached_tokens[b]`.
 ///
-/// An error leaves the counts unchanged. [`SessionError`] lists the errors after which rows may have been
-/// written.
+/// An error does not change the numbers of cached tokens. [`SessionError`] lists the errors after which rows
+/// may have been written.
 pub struct KvSession {
     runner: Runner,
     samples: Batch,
@@ -59,10 +60,11 @@ impl KvSession {
     /// Loads a model and allocates its caches.
     ///
     /// # Errors
-    /// - Returns [`SessionError::Load`] with the engine's message.
-    /// - Returns [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] or another error of the model
-    ///   if it is not a static-cache decoder.
-    /// - Returns [`SessionError::SizeFixed`] if the model fixes another batch or capacity than the options.
+    /// - Returns [`SessionError::Load`] if the engine cannot load the model.
+    /// - Returns [`SessionError::NotStatic`], [`SessionError::NoWriteIndices`] or another error about the
+    ///   model if it is not a static-cache decoder.
+    /// - Returns [`SessionError::SizeFixed`] if the options give another batch or capacity than the model
+    ///   fixes.
     /// - Returns [`SessionError::CapacityOpen`] if neither the model nor the options give a capacity.
     /// - Returns [`SessionError::Empty`] if the batch or the capacity is 0.
     /// - Returns [`SessionError::InputType`] if the type of an input cannot represent the capacity.
@@ -98,20 +100,20 @@ impl KvSession {
         Ok(Self { runner, samples: Batch::new(batch, capacity), caches, written: 0, copied: 0 })
     }
 
-    /// Returns the size of the batch, which is the number of samples that fit.
+    /// Returns the number of samples that fit in the batch.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.samples.batch()
     }
 
-    /// Returns the number of tokens of a sample that can be cached.
+    /// Returns the maximum number of tokens of a sample that can be cached.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.samples.capacity()
     }
 
-    /// Returns the size of the vocabulary. If the model does not declare it, returns `None` before the first
-    /// step.
+    /// Returns the number of tokens in the vocabulary. If the model does not declare it, returns `None`
+    /// before the first step.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
         self.runner.interface.vocabulary
@@ -146,8 +148,9 @@ impl KvSession {
 
     /// Keeps the first `tokens` cached tokens of a sample and drops the others.
     ///
-    /// Speculative decoding needs this for drafted tokens that were not accepted. No byte moves. The rows of
-    /// dropped tokens are set to zero when the sample runs again, for the reason given at [`add`](Self::add).
+    /// Speculative decoding removes drafted tokens that were not accepted in this way. No byte moves. The
+    /// rows of dropped tokens are set to zero when the sample runs again, for the reason given at
+    /// [`add`](Self::add).
     ///
     /// # Errors
     /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
@@ -169,14 +172,14 @@ impl KvSession {
         self.samples.iter()
     }
 
-    /// Feeds samples their next tokens and returns the logits after them.
+    /// Feeds samples their next tokens, and returns the logits after these tokens.
     ///
-    /// A sample gets one token to decode, or several tokens of a prompt or of a draft to verify. The samples
-    /// may get different numbers of tokens. Samples that are not in the list are unchanged.
+    /// A sample gets one token when it decodes, or several tokens of a prompt or of a draft. The numbers of
+    /// tokens may differ between samples. Samples that are not in the list are unchanged.
     ///
-    /// The model usually runs once for the whole batch, as wide as the longest list. It runs more often if
-    /// the padding of a sample does not fit into its cache, or if the model returns logits of the last token
-    /// only.
+    /// The model usually runs once for the whole batch, with the width of the longest list. It runs more
+    /// often if the padding of a sample does not fit into its cache, or if the model returns logits only for
+    /// the last token.
     ///
     /// # Errors
     /// Returns one of these before the first run:
@@ -189,19 +192,20 @@ impl KvSession {
     /// - [`SessionError::InputType`] for a token that the type of its input cannot represent;
     /// - [`SessionError::CapacityExceeded`] if a sample has no room for its tokens.
     ///
-    /// A run that fails returns [`SessionError::Run`] with the engine's message, or another error of a run
+    /// If a run fails, returns [`SessionError::Run`] with the engine's message, or another error of a run
     /// that [`SessionError`] lists.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Logits, SessionError> {
         self.run(tokens, usize::MAX, false)
     }
 
-    /// Does the same as [`step`](Self::step) in runs of at most `chunk` tokens of each sample, and keeps only
-    /// the logits after each sample's last token.
+    /// Feeds tokens like [`step`](Self::step), in runs of at most `chunk` tokens of each sample. Keeps only
+    /// the logits after the last token of each sample.
     ///
-    /// Use this for long prompts, because the logits of all their tokens are large.
+    /// Use this method for long prompts, because the logits of all their tokens would be large.
     ///
     /// # Errors
-    /// Returns the errors of [`step`](Self::step), and [`SessionError::NoChunk`] for a chunk of 0.
+    /// - Returns [`SessionError::NoChunk`] for a chunk of 0.
+    /// - Returns the errors of [`step`](Self::step).
     pub fn prefill(&mut self, tokens: &[(Sample, &[i64])], chunk: usize) -> Result<Logits, SessionError> {
         if chunk == 0 {
             return Err(SessionError::NoChunk);
@@ -215,20 +219,21 @@ impl KvSession {
         MemoryReport::of(&self.runner.interface, self.batch(), self.capacity())
     }
 
-    /// Returns the bytes that the model wrote into the caches in the last step, padding included. The zeros
-    /// that the session wrote before the step do not count.
+    /// Returns the number of bytes that the model wrote into the caches in the last step, padding included.
+    /// Zeros that the session wrote before the step are not included.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
         self.written
     }
 
-    /// Returns the bytes of caches that the engine copied in the last step instead of writing them in place.
+    /// Returns the number of bytes of caches that the engine copied in the last step instead of writing in
+    /// place.
     #[must_use]
     pub fn bytes_copied(&self) -> u64 {
         self.copied
     }
 
-    /// Returns the `index`th cache of [`Interface::caches`], as the last step left it.
+    /// Returns the cache with this index in [`Interface::caches`], as the last step left it.
     #[must_use]
     pub fn cache(&self, index: usize) -> Option<&Tensor> {
         self.caches.tensors.get(index)
@@ -272,8 +277,8 @@ impl KvSession {
                 self.check_known(tokens)?;
             }
             if logits.are_last_only() && !self.runner.interface.last_logits_only {
-                // The model does not declare that it returns logits of the last column only, so samples that
-                // were padded have none. The counts of cached tokens are unchanged, so the whole step can be
+                // The model returns logits of the last column only, although it does not declare that, so
+                // padded samples have none. The numbers of cached tokens are unchanged, so the whole step can
                 // run again.
                 self.runner.interface.last_logits_only = true;
                 return self.run(tokens, chunk, only_last);
@@ -347,8 +352,8 @@ impl fmt::Debug for KvSession {
     }
 }
 
-/// Returns the checked file of a decoder with its inputs and outputs. The model itself is dropped here
-/// because it can be large.
+/// Returns the checked file of a decoder, with its inputs and outputs. The model itself is dropped because it
+/// can be large.
 pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> {
     let model = Model::load(path)?;
     Ok((model.file()?, interface(&model)?))
@@ -365,8 +370,8 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     Interface::of(&graph, &decoder)
 }
 
-/// Checks that no node except the writer of a static cache reads the cache's past. An engine does not know
-/// that past and present are one buffer, so it may run another reader before or after the write.
+/// Checks that only the writer of a static cache reads the cache's past. An engine does not know that past
+/// and present are one buffer, so it may run another reader before or after the write.
 fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     let caches = decoder.caches.iter().filter(|cache| cache.is_static());
     let of_fixed_size: BTreeSet<_> = caches.map(|cache| cache.past).collect();
@@ -398,8 +403,8 @@ fn check_static(interface: &Interface) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Checks that the types of inputs can represent every value that they will be fed.
-/// [`KvSession::check_known`] checks tokens.
+/// Checks that the types of inputs can represent every value that the session will feed. Tokens are checked
+/// by [`KvSession::check_known`].
 fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {

@@ -1,9 +1,9 @@
-//! Runs decoders with static KV caches, for batches of sequences of different lengths. An [`Engine`] runs the
-//! model.
+//! Runs decoders with static KV caches, for batches of sequences of different lengths. The model itself runs
+//! in an [`Engine`].
 //!
 //! - [`KvSession`] is a decoder with its caches and a running batch. Samples can be added, extended,
 //!   truncated and removed.
-//! - [`Generator`] continues prompts with such a decoder.
+//! - [`Generator`] generates the tokens after prompts, with such a decoder.
 //! - [`Engine`] loads a model, and [`Session`] runs the model on [`Tensor`]s.
 //! - [`Interface`] describes the model's inputs and outputs. [`Feed`] describes the tokens of one step.
 #![warn(missing_debug_implementations)]

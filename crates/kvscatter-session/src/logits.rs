@@ -14,7 +14,7 @@ struct SampleLogits {
     sample: Sample,
     /// The number of tokens that the sample got in the step.
     tokens: usize,
-    /// The index of the first of these tokens that has logits.
+    /// The index, among these tokens, of the first token that has logits.
     first: usize,
     values: Vec<f32>,
 }
@@ -31,11 +31,10 @@ impl Logits {
         self.samples.iter().map(|of| of.sample)
     }
 
-    /// Returns the logits after a sample's `token`th token of the step.
+    /// Returns the logits after the token with index `token` among the sample's tokens of the step.
     ///
-    /// Returns `None` if the sample got no such token or its logits were not kept, as in
-    /// [`prefill`](crate::KvSession::prefill). Also returns `None` if the model computes logits of the last
-    /// token only and this is another token.
+    /// Returns `None` if the sample got no such token, if the logits were not kept (see
+    /// [`prefill`](crate::KvSession::prefill)), or if the model computes logits only for the last token.
     #[must_use]
     pub fn after(&self, sample: Sample, token: usize) -> Option<&[f32]> {
         let of = self.samples.iter().find(|of| of.sample == sample)?;
@@ -50,14 +49,14 @@ impl Logits {
         self.after(sample, of.tokens.checked_sub(1)?)
     }
 
-    /// Creates logits that are still empty, for samples with these numbers of tokens.
+    /// Creates an empty list of logits, for samples with these numbers of tokens.
     pub(crate) fn none(samples: impl Iterator<Item = (Sample, usize)>) -> Self {
         let empty = |(sample, tokens)| SampleLogits { sample, tokens, first: 0, values: Vec::new() };
         Self { vocabulary: 0, samples: samples.map(empty).collect() }
     }
 
-    /// Takes the logits of a run. `cached` contains the number of cached tokens of each sample before the
-    /// step. With `only_last`, only the logits after a sample's last token are kept.
+    /// Adds the logits of a run. `cached` contains the number of cached tokens of each sample before the
+    /// step. With `only_last`, only the logits after the last token of a sample are kept.
     pub(crate) fn take(&mut self, feed: &Feed, cached: &[usize], logits: &LogitsTensor, only_last: bool) {
         self.vocabulary = logits.vocabulary;
         for of in &mut self.samples {
@@ -71,8 +70,8 @@ impl Logits {
                     continue;
                 }
                 let Some(values) = logits.after(batch_index, position - fed.tokens.start) else { continue };
-                // A model may return logits of the last token of each run only. The kept logits must have no
-                // gaps.
+                // A model may return logits only for the last token of each run. The kept logits must not
+                // have gaps.
                 if of.values.len() != token.saturating_sub(of.first) * logits.vocabulary {
                     of.values.clear();
                 }

@@ -4,7 +4,8 @@ use kvscatter::ElementType;
 
 use crate::{Interface, SessionError};
 
-/// The bytes that a sample needs in addition to its caches, for its state and its part of a step's inputs.
+/// The number of bytes that a sample needs besides its caches, for its state and its part of the inputs of a
+/// step.
 const SAMPLE_BYTES: u64 = 128;
 
 /// The memory that a session's caches take, in bytes.
@@ -12,32 +13,32 @@ const SAMPLE_BYTES: u64 = 128;
 pub struct MemoryReport {
     /// The size of every cache, in the order of the model's inputs.
     pub caches: Vec<CacheSize>,
-    /// The bytes of each layer's caches.
+    /// The number of bytes of the caches of each layer, by the index of the layer.
     pub layers: Vec<u64>,
-    /// The bytes of one token of one sample in all caches.
+    /// The number of bytes that one token of one sample takes in all caches.
     pub per_token: u64,
-    /// The bytes of all caches.
+    /// The number of bytes of all caches together.
     pub total: u64,
 }
 
 /// The memory that one cache takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheSize {
-    /// The name of the cache's input.
+    /// The name of the model's input for the cache.
     pub past: String,
-    /// The element type.
+    /// The element type, which determines the width of an element.
     pub element: ElementType,
-    /// The shape.
+    /// The shape, with the batch and the capacity of the session.
     pub shape: Vec<usize>,
-    /// The index of the cache's layer.
+    /// The index of the layer, counted from 0. It is an index into [`MemoryReport::layers`].
     pub layer: usize,
-    /// The number of bytes.
+    /// The number of bytes of the whole cache, for all samples and slots.
     pub bytes: u64,
 }
 
 impl MemoryReport {
-    /// Reports on caches with this batch and capacity, which must have been allocated or
-    /// [checked](Self::check).
+    /// Creates the report on caches of this batch and capacity. Caches of these sizes must have been
+    /// allocated or [checked](Self::check).
     pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
         let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, total: 0 };
         for port in &interface.caches {
@@ -62,8 +63,7 @@ impl MemoryReport {
         report
     }
 
-    /// Checks that the caches of this capacity are within a limit, and that [`SAMPLE_BYTES`] for each sample
-    /// are.
+    /// Checks that the caches, and [`SAMPLE_BYTES`] for each sample, are within a limit.
     pub(crate) fn check(
         interface: &Interface,
         batch: usize,
@@ -75,7 +75,7 @@ impl MemoryReport {
             let len = port.element.storage_len(&port.shape(batch, capacity));
             needed = needed.zip(len).and_then(|(needed, len)| needed.checked_add(bytes(len)));
         }
-        // A model may declare a batch of any size, with caches of zero bytes.
+        // A model may declare a batch of any size with caches of zero bytes, so the samples count as well.
         let samples = bytes(batch).checked_mul(SAMPLE_BYTES);
         let needed = needed.zip(samples).map(|(needed, samples)| needed.max(samples));
         match needed.filter(|needed| *needed <= limit) {

@@ -1,7 +1,7 @@
-//! Divides a step into runs of the model. Samples get different numbers of tokens, but a run has one width
-//! for all.
+//! Divides a step into runs of the model. Samples get different numbers of tokens, but a run has the same
+//! width for all.
 //!
-//! A model writes `width` rows for every sample, padding included. Rows of padding are written after a
+//! A model writes `width` rows for every sample, padding included. Rows of padding are written after the
 //! sample's cached tokens, where attention masks them. They must not be written beyond the capacity or to
 //! slots that contain cached tokens.
 
@@ -24,15 +24,15 @@ pub(crate) struct Limits {
     pub(crate) capacity: usize,
     /// The maximum number of tokens of one sample in a run, at least 1.
     pub(crate) width: usize,
-    /// Whether a sample that gets tokens must not be padded, because the model returns logits of the last
-    /// column only.
+    /// Whether samples that get tokens must not be padded, because the model returns logits only for the last
+    /// column.
     pub(crate) is_exact: bool,
 }
 
 /// Returns the runs that give every sample its tokens.
 ///
-/// Both lists are by batch index. `cached` counts the tokens in the cache, `counts` the new ones. A sample
-/// that gets tokens must have room for them.
+/// Both lists are indexed by batch index. `cached` contains the number of tokens in the cache, and `counts`
+/// the number of new ones. A sample must have room for its new tokens.
 ///
 /// A run is as wide as the longest list of remaining tokens. If a sample with tokens has less room, the run
 /// is as wide as that room, and longer lists continue in the next run. In a full sample without tokens,
@@ -44,7 +44,7 @@ pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> 
         let mut run = ModelRun { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
         for (batch_index, (cached, left)) in cached.iter_mut().zip(&mut left).enumerate() {
             let count = (*left).min(width);
-            // A sample with tokens has room for the width. A sample without tokens may have less.
+            // A sample with tokens has room for the width, but one without tokens may have less.
             let start = (*cached).min(limits.capacity - width);
             if start < *cached {
                 run.overwritten.push((batch_index, start..*cached));

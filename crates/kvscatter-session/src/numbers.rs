@@ -1,11 +1,12 @@
-//! Conversion of logits to float32, and the index of the largest.
+//! Converts logits to float32 and finds the largest.
 
 use std::borrow::Cow;
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
-/// Returns logits as float32, or `None` for a type other than a floating-point type of at least 16 bits.
+/// Converts logits to float32. Returns `None` for a type that is not a floating-point type of at least 16
+/// bits.
 ///
 /// The result borrows `bytes` if they are aligned float32 values. Otherwise the values are converted.
 #[must_use]
@@ -32,7 +33,8 @@ pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
     })
 }
 
-/// Returns the index of the largest logit. Returns the first of equal ones, and 0 if there are no numbers.
+/// Returns the index of the largest logit. If several are equal, returns the first. If there are no numbers,
+/// returns 0.
 #[must_use]
 pub fn argmax(logits: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
@@ -65,7 +67,7 @@ mod tests {
         ];
         for (element, bytes) in cases {
             assert_eq!(to_f32(element, &bytes).unwrap(), &values[..], "{element}");
-            // Unaligned bytes.
+            // The bytes are not aligned.
             let shifted = [&[0], bytes.as_slice()].concat();
             assert_eq!(to_f32(element, &shifted[1..]).unwrap(), &values[..], "{element}, shifted");
         }

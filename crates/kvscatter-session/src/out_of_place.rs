@@ -1,14 +1,14 @@
-//! A decoder that runs step by step with past and present in separate memory, as a baseline for writing in
+//! A decoder that runs step by step with past and present in separate memory. It is a baseline for writing in
 //! place.
 
 use crate::{Feed, LogitsTensor, Runner, SessionError, Tensor};
 
-/// A batch of samples of the same length. Every step reads whole caches and writes new ones, which replace
-/// the old.
+/// A batch of samples of the same length. Every step reads whole caches and writes new ones, which then
+/// replace the old ones.
 #[derive(Debug)]
 pub struct OutOfPlace {
     batch: usize,
-    /// The number of slots of static caches. It is `None` for growing caches, which have one slot for each
+    /// The number of slots of static caches, or `None` for growing caches. Those have one slot for each
     /// cached token.
     capacity: Option<usize>,
     pasts: Vec<Tensor>,
@@ -46,11 +46,12 @@ impl OutOfPlace {
     /// Gives every sample its next `width` tokens. `token(sample, position)` returns a token of a sample's
     /// sequence.
     ///
-    /// Static caches must have room for the tokens. This method does not check that. For too many tokens the
-    /// engine returns an error.
+    /// Static caches must have room for the tokens, which this method does not check. For too many tokens,
+    /// the engine returns an error.
     ///
     /// # Errors
-    /// - Returns [`SessionError::Run`] with the engine's message. All caches and counts are unchanged.
+    /// - Returns [`SessionError::Run`] with the engine's message. All caches and numbers of tokens are
+    ///   unchanged.
     /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor.
     /// - Returns the errors of [`Feed::tensors`] and [`Runner::out_of_place`].
     pub fn step(

@@ -1,4 +1,4 @@
-//! The rows of a cache in memory. A row is the content of one slot of one sample.
+//! The rows of a cache in memory. A row contains the elements of one slot of one sample.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ impl Rows {
         let mut differ = vec![false; slots.len()];
         for outer in 0..self.outer {
             let all = self.run_at(sample, outer, slots.clone());
-            // Most rows are equal, so compare all of them at once first.
+            // All rows are first compared at once, because most rows are equal.
             if a.get(all.clone()) == b.get(all) {
                 continue;
             }
@@ -50,7 +50,7 @@ impl Rows {
         slots.zip(differ).filter(|(_, differs)| *differs).map(|(slot, _)| slot).collect()
     }
 
-    /// Returns the byte ranges of a sample's rows in these slots, run by run.
+    /// Returns the byte ranges of a sample's rows in these slots, in order.
     pub fn runs(self, sample: usize, slots: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         (0..self.outer).map(move |outer| self.run_at(sample, outer, slots.clone()))
     }

@@ -17,13 +17,13 @@ pub struct Runner {
 
 /// The logits of a step, as the engine returned them.
 ///
-/// Rows are converted to float32 when they are read, because most callers do not read the rows of padding, or
-/// those of a prompt before its last token.
+/// Rows are converted to float32 when they are read, because most callers do not read the rows of padding or
+/// of all tokens of a prompt.
 #[derive(Debug)]
 pub struct LogitsTensor {
-    /// The number of tokens of each sample that have logits. It is the width of the step, or 1.
+    /// The number of tokens of each sample that have logits: the width of the step, or 1.
     tokens: usize,
-    /// The number of logits of each token.
+    /// The number of logits after each token.
     pub vocabulary: usize,
     /// The number of tokens of each sample in the step.
     width: usize,
@@ -37,7 +37,7 @@ impl LogitsTensor {
         self.tokens < self.width
     }
 
-    /// Returns the logits after a token of a sample, or `None` if the model returned none there.
+    /// Returns the logits after a token of a sample, or `None` if the model did not return them.
     pub fn after(&self, sample: usize, token: usize) -> Option<Cow<'_, [f32]>> {
         let token = token.checked_sub(self.width.checked_sub(self.tokens)?)?;
         let row = sample.checked_mul(self.tokens)?.checked_add(token).filter(|_| token < self.tokens)?;
@@ -62,7 +62,7 @@ impl Runner {
     /// Allocates caches of zeros.
     ///
     /// # Errors
-    /// Returns the errors of [`Session::zeros`].
+    /// Returns [`SessionError::TensorTooLarge`] if a cache cannot be allocated.
     pub fn caches(&self, batch: usize, length: usize) -> Result<Vec<Tensor>, SessionError> {
         self.interface
             .caches

@@ -46,8 +46,8 @@ impl Tensor {
     /// Allocates a tensor of zeros.
     ///
     /// # Errors
-    /// Returns [`SessionError::TensorTooLarge`] for strings, for a shape that no buffer can hold, and if the
-    /// system has no memory for the tensor.
+    /// Returns [`SessionError::TensorTooLarge`] for strings, for a shape that is larger than any buffer, and
+    /// if the system has no memory for the tensor.
     pub fn zeros(element: ElementType, shape: &[usize]) -> Result<Self, SessionError> {
         let too_large = || SessionError::TensorTooLarge { element, shape: shape.to_vec() };
         if element == ElementType::String {
@@ -63,9 +63,9 @@ impl Tensor {
     /// Creates a tensor in an engine's memory.
     ///
     /// # Errors
-    /// - Returns [`SessionError::TensorTooLarge`] for strings and for a shape that no buffer can hold.
-    /// - Returns [`SessionError::ByteCount`] if the memory does not have exactly as many bytes as the shape
-    ///   needs.
+    /// - Returns [`SessionError::TensorTooLarge`] for strings and for a shape that is larger than any buffer.
+    /// - Returns [`SessionError::ByteCount`] if the number of bytes of the memory differs from the number
+    ///   that the shape needs.
     pub fn of_memory(
         element: ElementType,
         shape: &[usize],
@@ -81,7 +81,8 @@ impl Tensor {
         Ok(Self { element, shape: shape.to_vec(), bytes: Bytes::Engine(memory), len: expected })
     }
 
-    /// Returns the engine's memory, or `None` if the tensor owns its memory or the memory has another type.
+    /// Returns the engine's memory. Returns `None` if the tensor does not use an engine's memory, or if that
+    /// has another type.
     pub fn memory_mut<M: Memory>(&mut self) -> Option<&mut M> {
         match &mut self.bytes {
             Bytes::Own(_) => None,
@@ -95,8 +96,8 @@ impl Tensor {
     /// Creates an int64 tensor of these values.
     ///
     /// # Errors
-    /// Returns the errors of [`zeros`](Self::zeros), and [`SessionError::ValueCount`] if the values do not
-    /// fill the shape.
+    /// - Returns [`SessionError::ValueCount`] if the values do not fill the shape.
+    /// - Returns the errors of [`zeros`](Self::zeros).
     pub fn int64s(shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         Self::integers(ElementType::Int64, shape, values)
     }
@@ -104,11 +105,10 @@ impl Tensor {
     /// Creates a tensor of these integers in the element type of an input.
     ///
     /// # Errors
-    /// - Returns the errors of [`zeros`](Self::zeros).
     /// - Returns [`SessionError::ValueCount`] if the values do not fill the shape.
-    /// - Returns [`SessionError::InputType`] if the type cannot represent a value.
-    /// - Returns [`SessionError::InputType`] for every type except int64, int32, bool and float, because no
-    ///   decoder takes masks or positions in another type.
+    /// - Returns [`SessionError::InputType`] if the type cannot represent a value. Only int64, int32, bool
+    ///   and float are supported, because no decoder takes masks or positions in another type.
+    /// - Returns the errors of [`zeros`](Self::zeros).
     pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         let mut tensor = Self::zeros(element, shape)?;
         let expected = shape.iter().product();
@@ -124,19 +124,19 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Returns the element type.
+    /// Returns the element type, which is never a string.
     #[must_use]
     pub fn element(&self) -> ElementType {
         self.element
     }
 
-    /// Returns the shape.
+    /// Returns the dimensions, outermost first. A scalar has none.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Returns the values' bytes.
+    /// Returns the bytes of the values, in row-major order.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let bytes = match &self.bytes {
@@ -146,7 +146,7 @@ impl Tensor {
         bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// Returns the values' bytes for writing.
+    /// Returns the bytes of the values so that they can be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = match &mut self.bytes {
             Bytes::Own(lines) => bytemuck::must_cast_slice_mut::<Line, u8>(lines),
@@ -165,7 +165,7 @@ impl Tensor {
         self.len
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the first byte, which shows whether two tensors use the same memory.
     #[must_use]
     pub fn address(&self) -> usize {
         match &self.bytes {
@@ -174,9 +174,9 @@ impl Tensor {
         }
     }
 
-    /// Returns a pointer to the bytes. It may be read but not written through.
+    /// Returns a pointer to the bytes that may be used only to read.
     ///
-    /// Returns `None` for an engine's memory, which may move and change its size.
+    /// Returns `None` for an engine's memory, because it may move and change its size.
     #[must_use]
     pub fn as_ptr(&self) -> Option<*const u8> {
         match &self.bytes {
@@ -185,9 +185,9 @@ impl Tensor {
         }
     }
 
-    /// Returns a pointer to the bytes. It may be written through as long as nothing else uses the bytes.
+    /// Returns a pointer to the bytes that may also be used to write, as long as nothing else uses the bytes.
     ///
-    /// Returns `None` for an engine's memory, which may move and change its size.
+    /// Returns `None` for an engine's memory, because it may move and change its size.
     pub fn as_mut_ptr(&mut self) -> Option<*mut u8> {
         match &mut self.bytes {
             Bytes::Own(lines) => Some(lines.as_mut_ptr().cast()),

@@ -1,4 +1,5 @@
-//! Results of engines that no decoder should return. Each is a distinct error, and the lengths are unchanged.
+//! Tests results of engines that no decoder should return. Each causes a distinct error and leaves the
+//! lengths unchanged.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
@@ -23,8 +24,8 @@ fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
 }
 
-/// An engine that computes nothing. The test gives the results of a run from its number of samples and
-/// tokens.
+/// An engine that computes nothing. A function of the test returns the results of a run for a number of
+/// samples and tokens.
 #[derive(Clone, Copy)]
 struct Answers(fn(&mut Step<'_>, usize, usize) -> Result<Vec<Tensor>, SessionError>);
 
@@ -127,7 +128,7 @@ fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
     let (full, other) = (session.add().unwrap(), session.add().unwrap());
     session.step(&[(full, &[1; 64])]).unwrap();
     for _ in 0..2 {
-        // The full sample's rows are saved and restored in the caches that still exist.
+        // The rows of the full sample are saved, and restored in the caches that still exist.
         let error = session.step(&[(other, &[1])]).unwrap_err();
         assert!(
             matches!(&error, SessionError::CacheLost { cache, .. } if cache == "value_cache.0"),
@@ -200,7 +201,7 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
     let error = session.prefill(&[(sample, &[1, 1 << 40])], 1).unwrap_err();
     assert!(matches!(error, SessionError::InputType { element: ElementType::Int32, .. }), "{error}");
     assert!(session.cache(0).unwrap().bytes().iter().all(|byte| *byte == 0));
-    // The first run shows the size of the vocabulary, so the second run is not made.
+    // The first run shows the size of the vocabulary, so the step fails before the second run.
     assert_eq!(session.vocabulary(), None);
     let error = session.prefill(&[(sample, &[1, 300])], 1).unwrap_err();
     assert!(matches!(error, SessionError::TokenUnknown { index: 1, vocabulary: Some(256), .. }), "{error}");
@@ -273,7 +274,7 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
     }
 }
 
-/// Returns the model with one token of each sample in every step.
+/// Returns the model after it has been changed to take one token of each sample in every step.
 fn decode_only(name: &str) -> Model {
     let mut loaded = Model::load(&model(name)).unwrap();
     let graph = loaded.proto_mut().graph.as_option_mut().unwrap();

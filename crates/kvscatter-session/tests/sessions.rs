@@ -127,13 +127,13 @@ fn an_engine_that_fails_leaves_the_lengths() {
     assert_eq!(session.cached_tokens(sample).unwrap(), 62);
 }
 
-/// This engine multiplies masked rows by zero.
+/// This engine multiplies masked rows by zero, which would spread a NaN.
 #[test]
 fn nan_of_what_is_forgotten_reaches_nobody() {
     let mut session = with_fault(2, Fault::NanInPadding);
     let (long, short) = (session.add().unwrap(), session.add().unwrap());
     let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5])]).unwrap();
-    // This engine makes NaN in padding rows for any input.
+    // This engine writes NaN into padding rows for any input.
     assert!(ragged.last(short).unwrap().iter().all(|score| score.is_nan()));
     // The rows of padding have no effect.
     assert_eq!(session.step(&[(short, &[6])]).unwrap().last(short).unwrap(), alone(&[5, 6])[1]);

@@ -1,7 +1,6 @@
 //! Escapes names from untrusted files and arguments.
 
-/// Returns a text in which characters that [mislead](misleads) a reader are escaped, so that it fits on one
-/// line.
+/// Escapes the characters of a text that [mislead](misleads) a reader, so that the text fits on one line.
 ///
 /// Names in files and arguments may contain line breaks, terminal control sequences and Unicode's invisible
 /// characters for the direction of text. Such characters can make one name look like another.

@@ -1,10 +1,10 @@
-//! Measures the cost of the cache write inside a plan of tract, compared with the core's call on the same
-//! buffers. It also measures the cost of a token as the capacity grows and the length stays the same.
+//! Measures the cost of the cache write inside a plan of tract, and compares it with a call of the core on
+//! the same buffers. Also measures the cost of a token for larger capacities at the same length.
 //!
 //! `cargo run --release -p kvscatter-tract --example cost`
 //!
-//! Each time is the minimum of many runs, so other work of the machine has little effect. The write inside
-//! the plan is the time that tract reports for its node, without the rest of the plan.
+//! Each time is the minimum of many runs, so other work of the machine has little effect. The time of the
+//! write inside the plan is the time that tract reports for its node, without the rest of the plan.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ fn main() -> TractResult<()> {
     Ok(())
 }
 
-/// Returns the minimum times of the node that writes, of the core's call, and of the attention.
+/// Returns the minimum times of tract's write node, of the call of the core, and of the attention.
 fn measure(batch: usize, capacity: usize) -> TractResult<[Duration; 3]> {
     let mut onnx = tract_onnx::onnx();
     kvscatter_tract::register(&mut onnx);

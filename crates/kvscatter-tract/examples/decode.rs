@@ -1,10 +1,10 @@
-//! Measures the cost of a token of a whole decoder as the capacity grows and the length stays the same.
+//! Measures the cost of a token of a whole decoder for larger capacities at the same length.
 //!
 //! `cargo run --release -p kvscatter-tract --example decode`
 //!
 //! The example compares two exports of one small Llama. One has `Attention` with `nonpad_kv_seqlen`, which
-//! reads the valid prefix of a cache. In the other, attention is a product with every slot. Times are medians
-//! of steps that are taken in turn, one for each capacity. Every step feeds the same token at the same
+//! reads only the valid rows of a cache. In the other, attention is a product with every slot. Times are
+//! medians of steps. The steps alternate between the capacities, and each feeds the same token at the same
 //! length.
 
 use std::error::Error;

@@ -1,5 +1,5 @@
 //! Speculative decoding on a running batch, in pure Rust. There are more prompts than batch indices, the
-//! prompts have different lengths, and each sample has its own number of drafted tokens in every step.
+//! prompts have different lengths, and every sample has a different number of drafted tokens in each step.
 //!
 //! ```sh
 //! cargo run --release -p kvscatter-tract --example speculate
@@ -20,7 +20,7 @@ use kvscatter_session::{KvSession, Logits, Sample, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 
 /// The size of the batch, the number of tokens generated for each prompt, and the maximum number of drafted
-/// tokens.
+/// tokens of a sample in a step.
 const PLACES: usize = 2;
 const TOKENS: usize = 40;
 const DRAFTED: usize = 4;
@@ -95,8 +95,7 @@ fn step(
     let mut fed = Vec::new();
     for it in running.iter() {
         let new = it.text.get(session.cached_tokens(it.sample)?..).unwrap_or_default();
-        // At most all tokens of the draft and one more are accepted. They must not exceed the requested
-        // number.
+        // All tokens of the draft and one more may be accepted. They must not exceed the requested number.
         let draft = draft(&it.text, drafted.min(it.end - it.text.len() - 1));
         fed.push((it.sample, [new, draft].concat(), draft.to_vec()));
     }

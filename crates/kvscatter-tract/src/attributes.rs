@@ -11,7 +11,8 @@ pub(crate) struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Checks that ONNX defines the operator of a node and that its attributes are known.
+    /// Creates the attributes of a node after checking that ONNX defines its operator and that all attributes
+    /// are known.
     ///
     /// # Errors
     /// Returns a [`NodeError`] for an operator of another domain, and for an attribute whose name is not in
@@ -23,7 +24,7 @@ impl<'a> Attributes<'a> {
         Self::checked(node, known)
     }
 
-    /// Does the same as [`of`](Self::of) for an operator of another domain.
+    /// Creates the attributes like [`of`](Self::of), for an operator of another domain.
     pub(crate) fn in_domain(node: &'a NodeProto, domain: &str, known: &[&str]) -> Result<Self, NodeError> {
         if node.domain != domain {
             return Err(NodeError::of(node, format!("only the operator of {domain} is known")));
@@ -69,7 +70,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Returns the index of an optional input or output among those that are present, or `None` if it is absent.
+/// Returns the index of an input or output among those that are present, or `None` if it is absent.
 pub(crate) fn given_index(names: &[String], index: usize) -> Option<usize> {
     names.get(index).filter(|name| !name.is_empty())?;
     Some(names.iter().take(index).filter(|name| !name.is_empty()).count())

@@ -14,7 +14,7 @@ use messages::{VERSION, label};
 
 /// The engine tract, which computes on the CPU.
 ///
-/// tract uses one thread unless [`LoadOptions::threads`] asks for more. Several threads share only its matrix
+/// tract uses one thread unless [`LoadOptions::threads`] requests more. Several threads share only its matrix
 /// products.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;

@@ -1,16 +1,16 @@
-//! The error of a node that cannot be built or run.
+//! The error about a node that cannot be built or run.
 
 use std::fmt::Display;
 
 use tract_onnx::pb::NodeProto;
 
-/// A node that cannot be built or run, and the reason. It is the source of the error that tract returns.
+/// The reason why a node cannot be built or run. It is the source of the error that tract returns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node:?} ({op}): {why}")]
 pub(crate) struct NodeError {
     /// The node's name, or the name of its first output if the node has none.
     pub(crate) node: String,
-    /// The operator, with its domain unless it is ONNX's own.
+    /// The name of the operator, with its domain unless ONNX defines the operator.
     pub(crate) op: String,
     /// The reason, in one line.
     pub(crate) why: String,
@@ -28,7 +28,7 @@ pub(crate) fn label(node: &NodeProto) -> String {
     names.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_default()
 }
 
-/// Returns `true` if a node's operator is ONNX's own.
+/// Returns `true` if ONNX defines the operator of a node.
 pub(crate) fn is_onnx(node: &NodeProto) -> bool {
     matches!(node.domain.as_str(), "" | "ai.onnx")
 }

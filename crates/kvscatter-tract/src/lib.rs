@@ -1,16 +1,16 @@
 //! The pure-Rust engine [tract](https://github.com/sonos/tract), with a KV cache that is written in place.
 //!
 //! * [`register`] adds operators to tract's ONNX reader.
-//!   * `TensorScatter-24` calls [`kvscatter`]. It writes the cache in place if the plan passes the cache
-//!     exclusively. [`cache_copy_counts`] counts the copies of caches that are shared.
+//!   * `TensorScatter-24` calls [`kvscatter`]. It writes the cache in place unless another value of the plan
+//!     shares the cache. [`cache_copy_counts`] counts the copies of shared caches.
 //!   * `Attention` (operator sets 23 to 25) takes `nonpad_kv_seqlen` and reads only the valid rows of a
 //!     cache.
 //!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it.
 //! * [`Tract`] implements [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and
 //!   returns them, even if it fails.
 //!
-//! [`register`] takes a type of `tract-onnx`, which is pinned to one version. Use it as
-//! [`kvscatter_tract::tract_onnx`](tract_onnx).
+//! [`register`] takes a type of `tract-onnx`, and this crate requires one exact version of `tract-onnx`. Use
+//! the re-export [`kvscatter_tract::tract_onnx`](tract_onnx).
 //!
 //! # A whole decoder with a running batch
 //!
@@ -57,7 +57,7 @@
 //!   and no 4-bit integers.
 //! * `Attention` takes float32 and float16.
 //! * `MatMulNBits` dequantises its weights when a model is loaded, so each weight takes 4 bytes of memory. It
-//!   refuses `g_idx` with packed zero points, and `g_idx` with other than 4 bits.
+//!   rejects `g_idx` if the zero points are packed or the weights do not have 4 bits.
 //! * tract folds constants of any size when it loads a model. Run untrusted models in a process whose memory
 //!   is limited.
 #![warn(missing_debug_implementations)]

@@ -36,7 +36,7 @@ pub(crate) fn build(
 struct MatMulNBits {
     node: String,
     format: Format,
-    /// The number of inputs that are present.
+    /// The number of inputs of the node that are present.
     inputs: usize,
     /// The indices of the optional inputs among those that are present.
     zero_points: Option<usize>,
@@ -66,8 +66,8 @@ struct Weights<'a> {
     scales: &'a [f32],
     /// The code that means 0, for each block of each column.
     zero_points: &'a [f32],
-    /// For each row, the block whose scale and zero point it uses. `None` if that is the block in which the
-    /// row is stored.
+    /// For each row, the index of the block whose scale and zero point it uses. `None` if every row uses the
+    /// block in which it is stored.
     groups: Option<Vec<usize>>,
 }
 
@@ -94,7 +94,7 @@ impl MatMulNBits {
             return Err(refused(why));
         }
         // The level is the lowest accuracy that the node accepts. This operator computes in float32, the
-        // highest level.
+        // highest accuracy.
         let level = attributes.integer("accuracy_level")?.unwrap_or(0);
         if !(0..=4).contains(&level) {
             return Err(refused(format!("accuracy_level must be between 0 and 4, got {level}")));
@@ -166,14 +166,15 @@ impl MatMulNBits {
         Err(self.error(format!("{what} must be of {words}, got {got}")))
     }
 
-    /// Checks that activations are float32 or float16, with as many columns as the weights have rows.
+    /// Checks that activations are float32 or float16, and that they have one column for each row of the
+    /// weights.
     fn check_activations(&self, fact: &TypedFact) -> Result<(), NodeError> {
         if !matches!(fact.datum_type, DatumType::F32 | DatumType::F16) {
             return Err(
                 self.error(format!("activations must be of float or float16, got {:?}", fact.datum_type))
             );
         }
-        // tract labels axes with letters, so their number is limited.
+        // tract labels axes with letters, which limits their number.
         let columns = fact.shape.last().filter(|_| fact.rank() <= 8);
         match columns.map(|columns| columns.to_usize()) {
             None => Err(self.error(format!("activations must have a rank of 1 to 8, got {}", fact.rank()))),
@@ -184,7 +185,7 @@ impl MatMulNBits {
         }
     }
 
-    /// Checks that there is one bias for each column. It need not be a constant.
+    /// Checks that there is one bias for each column. A bias need not be a constant.
     fn check_bias(&self, bias: &TypedFact) -> Result<(), NodeError> {
         let n = self.format.n;
         match bias.shape.as_concrete() {
@@ -232,8 +233,8 @@ impl MatMulNBits {
         floats.cast_to::<f32>()
     }
 
-    /// Returns the code that means 0 for each block of each column. It is half of the range if the node has
-    /// no zero points.
+    /// Returns the code that means 0 for each block of each column. Without zero points, this code is half of
+    /// the range.
     fn checked_zero_points(&self, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Vec<f32>> {
         const WHAT: &str = "zero points";
         let format = self.format;
@@ -246,8 +247,8 @@ impl MatMulNBits {
             let floats = self.checked_floats(WHAT, &given, "uint8, float or float16")?;
             return Ok(floats.try_as_plain_ram()?.as_slice()?.to_vec());
         }
-        // If there is a g_idx, ONNX Runtime 1.31 reads packed zero points in another way than its definition.
-        // No result is known to be right.
+        // If there is a `g_idx`, ONNX Runtime 1.31 does not read packed zero points as the operator's
+        // definition requires. No reference for the correct result is available.
         if self.groups.is_some() {
             return Err(self.error("g_idx with packed zero points is not supported").into());
         }

@@ -1,4 +1,5 @@
-//! The `TensorScatter-24` operator. It writes a cache in place if tract passes the cache exclusively.
+//! The `TensorScatter-24` operator. It writes a cache in place unless the plan shares the cache with another
+//! value.
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::{Dimension, PartialTensor};
@@ -40,8 +41,8 @@ pub(crate) fn build(
 
 /// Returns how often each node of this state has copied its cache, by the nodes' names.
 ///
-/// A node copies its cache if another value shares it. Nodes that never copied are left out. The counts last
-/// as long as the state. A plan that is run without a state creates and drops a state in every call.
+/// A node copies its cache if another value shares it. Nodes that have not copied are omitted. The counts
+/// last as long as the state. A plan that is run without a state creates and drops a state in every call.
 #[must_use]
 pub fn cache_copy_counts(state: &TypedSimpleState) -> Vec<(String, u64)> {
     let nodes = state.model().nodes().iter().zip(&state.op_states);
@@ -91,7 +92,7 @@ impl Scatter {
     }
 }
 
-/// Returns a shape, in which only some dimensions may be known.
+/// Returns a shape, of which some dimensions may be unknown.
 fn dimensions(fact: &TypedFact) -> Vec<Dimension<'static>> {
     let known = |dim: &TDim| dim.to_usize().map_or(Dimension::Unknown, Dimension::Known);
     fact.shape.iter().map(known).collect()
@@ -126,8 +127,8 @@ impl Expansion for Scatter {
     }
 }
 
-/// Casts numbers that tract computes from shapes to int64. They are int64 in the file, but tract gives them
-/// another type.
+/// Casts numbers that tract computes from shapes to int64. They are int64 in the file, but tract changes
+/// their type.
 pub(crate) fn as_int64(name: &str, model: &mut TypedModel, value: OutletId) -> TractResult<OutletId> {
     if model.outlet_fact(value)?.datum_type != TDim::datum_type() {
         return Ok(value);
@@ -181,7 +182,7 @@ struct Shapes {
 }
 
 impl ScatterState {
-    /// Returns the cache that the last run refused to write.
+    /// Returns the cache that the last run did not write because of an error.
     pub(crate) fn take_refused(&mut self) -> Option<Tensor> {
         self.refused.take()
     }
@@ -195,7 +196,7 @@ impl ScatterState {
         let is_shared = !cache.is_exclusive();
         match plan(&mut self.last, op, &cache, &update, indices.as_deref()) {
             Ok(plan) => {
-                // This copies the cache if, and only if, it is shared.
+                // This copies the cache if and only if it is shared.
                 let mut present = cache.into_tensor();
                 self.copies += u64::from(is_shared);
                 write(&plan, &mut present, &update).map_err(|error| op.error(error))?;

@@ -1,7 +1,7 @@
 //! Instructions per call, counted by valgrind and compared with `counts.toml`: `cargo xtask instructions`.
 //!
-//! A count does not depend on other work on the machine, so a regression of a few percent shows on any
-//! machine. A count is not a time, because a cache miss is one instruction. Valgrind does not support
+//! A count does not depend on other work on the machine, so it shows a regression of a few percent anywhere.
+//! A count is not a time, because a miss of a CPU cache is a single instruction. Valgrind does not support
 //! AVX-512, so the AVX2 kernels are counted. The rows are short enough to be copied without the C library,
 //! whose instructions are not under test.
 //!
@@ -21,8 +21,8 @@ use kvscatter::{ElementType, Isa};
 
 use crate::table::{Change, Counts};
 
-/// The instruction set is set explicitly because kernels are chosen once per process. Valgrind's CPU would
-/// select the same kernels.
+/// Kernels are chosen once per process. The instruction set is set explicitly, although the CPU that valgrind
+/// emulates would select the same kernels.
 const MAX_ISA: (&str, &str) = ("KVSCATTER_MAX_ISA", "avx2");
 
 const FEW: u64 = 100;

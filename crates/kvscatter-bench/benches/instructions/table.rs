@@ -16,8 +16,8 @@ const HEADER: &str = "\
 
 ";
 
-/// The limits that a change must exceed to be reported. A different version of the C library or of valgrind
-/// stays below them.
+/// A change is reported if it exceeds these limits. The changes from another version of the C library or of
+/// valgrind are smaller.
 const TOLERANCE: Tolerance = Tolerance { instructions: 4, percent: 3 };
 
 struct Tolerance {
@@ -28,9 +28,9 @@ struct Tolerance {
 #[derive(Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Counts {
-    /// The output of `rustc --version`.
+    /// The compiler of the counts: the output of `rustc --version`.
     pub(crate) rustc: String,
-    /// The instructions of each case.
+    /// The number of instructions of one call, for each case.
     pub(crate) instructions: BTreeMap<String, u64>,
 }
 
@@ -49,7 +49,7 @@ impl Counts {
 /// The counts of one case, before and now.
 pub(crate) struct Change {
     pub(crate) name: &'static str,
-    /// The checked-in count. `None` if the table does not contain the case.
+    /// The checked-in count, or `None` if the table does not contain the case.
     pub(crate) was: Option<u64>,
     pub(crate) is: u64,
 }

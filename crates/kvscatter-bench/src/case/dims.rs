@@ -3,7 +3,7 @@
 /// The cache as four nested loops, outermost first. Sizes are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheDims {
-    /// The number of samples, each with its own position.
+    /// The number of samples. Each sample has a separate position.
     pub batch: usize,
     /// The number of heads: the product of the dimensions between batch and sequence.
     pub outer: usize,

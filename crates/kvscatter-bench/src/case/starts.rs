@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::dims::CacheDims;
 
-/// The first slot of every sample.
+/// The first slots that a write fills, one for each sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum Starts {
     /// The slots are computed by a rule.
     Rule(StartRule),
-    /// The slots are listed.
+    /// The slots are listed in the order of the samples.
     List(Vec<usize>),
 }
 
@@ -26,7 +26,7 @@ pub enum StartRule {
     /// Every sample starts at the same slot. At a power-of-two capacity, all rows then compete for the same
     /// sets of a CPU cache.
     Equal,
-    /// Every sample wraps at the end of the ring, and each is split at a different row.
+    /// Every sample wraps at the end of a circular cache, and each is split at a different row.
     Wrap,
 }
 

@@ -1,4 +1,4 @@
-//! The second yardstick: the loop that one would write by hand for one shape.
+//! The second yardstick: the loop that a programmer would write by hand for one shape.
 
 use crate::call::{Call, Task};
 use crate::case::{Case, Form};
@@ -8,7 +8,7 @@ use crate::layout::{runs, straddles};
 use crate::raw::Runs;
 use crate::scene::Scene;
 
-/// One libc memcpy for each contiguous run, at offsets that were computed before. In functional form, one
+/// One libc memcpy for each contiguous run, at offsets that were computed in advance. In functional form, a
 /// memcpy of the past comes first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandLoop;

@@ -1,4 +1,4 @@
-//! kvscatter, called as a host calls it: it is prepared once and makes one plan for each call.
+//! kvscatter, called as a host program calls it: it is prepared once and creates one plan for each call.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Kvscatter {
     pool: Option<Arc<Pool>>,
 }
 
-/// The state that a host keeps between calls.
+/// The state that a host program keeps between calls.
 struct KvscatterRun<E> {
     write: ::kvscatter::Prepared,
     pool: Option<Arc<Pool>>,
@@ -55,7 +55,7 @@ impl Kvscatter {
         Self { name: KVSCATTER, task: Task::Write, pool: None }
     }
 
-    /// Creates an engine that runs on a host's pool of threads.
+    /// Creates an engine that runs on a pool of threads of the host program.
     #[must_use]
     pub fn on(pool: Arc<Pool>) -> Self {
         Self { name: KVSCATTER, task: Task::Write, pool: Some(pool) }
@@ -117,8 +117,8 @@ impl Kvscatter {
     }
 }
 
-/// Returns the instructions that the library's kernels use for a case. Returns `None` if the library refuses
-/// the case.
+/// Returns the instruction set that the library's kernels use for a case, or `None` if the library does not
+/// support the case.
 pub(crate) fn isa(case: &Case) -> Option<Isa> {
     Some(prepare(case, case.parameters().mode).ok()?.isa())
 }
@@ -147,8 +147,8 @@ impl<E: Elements> Run for KvscatterRun<E> {
 }
 
 impl<E: Elements> KvscatterRun<E> {
-    /// Writes with one plan for each call. Only the write of one cache in place on one thread does not use
-    /// this function.
+    /// Writes with one plan for each call. A write of one cache in place on one thread does not use this
+    /// function.
     #[inline(never)]
     fn planned(&self, call: &mut Call<'_>) -> Result<(), Failed> {
         let mut plan = self.write.plan(&self.starts)?;

@@ -1,4 +1,4 @@
-//! The first yardstick: one memcpy of as many bytes as the write moves.
+//! The first yardstick: one memcpy of the number of bytes that the write moves.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -85,7 +85,7 @@ impl Run for MemcpyRun {
     }
 }
 
-/// Calls libc's memcpy, because the compiler does not know the length.
+/// Calls libc's memcpy. The compiler cannot replace the call, because it does not know the length.
 pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }

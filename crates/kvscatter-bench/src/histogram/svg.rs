@@ -72,7 +72,7 @@ impl Histogram {
         let most = lane.counts.iter().copied().max().unwrap_or_default().max(1);
         let edge = |column: usize| LEFT + (RIGHT - LEFT) * column as i32 / self.axis.columns as i32;
         for (column, &count) in lane.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            // A column that is not empty is always visible.
+            // Every column that is not empty is visible.
             let height = ((count as f64 / most as f64 * f64::from(PANEL)) as i32).max(1);
             let corners = [(edge(column), base - height), (edge(column + 1), base)];
             area.draw(&Rectangle::new(corners, color.filled()))?;
@@ -86,7 +86,7 @@ impl Histogram {
         write(area, &median, (LEFT - 12, top + 36), Look { size: 12, color: GREY, ..name })
     }
 
-    /// Draws as many times under the axis as there is room for.
+    /// Draws times under the axis, as long as there is room for them.
     fn labels(&self, area: &Area<'_>, bottom: i32) -> Drawn {
         const ROOM: i32 = 56;
         let mut free = i32::MIN;

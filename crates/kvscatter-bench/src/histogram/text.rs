@@ -7,8 +7,7 @@ use kvscatter_text::units::time;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Prints one line for each engine, and the axis. In each line, the most frequent column has the tallest
-/// block.
+/// Prints one line for each engine, and the axis. The most frequent column of a line has the tallest block.
 impl fmt::Display for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.lanes.iter().map(|lane| lane.engine.chars().count()).max().unwrap_or_default();
@@ -30,7 +29,7 @@ fn blocks(lane: &Lane) -> String {
     let most = lane.counts.iter().copied().max().unwrap_or_default().max(1);
     let block = |&count: &usize| match count {
         0 => ' ',
-        // A column that is not empty is always visible.
+        // Every column that is not empty is visible.
         _ => BLOCKS[(count * BLOCKS.len()).div_ceil(most) - 1],
     };
     lane.counts.iter().map(block).collect()

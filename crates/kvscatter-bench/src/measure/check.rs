@@ -6,8 +6,8 @@ use crate::expected::Reference;
 use crate::report::Outcome;
 use crate::scene::{KeysOrValues, Scene};
 
-/// Runs an engine on freshly painted buffers and compares whole buffers. For a cold case, whose positions
-/// move, repeats this for a later step.
+/// Runs an engine on freshly painted buffers and compares whole buffers. A cold case is checked in a later
+/// step as well, because its positions move.
 pub(super) fn check(scene: &mut Scene, lane: &mut Lane<'_>, reference: Reference) -> Result<(), Outcome> {
     let steps: &[usize] = if scene.case().parameters().temperature.is_cold() { &[0, 5] } else { &[0] };
     for &step in steps {

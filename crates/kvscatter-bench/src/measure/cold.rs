@@ -12,10 +12,10 @@ use crate::scene::Scene;
 
 /// A sampler that makes one call for each sample, on layers that belong to the seat.
 ///
-/// The memory is as the same engine left it in the step before, as in a decoder. No other engine has warmed
-/// it up or cooled it down.
+/// As in a decoder, the memory is in the state in which the same engine left it in the step before. No other
+/// engine has warmed it up or cooled it down.
 pub(super) struct Cold {
-    /// The number of rounds in a step, which is the number of layers of every seat.
+    /// The number of rounds in a step. It is the number of layers of every seat.
     rounds: usize,
     step: Option<usize>,
 }

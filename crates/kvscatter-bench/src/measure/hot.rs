@@ -7,15 +7,15 @@ use crate::call::Call;
 use crate::engine::{Failed, Run};
 use crate::scene::Scene;
 
-/// The shortest time of a sample, so that the time to read the clock does not matter.
+/// The shortest time of a sample. It is long compared with the time to read the clock.
 const SAMPLE: Duration = Duration::from_micros(10);
 
-/// The time from which calls are not repeated to warm up memory that the previous engine has cooled down.
+/// The time from which a call is not repeated to warm up memory that the previous engine has cooled down.
 const LONG: Duration = Duration::from_millis(2);
 
 /// A sampler that repeats a call until a sample is long enough.
 pub(super) struct Hot {
-    /// The number of calls in a sample of each lane, once it is known.
+    /// The number of calls in a sample of each lane, or `None` if it is not known yet.
     batches: Vec<Option<usize>>,
 }
 
@@ -47,10 +47,10 @@ impl Sampler for Hot {
     }
 }
 
-/// Returns the number of calls that take as long as a sample should.
+/// Returns the number of calls that take the time of a sample.
 fn batch(run: &mut dyn Run, call: &mut Call<'_>) -> Result<usize, Failed> {
     let mut batch = 1;
-    // Caches, page tables and the branch predictor warm up during this loop.
+    // CPU caches, page tables and the branch predictor warm up in this loop.
     while time(run, call, batch)? < SAMPLE {
         batch *= 2;
     }

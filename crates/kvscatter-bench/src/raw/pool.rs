@@ -1,4 +1,4 @@
-//! A pool of spinning threads, as the host of a model may have.
+//! A pool of spinning threads, such as the host program of a model may have.
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
@@ -28,7 +28,7 @@ struct Shared {
     running: AtomicUsize,
     panicked: AtomicBool,
     closing: AtomicBool,
-    /// The lock that allows one caller at a time.
+    /// The lock that allows only one caller at a time.
     caller: Mutex<()>,
 }
 
@@ -91,7 +91,7 @@ impl Drop for Pool {
         self.shared.closing.store(true, Ordering::Release);
         self.shared.round.fetch_add(1, Ordering::Release);
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its work, so there is nothing to report.
+            // A worker catches the panics of its work, so joining it cannot fail.
             let _ = worker.join();
         }
     }

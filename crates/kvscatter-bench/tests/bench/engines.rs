@@ -164,7 +164,7 @@ fn a_wrong_engine_is_named_and_never_timed() {
     }
 }
 
-/// An engine that ignores new positions, or does nothing, is wrong in the second step at the latest.
+/// An engine that ignores new positions, or does nothing, fails the check of the second step.
 #[test]
 fn an_engine_that_does_not_follow_the_positions_is_wrong() {
     struct Stays;
@@ -217,7 +217,7 @@ fn failures_and_refusals_are_told() {
     assert!(matches!(outcomes[1], Outcome::Failed(text) if text == "out of order"), "{outcomes:?}");
 }
 
-/// Layers are not shared, because only the engine itself may have warmed up its memory.
+/// Engines have separate layers, because only the engine itself may have warmed its memory.
 #[test]
 fn a_cold_case_has_layers_for_everyone() {
     let three = case("shape = [3, 2, 16, 8]\nrows = 3\ntemperature = \"unflushed\"\nlayers = 3");

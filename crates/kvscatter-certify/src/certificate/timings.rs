@@ -5,33 +5,33 @@ use serde::{Deserialize, Serialize};
 /// The times, byte counts and memory use that were measured or computed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
-    /// The time of a cache's own nodes at two capacities. Absent if no cache has such nodes.
+    /// The times of the nodes that update a cache, or `None` if no cache can be separated from its decoder.
     pub cache_path: Option<CachePathTimes>,
-    /// The bytes that a decode step moves in the caches. They are computed from shapes, not measured.
+    /// The number of bytes that a decode step moves in the caches, computed from shapes and not measured.
     pub bytes_moved: Option<BytesMoved>,
-    /// The peak memory of a run of each model.
+    /// The peak memory of a run, for each model.
     pub peak_memory: Vec<PeakMemory>,
-    /// The times of whole decode steps.
+    /// The times of whole decode steps, or `None` if they were not measured.
     pub decode: Option<DecodeTimes>,
 }
 
 /// The time of the nodes between a cache's past and its present, at several capacities.
 ///
-/// Each cache is timed separately, without the rest of the model. These are the times of the cache whose time
-/// grows most.
+/// Each cache is timed separately, without the rest of the model. The times are those of the cache whose time
+/// grows most with the capacity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CachePathTimes {
     /// The number of caches that were timed.
     pub caches: usize,
-    /// The past input of the cache that these times belong to.
+    /// The name of the graph input that is the past of this cache.
     pub cache: String,
     /// The number of samples in the batch.
     pub batch: usize,
-    /// The slot that is written.
+    /// The index of the slot that is written, counted from 0.
     pub context: usize,
-    /// The number of interleaved rounds.
+    /// The number of rounds. Each round measures every capacity once.
     pub rounds: usize,
-    /// The time at each capacity, smallest capacity first.
+    /// The times for each capacity, smallest capacity first.
     pub at: Vec<CapacityTime>,
     /// The shortest time at the largest capacity, divided by the shortest time at the smallest capacity.
     pub ratio: f64,
@@ -44,7 +44,7 @@ pub struct CachePathTimes {
 pub struct CapacityTime {
     /// The number of slots of each sample.
     pub capacity: usize,
-    /// The bytes of the cache.
+    /// The number of bytes of the cache.
     pub cache_bytes: u64,
     /// The median time of a call, in nanoseconds.
     pub median_ns: f64,
@@ -59,16 +59,17 @@ pub struct BytesMoved {
     pub batch: usize,
     /// The number of slots of each sample, or of tokens for a growing cache.
     pub capacity: usize,
-    /// The bytes for caches that are written in place. Each new row is read once and written once.
+    /// The number of bytes for caches that are written in place. Each new row is read once and written once.
     pub in_place: u64,
-    /// The bytes for caches that grow or are copied. Every row is read and written, including the new ones.
+    /// The number of bytes for caches that grow or are copied. Every row is read and written, including the
+    /// new ones.
     pub copied: u64,
 }
 
 /// The peak memory of a process that ran a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakMemory {
-    /// The model that ran.
+    /// Which of the two models ran.
     pub of: ComparedModel,
     /// The number of samples in the batch.
     pub batch: usize,
@@ -76,7 +77,8 @@ pub struct PeakMemory {
     pub steps: usize,
     /// The number of tokens of each sample after the last step. This is also the capacity of static caches.
     pub context: usize,
-    /// The peak resident bytes beyond those before the first step. Absent if the system does not report them.
+    /// The peak number of resident bytes, less the number before the first step. `None` if the system does
+    /// not report it.
     pub bytes: Option<u64>,
 }
 
@@ -86,7 +88,7 @@ pub struct PeakMemory {
 pub enum ComparedModel {
     /// The model that was examined.
     Model,
-    /// The original.
+    /// The model that it was compared with.
     Original,
 }
 
@@ -97,11 +99,11 @@ pub struct DecodeTimes {
     pub batch: usize,
     /// The number of slots of each sample in the static caches.
     pub capacity: usize,
-    /// The number of interleaved rounds.
+    /// The number of rounds. Each round measures every model once.
     pub rounds: usize,
-    /// The time at each context length, shortest context first.
+    /// The times for each context length, shortest context first.
     pub at: Vec<DecodeTime>,
-    /// The context length from which the model is faster than the original. Absent without an original.
+    /// The context length from which the model is faster than the original, or `None` without an original.
     pub crossover: Option<Crossover>,
 }
 
@@ -112,7 +114,7 @@ pub struct DecodeTime {
     pub context: usize,
     /// The median time of the examined model, in nanoseconds.
     pub model_ns: f64,
-    /// The median time of the original, in nanoseconds. Absent without an original.
+    /// The median time of the original, in nanoseconds, or `None` without an original.
     pub original_ns: Option<f64>,
 }
 
@@ -124,7 +126,7 @@ pub enum Crossover {
     Always,
     /// The original is faster at every context length that was timed.
     Never,
-    /// The original is faster below this context length, which lies between two that were timed.
+    /// The original is faster below this context length. The length is between two that were timed.
     From(usize),
     /// No context length separates the two models beyond the noise.
     Unclear,

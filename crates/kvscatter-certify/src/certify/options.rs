@@ -6,12 +6,12 @@ use kvscatter_session::LoadOptions;
 
 use crate::certificate::Machine;
 
-/// The options of [`certify`](crate::certify). An option that is `None` gets a default that fits the model.
+/// The options of [`certify`](crate::certify). `None` stands for a default that fits the model.
 #[derive(Clone, Debug)]
 pub struct CertifyOptions {
-    /// The model's file.
+    /// The path of the model's file.
     pub model: PathBuf,
-    /// The file of the model that `model` was made from. The two must give equal logits.
+    /// The path of the file of the model that `model` was made from. Both models must give equal logits.
     pub original: Option<PathBuf>,
     /// The number of samples in a batch.
     pub batch: Option<usize>,
@@ -19,9 +19,9 @@ pub struct CertifyOptions {
     pub prompts: Option<Vec<usize>>,
     /// The number of decode steps after the prompts.
     pub steps: Option<usize>,
-    /// The largest number of tokens in a step of a chunked prefill.
+    /// The maximum number of tokens of one sample in a step of a chunked prefill.
     pub chunk: Option<usize>,
-    /// The number of slots of each sample. The model must leave it open, or have the same.
+    /// The number of slots of each sample. The model must leave the capacity open, or have the same.
     pub capacity: Option<usize>,
     /// The seed of the random tokens and canaries.
     pub seed: u64,
@@ -29,20 +29,20 @@ pub struct CertifyOptions {
     pub tolerance: Option<f64>,
     /// The number of threads of the engine. With one thread, sums are always taken in the same order.
     pub threads: usize,
-    /// The limit in bytes for the caches and logits that are needed at once.
+    /// The maximum number of bytes of the caches and logits that are needed at once.
     pub memory: u64,
-    /// Whether the models are also timed, which takes longer.
+    /// Whether the models are also timed. This takes longer.
     pub is_timed: bool,
-    /// The command that is recorded in the certificate.
+    /// The command line that the certificate records.
     pub command: String,
-    /// The machine that is recorded in the certificate.
+    /// The machine that the certificate records.
     pub machine: Machine,
-    /// The time that is recorded in the certificate.
+    /// The time that the certificate records, or `None` for a certificate without a time.
     pub made_at: Option<String>,
 }
 
 impl CertifyOptions {
-    /// Returns the options with which the engine runs whole steps.
+    /// Returns the options for loading a model whose whole steps are run.
     pub(super) fn load_options(&self) -> LoadOptions {
         LoadOptions { threads: Some(self.threads) }
     }

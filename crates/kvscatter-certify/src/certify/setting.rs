@@ -1,32 +1,34 @@
-//! The sizes that a model is certified with: the given options, defaults for the others, and a memory limit.
+//! The sizes that a model is certified with. They come from the options, from defaults and from the memory
+//! limit.
 
 use kvscatter_session::{self as session, Interface, Purpose};
 
 use crate::drive::scenarios::ScenarioSetting;
 use crate::{CertifyError, CertifyOptions};
 
-/// The default prompts, one for each sample of the default batch. Neither the first nor the last is the
-/// shortest, because the order of the samples must matter.
+/// The default prompts, one for each sample of the default batch. The shortest is neither the first nor the
+/// last, so that the order of the samples matters.
 const PROMPTS: [usize; 3] = [7, 3, 5];
 
 /// The default number of decode steps.
 const STEPS: usize = 16;
 
-/// The default number of tokens in the largest chunk.
+/// The default size of the largest chunk, in tokens.
 const CHUNK: usize = 4;
 
 /// The approximate number of steps that fill a cache to its end.
 const FILLING_STEPS: usize = 32;
 
-/// The number of copies of the caches that a run needs: in place, from before the step, and out of place.
+/// The number of copies of the caches that a run needs: one in place, one from before the step, and one out
+/// of place.
 const COPIES: usize = 3;
 
 /// The bytes for each slot of each sample besides the caches: its element of a mask, and the state of its
 /// canary.
 const BESIDE_A_SLOT: usize = 16;
 
-/// Returns the sizes that the scenarios run with: the options that the model allows, and defaults that fit
-/// the model.
+/// Returns the sizes that the scenarios run with: the given options if the model allows them, and defaults
+/// that fit the model.
 pub(super) fn setting(
     options: &CertifyOptions,
     interface: &Interface,
@@ -104,8 +106,8 @@ pub(super) fn check_caches(
     Ok(memory)
 }
 
-/// Checks that two copies of each sequence's logits fit as well: the expected ones, and those with zeros in
-/// the caches.
+/// Checks that two copies of the logits of each sequence are within the limit as well: the expected logits,
+/// and those of the run with zeros in the caches.
 fn check_logits(
     mut memory: MemoryBudget,
     interface: &Interface,

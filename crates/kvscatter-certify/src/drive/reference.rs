@@ -1,5 +1,5 @@
-//! The expected logits: each sequence alone and unpadded, run on the original or on the model itself out of
-//! place.
+//! The expected logits. Each sequence runs alone and without padding, on the original or out of place on the
+//! model itself.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,17 @@ use kvscatter_session::{OutOfPlace, Runner, SessionError, argmax};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sequence {
     pub(crate) tokens: Vec<i64>,
-    /// The logits after each token. `None` if they are not known.
+    /// The logits after each token, or `None` if they are not known.
     pub(crate) logits: Vec<Option<Vec<f32>>>,
 }
 
 /// A decoder that computes the expected logits, one sequence at a time.
 pub(crate) struct Reference<'r> {
     runner: &'r mut Runner,
-    /// The number of slots of a static cache. `None` for a growing cache.
+    /// The number of slots of a static cache, or `None` for a growing cache.
     capacity: Option<usize>,
-    /// Whether this is the model under test. Its faults belong in the certificate and are not errors.
+    /// Whether the decoder is the model under test. Its faults are reported in the certificate and are not
+    /// errors.
     is_model: bool,
     /// Whether prompts are fed token by token, because the model or the reference takes one token at a time.
     is_by_token: bool,
@@ -38,9 +39,9 @@ impl<'r> Reference<'r> {
 
     /// Computes logits for a prompt, and then for `steps` more tokens.
     ///
-    /// The prompt is fed at once. Each further token is the most likely one and is fed alone. If the engine
-    /// refuses a step of the model under test, the rest of the sequence has no logits, and its tokens after
-    /// the prompt are 0.
+    /// The prompt is fed at once. Each later token is the most likely one and is fed alone. If the engine
+    /// cannot run a step of the model under test, the rest of the sequence has no logits, and its tokens
+    /// after the prompt are 0.
     pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, SessionError> {
         let mut sequence = Sequence::default();
         let done = self.feed_greedy(&mut sequence, prompt, steps);
@@ -113,7 +114,7 @@ impl<'r> Reference<'r> {
         Ok(())
     }
 
-    /// Returns the size of the vocabulary. If the model does not declare the size, runs one step to get it.
+    /// Returns the number of tokens in the vocabulary. Runs one step if the model does not declare it.
     pub(crate) fn vocabulary(&mut self) -> Result<usize, SessionError> {
         if let Some(vocabulary) = self.runner.interface.vocabulary {
             return Ok(vocabulary);
@@ -121,7 +122,7 @@ impl<'r> Reference<'r> {
         Ok(self.start()?.step(self.runner, 1, |_, _| 0)?.vocabulary)
     }
 
-    /// Starts a run of one sample, or of as many equal samples as the model requires.
+    /// Creates the caches for one sample, or for several equal samples if the model fixes a larger batch.
     fn start(&self) -> Result<OutOfPlace, SessionError> {
         OutOfPlace::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
     }

@@ -4,21 +4,21 @@ use kvscatter_session::{Feed, SampleFeed};
 
 use crate::certificate::Phase;
 
-/// A way to use a cache.
+/// A scenario: one way to use a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scenario {
     pub(crate) name: String,
     /// What the scenario does, as one sentence.
     pub(crate) description: String,
-    /// The index of the sequence that each sample of the batch runs.
+    /// The sequence that each sample of the batch runs, as an index.
     pub(crate) sequences: Vec<usize>,
-    /// Whether every step feeds what the reference was fed: the same tokens, no padding, and no other
-    /// sequence in the batch.
+    /// Whether every step feeds the same as the reference: the same tokens, no padding, and no other sequence
+    /// in the batch.
     pub(crate) is_as_reference: bool,
     pub(crate) steps: Vec<(Phase, Feed)>,
 }
 
-/// The sizes that the scenarios are made from.
+/// The sizes from which the scenarios are generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioSetting {
     /// The number of tokens of each sample's prompt.
@@ -26,28 +26,28 @@ pub(crate) struct ScenarioSetting {
     /// The number of tokens after the prompt.
     pub(crate) steps: usize,
     pub(crate) capacity: usize,
-    /// The largest number of tokens in a step of a chunked prefill.
+    /// The maximum number of tokens of one sample in a step of a chunked prefill.
     pub(crate) chunk: usize,
-    /// The largest number of tokens in a step that only fills the cache.
+    /// The maximum number of tokens of one sample in a step that only fills the cache.
     pub(crate) filler: usize,
-    /// Whether a batch must have as many samples as there are prompts.
+    /// Whether the number of samples in a batch must be the number of prompts.
     pub(crate) is_batch_fixed: bool,
-    /// Whether the model can mask padding on the left, and takes positions that skip the padding.
+    /// Whether the model can mask padding on the left, and takes positions that do not count the padding.
     pub(crate) can_pad_left: bool,
     /// Whether every step must have one token.
     pub(crate) is_decode_only: bool,
 }
 
 impl Scenario {
-    /// Returns `true` if some sample begins with padding. The queries of that padding see no slot that contains
-    /// a token.
+    /// Returns `true` if a sample begins with padding. No query of that padding sees a slot that contains a
+    /// token.
     pub(crate) fn has_left_padding(&self) -> bool {
         self.steps.iter().any(|(_, feed)| feed.samples.iter().any(|sample| sample.padding > 0))
     }
 }
 
 impl ScenarioSetting {
-    /// Returns the index of the sequence that fills a cache. It follows the sequences of the prompts.
+    /// Returns the index of the sequence that fills a cache. It comes after the sequences of the prompts.
     pub(crate) fn filling(&self) -> usize {
         self.prompts.len()
     }
@@ -102,7 +102,7 @@ impl ScenarioSetting {
         if self.is_batch_fixed { self.prompts.len() } else { 1 }
     }
 
-    /// Returns the number of tokens that every sequence has.
+    /// Returns the number of tokens that all sequences have at least.
     fn common(&self) -> usize {
         self.prompts.iter().min().copied().unwrap_or_default() + self.steps
     }
@@ -124,7 +124,7 @@ impl ScenarioSetting {
         vec![chunk, 1, chunk.div_ceil(2), chunk.saturating_sub(1).max(1), 2.min(chunk)]
     }
 
-    /// Returns different orders of the samples, because a fault may affect the first sample and not the last.
+    /// Returns different orders of the samples. A fault may affect only the first sample.
     fn orders(&self) -> Vec<(String, Vec<usize>)> {
         let mut ascending = self.as_given();
         ascending.sort_by_key(|&sample| self.prompts.get(sample));
@@ -189,8 +189,8 @@ impl ScenarioSetting {
         steps
     }
 
-    /// Pads the prompts on the right to the longest one. Each sample then continues in its own next slot and
-    /// overwrites its padding.
+    /// Pads the prompts on the right to the length of the longest one. Each sample then continues in its next
+    /// slot and overwrites the padding.
     fn ragged(&self, name: &str, order: Vec<usize>, widths: Vec<usize>) -> Scenario {
         let prompts: Vec<usize> =
             order.iter().filter_map(|&sample| self.prompts.get(sample).copied()).collect();
@@ -218,7 +218,7 @@ impl ScenarioSetting {
     }
 
     /// Lets samples begin in different steps, for models that take one token at a time. Every step feeds all
-    /// samples, so a sample that must wait writes its first token again.
+    /// samples, so a waiting sample writes its first token again.
     fn staggered(&self) -> Scenario {
         let mut written: Vec<usize> = vec![0; self.prompts.len()];
         let mut steps = Vec::new();

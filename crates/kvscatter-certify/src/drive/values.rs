@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
-/// One step of Weyl's sequence: an odd number without a pattern, 2^64 over the golden ratio.
+/// The step of Weyl's sequence: 2^64 divided by the golden ratio, an odd number without a pattern.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Reproducible pseudo-random numbers: `SplitMix64`.
@@ -46,8 +46,8 @@ fn float8(element: ElementType) -> Option<Float8> {
     })
 }
 
-/// Returns `true` if a cache of this type can be filled with canaries. These are the types that attention
-/// computes with or dequantises.
+/// Returns `true` if caches of this type have canaries. These are the types that attention computes with or
+/// dequantises.
 pub(crate) fn can_paint(element: ElementType) -> bool {
     let plain = [
         ElementType::Float64,
@@ -109,9 +109,9 @@ pub(crate) fn fill_nan(element: ElementType, bytes: &mut [u8]) -> bool {
     true
 }
 
-/// Returns `true` if every value is finite. Values of types without NaN and infinities are always finite.
+/// Returns `true` if every value is finite. This is always the case for types without NaN and infinities.
 pub(crate) fn are_finite(element: ElementType, bytes: &[u8]) -> bool {
-    // In an infinity and a NaN, all bits of the exponent are set.
+    // All bits of the exponent are set in an infinity and in a NaN.
     let special = |wide: u16, mask: u16| wide & mask == mask;
     match element {
         ElementType::Float64 => {

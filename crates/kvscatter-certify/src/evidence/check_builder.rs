@@ -1,4 +1,4 @@
-//! Counts the things that one claim examined, and the failures among them.
+//! Counts how many times a claim was examined and how many times it failed.
 
 use crate::certificate::{Check, Failure, Verdict};
 
@@ -9,7 +9,7 @@ pub(crate) struct CheckBuilder {
     claim: &'static str,
     failures: Vec<Failure>,
     failed: u64,
-    /// The number of things that were examined.
+    /// The number of places that were examined.
     pub(crate) looked: u64,
 }
 
@@ -40,7 +40,7 @@ impl CheckBuilder {
         self.failed > 0
     }
 
-    /// Finishes the claim. If nothing was examined, the verdict is that the claim was not measured.
+    /// Finishes the claim. If nothing was examined, the claim was not measured.
     pub(crate) fn into_check(self, evidence: impl FnOnce(u64) -> String) -> Check {
         if self.looked == 0 && self.failed == 0 {
             return Check::not_measured(self.id, self.claim, "no run reached this check");

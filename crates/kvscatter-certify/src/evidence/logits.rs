@@ -17,8 +17,8 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Returns the tolerance for rounding errors of sums that are taken in a different order. It is a few
-    /// hundred rounding steps of the coarsest type that the numbers pass through.
+    /// Returns the tolerance for rounding errors of sums in a different order. It is a few hundred rounding
+    /// steps of the coarsest type that the numbers are rounded to.
     pub(crate) fn of(elements: impl IntoIterator<Item = ElementType>) -> Self {
         let one = |element| match element {
             ElementType::Float64 => 1e-9,
@@ -51,8 +51,8 @@ impl Tolerance {
 /// The comparison of one scenario with one fill.
 pub(crate) struct Comparison {
     document: LogitsComparison,
-    /// The number of tokens beyond the tolerance in steps that write from slot 0. The next field counts all
-    /// other steps.
+    /// The number of tokens beyond the tolerance in steps that write from slot 0. The next field counts those
+    /// of all other steps.
     pub(crate) wrong_at_start: u64,
     pub(crate) wrong_mid_cache: u64,
     pub(crate) mid_cache: u64,

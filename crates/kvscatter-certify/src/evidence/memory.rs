@@ -1,5 +1,5 @@
-//! Compares every byte of every cache after a step with a copy from before the step, and with an out-of-place
-//! run.
+//! Compares every byte of every cache after a step with a copy from before the step, and with the caches of
+//! an out-of-place run.
 
 use std::ops::Range;
 
@@ -28,12 +28,12 @@ pub(crate) struct StepMemory<'a> {
     pub(crate) capacity: usize,
     pub(crate) before: &'a [Tensor],
     pub(crate) after: &'a [Tensor],
-    /// The presents of the out-of-place run.
+    /// The presents of the same step in the out-of-place run.
     pub(crate) out_of_place: &'a [Tensor],
     /// The address that the engine reports for each present.
     pub(crate) present_at: &'a [usize],
-    /// For each sample, whether each slot still contains its canary. All `false` if the caches were filled
-    /// with zeros.
+    /// For each sample, whether each slot still contains its canary. All are `false` if the caches were
+    /// filled with zeros.
     pub(crate) canaries: &'a mut [Vec<bool>],
 }
 
@@ -119,8 +119,8 @@ impl MemoryChecks {
         }
     }
 
-    /// Examines one sample of one cache, and returns the slots that changed although no write index names
-    /// them.
+    /// Examines one sample of one cache. Returns the slots that changed although the write indices do not
+    /// refer to them.
     fn sample(&mut self, check: &SampleCheck<'_>, caches: [&Tensor; 3], canaries: &[bool]) -> Vec<usize> {
         let [before, after, out_of_place] = caches.map(Tensor::bytes);
         let rows = check.rows;
@@ -143,7 +143,8 @@ impl MemoryChecks {
             self.written.fail(check.failure(slot, message));
         }
 
-        // If every named row contained canaries, exactly the written rows have changed.
+        // If all rows that the write indices refer to contained canaries, the changed rows must be exactly
+        // these.
         if !named.is_empty() && fresh.len() == named.len() {
             self.placed.look(1);
             let mut all = [strays.as_slice(), &hit].concat();
@@ -198,7 +199,7 @@ impl SampleCheck<'_> {
     }
 }
 
-/// Returns the slots that a sample's step names, before memory is examined.
+/// Returns the slots that the write indices of a sample's step refer to.
 fn named(sample: &SampleFeed, width: usize) -> SampleSlots {
     let run = |range: Range<usize>| if range.is_empty() { Vec::new() } else { vec![range] };
     SampleSlots {

@@ -1,4 +1,4 @@
-//! The evidence from running the model: every scenario in place and out of place, with zeros and with
+//! The evidence from running the model. Every scenario runs in place and out of place, with zeros and with
 //! canaries.
 
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use super::logits::{Comparison, Difference, Token};
 use super::memory::{MemoryChecks, StepMemory};
 use crate::report::words;
 
-/// The scenarios, their sequences, and the values that they are compared with.
+/// The scenarios, their sequences, and the values that the results are compared with.
 pub(crate) struct Plan<'a> {
     pub(crate) scenarios: &'a [Scenario],
     pub(crate) sequences: &'a [Sequence],
     pub(crate) capacity: usize,
     pub(crate) against: LogitsReference,
-    /// The nodes that make a sample's numbers depend on the other samples and tokens of a step.
+    /// The nodes that make the results for a sample depend on the other samples and tokens of a step.
     pub(crate) scales: Option<&'a WideScales>,
     /// The largest difference between logits that counts as equal.
     pub(crate) tolerance: f64,
@@ -45,7 +45,7 @@ impl Plan<'_> {
         2 * self.scenarios.iter().map(steps).sum::<usize>() + nan
     }
 
-    /// Returns `true` if the logits of a scenario must equal those of each sequence alone.
+    /// Returns `true` if the logits of a scenario must equal those of the sequences run alone.
     fn is_comparable(&self, scenario: &Scenario) -> bool {
         self.scales.is_none() || scenario.is_as_reference
     }
@@ -139,7 +139,8 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Runs a scenario. If the runtime refuses a step, the scenario ends there and the model has failed.
+    /// Runs a scenario. If the runtime returns an error for a step, the scenario ends there and the claim
+    /// fails.
     fn run_scenario(
         &mut self,
         runner: &mut Runner,
@@ -271,8 +272,8 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Examines whether NaN in unwritten slots reaches the logits. If it does, that is a property of the
-    /// model and not a failure.
+    /// Examines whether NaN in unwritten slots reaches the logits. This is a property of the model, so it is
+    /// not a failure.
     fn nan(&mut self, runner: &mut Runner, stepped: &mut dyn FnMut(&str)) -> Result<Check, CertifyError> {
         const ID: &str = "nan-does-not-spread";
         const CLAIM: &str = "NaN in unwritten slots does not reach the logits.";
@@ -375,11 +376,11 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// Nodes that compute one scale from a whole tensor. Because of them, a sample's numbers depend on the other
+/// Nodes that compute one scale from a whole tensor. They make the results for a sample depend on the other
 /// samples and tokens of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WideScales {
-    /// The name of the first node. Empty if it has none.
+    /// The name of the first node, which may be empty.
     pub(crate) node: String,
     pub(crate) op_type: String,
     /// The number of such nodes.
@@ -398,7 +399,8 @@ impl WideScales {
         Some(Self { node: first.name.clone(), op_type: first.op_type.clone(), count: 1 + nodes.count() })
     }
 
-    /// Returns the claim that cannot be judged, because a sample's numbers depend on its neighbours.
+    /// Returns the claim that cannot be compared, because the results for a sample depend on the other
+    /// samples.
     fn not_comparable(&self) -> Check {
         let Self { node, op_type, count } = self;
         let (more, compute) = match count - 1 {
@@ -416,7 +418,7 @@ impl WideScales {
     }
 }
 
-/// Returns the caches that a scenario starts with.
+/// Returns the caches at the start of a scenario.
 fn start_caches(
     runner: &Runner,
     batch: usize,
@@ -431,7 +433,7 @@ fn start_caches(
     Ok(caches)
 }
 
-/// Returns a function from a sample and a position in its sequence to the token there.
+/// Returns a function that maps a sample and a position in its sequence to the token there.
 fn tokens(scenario: &Scenario, sequences: &[Sequence]) -> impl Fn(usize, usize) -> i64 {
     move |sample, position| {
         let sequence = scenario.sequences.get(sample).and_then(|&index| sequences.get(index));

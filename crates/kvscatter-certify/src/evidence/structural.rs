@@ -82,8 +82,8 @@ fn in_between(cache: &Cache<'_>) -> Option<String> {
         let verb = if nodes.len() == 1 { "is" } else { "are" };
         return Some(format!("{} {verb} between past and present", nodes.join(", ")));
     }
-    // A node such as Identity fails this check too. Most runtimes copy nothing for it, but no rule requires
-    // them to remove it.
+    // A node such as `Identity` also fails this check. Most runtimes do not copy anything for it, but no rule
+    // requires them to remove it.
     let first = cache.earlier.first().copied().unwrap_or(writer);
     match (first.input(0) == Some(cache.past), writer.output(0) == Some(cache.present)) {
         (true, true) => None,
@@ -96,8 +96,8 @@ fn in_between(cache: &Cache<'_>) -> Option<String> {
     }
 }
 
-/// Returns, for each value, the nodes that read it, directly or in their subgraphs. Nodes that only read its
-/// shape are left out.
+/// Returns the nodes that read each value, directly or in their subgraphs. Nodes that read only its shape are
+/// omitted.
 fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
     let mut readers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for node in graph.nodes().iter().filter(|node| !node.is("Shape") && !node.is("Size")) {
@@ -109,7 +109,7 @@ fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
 }
 
 fn second_reader(readers: &BTreeMap<&str, Vec<Node<'_>>>, cache: &Cache<'_>) -> Option<String> {
-    // The first node on the way to the write must read past. Any other node that reads past is a failure.
+    // The first node on the way to the write must be the only one that reads past.
     let mut readers = readers.get(cache.past)?.iter();
     let first = readers.next()?;
     let second = readers.next().or_else(|| {
@@ -153,7 +153,7 @@ fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
         }
     }
     match computed {
-        // This is not a fault in itself. The runs decide.
+        // This is not a fault by itself. The runs show whether the positions are right.
         Some(why) => Check::not_applicable(ID, CLAIM, why),
         None => Check::passed(ID, CLAIM, format!("{} caches", decoder.caches.len())),
     }

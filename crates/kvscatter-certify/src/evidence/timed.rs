@@ -1,9 +1,9 @@
 //! Evidence about time and memory: the cost of the caches alone and in a decode step, and peak memory.
 //!
 //! A single measurement proves nothing on a machine that also does other work. Rounds are interleaved, so
-//! that a slow moment affects all sides alike. A claim about a ratio has a limit far from both possible
-//! answers. At four times the capacity, a copied cache takes about four times as long and a cache written in
-//! place takes about as long as before.
+//! that a slow moment affects both sides alike. The limit of a claim about a ratio is far from both possible
+//! results. At four times the capacity, a copied cache takes about four times as long, and a cache that is
+//! written in place takes about the same time.
 
 mod cache_path;
 mod decode;
@@ -20,8 +20,8 @@ pub(crate) use subject::{Timed, TimedModels};
 /// Takes all times, byte counts and peak memory.
 ///
 /// # Errors
-/// Returns an error if the engine refuses a step, or if a temporary file with a part of the model cannot be
-/// written or read.
+/// Returns an error if the engine cannot run a step, or if a temporary file with a part of the model cannot
+/// be written or read.
 pub(crate) fn gather(subject: &TimedModels<'_>) -> Result<(Timings, Vec<Check>), CertifyError> {
     let (cache_path, flat) = cache_path::time(subject.engine, subject.model)?;
     let timings = Timings {
@@ -33,8 +33,8 @@ pub(crate) fn gather(subject: &TimedModels<'_>) -> Result<(Timings, Vec<Check>),
     Ok((timings, vec![flat]))
 }
 
-/// Returns the bytes that a decode step moves in the caches. The batch is the model's fixed batch, or else
-/// one sample.
+/// Returns the number of bytes that a decode step moves in the caches, for the batch that the model fixes or
+/// else for one sample.
 fn bytes_moved(interface: &Interface, capacity: usize) -> BytesMoved {
     let batch = interface.batch.unwrap_or(1);
     let bytes = |length: usize| -> u64 {

@@ -1,8 +1,8 @@
 //! Renders a certificate as one HTML page, for screens of any width, light and dark, and for paper.
 //!
-//! The page has no scripts, and loads no fonts or pictures. All text from a model is wrapped in [`Plain`],
-//! and `maud` escapes all text. If either were forgotten, the page's content security policy still forbids
-//! the browser to load or run anything.
+//! The page does not contain scripts and does not load fonts or pictures. All text from a model is wrapped in
+//! [`Plain`], and `maud` escapes all text. If either were forgotten, the page's content security policy would
+//! still forbid the browser to load or run anything.
 
 mod claims;
 mod occupancy;

@@ -11,7 +11,7 @@ use kvscatter_text::units;
 pub struct EvidenceKind<'c> {
     /// The name of the kind.
     pub name: &'static str,
-    /// The basis of this kind of evidence, what it proves and what it does not.
+    /// What this kind of evidence is based on, what it proves and what it does not.
     pub description: &'static str,
     /// The claims.
     pub checks: &'c [Check],
@@ -44,7 +44,7 @@ pub fn kinds(evidence: &Evidence) -> [EvidenceKind<'_>; 3] {
     ]
 }
 
-/// The limitations of every certificate.
+/// What no certificate shows.
 pub(crate) const LIMITS: [&str; 4] = [
     "The tokens are drawn at random from the model's vocabulary. The certificate shows that the model's answers are \
      the same, and not that they are good.",
@@ -80,8 +80,8 @@ pub fn headline(certificate: &Certificate) -> &'static str {
     }
 }
 
-/// Returns one or two sentences to show beside the verdict. They name the reference for the logits, and the
-/// faults that this reference cannot show.
+/// Returns one or two sentences to show beside the verdict. They name the reference for the logits and the
+/// faults that a comparison with it cannot show.
 #[must_use]
 pub fn second_opinion(certificate: &Certificate) -> String {
     let engine = format!("{} {}", certificate.runtime.name, certificate.runtime.version);
@@ -131,8 +131,8 @@ pub fn failed(evidence: &Evidence) -> impl Iterator<Item = &Check> {
     evidence.checks().filter(|check| check.verdict == Verdict::Failed)
 }
 
-/// Formats the place of a failure: `ragged decode, step 3, cache "past.0.key", sample 1, slot 17`. Empty for
-/// a failure of the whole model.
+/// Formats the place of a failure: `ragged decode, step 3, cache "past.0.key", sample 1, slot 17`. Returns an
+/// empty text for a failure of the whole model.
 #[must_use]
 pub fn place(failure: &crate::certificate::Failure) -> String {
     let number = |name: &str, value: Option<usize>| value.map(|value| format!("{name} {value}"));

@@ -1,7 +1,7 @@
-//! A decoder without a graph, whose engine can make one chosen fault.
+//! A decoder without a graph, with an engine that can make one chosen fault.
 //!
-//! The engine has the inputs and outputs of the exports in the test data and computes them with a few lines
-//! of arithmetic. With it, `cargo test` checks every fault without a runtime.
+//! The engine has the inputs and outputs of exports in the test data, and computes the outputs with a few
+//! lines of arithmetic. It lets `cargo test` check every fault without a runtime.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const HEAD: usize = 16;
 const ROW: usize = HEADS * HEAD;
 const VOCABULARY: usize = 256;
 
-/// A fault in the static model. The other model is always right.
+/// A fault of the static model. The other model is always right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
@@ -201,7 +201,7 @@ impl FakeSession {
             }
         }
         if self.fault == Fault::WritesPast && step.shared.is_empty() {
-            // No engine may write its inputs, and the borrow allows only reading. This fake changes the
+            // An engine must not write its inputs, and the borrow allows only reading. This fake changes the
             // presents instead, so that they differ from the rows that are written in place.
             for (_, tensor) in &mut step.outputs {
                 tensor.bytes_mut()[..4].copy_from_slice(&9.0_f32.to_le_bytes());

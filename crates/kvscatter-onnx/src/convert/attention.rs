@@ -32,10 +32,11 @@ struct Attention<'m> {
 }
 
 impl<'m> Attentions<'m> {
-    /// Finds the nodes, each once. The inputs of the fold must have been fed.
+    /// Finds the nodes, each once. The inputs must have been fed to the fold.
     ///
     /// # Errors
-    /// Returns [`ConvertRefusal::AttentionForm`] and the errors of [`Fold::shape`].
+    /// Returns [`ConvertRefusal::AttentionForm`] if a node has an unsupported input or output, and the errors
+    /// of [`Fold::shape`].
     pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
         let mut attentions: Vec<Attention<'m>> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -73,10 +74,10 @@ impl<'m> Attentions<'m> {
         self.0.len()
     }
 
-    /// Checks that the slots that each node hides from real tokens are those that the rule hides.
+    /// Checks that each node hides the same slots from real tokens as the rule does.
     ///
     /// # Errors
-    /// Returns the errors of [`visibility::check_sites`].
+    /// Returns [`ConvertRefusal::Visibility`], [`ConvertRefusal::Bias`] or an error of the evaluation.
     pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         // Layers share their masks, so each mask is compared once.
         let mut seen = BTreeSet::new();

@@ -10,10 +10,11 @@ use crate::{Dimension, Graph, Node, OnnxError};
 pub(super) const RANK: usize = 4;
 pub(super) const AXIS: usize = 2;
 
-/// Checks everything that can be checked without computing values.
+/// Checks everything about the caches that can be checked without computing values.
 ///
 /// # Errors
-/// Returns a [`ConvertRefusal`] about the caches. Most are wrapped with the node that writes the cache.
+/// Returns a [`ConvertRefusal`] about the caches. Most are wrapped in an error that names the node that
+/// writes the cache.
 pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
     if max_seq == 0 || i32::try_from(max_seq).is_err() {
         return Err(ConvertRefusal::MaxSeq { max_seq }.into());
@@ -67,7 +68,7 @@ fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
     }
 }
 
-/// Returns a reason why a node prevents the conversion, regardless of what it computes.
+/// Returns the reason if a node prevents the conversion regardless of the values that it computes.
 fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<ConvertRefusal> {
     if node.proto().attribute.iter().any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty()) {
         return Some(ConvertRefusal::Subgraph);
@@ -82,7 +83,7 @@ fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<Conver
     Some(ConvertRefusal::PastRead { past: other.past.to_owned() })
 }
 
-/// Returns a refusal if a table that is indexed by position has too few rows.
+/// Returns the reason if a table that is indexed by position has too few rows.
 fn looking_up(node: &Node<'_>, graph: &Graph<'_>, positions: &str, max_seq: usize) -> Option<ConvertRefusal> {
     let table = node.input(0).filter(|_| node.is("Gather") && node.input(1) == Some(positions))?;
     let rows = graph.initializers().get(table)?.dims.first().and_then(|&rows| usize::try_from(rows).ok())?;

@@ -11,43 +11,44 @@ use crate::decoder::{CostAt, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, opset};
 
-/// The operator set of a converted model, which is the first with `TensorScatter`.
+/// The operator set of a converted model, the first with `TensorScatter`.
 const OPSET: i64 = 24;
 
 /// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
 pub struct Converted {
-    /// The decoder. If the exported model keeps its weights in other files, this model refers to the same
-    /// files.
+    /// The decoder. Weights that the exported model keeps in other files stay in those files, and this model
+    /// refers to them.
     pub model: Model,
     /// The number of caches that became static.
     pub caches: usize,
-    /// The bytes that one slot of one sample takes in all caches, or `None` if a size is open.
+    /// The number of bytes that one slot of one sample takes in all caches, or `None` if the model leaves a
+    /// size open.
     pub bytes_per_slot: Option<u64>,
-    /// The number of attentions that read the caches.
+    /// The number of attention operations that read the caches.
     pub attentions: usize,
-    /// The input with the first slot written for each sample: int64 `[batch]`.
+    /// The name of the input with the first slot written for each sample, int64 `[batch]`.
     pub write_indices: String,
-    /// The input with the number of slots in use after the write: int64 `[batch]`. Only decoders with
-    /// `Attention` have it.
+    /// The name of the input with the number of slots in use after the write, int64 `[batch]`. It is `None`
+    /// if the decoder has no `Attention` nodes.
     pub nonpad_kv_seqlen: Option<String>,
-    /// The input that marks the slots of real tokens, now `[batch, max_seq]`, or `None` if the decoder has
-    /// none.
+    /// The name of the input that marks the slots of real tokens, now `[batch, max_seq]`. It is `None` if the
+    /// decoder has no such input.
     pub attention_mask: Option<String>,
 }
 
 /// Converts a decoder to a static cache of `max_seq` slots for each sample.
 ///
 /// # Errors
-/// * Returns the errors of [`Model::graph`].
+/// * Returns the errors of [`Model::graph`] for an invalid graph.
 /// * Returns [`OnnxError::OpsetTooOld`] or [`OnnxError::OpsetTooNew`] if the operator set cannot be raised.
 /// * Returns [`OnnxError::OperatorUnknown`] or [`OnnxError::OperatorChanged`], wrapped in
-///   [`OnnxError::InNode`], if a node cannot be upgraded.
+///   [`OnnxError::InNode`], if a node has no equivalent in the operator set of the converted model.
 /// * Returns [`OnnxError::Capacity`] or [`OnnxError::Convert`], often wrapped in [`OnnxError::InNode`], if
 ///   this decoder cannot be converted.
 pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, OnnxError> {
-    // The caches are checked before the operator set is raised, because raising it fails for many decoders
-    // whose caches would be refused anyway.
+    // The caches are checked before the operator set is raised, so that the error is about the caches.
+    // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     let graph = model.graph()?;
     caches::check(&graph, &Decoder::of(&graph)?, max_seq)?;
     let mut raised = model.clone();
@@ -115,8 +116,8 @@ fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), OnnxErr
     Ok(())
 }
 
-/// Returns an error about a node of `changed` as an error about the node of `original` that makes the same
-/// value, because the user has only the original.
+/// Converts an error about a node of `changed` to an error about the node of `original` that produces the
+/// same value, because the user has only the original.
 fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
     match error {
         OnnxError::InNode { node, cause } => {

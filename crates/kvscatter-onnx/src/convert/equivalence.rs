@@ -1,6 +1,6 @@
 //! Checks that a converted decoder computes the same as the exported one, except for its masks.
 //!
-//! Both are evaluated in the same situations, and all values that their arithmetic uses are compared.
+//! Both decoders are evaluated on the same probes, and all values that their arithmetic uses are compared.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use super::sites::Sites;
 use crate::fold::{Fold, Value, Values};
 use crate::{Graph, Node, OnnxError};
 
-/// Both decoders in one situation.
+/// Both decoders, evaluated on one probe.
 pub(super) struct Comparison<'c, 'a, 'b> {
     pub(super) exported: Fold<'c, 'a>,
     pub(super) converted: Fold<'c, 'b>,
-    /// The names of the values of the exported graph.
+    /// The names of all values of the exported graph.
     pub(super) names: &'c BTreeSet<&'c str>,
     pub(super) sites: &'c Sites<'a>,
 }
@@ -23,14 +23,15 @@ impl<'b> Comparison<'_, '_, 'b> {
     ///
     /// * A value whose elements are known must have the same elements in both graphs wherever arithmetic uses
     ///   it.
-    /// * The shapes of all other values must agree. Values with one entry for each slot are an exception,
+    /// * The shapes of all other values must be equal. Values with one entry for each slot are an exception,
     ///   because the converted graph has more slots.
-    /// * A value whose shape is open, such as an expert's input, must be open in both graphs. It is then the
-    ///   same, because the same nodes make it from values that are compared.
+    /// * A value whose shape is open in one graph, such as an expert's input, must be open in both. It is
+    ///   then the same in both, because the same nodes produce it from values that are compared.
     ///
     /// # Errors
-    /// Returns [`ConvertRefusal::LengthDependence`], wrapped with the first node that reads a value that
-    /// differs, and the errors of [`Fold::value`].
+    /// * Returns [`ConvertRefusal::LengthDependence`], wrapped with the first node that reads a value that
+    ///   differs.
+    /// * Returns the errors of [`Fold::value`].
     pub(super) fn check(&mut self, converted: &Graph<'b>) -> Result<(), OnnxError> {
         for node in converted.nodes() {
             let outputs = node.proto().output.iter().filter(|name| !name.is_empty());
@@ -66,7 +67,7 @@ impl<'b> Comparison<'_, '_, 'b> {
         Ok(())
     }
 
-    /// Compares the known values that a node with an unknown result reads.
+    /// Compares the known values that a node reads if the result of the node is not known.
     fn check_inputs(&mut self, node: &Node<'_>, has_slots: bool) -> Result<(), OnnxError> {
         for (slot, name) in node.proto().input.iter().enumerate() {
             let is_shape = has_slots && slot == 1 && (node.is("Reshape") || node.is("Expand"));
@@ -80,8 +81,8 @@ impl<'b> Comparison<'_, '_, 'b> {
         Ok(())
     }
 
-    /// Returns `true` if a value passes a comparison of the two graphs. A value that is open in both passes,
-    /// because the values that it is computed from are compared.
+    /// Returns `true` if a value is the same in both graphs. A value that is open in both graphs counts as
+    /// the same, because the values that it is computed from are compared.
     fn is_same(&mut self, name: &str, same: impl FnOnce(&Value, &Value) -> bool) -> Result<bool, OnnxError> {
         Ok(match (self.exported.known(name)?, self.converted.known(name)?) {
             (Some(before), Some(after)) => same(before, after),
@@ -100,14 +101,14 @@ fn dependence(name: &str) -> ConvertRefusal {
     ConvertRefusal::LengthDependence { value: name.to_owned() }
 }
 
-/// Returns the elements if they are known and there is at least one. Of a value without elements, only the
-/// shape is compared.
+/// Returns the elements if they are known and there is at least one. Values without elements are compared by
+/// their shapes only.
 fn known(value: &Value) -> Option<&Values> {
     value.data.as_ref().filter(|_| !value.shape.contains(&0))
 }
 
-/// Returns `true` if both have the same elements, or the elements of neither are known. The first may contain
-/// them once for all samples.
+/// Returns `true` if both values have the same elements, or if the elements of neither are known. The first
+/// value may have its elements once for all samples.
 fn agree(before: &Value, after: &Value) -> bool {
     let (first, second) = match (known(before), known(after)) {
         (None, None) => return true,
@@ -125,7 +126,7 @@ fn agree(before: &Value, after: &Value) -> bool {
         }
 }
 
-/// Returns `true` if the first shape equals the second, or equals it for one sample.
+/// Returns `true` if the first shape equals the second one, or equals it with a batch of 1.
 fn reaches(before: &[usize], after: &[usize]) -> bool {
     before == after || matches!((before, after), ([1, before @ ..], [_, after @ ..]) if before == after)
 }

@@ -1,4 +1,4 @@
-//! An exported decoder with the facts that its conversion needs.
+//! An exported decoder, with everything that its conversion needs to know.
 
 use super::attention::Attentions;
 use super::probe::{Inputs, Probe};
@@ -8,7 +8,7 @@ use crate::decoder::Decoder;
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
 
-/// An exported decoder with its inputs, its attentions, and the situations in which it is evaluated.
+/// An exported decoder with its inputs, its attention operations and its probes.
 pub(super) struct Exported<'a, 'm> {
     pub(super) model: &'a Model,
     pub(super) graph: &'a Graph<'m>,
@@ -18,16 +18,16 @@ pub(super) struct Exported<'a, 'm> {
     pub(super) sites: Sites<'m>,
     pub(super) attentions: Attentions<'m>,
     pub(super) probes: Vec<Probe>,
-    /// The folder of external data, which may contain small tables.
+    /// The folder of external data. Tables that must be evaluated may be stored there.
     pub(super) external: Option<ExternalData>,
 }
 
 impl<'a, 'm> Exported<'a, 'm> {
-    /// Collects the facts about a decoder.
+    /// Creates the description of a decoder.
     ///
     /// # Errors
-    /// Returns the errors of [`Inputs::of`], [`Inputs::check_size`], [`Sites::find`] and
-    /// [`Attentions::find`].
+    /// Returns an error if an input has no known meaning, if the probes would be too large, or if the decoder
+    /// attends to its caches in an unknown way.
     pub(super) fn new(
         model: &'a Model,
         graph: &'a Graph<'m>,
@@ -44,7 +44,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, external })
     }
 
-    /// Checks on every probe that the masks follow the rule. Evaluation cannot prove more than this.
+    /// Checks on every probe that the masks follow the rule.
     pub(super) fn check_masks(&self) -> Result<(), OnnxError> {
         for probe in &self.probes {
             let checked = self.fold(probe).and_then(|mut fold| {
@@ -56,7 +56,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         Ok(())
     }
 
-    /// Returns an evaluation of the decoder in this situation.
+    /// Creates an evaluation of the decoder on this probe.
     pub(super) fn fold(&self, probe: &Probe) -> Result<Fold<'_, 'm>, OnnxError> {
         let mut fold = Fold::new(self.graph, self.external.as_ref());
         probe.feed(&self.inputs, &mut fold)?;

@@ -1,8 +1,8 @@
-//! Replaces the values other than masks that a decoder computes from the length of its past: the positions of
-//! the new tokens, and shapes.
+//! Replaces values that a decoder computes from the length of its past, other than masks. These values are
+//! positions of new tokens, and shapes.
 //!
-//! In an exported decoder the length is one number, the past's dimension. In a static cache each sample has
-//! its own length.
+//! In an exported decoder the length is a single number, the size of a dimension of the past. In a static
+//! cache each sample has a separate length.
 
 use kvscatter::ElementType;
 
@@ -10,7 +10,7 @@ use super::probe::Probe;
 use crate::fold::{Fold, Value, Values};
 use crate::{Graph, OnnxError};
 
-/// A value of the exported graph that the converted graph computes in another way.
+/// A value of the exported graph, and how the converted graph computes it instead.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Replacement<'m> {
     /// The number of all tokens, which becomes the number of slots.
@@ -22,10 +22,10 @@ pub(super) enum Replacement<'m> {
     Columns { value: &'m str, of: &'m str },
 }
 
-/// Returns every value that is one of these in all situations.
+/// Returns every replacement that fits its value on all probes.
 ///
 /// # Errors
-/// Returns the errors of making a fold.
+/// Returns an error if a probe cannot be fed to the decoder.
 pub(super) fn replacements<'f, 'm: 'f>(
     graph: &Graph<'m>,
     probes: &[Probe],
@@ -40,7 +40,7 @@ pub(super) fn replacements<'f, 'm: 'f>(
     Ok(replacements)
 }
 
-/// Returns every replacement that fits a value in one situation.
+/// Returns every replacement that fits a value on one probe.
 fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Replacement<'m>> {
     let mut replacements = Vec::new();
     for node in graph.nodes() {
@@ -53,7 +53,7 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Rep
             let total = Replacement::Total { value, element, rank };
             let positions = Replacement::Positions { value, element };
             let columns = node.input(0).map(|of| Replacement::Columns { value, of });
-            // Of the replacements that fit in all situations, the first is used.
+            // If several replacements fit a value on all probes, the first is used.
             replacements.extend(
                 [Some(total), Some(positions), columns]
                     .into_iter()
@@ -76,7 +76,8 @@ impl Replacement<'_> {
             }
             Self::Positions { value, .. } => fold.value(value).is_ok_and(|value| is_positions(value, probe)),
             Self::Columns { value, of } => {
-                // A value of another shape may be large, and many values may be computed from it.
+                // Values of other shapes are skipped, because they may be large and many values may be
+                // computed from them.
                 let is_mask = fold.shape(of).is_ok_and(|shape| *shape == [probe.batch, probe.total()]);
                 let Some(of) = is_mask.then(|| fold.value(of).cloned().ok()).flatten() else { return false };
                 fold.value(value).is_ok_and(|value| is_columns(value, &of, probe))
@@ -96,7 +97,7 @@ fn is_positions(value: &Value, probe: &Probe) -> bool {
     expected.map(|place| i64::try_from(place).ok()).eq(ints.iter().copied().map(Some))
 }
 
-/// Returns `true` if `value` contains the last columns of `of`, which are those of the new tokens.
+/// Returns `true` if `value` contains the last columns of `of`, those of the new tokens.
 fn is_columns(value: &Value, of: &Value, probe: &Probe) -> bool {
     let (Some(ints), Some(all)) = (value.as_ints(), of.as_ints()) else { return false };
     let total = probe.total();

@@ -1,18 +1,24 @@
 //! Converts decoders whose caches grow into decoders whose caches have a fixed size and are written in place.
 //!
-//! Each past that a node copies on every step (`Concat`, or `Attention` with past inputs) becomes a static
-//! cache `[batch, heads, max_seq, head size]`, which `TensorScatter` writes at `write_indices`. The exported
-//! masks are evaluated in a few situations and compared with this rule:
+//! Each past that a node copies in every step (`Concat`, or `Attention` with past inputs) becomes a static
+//! cache `[batch, heads, max_seq, head size]`. `TensorScatter` writes new rows into this cache at
+//! `write_indices`.
+//!
+//! A decoder is converted only if its masks follow this *rule*:
 //!
 //! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and
 //! > `attention_mask[b, j]`
 //!
-//! A decoder is converted only if its masks follow the rule. One mask, computed once per step, replaces them.
-//! Then both graphs are evaluated in the same situations, and all other values that the arithmetic uses must
-//! be the same.
+//! The converted decoder computes one mask by this rule in each step and uses it instead of the exported
+//! masks.
 //!
-//! The graph's structure decides, never a name. Weights are not changed, and weights in other files are not
-//! even read.
+//! This crate evaluates both decoders to check the conversion, so no runtime is needed. The inputs of one
+//! evaluation are called a *probe*: a few samples with cached tokens, new tokens and padding. On every probe,
+//! the exported masks must follow the rule, and all other values that the arithmetic of both decoders uses
+//! must be equal. Lengths that no probe has are not checked.
+//!
+//! The conversion uses only the structure of the graph, never names. It does not change weights, and it does
+//! not read weights that are stored in other files.
 
 mod attention;
 mod caches;

@@ -4,19 +4,19 @@ use super::conversion::convert;
 use super::refusal::ConvertRefusal;
 use crate::{Model, OnnxError};
 
-/// The result of trying to convert a decoder whose caches grow.
+/// The result of trying to convert a decoder with growing caches.
 #[derive(Debug)]
 pub enum ConvertOutcome {
-    /// Converting to `max_seq` slots succeeds.
+    /// The conversion succeeds.
     Convert {
-        /// The number of slots of each sample.
+        /// The number of slots of each sample in the converted caches.
         max_seq: usize,
     },
-    /// Converting fails.
+    /// The conversion fails.
     Refused {
-        /// The number of slots of each sample.
+        /// The number of slots of each sample that was tried.
         max_seq: usize,
-        /// The reason.
+        /// The error that [`convert`](super::convert()) returned.
         cause: OnnxError,
     },
 }
@@ -31,8 +31,8 @@ impl ConvertOutcome {
         }
     }
 
-    /// Tries to convert a decoder to this many slots. If its tables of positions are too short, tries the
-    /// number of their rows.
+    /// Tries to convert a decoder to this many slots. If its tables of positions have fewer rows, tries again
+    /// with the number of their rows.
     #[must_use]
     pub fn near(model: &Model, max_seq: usize) -> Self {
         let advice = Self::at(model, max_seq);

@@ -1,4 +1,4 @@
-//! Probes, which are situations of a decoder that are small enough to evaluate.
+//! Probes: inputs of a decoder that are small enough to evaluate.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,24 +10,24 @@ use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
 
-/// The number of samples in a probe if the decoder leaves it open.
+/// The number of samples in a probe if the model does not fix it.
 pub(super) const SAMPLES: usize = 2;
 
-/// A number of slots that no other axis is likely to have.
+/// A number of slots that no other axis is likely to have as its size.
 pub(super) const MANY: usize = 1009;
 
-/// A situation in which every sample has `past` cached tokens and `new` new ones, and `mask` marks the real
-/// tokens.
+/// A step in which every sample has `past` cached tokens and `new` new tokens. `mask` marks the real tokens.
+/// All other tokens are padding.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub(super) batch: usize,
     pub(super) past: usize,
     pub(super) new: usize,
-    /// The mask, `[batch, past + new]`.
+    /// Whether each token is real, `[batch, past + new]` in row-major order.
     mask: Vec<bool>,
 }
 
-/// The quantity that a dimension of an input counts.
+/// The things that a dimension of an input counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
     Batch,
@@ -37,20 +37,20 @@ enum Length {
     Known(usize),
 }
 
-/// The inputs of a decoder whose cache grows. The meaning of each dimension is known.
+/// The inputs of a decoder with growing caches, with the meaning of each dimension.
 #[derive(Debug)]
 pub(super) struct Inputs<'m> {
     inputs: Vec<Growing<'m>>,
-    /// The indices into `inputs` by name.
+    /// The index of each input in `inputs`, by name.
     places: BTreeMap<&'m str, usize>,
 }
 
-/// One of the inputs.
+/// One input of the decoder.
 #[derive(Debug)]
 struct Growing<'m> {
     value: ValueInfo<'m>,
     role: InputRole,
-    /// The quantity that each dimension counts.
+    /// The meaning of each dimension.
     lengths: Vec<Length>,
 }
 
@@ -86,7 +86,7 @@ impl Probe {
         slot <= self.past.saturating_add(token) && self.is_real(sample, slot)
     }
 
-    /// Feeds the inputs of the exported decoder to a fold.
+    /// Feeds the inputs of the exported decoder to a fold, one evaluation of a graph.
     pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
@@ -100,8 +100,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Feeds the inputs of the converted decoder to a fold. The caches have `capacity` slots, and `past` of
-    /// them are in use.
+    /// Feeds the inputs of the converted decoder to a fold. The caches have `capacity` slots, and the first
+    /// `past` slots are in use.
     pub(super) fn feed_static<'m>(
         &self,
         decoder: &Decoder<'m>,
@@ -137,8 +137,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Returns the error of this situation. If it shows that a table of masks or positions is too short, it
-    /// is wrapped as a limit of the decoder.
+    /// Returns the error of this probe. If the error shows that a table of masks or positions is too short,
+    /// it is wrapped in one that names the number of tokens.
     pub(super) fn capacity(&self, cause: OnnxError) -> OnnxError {
         match cause.root() {
             OnnxError::Broadcast { .. } | OnnxError::Fold(FoldError::Index { .. }) => {
@@ -169,10 +169,10 @@ impl Probe {
         }
     }
 
-    /// Returns the positions as exporters' own pipelines count them.
+    /// Returns the positions as the pipelines of exporters compute them.
     ///
-    /// A real token's position is the number of real tokens before it. Padding has position 1. If the input's
-    /// shape is not `[batch, new]`, its values stay open.
+    /// The position of a real token is the number of real tokens before it. Padding has position 1. Returns
+    /// `None` if the shape of the input is not `[batch, new]`.
     fn positions(&self, shape: &[usize]) -> Option<Values> {
         if *shape != [self.batch, self.new] {
             return None;
@@ -190,8 +190,8 @@ impl<'m> Inputs<'m> {
     /// Determines the meaning of every dimension of every input.
     ///
     /// # Errors
-    /// Returns [`ConvertRefusal::InputShape`] for a dimension that is not the batch, the past, the new tokens
-    /// or all tokens.
+    /// Returns [`ConvertRefusal::InputShape`] if a dimension does not count the samples, the past tokens, the
+    /// new tokens or all tokens.
     pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, OnnxError> {
         let mut symbols = BTreeMap::new();
         for input in &decoder.inputs {
@@ -231,12 +231,13 @@ impl<'m> Inputs<'m> {
         self.inputs.get(*self.places.get(name)?)
     }
 
-    /// Checks that situations with this many slots are small enough to evaluate.
+    /// Checks that probes with this many slots are small enough to evaluate.
     ///
-    /// The check runs before anything is allocated with a size that the file defines.
+    /// The check comes before the first allocation because the sizes come from an untrusted file.
     ///
     /// # Errors
-    /// Returns [`ConvertRefusal::NewTokens`] or [`ConvertRefusal::MaskSize`].
+    /// * Returns [`ConvertRefusal::NewTokens`] if a step has more new tokens than slots.
+    /// * Returns [`ConvertRefusal::MaskSize`] if the masks would have too many elements.
     pub(super) fn check_size(&self, max_seq: usize) -> Result<(), OnnxError> {
         let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(1));
         if new > max_seq {
@@ -250,17 +251,17 @@ impl<'m> Inputs<'m> {
         }
     }
 
-    /// Returns the batch if it is a number.
+    /// Returns the size of the batch if the model fixes it.
     pub(super) fn batch(&self) -> Option<usize> {
         self.known(|role| matches!(role, InputRole::Past(_)), 0)
     }
 
-    /// Returns the number of new tokens if it is fixed.
+    /// Returns the number of new tokens if the model fixes it.
     pub(super) fn new_tokens(&self) -> Option<usize> {
         self.known(|role| matches!(role, InputRole::TokenIds | InputRole::PositionIds), 1)
     }
 
-    /// Returns an input and the axis whose size is the number of new tokens.
+    /// Returns an input, and the axis of it whose size is the number of new tokens.
     pub(super) fn counts_new_tokens(&self) -> Option<(&'m str, usize)> {
         let axis = |input: &Growing<'_>| input.lengths.iter().position(|&length| length == Length::New);
         self.inputs.iter().find_map(|input| Some((input.value.name, axis(input)?)))
@@ -275,7 +276,7 @@ impl<'m> Inputs<'m> {
     }
 }
 
-/// Returns what the dimensions of an input count, as far as its role determines it.
+/// Returns the meaning of each dimension of an input, as far as the role of the input determines it.
 fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Vec<Option<Length>> {
     let by_token = |length| match value.shape.as_ref().map(Vec::len) {
         None | Some(2) => vec![Some(Length::Batch), Some(length)],

@@ -1,13 +1,13 @@
-//! The reasons why a decoder cannot be converted.
+//! Errors about decoders that cannot be converted.
 
 use kvscatter::ElementType;
 
 use crate::NodeLabel;
 use crate::decoder::Growth;
 
-/// The reason why a decoder was not converted.
+/// The reason why a decoder cannot be converted.
 ///
-/// [`OnnxError::InNode`](crate::OnnxError::InNode) wraps it with the node that caused it.
+/// [`OnnxError::InNode`](crate::OnnxError::InNode) wraps it with the node that prevents the conversion.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -16,7 +16,7 @@ pub enum ConvertRefusal {
     /// The requested number of slots is 0 or too large.
     #[error("max_seq = {max_seq}: a cache has at least 1 slot and at most 2^31 - 1")]
     MaxSeq { max_seq: usize },
-    /// The model's past has a fixed length other than `max_seq`.
+    /// The model declares a past with a fixed length other than `max_seq`.
     #[error("past {past:?} has a fixed length of {length}, which differs from max_seq = {max_seq}")]
     PastFixed { past: String, length: usize, max_seq: usize },
     /// Every step has more new tokens than the cache has slots.
@@ -28,7 +28,7 @@ pub enum ConvertRefusal {
          computed"
     )]
     MaskSize { batch: usize, new: usize, max_seq: usize, limit: usize },
-    /// A table of positions has fewer rows than the cache has slots.
+    /// A table that is indexed by position has fewer rows than the cache has slots.
     #[error("{table:?} has rows for {rows} positions: max_seq = {max_seq} exceeds them")]
     Table { table: String, rows: usize, max_seq: usize },
     /// The cache is already static.
@@ -40,7 +40,7 @@ pub enum ConvertRefusal {
     /// The cache is written in an unknown way.
     #[error("past {past:?} is not written by Concat or Attention: {reason}")]
     Writer { past: String, reason: String },
-    /// A node makes another tensor of the cache's size.
+    /// A node between past and present produces another tensor of the cache's size.
     #[error("{node} between past {past:?} and its present copies the cache")]
     Between { past: String, node: Box<NodeLabel> },
     /// Several nodes write one cache.
@@ -51,15 +51,15 @@ pub enum ConvertRefusal {
         "past {past:?} has rank {rank} and its length at axis {axis}: expected [batch, heads, length, head size]"
     )]
     Layout { past: String, rank: usize, axis: usize },
-    /// A node besides the writer reads the old cache.
+    /// A node other than the writer reads the past.
     #[error("past {past:?} is also read here: only the node that appends to it may read it")]
     PastRead { past: String },
-    /// The node contains a graph.
+    /// The node contains a graph, as `If` and `Loop` do.
     #[error("the node contains a graph: export merged decoders unmerged")]
     Subgraph,
 
     // The inputs.
-    /// One symbol stands for two lengths.
+    /// One symbol is used for two different lengths.
     #[error("dimension {axis} of {name:?} is {symbol:?}, which has another meaning elsewhere")]
     Symbol { name: String, axis: usize, symbol: String },
     /// A dimension of an input has no known meaning.
@@ -69,7 +69,7 @@ pub enum ConvertRefusal {
     InputShape { name: String, axis: usize },
 
     // The attention.
-    /// The cache leads to a node that is not part of a known form of attention.
+    /// A value that is computed from the cache reaches a node that is not part of a known form of attention.
     #[error(
         "{value:?} has one entry for each slot of the cache, but this node is not part of a known form of attention"
     )]
@@ -77,33 +77,33 @@ pub enum ConvertRefusal {
     /// An output of the graph has one entry for each slot.
     #[error("output {name:?} has one entry for each slot of the cache")]
     Output { name: String },
-    /// No mask is applied to the scores, so empty slots would be attended to.
+    /// The scores are not masked, so attention would read empty slots.
     #[error("the scores are not masked: attention would read empty slots")]
     Unmasked,
     /// The scores are not `[batch, .., new tokens, slots]`.
     #[error("the scores of rank {rank} are not [batch, .., new tokens, slots]")]
     ScoresShape { rank: usize },
-    /// The scores have a type for which no mask is made.
+    /// The converter cannot create a mask for scores of this type.
     #[error("the scores are {element}: only float, float16, bfloat16 and double are supported")]
     ScoresType { element: ElementType },
     /// The mask depends on more than shapes and the attention mask.
     #[error("the mask depends on more than the lengths and the attention mask")]
     MaskUnknown,
-    /// The mask hides or shows a slot against the rule.
+    /// The mask hides a slot that the [rule](crate::convert) shows, or shows one that the rule hides.
     #[error(
         "the mask {} slot {slot} from the token at {position}: only causal attention over all real tokens is \
          converted (no sliding window, chunk or prefix)", if *.hidden { "hides" } else { "does not hide" }
     )]
     Visibility { position: usize, slot: usize, hidden: bool },
-    /// The mask is a bias (ALiBi, relative positions).
+    /// The mask adds other numbers than 0 and very negative ones, as ALiBi and relative positions do.
     #[error(
         "the mask adds {added}: a bias by position cannot be converted, only a mask that shows or hides slots"
     )]
     Bias { added: f64 },
-    /// A value other than the masks depends on the length of the past.
+    /// A value other than a mask depends on the length of the past in an unknown way.
     #[error("{value:?} depends on the length of the past in an unknown way")]
     LengthDependence { value: String },
-    /// An input or output of `Attention` has no static form.
+    /// An input or output of `Attention` is not supported with a static cache.
     #[error("{what} of Attention is not supported with a static cache")]
     AttentionForm { what: &'static str },
 }

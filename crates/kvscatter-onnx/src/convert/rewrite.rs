@@ -16,10 +16,11 @@ use crate::edit::{Editor, NewNode};
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
-/// Rewrites the graph of a model, which must be a copy of the exported one.
+/// Rewrites the graph of a model. `proto` must be a copy of the exported model.
 ///
 /// # Errors
-/// Returns [`ConvertRefusal::ScoresType`] and the errors of the editor.
+/// Returns [`ConvertRefusal::ScoresType`] if a mask cannot be created for scores, and the errors of the
+/// editor.
 pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
@@ -61,8 +62,8 @@ fn rewrite_cache(
     };
     let written = writer.output(0).unwrap_or_default();
     if written != cache.present {
-        // The nodes between the writer and the present would copy the cache, so the write makes the output
-        // directly.
+        // The nodes between the writer and the present would copy the cache, so the new write produces the
+        // present directly.
         rewriter.editor.replace_uses(written, cache.present);
         while let Some(step) = rewriter.editor.producer(cache.present) {
             rewriter.editor.remove_node(step);
@@ -73,9 +74,9 @@ fn rewrite_cache(
     Ok(())
 }
 
-/// Replaces the masks of every attention that the graph computes with separate nodes.
+/// Replaces the masks of every attention operation that consists of separate nodes.
 fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Result<(), OnnxError> {
-    // The input scores of each neutral node that has been removed, by the node's output.
+    // The scores that each removed neutral node reads, by the name of its output.
     let mut passed: BTreeMap<&str, &str> = BTreeMap::new();
     for &Neutral { node, scores, operand: _ } in &sites.neutral {
         let scores = passed.get(scores).copied().unwrap_or(scores);
@@ -83,7 +84,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         rewriter.editor.remove_node(node.index());
     }
     for (at, mask) in sites.sites.iter().flat_map(|site| site.masks.iter().enumerate()) {
-        // Several attentions may share a masking node, which then has already been replaced.
+        // Several attention operations may share a masking node. It is replaced once.
         if rewriter.editor.producer(mask.output) != Some(mask.node.index()) {
             continue;
         }
@@ -112,7 +113,7 @@ fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -
         }
         Replacement::Columns { value, .. } => (value, ElementType::Int64),
     };
-    // The new value may be computed from what the old value was computed from, but not from the old value.
+    // The new value may depend on inputs of the old value, but not on the old value.
     let new = rewriter.editor.fresh("by_slot");
     rewriter.editor.replace_uses(value, &new);
     let last = match *replacement {

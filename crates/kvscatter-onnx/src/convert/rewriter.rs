@@ -1,4 +1,4 @@
-//! The state that all parts of a rewrite share: the editor, the added inputs, and the values made from them.
+//! The state that all parts of a rewrite share: the editor, the added inputs, and values computed from them.
 
 use kvscatter::ElementType;
 
@@ -15,18 +15,19 @@ pub(super) struct AddedInputs {
     pub(super) nonpad_kv_seqlen: Option<String>,
 }
 
-/// An editor and the values that all caches and attentions share. Each value is made when it is first needed.
+/// An editor, and the values that all caches and attention operations share. Each value is added to the graph
+/// when it is first needed.
 pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) editor: &'e mut Editor<'p>,
     decoder: &'e Decoder<'m>,
     inputs: &'e Inputs<'m>,
-    /// The batch as the first cache declares it.
+    /// The batch dimension as the first cache declares it.
     pub(super) batch: Dimension<'m>,
     write_indices: String,
     nonpad_kv_seqlen: Option<String>,
     capacity: Option<String>,
     positions: Option<String>,
-    /// The visibility of slots, `[batch, new tokens, slots]`.
+    /// The name of the value that contains the visibility of slots, `[batch, new tokens, slots]`.
     visible: Option<String>,
 }
 
@@ -67,7 +68,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         );
     }
 
-    /// Returns the number of a cache's slots as a scalar that is read from the cache.
+    /// Adds a scalar with the number of slots of a cache, which is read from the cache's shape. Returns the
+    /// name.
     pub(super) fn capacity(&mut self) -> Result<String, OnnxError> {
         if let Some(capacity) = &self.capacity {
             return Ok(capacity.clone());
@@ -77,7 +79,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.capacity.insert(capacity).clone())
     }
 
-    /// Returns the slot of each new token: `write_indices[b] + i`, int64 `[batch, new tokens]`.
+    /// Adds the slot of each new token, `write_indices[b] + i`, int64 `[batch, new tokens]`. Returns the
+    /// name.
     pub(super) fn positions(&mut self) -> Result<String, OnnxError> {
         if let Some(positions) = &self.positions {
             return Ok(positions.clone());
@@ -92,8 +95,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.positions.insert(positions).clone())
     }
 
-    /// Returns which slots each new token sees, for scores of this rank: bool `[batch, 1.., new tokens,
-    /// slots]`.
+    /// Adds the visibility of slots for scores of this rank: bool `[batch, 1.., new tokens, slots]`. Returns
+    /// the name.
     pub(super) fn visible(&mut self, rank: usize) -> Result<String, OnnxError> {
         let visible = match &self.visible {
             Some(visible) => visible.clone(),
@@ -127,7 +130,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.editor.node("And", &[&causal, &real]))
     }
 
-    /// Returns the input with the number of slots in use after this step.
+    /// Returns the name of the input with the number of slots in use after this step, and adds it if
+    /// necessary.
     pub(super) fn nonpad_kv_seqlen(&mut self) -> String {
         if let Some(name) = &self.nonpad_kv_seqlen {
             return name.clone();
@@ -136,7 +140,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         self.nonpad_kv_seqlen.insert(name).clone()
     }
 
-    /// Returns a dimension of a value as a scalar.
+    /// Adds a scalar with a dimension of a value. Returns the name.
     fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
         let axis = i64::try_from(axis).unwrap_or_default();
         let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
@@ -145,7 +149,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.editor.node("Squeeze", &[&shape, &zero]))
     }
 
-    /// Returns `0..limit`.
+    /// Adds the numbers `0..limit`. Returns the name.
     fn range(&mut self, limit: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
         Ok(self.editor.node("Range", &[&zero, limit, &one]))

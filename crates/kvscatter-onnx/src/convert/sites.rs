@@ -1,4 +1,4 @@
-//! Finds where a decoder attends to its cache, by following each present through its attention node by node.
+//! Finds the sites where a decoder attends to its caches, by following each present node by node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +10,16 @@ use crate::decoder::Decoder;
 use crate::fold::{Fold, Value};
 use crate::{Dimension, Graph, Node, OnnxError};
 
-/// The smallest factor by which masked scores may be multiplied. With it, a hidden score is still far below
-/// every visible one.
+/// The smallest factor by which masked scores may be multiplied. With this factor, a hidden score is still
+/// far below every visible one.
 const MIN_MASK_FACTOR: f64 = 1.0 / 32.0;
 
-/// The largest number of masks in a row that are followed. Exporters use three: a causal mask, one for
+/// The maximum number of masks in a row that are followed. Exporters use three: a causal mask, one for
 /// padding and one for a window.
 const MAX_MASKS: usize = 16;
 
-/// The masks of one attention's scores, in order. There is at least one.
+/// The masks of the scores of one attention operation, in the order in which they are applied. There is at
+/// least one.
 #[derive(Clone, Debug)]
 pub(super) struct Site<'m> {
     pub(super) masks: Vec<Mask<'m>>,
@@ -31,11 +32,11 @@ pub(super) struct Mask<'m> {
     pub(super) kind: MaskKind<'m>,
     /// The scores that it masks, `[batch, .., new tokens, slots]`.
     pub(super) scores: &'m str,
-    /// The masked scores.
+    /// The scores after this node.
     pub(super) output: &'m str,
-    /// The rank of both.
+    /// The rank of the scores.
     pub(super) rank: usize,
-    /// The type of both.
+    /// The element type of the scores.
     pub(super) element: ElementType,
 }
 
@@ -50,13 +51,13 @@ pub(super) enum MaskKind<'m> {
     Floor { floor: &'m str },
 }
 
-/// A node that adds zeros to scores, one for each slot. Exporters produce it from operators that multiply,
-/// add and scale at once.
+/// A node that adds zeros to scores, one for each slot. Exporters write such nodes for operators that
+/// multiply, add and scale at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neutral<'m> {
     pub(super) node: Node<'m>,
     pub(super) scores: &'m str,
-    /// The zeros.
+    /// The name of the value that contains the zeros.
     pub(super) operand: &'m str,
 }
 
@@ -81,17 +82,17 @@ enum State<'m> {
     Flags,
 }
 
-/// The result of a node that reads values with one entry for each slot.
+/// The result of a node that reads a value with one entry for each slot.
 enum Next<'m> {
-    /// Another such value.
+    /// A value with one entry for each slot.
     State(State<'m>),
-    /// A value that is summed over the slots.
+    /// A value that is summed over the slots, where the walk ends.
     End,
     /// The result of a node that is not part of a known form of attention.
     Unknown,
 }
 
-/// The walk from all presents at once, in the graph's order.
+/// A walk from all presents at once, in the order of the nodes.
 struct Walk<'w, 'g, 'm> {
     fold: &'w mut Fold<'g, 'm>,
     probe: &'w Probe,
@@ -99,13 +100,13 @@ struct Walk<'w, 'g, 'm> {
 }
 
 impl<'m> Sites<'m> {
-    /// Follows every cache of the `Concat` style to the end of its attention.
+    /// Follows every cache that `Concat` writes to the end of its attention operation.
     ///
     /// # Errors
-    /// * Returns [`ConvertRefusal::Reader`] for a node that reads a value with one entry for each slot in an
+    /// * Returns [`ConvertRefusal::Reader`] if a node reads a value with one entry for each slot in an
     ///   unknown way.
     /// * Returns [`ConvertRefusal::Unmasked`], [`ConvertRefusal::ScoresShape`] or [`ConvertRefusal::Output`]
-    ///   for an attention that cannot be converted.
+    ///   for an attention operation that cannot be converted.
     pub(super) fn find(
         graph: &Graph<'m>,
         decoder: &Decoder<'m>,
@@ -113,8 +114,8 @@ impl<'m> Sites<'m> {
         max_seq: usize,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<Self, OnnxError> {
-        // Tables of positions and masks may be shorter than `MANY`. Fewer slots are tried then, although two
-        // axes are more likely to have the same size.
+        // Tables of positions and masks may have fewer than `MANY` rows. Fewer slots are tried then, although
+        // two axes are then more likely to have the same size.
         match Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, MANY), fold) {
             Err(OnnxError::Capacity { .. }) => {
                 Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, max_seq.min(MANY)), fold)
@@ -251,7 +252,7 @@ impl<'m> Walk<'_, '_, 'm> {
         })
     }
 
-    /// Returns the state of a value whose elements are moved to other places.
+    /// Returns the state of a value after its elements have moved.
     fn moved(&mut self, node: &Node<'m>, state: &State<'m>) -> Result<Next<'m>, OnnxError> {
         let total = self.probe.total();
         let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
@@ -278,7 +279,7 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(moved.is_none_or(|axis| elements_after(shape, axis) != before))
     }
 
-    /// Returns `true` if the number that hides a score is still finite after a cast.
+    /// Returns `true` if hidden scores are still finite after a cast.
     fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, OnnxError> {
         let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
         let hidden = filler_of(to);
@@ -293,10 +294,10 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis == last))
     }
 
-    /// Returns the state of scores that are multiplied or divided.
+    /// Returns the state of scores after multiplication or division.
     ///
-    /// The number that hides a score must stay finite, so the factor must be at most 1. The score must stay
-    /// hidden, so the factor must not be too small.
+    /// The factor must be at most 1, so that hidden scores stay finite. It must not be too small, so that
+    /// hidden scores stay hidden.
     fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, OnnxError> {
         let is_masked = matches!(state, State::Scores { masks } if !masks.is_empty());
         if is_masked {
@@ -333,7 +334,7 @@ impl<'m> Walk<'_, '_, 'm> {
         self.masked(node, masks, scores, MaskKind::Add { operand })
     }
 
-    /// Returns the state of scores that become weights. Their masks are those of one attention.
+    /// Returns the state of scores after a softmax. Their masks become those of one attention operation.
     fn attended(&mut self, softmax: &Node<'m>, masks: &[Mask<'m>]) -> Result<Next<'m>, OnnxError> {
         if masks.is_empty() {
             return Err(ConvertRefusal::Unmasked.into());
@@ -362,7 +363,7 @@ impl<'m> Walk<'_, '_, 'm> {
         Ok(Next::State(State::Scores { masks: masks.iter().copied().chain([mask]).collect() }))
     }
 
-    /// Checks that scores are `[batch, .., new tokens, slots]`.
+    /// Checks that scores have the shape `[batch, .., new tokens, slots]`.
     fn check_scores(&mut self, scores: &str) -> Result<(), OnnxError> {
         let shape = self.fold.shape(scores)?;
         let expected = (self.probe.batch, self.probe.new, self.probe.total());
@@ -384,7 +385,8 @@ impl<'m> Walk<'_, '_, 'm> {
         }
     }
 
-    /// Returns `true` if a value that does not come from a cache has a dimension of the slots' size.
+    /// Returns `true` if a value that is not computed from a cache has a dimension with the size of the
+    /// slots.
     fn spans_slots(&mut self, value: &str) -> Result<bool, OnnxError> {
         Ok(self.fold.shape(value)?.contains(&self.probe.total()))
     }
@@ -394,10 +396,10 @@ impl<'m> Walk<'_, '_, 'm> {
     }
 }
 
-/// Returns the number that hides a score of this type, which is the type's most negative finite number.
+/// Returns the number that hides a score of this type: the most negative finite number of the type.
 ///
-/// If no slot is visible, as with padding on the left, minus infinity would make the whole row NaN. The next
-/// layer would write NaN into its cache.
+/// Minus infinity is not used. If no slot is visible, as with padding on the left, it would make the whole
+/// row NaN, and the next layer would write NaN into its cache.
 pub(super) fn filler_of(element: ElementType) -> Option<f64> {
     match element {
         ElementType::Float32 => Some(f64::from(f32::MIN)),

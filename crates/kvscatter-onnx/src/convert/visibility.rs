@@ -1,4 +1,5 @@
-//! Checks by evaluation that the masks of a decoder are those of one causal context with padding.
+//! Checks by evaluation that the masks of a decoder follow the conversion's rule: causal attention with
+//! padding.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +9,14 @@ use super::sites::{MaskKind, Site, Sites};
 use crate::OnnxError;
 use crate::fold::{Fold, Value, Values};
 
-/// The largest number that hides a slot when it is added to the slot's score. The slot's weight is then too
-/// small for float32, for any scores.
+/// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
+/// the weight of the slot underflows in float32 for any scores.
 const HIDDEN: f64 = -1e4;
 
-/// The length of the longest prefill that is evaluated. Its masks have the square of this many elements.
+/// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
 
-/// Returns situations that distinguish the rule from other rules.
+/// Returns probes on which other rules give other masks than the rule.
 ///
 /// * Prefill, chunks, and padding on the left, on the right and in between.
 /// * A long prefill, the middle of the capacity, and the end of the capacity in chunks and by one token.
@@ -37,13 +38,13 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
         probe(max_seq / 2, 2),
         probe(max_seq.saturating_sub(3), 3),
     ];
-    // A probe with more tokens than the cache has slots shows nothing about the cache.
+    // A probe with more tokens than slots cannot occur.
     probes.retain(|probe| probe.total() <= max_seq);
     probes.push(Probe::new(batch.unwrap_or(1), max_seq.saturating_sub(last), last));
     probes
 }
 
-/// Checks that the masks of every site hide exactly the slots that the rule hides from every real token.
+/// Checks that the masks of every site hide the same slots from real tokens as the rule does.
 ///
 /// # Errors
 /// * Returns [`ConvertRefusal::Visibility`] with the first token and slot that differ.
@@ -60,7 +61,7 @@ pub(super) fn check_sites<'m>(
             return Err(neutral.node.error(ConvertRefusal::Bias { added }));
         }
     }
-    // Layers share their masks, so each combination is compared once.
+    // Layers share masks, so each combination is compared once.
     let mut seen = BTreeSet::new();
     for site in &sites.sites {
         let Some(last) = site.masks.last() else { continue };
@@ -95,7 +96,8 @@ fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Re
             return Err(ConvertRefusal::MaskUnknown.into());
         }
     }
-    // The comparison supports any rank. A mask that differs by head has an axis between batch and tokens.
+    // The comparison supports any rank. A mask that differs between heads has an axis between batch and
+    // tokens.
     let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
     let heads = heads(masks.iter().map(|(mask, _)| mask), rank);
     let count = masks.len().max(1);
@@ -123,7 +125,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// Returns `true` if the element for a score makes the score visible.
+    /// Returns `true` if an element of a mask makes its score visible.
     pub(super) fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, OnnxError> {
         let at = element_of(&mask.shape, score);
         match (self, &mask.data, at) {
@@ -141,7 +143,8 @@ impl Effect {
     }
 }
 
-/// Returns the sizes of the axes between the batch and the new tokens, as far as a mask differs along them.
+/// Returns the sizes of the axes between the batch and the new tokens. An axis along which no mask differs
+/// has size 1.
 pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> Vec<usize> {
     let mut heads = vec![1; rank.saturating_sub(3)];
     for mask in masks {
@@ -153,9 +156,9 @@ pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> 
     heads
 }
 
-/// Compares the visibility of every slot to every real token, under every head, with the rule.
+/// Compares the rule with the visibility of every slot to every real token in every head.
 ///
-/// The number of comparisons is charged before the first one.
+/// The number of comparisons is charged to the fold before the first comparison.
 pub(super) fn compare(
     probe: &Probe,
     heads: &[usize],
@@ -193,7 +196,7 @@ fn place(at: &mut [usize], heads: &[usize], (sample, head, token, slot): (usize,
     }
 }
 
-/// Returns the index of the element for a score, or `None` if the shapes do not broadcast.
+/// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast.
 fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
     let axes = shape.iter().rev().zip(score.iter().rev());
     let mut step = 1_usize;

@@ -11,18 +11,19 @@ use crate::{Dimension, Node, ValueInfo};
 /// One cache of keys, of values, or of both.
 #[derive(Clone, Debug)]
 pub struct Cache<'m> {
-    /// The input.
+    /// The name of the graph input with the cache before a step.
     pub past: &'m str,
-    /// The output that is the next step's past.
+    /// The name of the graph output with the cache after a step. It is the next step's past.
     pub present: &'m str,
-    /// The way in which the cache is written.
+    /// How the cache is written.
     pub style: WriterStyle,
     /// The node that writes the cache. If several nodes write it, this is the last.
     pub writer: Option<Node<'m>>,
     /// The name of the writer's output. It is the present, or a value that other nodes pass on to the
     /// present.
     pub written: &'m str,
-    /// The new rows, if the graph has them as a separate value.
+    /// The name of the value with the new rows, or `None` if the graph does not have them as a separate
+    /// value.
     pub update: Option<&'m str>,
     /// The element type of the past.
     pub element: ElementType,
@@ -34,7 +35,7 @@ pub struct Cache<'m> {
     pub known_shape: Vec<Dimension<'m>>,
     /// The declaration of the present.
     pub present_info: ValueInfo<'m>,
-    /// The sequence dimension of the past.
+    /// The index of the past's sequence dimension, counted from 0.
     pub axis: usize,
     /// Whether the cache contains keys or values.
     pub part: CachePart,
@@ -43,35 +44,36 @@ pub struct Cache<'m> {
     /// Each of them makes another tensor of the cache's size, unless a runtime removes it. `Identity`, and a
     /// `Cast` to the type that the cache already has, are left out.
     pub between: Vec<Node<'m>>,
-    /// The writers before the last one. Each reads the output of the previous one.
+    /// The writers before the last one, in order. Each later writer writes to the output of the one before
+    /// it.
     pub earlier: Vec<Node<'m>>,
-    /// The other outputs that return the same present.
+    /// The names of other outputs that return the same present.
     pub copies: Vec<&'m str>,
 }
 
-/// The way in which a cache is written.
+/// How a cache is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterStyle {
     /// `Concat(past, new)`. The cache grows and is copied in every step.
     Concat,
-    /// `Attention` with `past_key` and `past_value`, which appends the new rows to them. The cache grows as
-    /// well.
+    /// `Attention` with `past_key` and `past_value`, which appends the new rows to them. The cache grows and
+    /// is copied in every step.
     AttentionPast,
     /// `TensorScatter`, which overwrites rows of a cache of fixed capacity.
     TensorScatter(Mode),
     /// ONNX Runtime's `GroupQueryAttention`. It grows the cache, or fills it if past and present share
     /// memory.
     GroupQueryAttention,
-    /// Another way.
+    /// A writer that this crate does not know.
     Unknown(UnknownStyle),
 }
 
-/// The reason why a style is unknown.
+/// The reason why the writer of a cache is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownStyle {
     /// Another operator writes the cache.
     Operator {
-        /// The operator's domain, which is `ai.onnx` for the default one.
+        /// The operator's domain. The default domain is `ai.onnx`.
         domain: String,
         /// The operator's name.
         op_type: String,
@@ -80,19 +82,19 @@ pub enum UnknownStyle {
     NewFirst,
     /// A `Concat` that does not have exactly two inputs.
     Pieces {
-        /// The number of inputs.
+        /// The number of inputs of the `Concat`.
         count: usize,
     },
     /// The rows are concatenated along axis 0, which is normally the batch.
     AxisZero,
     /// A node before or after the writer changes the shape.
     Reshaped {
-        /// The node's operator.
+        /// The operator of that node.
         op_type: String,
     },
 }
 
-/// The contents of a cache, as its readers show.
+/// The contents of a cache, as far as the nodes that read it show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CachePart {
     /// Keys, which are multiplied by the queries.
@@ -106,7 +108,7 @@ pub enum CachePart {
 }
 
 impl<'m> Cache<'m> {
-    /// Returns the declared size of the past's sequence dimension.
+    /// Returns the declared size of the sequence dimension of the past.
     #[must_use]
     pub fn capacity(&self) -> Dimension<'m> {
         self.past_shape.get(self.axis).copied().unwrap_or(Dimension::Unknown)
@@ -124,7 +126,7 @@ impl<'m> Cache<'m> {
         }
     }
 
-    /// Returns `true` if past and present have one capacity and rows are overwritten.
+    /// Returns `true` if past and present have one fixed capacity and new rows overwrite old ones.
     #[must_use]
     pub fn is_static(&self) -> bool {
         matches!(self.style, WriterStyle::TensorScatter(_))
@@ -132,7 +134,7 @@ impl<'m> Cache<'m> {
 }
 
 impl WriterStyle {
-    /// Returns `true` if each step's present is longer than its past by the rows written.
+    /// Returns `true` if the present of each step is longer than its past by the new rows.
     #[must_use]
     pub fn grows(&self) -> bool {
         self.growth() == Some(Growth::Joined)

@@ -12,26 +12,26 @@ use crate::Dimension;
 pub struct CostAt<'a> {
     /// The number of samples.
     pub batch: usize,
-    /// The number of tokens of each sample in the cache before the step.
+    /// The number of tokens in the cache before the step, for each sample.
     pub length: usize,
     /// The capacity of a static cache in tokens, if the model does not define it.
     pub capacity: usize,
-    /// The sizes of dimensions by their symbols.
+    /// The sizes of open dimensions by their symbols.
     pub dims: &'a BTreeMap<String, usize>,
 }
 
 /// The cost of one cache in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// The size of one token of one sample.
+    /// The bytes of one token of one sample.
     pub per_token: u64,
-    /// The current size of the cache. This is `length` tokens of every sample if it grows, and its whole
-    /// capacity if that is fixed.
+    /// The current bytes of the cache. A growing cache has `length` tokens of every sample, and a static
+    /// cache has its whole capacity.
     pub size: u64,
-    /// The size of the cache at its static capacity, either the present one or the one after conversion.
+    /// The bytes of the cache at its static capacity: the current one, or the one after a conversion.
     pub static_size: u64,
-    /// The bytes that a step of one token copies today, or `None` if the style is not known. Every copied
-    /// byte is read once and written once.
+    /// The bytes that a step of one token copies now, or `None` if the writer is not known. Every copied byte
+    /// is read once and written once.
     ///
     /// * A cache that grows is copied whole.
     /// * A cache of [`WriterStyle::GroupQueryAttention`] is copied whole unless past and present share
@@ -39,15 +39,16 @@ pub struct Cost {
     /// * A [`WriterStyle::TensorScatter`] copies only the new rows if past and present share memory.
     /// * Every node between past and present copies the cache once more.
     pub copied: Option<u64>,
-    /// The minimum that a step of one token must copy, which is the new rows written into memory shared by
-    /// past and present.
+    /// The smallest number of bytes that a step of one token can copy: the new rows, if past and present
+    /// share memory.
     pub copied_static: Option<u64>,
 }
 
 impl<'m> Cache<'m> {
-    /// Computes the costs.
+    /// Computes the costs of the cache.
     ///
-    /// Returns `None` if a required size is open, a product does not fit, or the elements have no fixed size.
+    /// Returns `None` if the cost depends on an open dimension, if a product does not fit into 64 bits, or if
+    /// the elements have no fixed size.
     #[must_use]
     pub fn cost(&self, at: &CostAt<'_>) -> Option<Cost> {
         let fixed = self.fixed_capacity();
@@ -76,8 +77,8 @@ impl<'m> Cache<'m> {
         })
     }
 
-    /// Returns the dimensions that the costs need but neither the model nor `dims` defines, by their symbols.
-    /// A dimension without a symbol is named `past[axis]`.
+    /// Returns the symbols of the dimensions that the costs depend on and that neither the model nor `dims`
+    /// defines. A dimension without a symbol is returned as `past[axis]`.
     #[must_use]
     pub fn open_dims(&self, dims: &BTreeMap<String, usize>) -> Vec<String> {
         let open = self.row_dims().filter(|&(axis, dim)| self.size(axis, dim, dims).is_none());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::edit::names::{captures, subgraphs};
 use crate::{Graph, Node, ValueInfo};
 
-/// A graph that can be walked in both directions.
+/// An index of a graph that can be walked in both directions.
 #[derive(Clone, Debug)]
 pub(super) struct Flow<'m> {
     nodes: Vec<Node<'m>>,
@@ -13,9 +13,10 @@ pub(super) struct Flow<'m> {
     makers: BTreeMap<&'m str, (usize, usize)>,
     readers: BTreeMap<&'m str, Vec<Reader>>,
     outputs: BTreeSet<&'m str>,
-    /// The inputs that have no value in the model, and their indices among the graph's inputs.
+    /// The inputs without an initializer, and their indices among the graph's inputs.
     inputs: BTreeMap<&'m str, usize>,
-    /// The initializers and the outputs of `Constant` nodes. Tensors have their dimensions.
+    /// The initializers and the outputs of `Constant` nodes, with their dimensions. Numbers have no
+    /// dimensions.
     constants: BTreeMap<&'m str, &'m [i64]>,
     /// The declarations of the values that `TensorScatter` nodes read.
     scatter_inputs: BTreeMap<&'m str, ValueInfo<'m>>,
@@ -25,7 +26,7 @@ pub(super) struct Flow<'m> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reader {
     node: usize,
-    /// The index of the node's input, or `None` if a subgraph of the node reads the value.
+    /// The index among the node's inputs, or `None` if a subgraph of the node reads the value.
     slot: Option<usize>,
 }
 
@@ -94,7 +95,7 @@ impl<'m> Flow<'m> {
         readers.iter().filter_map(|reader| Some((*self.nodes.get(reader.node)?, reader.slot)))
     }
 
-    /// Returns a value's name with the graph's lifetime, or `None` if no node produces it.
+    /// Returns a value's name with the lifetime of the graph, or `None` if no node produces the value.
     pub(super) fn name(&self, value: &str) -> Option<&'m str> {
         self.makers.get_key_value(value).map(|(&name, _)| name)
     }

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-/// How a cache that is not static grows, which determines what a user can do about it. `Display` writes this
-/// advice.
+/// How a cache grows, which determines what a user can do about it. `Display` writes that advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Growth {
     /// The graph concatenates the past and the new rows.
     Joined,
-    /// `GroupQueryAttention` writes the past and the new rows to its present.
+    /// `GroupQueryAttention` copies the past and the new rows to the present.
     ByOperator,
 }
 

@@ -14,8 +14,8 @@ pub use hazard::{Hazard, PrefixMask, RuntimeBug};
 impl Decoder<'_> {
     /// Returns all hazards of the decoder.
     ///
-    /// The hazards of each cache come first, in the order of the caches. The hazards that concern several
-    /// caches follow, and those of runtimes come last.
+    /// The hazards of single caches come first, in the order of the caches. The hazards of several caches
+    /// follow, and those of runtimes come last.
     #[must_use]
     pub fn hazards(&self) -> Vec<Hazard> {
         let mut hazards = Vec::new();

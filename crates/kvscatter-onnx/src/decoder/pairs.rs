@@ -1,4 +1,4 @@
-//! Finds the output that returns each input with rows written into it.
+//! Pairs each graph input that is a cache with the output that returns it with the new rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use super::writer::{Axis, CacheWrite, Writer, earlier};
 use crate::edit::names::reads;
 use crate::{Dimension, Node, OnnxError, ValueInfo};
 
-/// The path from a graph input to the input of a writer that is the past.
+/// The path from a graph input to the writer's input for the past.
 struct PathFromPast<'m> {
     past: &'m str,
-    /// The parts of the path from the past to the writer. Earlier writers separate the parts.
+    /// The parts of the path, beginning at the writer. Earlier writers separate the parts.
     paths: Vec<Path<'m>>,
     earlier: Vec<Node<'m>>,
 }
@@ -100,8 +100,8 @@ impl<'m> PathFromPast<'m> {
 
 /// Adds a cache unless its past is already in the list.
 ///
-/// If the same write is returned by a second output, that output is recorded as a copy. A second writer of
-/// the same past is left to the hazards.
+/// If another output returns the same write, that output is recorded as a copy. A second writer of the same
+/// past is reported as a hazard later.
 fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>, mut cache: Cache<'m>) {
     let Some(known) = places.get(cache.past).and_then(|&place| caches.get_mut(place)) else {
         places.insert(cache.past, caches.len());
@@ -109,7 +109,7 @@ fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>
         return;
     };
     if known.written == cache.written {
-        // The output with the fewest nodes before it counts as the cache.
+        // Of several outputs, the one with the fewest nodes before it is the cache's present.
         if cache.between.len() < known.between.len() {
             std::mem::swap(known, &mut cache);
         }
@@ -138,8 +138,8 @@ fn cache<'m>(
     let Some(mut shape) = declared.or_else(|| implied(&write.axis, &style)) else {
         return Err(OnnxError::CacheShapeMissing { name: past.name.to_owned() });
     };
-    // Pixels and embeddings are concatenated in this way too. A cache has a batch dimension, which rows of
-    // hidden features lack.
+    // Pixels and embeddings are also concatenated in this way. Unlike rows of hidden features, a cache has a
+    // batch dimension.
     if matches!(write.axis, Axis::At(_)) && node.is("Concat") && shape.len() < 3 {
         return Ok(None);
     }
@@ -177,23 +177,23 @@ fn cache<'m>(
     }))
 }
 
-/// Returns the nodes that make another tensor, which are all but `Identity` and casts to the cache's own
-/// type.
+/// Returns the nodes that produce another tensor. These are all nodes except `Identity` and casts to the type
+/// that the cache already has.
 fn copying(steps: Vec<Node<'_>>, element: ElementType) -> Vec<Node<'_>> {
     let is_no_op = |node: &Node<'_>| {
         let to = node.attribute("to").and_then(|to| to.i);
         node.op_type() == "Identity"
             || (node.op_type() == "Cast" && to == Some(i64::from(element.onnx_code())))
     };
-    // If the cache is cast to another type and back, both casts make another tensor.
+    // If the cache is cast to another type and back, both casts produce another tensor.
     let no_op_casts = steps.iter().filter(|node| node.op_type() == "Cast").all(is_no_op);
     let copies = |node: &Node<'_>| !is_no_op(node) || (node.op_type() == "Cast" && !no_op_casts);
     steps.into_iter().filter(copies).collect()
 }
 
-/// Pairs the outputs of a node of an unknown operator with the inputs that it reads.
+/// Pairs the outputs of a node of an unknown operator with its inputs.
 ///
-/// Values of one type and rank are paired in order if there are as many inputs as outputs.
+/// Values of one type and rank are paired in order if there are the same number of inputs and outputs.
 fn of_unknown_operator<'m>(
     flow: &Flow<'m>,
     node: &Node<'m>,
@@ -236,7 +236,7 @@ fn of_unknown_operator<'m>(
     caches
 }
 
-/// The properties that a past and its present share for any writer.
+/// The properties that a past and its present have in common for any writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PairTraits {
     element: ElementType,
@@ -251,7 +251,7 @@ impl PairTraits {
     }
 }
 
-/// Returns an error for an input that a node treats as a cache if no output returns the node's result.
+/// Returns an error if a node treats an input as a cache but no output returns the node's result.
 fn not_fed_back<'m>(
     flow: &Flow<'m>,
     inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
@@ -259,7 +259,7 @@ fn not_fed_back<'m>(
     places: &BTreeMap<&'m str, usize>,
 ) -> Result<(), OnnxError> {
     let kinds: BTreeSet<_> = caches.iter().map(|cache| (cache.element, cache.past_shape.len())).collect();
-    // Models also concatenate values that are not caches, so the value must look like a cache.
+    // Models also concatenate other values, so the value must look like a cache.
     let like_a_cache = |value: &ValueInfo<'_>| match value.shape.as_ref().map(Vec::len) {
         rank if kinds.is_empty() => rank.is_some_and(|rank| rank >= 4),
         Some(rank) => kinds.contains(&(value.element, rank)),
@@ -314,7 +314,7 @@ fn check_rank(
     }
 }
 
-/// Returns the shape that an operator requires if the graph declares none.
+/// Returns the shape that an operator requires, for caches without a declared shape.
 fn implied(axis: &Axis, style: &WriterStyle) -> Option<Vec<Dimension<'static>>> {
     let has_rank_4 = matches!(style, WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention);
     (has_rank_4 && matches!(axis, Axis::At(_))).then(|| vec![Dimension::Unknown; 4])
@@ -325,9 +325,9 @@ fn from_front(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(axis).ok().filter(|&axis| axis < rank)
 }
 
-/// Returns the dimension in which past and present differ.
+/// Returns the axis on which past and present have different sizes.
 ///
-/// If they do not differ, returns `rank - 2`, which is the sequence dimension of all layouts in use but one.
+/// If they have the same shape, returns `rank - 2`, the sequence dimension of all common layouts but one.
 fn open_axis(past: &[Dimension<'_>], present: &ValueInfo<'_>) -> usize {
     let present = present.shape.as_deref().unwrap_or_default();
     let differs = past.iter().zip(present).skip(1).position(|(past, present)| past != present);

@@ -1,4 +1,4 @@
-//! Finds out from its readers whether a cache contains keys or values.
+//! Determines whether a cache contains keys or values, from the nodes that read it.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,14 @@ use super::flow::Flow;
 use crate::Node;
 use crate::graph::DEFAULT_DOMAIN;
 
-/// The largest number of readers that are examined. A cache reaches its attention within a dozen nodes.
+/// The maximum number of readers that are examined. Caches in real exports reach their attention within a
+/// dozen nodes.
 const MAX_VALUES: usize = 64;
 
-/// Follows a cache from its writer to the product that uses it.
+/// Determines the contents of a cache by following it from its writer to the product that uses it.
 ///
-/// A cache that is multiplied by the output of a `Softmax` contains values. With any other factor it contains
-/// keys.
+/// A cache that is multiplied by the output of a `Softmax` contains values. A cache that is multiplied by
+/// another value contains keys.
 pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
     if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(flow, cache, writer)) {
         return part;
@@ -37,7 +38,7 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
     CachePart::Unknown
 }
 
-/// Returns the part that the index of the output shows for attention operators.
+/// Returns the contents of a cache that an attention operator writes, from the index of the output.
 fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
     let (_, slot) = flow.maker(cache.written)?;
     let of_attention = match (&cache.style, writer.domain(), writer.op_type()) {
@@ -74,8 +75,8 @@ pub(super) fn is_product(node: &Node<'_>) -> bool {
     matches!(node.op_type(), "MatMul" | "FusedMatMul" | "Einsum" | "MatMulInteger")
 }
 
-/// Returns `true` if a value comes from a softmax, through the nodes that exporters put after it: casts,
-/// dropout, and a `Where` that clears NaN.
+/// Returns `true` if a value comes from a softmax. Exporters put casts, dropout or a `Where` that clears NaN
+/// after the softmax.
 fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
     let mut value = value;
     for _ in 0..16 {

@@ -13,49 +13,50 @@ use crate::{Dimension, Node, ValueInfo};
 /// A graph input and its role.
 #[derive(Clone, Debug)]
 pub struct Input<'m> {
-    /// The declaration.
+    /// The input as declared.
     pub value: ValueInfo<'m>,
-    /// The role.
+    /// What the decoder uses the input for.
     pub role: InputRole,
 }
 
-/// The role of an input.
+/// What a decoder uses an input for.
 ///
-/// The operators that the input reaches determine its role. Only among inputs that reach the same operators
-/// do the names that exporters use decide (`input_ids`, `position_ids`, `attention_mask`).
+/// The role is determined by the operators that the input reaches. If several inputs reach the same
+/// operators, the names that exporters use decide between them (`input_ids`, `position_ids`,
+/// `attention_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InputRole {
-    /// A cache, by its index among [`Decoder::caches`](super::Decoder::caches).
+    /// A cache. The number is its index in [`Decoder::caches`](super::Decoder::caches).
     Past(usize),
-    /// The mask that marks the real tokens, `[batch, past + new]` or `[batch, capacity]`, or the mask that is
+    /// The mask that marks the real tokens, `[batch, past + new]` or `[batch, capacity]`, or a mask that is
     /// added to the scores.
     AttentionMask,
-    /// The position of each token in its text.
+    /// The position of each token in its sequence.
     PositionIds,
-    /// The tokens.
+    /// The token ids.
     TokenIds,
-    /// `TensorScatter`'s `write_indices`.
+    /// `TensorScatter`'s `write_indices`, the first slot written for each sample.
     WriteIndices,
-    /// `Attention`'s `nonpad_kv_seqlen`, which is the length after the write.
+    /// `Attention`'s `nonpad_kv_seqlen`, the length of each sample after the write.
     NonpadKvSeqlen,
-    /// `GroupQueryAttention`'s `seqlens_k`, which is the length after the write, less 1.
+    /// `GroupQueryAttention`'s `seqlens_k`, the length of each sample after the write, less 1.
     SeqlensK,
-    /// `GroupQueryAttention`'s `total_sequence_length`.
+    /// `GroupQueryAttention`'s `total_sequence_length`, the longest length after the write.
     TotalSequenceLength,
-    /// Another role.
+    /// None of the other roles.
     Other,
 }
 
-/// The uses of an input that the graph shows.
+/// How a graph uses an input.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
-    /// The role of the operator's input that it reaches.
+    /// The role that an operator gives to the input.
     role: Option<InputRole>,
-    /// The numbers of rows of the tables from which it picks rows.
+    /// The number of rows of each table from which the input picks rows.
     tables: Vec<usize>,
-    /// Whether it picks elements of a table.
+    /// Whether the input picks single elements of a table.
     picks_elements: bool,
-    /// Whether a sine or cosine is computed from it.
+    /// Whether a sine or cosine is computed from the input.
     is_angle: bool,
 }
 
@@ -115,10 +116,10 @@ pub(super) fn assign<'m>(
     inputs.into_iter().map(|(input, _)| input).collect()
 }
 
-/// Assigns a role that no input has yet.
+/// Gives a role that no input has yet to one of the candidates.
 ///
-/// The role goes to the only candidate. Among several candidates, it goes to the one with the name that
-/// exporters use, or else to the one that `rank` puts before all others.
+/// A single candidate gets the role. Of several candidates, the one with the name that exporters use gets it,
+/// or else the one that `rank` puts before all others.
 fn give(
     inputs: &mut [(Input<'_>, &Evidence)],
     role: InputRole,
@@ -199,7 +200,7 @@ fn slots(node: &Node<'_>) -> &'static [(usize, InputRole)] {
     }
 }
 
-/// Returns the graph input that a value is equal to, except perhaps for its type or shape.
+/// Returns the graph input that a value equals, regardless of type and shape.
 pub(super) fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
     through(flow, value, |node| {
         matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")
@@ -218,7 +219,7 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     if !picks_rows {
         return None;
     }
-    // OPT adds 2 to its positions before it picks their embeddings.
+    // OPT adds 2 to its positions before it uses them as indices.
     let is_index = |node: &Node<'_>| !matches!(node.op_type(), "Slice" | "Pad" | "Transpose");
     let picked = through(flow, node.input(1)?, is_index)?;
     let path = Path::back(flow, node.input(0)?);
@@ -227,7 +228,8 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     Some((usize::try_from(*dims.get(axis)?).ok()?, picked))
 }
 
-/// Returns the graph input that picks elements of a table, as positions do in GPT-J's table of sines.
+/// Returns the graph input that picks single elements of a table. GPT-J's positions pick elements of its
+/// table of sines.
 fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     if !node.is("GatherElements") {
         return None;
@@ -247,9 +249,10 @@ fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     None
 }
 
-/// Returns the graph inputs from which a sine or cosine is computed, as in computed rotary embeddings.
+/// Returns the graph inputs from which a sine or cosine is computed. These are positions, in models that
+/// compute their rotary embeddings.
 ///
-/// Visits every node once, after the nodes that read its outputs.
+/// Nodes are visited backwards, so each node is visited once, after all nodes that read its outputs.
 fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
     let mut angles: BTreeSet<&str> = BTreeSet::new();
     for node in flow.nodes().iter().rev() {
@@ -267,7 +270,7 @@ fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
     flow.inputs().filter(|input| angles.contains(input)).collect()
 }
 
-/// A declared size that two values have in common.
+/// A declared size that two values may have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Length<'m> {
     Known(usize),

@@ -1,4 +1,4 @@
-//! Finds sizes that contradict each other, and sizes that are known although they are not declared.
+//! Finds sizes that contradict each other, and sizes that follow from others although they are not declared.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use super::flow::Flow;
 use super::trace::Path;
 use crate::{Dimension, Node, OnnxError, ValueInfo};
 
-/// Checks that no two declarations of the same size differ.
+/// Checks that declarations of the same size do not differ.
 ///
-/// The check covers the shapes of past and present where they must be equal, all batch sizes, and all
-/// dimensions with the same symbol.
+/// Past and present must agree in all dimensions that must be equal. All batch sizes must be equal, and so
+/// must all dimensions with the same symbol.
 pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Result<(), OnnxError> {
     let mut sizes = Sizes::default();
     let mut batch = None;
     let inputs: BTreeMap<_, _> = inputs.iter().map(|input| (input.name, input)).collect();
     for cache in caches {
         let Some(&past) = inputs.get(cache.past) else { continue };
-        // Nodes between past and present may transpose or cut the cache, and the effect of an unknown writer
-        // is not known.
+        // Nodes between past and present may transpose or cut the cache. The effect of an unknown writer is
+        // not known.
         let turned = cache.between.iter().any(|node| matches!(node.op_type(), "Transpose" | "Slice" | "Pad"));
         if turned || matches!(cache.style, WriterStyle::Unknown(_)) {
             continue;
@@ -90,8 +90,8 @@ impl<'m> Sizes<'m> {
         };
         let mut symbol = first;
         while let Some(&next) = self.same.get(symbol) {
-            // Every symbol on the way is moved half as far from the end of the chain. No chain is therefore
-            // walked at its full length twice.
+            // Symbols on the way are linked to the symbol after the next one, which halves the chain. No long
+            // chain is walked twice at its full length.
             match self.same.get(next).copied() {
                 Some(after) => {
                     self.same.insert(symbol, after);

@@ -1,8 +1,8 @@
-//! Finds what TensorRT's parser and builder refuse in a decoder's `TensorScatter` nodes.
+//! Finds `TensorScatter` nodes of a decoder that TensorRT's parser or builder rejects.
 //!
-//! Each of these nodes becomes a `KVCacheUpdate` layer. The core's [`Network`] implements the rules of the
-//! builder. This module describes the graph to it and adds the rules of the parser. `Concat` and `Attention`
-//! do not become `KVCacheUpdate` layers, so they break no rule here.
+//! Each of these nodes becomes a `KVCacheUpdate` layer. The core's [`Network`] implements the builder's
+//! rules. This module describes the graph to it and adds the parser's rules. `Concat` and `Attention` do not
+//! become `KVCacheUpdate` layers, so no rule applies to them here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::eval::Op;
 use crate::node_label::ShortLabel;
 use crate::{Node, NodeLabel, ValueInfo};
 
-/// A rule that a node breaks.
+/// A rule of TensorRT that a node breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRtRefusal {
-    /// The `TensorScatter`.
+    /// The label of the `TensorScatter` node.
     pub node: NodeLabel,
-    /// The rule.
+    /// The rule that it breaks.
     pub reason: TensorRtRule,
 }
 
@@ -34,12 +34,12 @@ pub struct TensorRtRefusal {
 pub enum TensorRtRule {
     /// The parser accepts only axis -2 of 4 dimensions.
     Axis {
-        /// The attribute.
+        /// The value of the node's attribute.
         axis: i64,
     },
     /// The parser accepts only `linear`, because `kLINEAR` is the only mode of the layer.
     Mode {
-        /// The attribute.
+        /// The value of the node's attribute.
         mode: Mode,
     },
     /// A rule of the builder. Layers are numbered from 0, in the order of the `TensorScatter` nodes.
@@ -55,7 +55,7 @@ impl Decoder<'_> {
         let inputs = self.inputs.iter().map(|input| (input.value.name, &input.value)).collect();
         let graph = Layers { flow: &self.flow, numbers, inputs };
         let ops: Vec<_> = nodes.iter().map(|node| Op::parse(node).ok()).collect();
-        // An invalid node becomes a layer too, so that the other nodes keep their numbers.
+        // Invalid nodes become layers as well, so that the layers of all other nodes keep their numbers.
         let layers = nodes.iter().zip(&ops).map(|(node, op)| graph.describe(node, op.as_ref()));
         let network = Network { layers: layers.collect() };
 
@@ -65,7 +65,8 @@ impl Decoder<'_> {
             let mut reasons: Vec<_> =
                 broken.into_iter().filter(is_of_tensorrt).map(TensorRtRule::Network).collect();
             if let Some(axis) = graph.wrong_axis(node, past_cache) {
-                // The axis is listed after the cache's type, with the other rules about the shape.
+                // The axis is listed after the rules about the cache's type, with the other rules about the
+                // shape.
                 let place = reasons.iter().take_while(|reason| is_of_type(reason)).count();
                 reasons.insert(place, TensorRtRule::Axis { axis });
             }
@@ -93,7 +94,7 @@ impl<'g, 'm> Layers<'g, 'm> {
         let Some(&Op::TensorScatter { past_cache, update, write_indices, present_cache, .. }) = op else {
             return KvCacheUpdateLayer::default();
         };
-        // With another axis, the capacity is not the dimension that TensorRT's rules are about.
+        // With another axis, TensorRT's rules about the capacity would apply to the wrong dimension.
         let has_axis = self.wrong_axis(node, past_cache).is_none();
         let tensor = |name, declared: Option<&'g ValueInfo<'m>>, has_shape: bool| {
             let inferred = declared.map_or_else(PartialTensor::default, |info| PartialTensor {
@@ -123,7 +124,7 @@ impl<'g, 'm> Layers<'g, 'm> {
         layer.map_or(TensorSource::Computed, |&layer| TensorSource::KvCacheUpdateLayer(layer))
     }
 
-    /// Returns the node's axis if the parser refuses it. The parser checks only caches of 4 dimensions.
+    /// Returns the node's axis if the parser rejects it. The parser checks only caches of 4 dimensions.
     fn wrong_axis(&self, node: &Node<'_>, cache: &str) -> Option<i64> {
         let is_4d = self.inputs.get(cache)?.shape.as_ref()?.len() == 4;
         let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);

@@ -3,8 +3,7 @@
 use super::flow::Flow;
 use crate::Node;
 
-/// The largest number of nodes that are followed in a row. The limit bounds the time that a hostile graph can
-/// take.
+/// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 pub(super) const MAX_STEPS: usize = 64;
 
 /// The path from a value back to its source.
@@ -17,8 +16,8 @@ pub(super) struct Path<'m> {
 }
 
 impl<'m> Path<'m> {
-    /// Walks back from a value as long as nodes pass on one tensor. They may change it element by element,
-    /// transpose, reshape or cut it.
+    /// Walks back from a value through nodes that pass on one tensor. These nodes may change it element by
+    /// element, transpose, reshape or cut it.
     pub(super) fn back(flow: &Flow<'m>, value: &'m str) -> Self {
         let mut path = Self { source: value, steps: Vec::new() };
         while path.steps.len() < MAX_STEPS {

@@ -21,9 +21,9 @@ pub(super) struct CacheWrite<'m> {
 /// The sequence axis of the cache that the node writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Axis {
-    /// This axis. A negative axis counts from the last dimension.
+    /// This axis. A negative value counts from the last dimension.
     At(i64),
-    /// An unspecified axis, which is the one in which past and present differ.
+    /// An axis that the operator does not specify. It is the one in which past and present differ.
     Open,
 }
 
@@ -32,16 +32,16 @@ pub(super) enum Axis {
 pub(super) enum Writer<'m> {
     /// The output is a cache with rows written into it.
     Known(CacheWrite<'m>),
-    /// The operator is not known, so the output may be a cache.
+    /// The operator is not known, so the output is possibly a cache.
     UnknownOperator,
     /// The output is not a cache.
     NoCache,
 }
 
-/// ONNX Runtime's own operators with a past, and ONNX operators that do not define which rows they write.
+/// Operators of ONNX Runtime with a past, and ONNX operators that do not define which rows they write.
 ///
-/// Each entry is (domain, operator, input of the past, output of the present, sequence axis). The entries
-/// were read from the operators' schemas in ONNX Runtime 1.31.
+/// Each entry is (domain, operator, input of the past, output of the present, sequence axis). The entries are
+/// taken from the operators' schemas in ONNX Runtime 1.31.
 const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
     ("com.microsoft", "MultiHeadAttention", 6, 1, Some(2)),
     ("com.microsoft", "MultiHeadAttention", 7, 2, Some(2)),
@@ -118,7 +118,7 @@ impl<'m> CacheWrite<'m> {
         let inputs = (0..node.proto().input.len()).filter_map(|slot| node.input(slot));
         let from_outside =
             |value: &&'m str| flow.is_input(Path::back(flow, value).source) || is_written(flow, value);
-        // At most `MAX_PIECES` inputs are examined, so that a long list costs no more.
+        // Only `MAX_PIECES` inputs are examined, so that the cost of a long list is bounded.
         let listed: Vec<_> = inputs.take(MAX_PIECES).collect();
         let at = listed.iter().position(from_outside)?;
         let axis = node.attribute("axis").and_then(|axis| axis.i)?;
@@ -152,8 +152,8 @@ impl<'m> CacheWrite<'m> {
 /// The largest number of inputs of a `Concat` that are examined.
 const MAX_PIECES: usize = 8;
 
-/// Returns a writer and the cache before its write. The cache is the past of the writer's first output, if
-/// that is certain.
+/// Returns the writer that produces a value, and the cache before that write. Returns `None` unless it is
+/// certain which input of the writer is the past.
 pub(super) fn earlier<'m>(flow: &Flow<'m>, value: &'m str) -> Option<(Node<'m>, &'m str)> {
     let (node, slot) = flow.maker(value)?;
     let is_writer = slot == 0 && (node.is("TensorScatter") || node.is("Concat"));
@@ -165,7 +165,7 @@ fn is_written<'m>(flow: &Flow<'m>, value: &'m str) -> bool {
     earlier(flow, Path::back(flow, value).source).is_some_and(|(node, _)| node.is("TensorScatter"))
 }
 
-/// Returns `true` if a node may write a cache. ONNX's own operators outside this list are known not to.
+/// Returns `true` if a node may write a cache. ONNX's own operators outside this list do not.
 fn may_write(node: &Node<'_>) -> bool {
     node.domain() != DEFAULT_DOMAIN || matches!(node.op_type(), "Where" | "If" | "Loop" | "Scan")
 }

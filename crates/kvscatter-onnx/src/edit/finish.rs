@@ -11,7 +11,7 @@ use super::names::{reads, subgraphs_mut};
 /// Keeps the nodes that an output depends on, and sorts them.
 ///
 /// Each node is placed after the nodes that it reads from and otherwise keeps its place. Unused initializers
-/// are dropped, as are the declared shapes of values that depend on `changed` ones.
+/// are dropped, and so are the declared shapes of values that depend on `changed` values.
 ///
 /// # Errors
 /// Returns [`OnnxError::Cycle`] for a node that depends on itself.
@@ -77,8 +77,7 @@ impl<'g> Links<'g> {
         live
     }
 
-    /// Returns the nodes in their current order, except that every node comes after the nodes that it reads
-    /// from.
+    /// Returns the nodes in their current order, but with every node after the nodes that it reads from.
     fn order(&self, nodes: &[NodeProto], live: &BTreeSet<usize>) -> Result<Vec<usize>, OnnxError> {
         let (mut order, mut entered, mut done) =
             (Vec::with_capacity(live.len()), BTreeSet::new(), BTreeSet::new());
@@ -116,7 +115,7 @@ fn cycle(nodes: &[NodeProto], index: usize) -> OnnxError {
 
 fn prune_values(graph: &mut GraphProto, changed: &BTreeSet<String>) {
     let mut used: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
-    // An initializer with an input's name is the input's default and is kept even if it is not used.
+    // An initializer with the name of an input is that input's default, and is kept even if it is not used.
     used.extend(graph.input.iter().chain(&graph.output).filter_map(|value| value.name.as_deref()));
     let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
     let present: BTreeSet<&str> = used.iter().copied().chain(made).collect();

@@ -1,4 +1,4 @@
-//! Names of values and nodes: used names, names that subgraphs read from outside, and new names.
+//! Names of values and nodes: the names in use, the outer names that subgraphs read, and new names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use crate::proto::{FunctionProto, GraphProto, NodeProto};
 
 /// The names that a graph and its subgraphs use, so that new names do not clash.
 ///
-/// In ONNX, values and nodes have separate namespaces. Here they share one, which is stricter.
+/// In ONNX, values and nodes have separate namespaces. The stricter rule here is that all names are distinct.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     taken: BTreeSet<String>,
-    /// The number to try next for each hint. Without it, the thousandth `add` would try the first 999 numbers
+    /// The number to try next for each hint. Without this map, every new name would try all smaller numbers
     /// again.
     next: BTreeMap<String, u64>,
 }
@@ -30,7 +30,7 @@ impl Names {
         names
     }
 
-    /// Returns an unused name, which is the hint, or the hint and a number.
+    /// Returns an unused name: the hint, or the hint and a number.
     pub(crate) fn fresh(&mut self, hint: &str) -> String {
         if self.taken.insert(hint.to_owned()) {
             return hint.to_owned();
@@ -71,14 +71,14 @@ pub(crate) fn subgraphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.as_option().into_iter().chain(&attribute.graphs))
 }
 
-/// Returns the same bodies as [`subgraphs`] for changes.
+/// Returns the same bodies as [`subgraphs`], so that they can be changed.
 pub(crate) fn subgraphs_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     node.attribute
         .iter_mut()
         .flat_map(|attribute| attribute.g.as_option_mut().into_iter().chain(&mut attribute.graphs))
 }
 
-/// Returns every value that a node reads, which are its inputs and the outer values that its subgraphs read.
+/// Returns every value that a node reads: its inputs, and the outer values that its subgraphs read.
 pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = node.input.iter().map(String::as_str).collect();
     names.extend(subgraphs(node).flat_map(captures));
@@ -86,7 +86,7 @@ pub(crate) fn reads(node: &NodeProto) -> BTreeSet<&str> {
     names
 }
 
-/// Replaces `old` with `new` wherever the subgraphs of a node read it from an outer graph. Returns whether
+/// Replaces `old` with `new` wherever the subgraphs of a node read it from an outer graph. Returns `true` if
 /// any of them read `old`.
 pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bool {
     let mut replaced = false;
@@ -96,7 +96,7 @@ pub(crate) fn replace_captures(node: &mut NodeProto, old: &str, new: &str) -> bo
     replaced
 }
 
-/// Does the same, and also replaces the inputs of the node itself.
+/// Replaces `old` with `new` in the inputs of a node as well as in its subgraphs.
 fn replace_reads(node: &mut NodeProto, old: &str, new: &str) -> bool {
     let mut replaced = false;
     for input in node.input.iter_mut().filter(|input| *input == old) {

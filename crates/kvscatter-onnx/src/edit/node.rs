@@ -24,7 +24,7 @@ impl NewNode {
         Self::from(proto)
     }
 
-    /// Sets the name of its output. A number is added if the name is already used. Without this call, the
+    /// Sets the name of its output. A number is added if the name is already in use. Without this call, the
     /// output is named after the operator.
     pub(crate) fn called(mut self, hint: &str) -> Self {
         hint.clone_into(&mut self.hint);
@@ -49,7 +49,7 @@ impl NewNode {
         self.set(AttributeType::STRING, name, |attribute| attribute.s = Some(value.as_bytes().to_vec()))
     }
 
-    /// Sets an attribute, and replaces one of the same name.
+    /// Sets an attribute, and replaces an existing attribute of the same name.
     pub(crate) fn attribute(mut self, attribute: AttributeProto) -> Self {
         self.proto.attribute.retain(|other| other.name != attribute.name);
         self.proto.attribute.push(attribute);
@@ -91,7 +91,7 @@ impl NewNode {
         proto
     }
 
-    /// Returns the message with the names, outputs and other fields of the node that it replaces.
+    /// Returns the message, with the names, the outputs and the other fields of the node that it replaces.
     pub(super) fn in_place_of(self, old: NodeProto) -> NodeProto {
         let NodeProto { op_type, domain, input, attribute, .. } = self.proto;
         NodeProto { op_type, domain, input, attribute, ..old }

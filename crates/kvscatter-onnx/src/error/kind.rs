@@ -5,7 +5,7 @@ use super::OnnxError;
 impl OnnxError {
     /// Returns the stable name of the [`root`](Self::root) cause, such as `input_missing`.
     ///
-    /// The name keeps its meaning in later versions, even if the variant is renamed.
+    /// The name keeps its meaning in later versions, even if the variant gets a new name.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -6,7 +6,7 @@
 use super::types::TensorType;
 use crate::{Data, Tensor};
 
-/// Returns the bytes of `left + right`, which have the type `sum`.
+/// Returns the bytes of `left + right`, with the type `sum`.
 pub(super) fn add(left: &Tensor, right: &Tensor, sum: &TensorType) -> Vec<u8> {
     let width = sum.element.bits().map_or(1, |bits| bits.div_ceil(8));
     if sum.shape.contains(&0) {
@@ -42,7 +42,7 @@ fn broadcast(operand: &Tensor, shape: &[usize], width: usize) -> Vec<u8> {
         Data::Strings(_) => Vec::new(),
     };
     let from = operand.shape().iter().rev().copied().chain(std::iter::repeat(1));
-    // The bytes of one index of the axis. All later axes already have their full size.
+    // The number of bytes of one index of the axis. All later axes already have their full size.
     let mut chunk = width;
     for (&to, from) in shape.iter().rev().zip(from) {
         if from != to {

@@ -19,10 +19,11 @@ pub struct Evaluator<'m> {
 }
 
 impl<'m> Evaluator<'m> {
-    /// Checks that every node can be evaluated, and reads the constants.
+    /// Creates an evaluator after checking that every node can be evaluated, and reads the constants.
     ///
     /// # Errors
-    /// * Returns the errors of [`Graph::new`], [`Graph::inputs`] and [`tensor_proto::decode`].
+    /// * Returns the errors of [`Graph::new`] and [`Graph::inputs`].
+    /// * Returns [`OnnxError::InTensor`] if a constant cannot be read.
     /// * Returns [`OnnxError::UnsupportedOperator`] or [`OnnxError::Function`] for a node that cannot be
     ///   evaluated.
     /// * Returns [`OnnxError::OpsetTooOld`] for an operator set below 24 (`TensorScatter`) or 7 (`Add`).
@@ -55,12 +56,11 @@ impl<'m> Evaluator<'m> {
         })
     }
 
-    /// Sets the limit on the bytes of values that an evaluation may allocate. The default is
+    /// Sets the maximum number of bytes of values that an evaluation may allocate. The default is
     /// [`DEFAULT_MEMORY_LIMIT`].
     ///
-    /// The results of `Add`, caches that are not written in place, and copied outputs count. The limit also
-    /// applies to inputs that are generated for the evaluator. The required memory is compared with the limit
-    /// before anything is computed.
+    /// Results of `Add`, caches that are not written in place, copied outputs and inputs that are generated
+    /// for this evaluator count towards the limit. The limit is checked before anything is computed.
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = bytes;
@@ -73,18 +73,18 @@ impl<'m> Evaluator<'m> {
         &self.graph
     }
 
-    /// Returns the declarations of the graph's inputs that have no initializer and therefore must be fed.
+    /// Returns the declarations of the inputs that a caller must feed, because they have no initializer.
     pub fn required_inputs(&self) -> impl Iterator<Item = &ValueInfo<'m>> {
         self.inputs.iter().filter(|input| !self.constants.contains_key(input.name))
     }
 
-    /// Returns the graph's inputs as declared.
+    /// Returns the declarations of all inputs of the graph.
     #[must_use]
     pub fn inputs(&self) -> &[ValueInfo<'m>] {
         &self.inputs
     }
 
-    /// Returns the graph's outputs as declared.
+    /// Returns the declarations of the outputs of the graph.
     #[must_use]
     pub fn outputs(&self) -> &[ValueInfo<'m>] {
         &self.outputs

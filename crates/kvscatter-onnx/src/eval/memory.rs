@@ -9,10 +9,10 @@ use super::placement::PlacementPlan;
 use super::types::Types;
 use crate::{Data, OnnxError, Tensor, storage_len};
 
-/// Refuses an evaluation that would allocate more than the limit.
+/// Checks that the memory that an evaluation will allocate is within the limit.
 ///
 /// # Errors
-/// Returns [`OnnxError::MemoryLimit`].
+/// Returns [`OnnxError::MemoryLimit`] if it is not.
 pub(super) fn check(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
@@ -24,11 +24,11 @@ pub(super) fn check(
     if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
 }
 
-/// Returns the bytes of the values that the evaluation makes: results of `Add`, caches that are not written
-/// in place, and copied outputs.
+/// Returns the number of bytes of the values that the evaluation allocates: results of `Add`, caches that are
+/// not written in place, and copied outputs.
 ///
-/// The number is exact except for strings, whose lengths are known only afterwards. For them it is the
-/// largest possible number.
+/// For strings, whose lengths are known only afterwards, this is the largest possible number. For all other
+/// types it is exact.
 fn needed(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
@@ -55,7 +55,7 @@ fn needed(
             }
             Op::TensorScatter { past_cache, update, .. } => {
                 let is_strings = types.get(update).is_some_and(|ty| ty.element.bits().is_none());
-                // Strings are cloned, and may be longer than those that they replace.
+                // Strings are cloned, and may be longer than the strings that they replace.
                 let cloned = if is_strings { size(update)? } else { 0 };
                 let present = size(past_cache)?.saturating_add(cloned);
                 needed = needed.saturating_add(if reason.is_some() { present } else { cloned });

@@ -8,7 +8,7 @@ use crate::graph::DEFAULT_DOMAIN;
 use crate::proto::{AttributeProto, TensorProto};
 use crate::{Data, ExternalData, Node, OnnxError, Tensor, tensor_proto};
 
-/// An operator with the names of the values that it reads and makes.
+/// An operator with the names of its inputs and its output.
 #[derive(Clone, Debug)]
 pub(crate) enum Op<'m> {
     TensorScatter {
@@ -64,7 +64,7 @@ impl<'m> Op<'m> {
         inputs.into_iter().flatten()
     }
 
-    /// Returns the value that the operator makes.
+    /// Returns the name of the operator's output.
     pub(crate) fn output(&self) -> &'m str {
         match self {
             Self::TensorScatter { present_cache: output, .. }

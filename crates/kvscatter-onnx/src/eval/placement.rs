@@ -1,4 +1,4 @@
-//! Decides which caches may be written in place, by a walk over the graph that moves no bytes.
+//! Decides which caches can be written in place, by a walk over the graph that moves no bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::{NodeLabel, OnnxError, ValueInfo};
 /// The buffer to write `present_cache` into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// The buffer of `past_cache` wherever that is possible, and a new buffer otherwise.
+    /// The buffer of `past_cache` if the graph allows it, and a new buffer otherwise.
     #[default]
     Auto,
-    /// The buffer of `past_cache`. It is an error if a node cannot write there.
+    /// The buffer of `past_cache`. If a node cannot write there, the evaluation returns an error.
     InPlace,
     /// Always a new buffer.
     Functional,
 }
 
-/// A buffer during evaluation, shared by all names whose values are in it.
+/// A buffer during evaluation, which all names whose values are in it share.
 struct PlannedBuffer {
     owner: Owner,
     /// The last node that reads a value in the buffer, and the name of that value.
     last_use: Option<(Reader, Arc<str>)>,
 }
 
-/// The owner of a buffer, who may change it.
+/// The owner of a buffer. Only the owner may change it.
 enum Owner {
     Evaluation,
     Caller(Arc<str>),
@@ -43,10 +43,11 @@ enum Reader {
 
 /// The nodes that write in place and the outputs that are copied.
 pub(super) struct PlacementPlan {
-    /// The reason why each node does not write in place, or `None` if it does or is not a `TensorScatter`.
+    /// The reason why a node does not write in place. It is `None` for a node that does, and for other
+    /// operators than `TensorScatter`.
     pub(super) reasons: Vec<Option<NotInPlace>>,
-    /// Whether each output of the graph must be copied. It must be if its buffer belongs to the caller or the
-    /// model, or is already an earlier output.
+    /// Whether each output of the graph must be copied. This is necessary if its buffer belongs to the caller
+    /// or the model, or already is an earlier output.
     pub(super) output_copies: Vec<bool>,
 }
 
@@ -113,7 +114,7 @@ pub(super) fn place(
     Ok(PlacementPlan { reasons, output_copies })
 }
 
-/// Returns the values that no node makes, each with the owner of its buffer.
+/// Returns the values that no node produces, each with the owner of its buffer.
 fn given<'m>(
     evaluator: &Evaluator<'m>,
     is_donated: impl Fn(&str) -> Option<bool>,
@@ -142,7 +143,7 @@ fn output_copies<'b>(
     evaluator.outputs.iter().map(is_copy).collect()
 }
 
-/// Returns why the node at `index` may not change a buffer that it reads.
+/// Returns the reason why the node at `index` may not change a buffer that it reads, if there is one.
 fn obstacle(
     evaluator: &Evaluator<'_>,
     buffer: &PlannedBuffer,

@@ -8,7 +8,7 @@ use crate::NodeLabel;
 /// A report of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The nodes in the graph's order.
+    /// The report of each node, in the order of the graph.
     pub nodes: Vec<NodeReport>,
     /// The outputs that had to be copied because the buffer belongs to the caller or the model, or is another
     /// output.
@@ -18,39 +18,40 @@ pub struct Report {
 /// The report of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
-    /// The node.
+    /// The label of the node.
     pub node: NodeLabel,
     /// The name of its output.
     pub output: String,
-    /// How the output was made.
+    /// How the output was produced.
     pub outcome: Outcome,
     /// The bytes of the update, or 0 for a node that is not a `TensorScatter`.
     ///
-    /// A write in place must move exactly these bytes. For strings, only their own bytes count.
+    /// A write in place must move exactly this number of bytes. For strings, only their own bytes count.
     pub planned_bytes: usize,
-    /// The bytes written. These are the blocks that a write in place moved, or the whole output.
+    /// The number of bytes written: those of the blocks that a write in place moved, or those of the whole
+    /// output.
     pub moved_bytes: usize,
 }
 
-/// How a node's output was made.
+/// How the output of a node was produced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// `present_cache` was written into the buffer of `past_cache`.
     InPlace {
-        /// The original address of the buffer, when the caller donated it or an earlier node made it.
+        /// The first address of the buffer, when the caller donated it or an earlier node produced it.
         past_address: usize,
-        /// The address of `present_cache` in the graph output that has its buffer. If no output has it, this
-        /// is the address after the write.
+        /// The address of the graph output that has this buffer. If no output has it, the address after the
+        /// write.
         present_address: usize,
     },
     /// `present_cache` is a new buffer.
     Copied {
-        /// The reason.
+        /// The reason why it was not written in place.
         reason: NotInPlace,
     },
     /// The output is its input under another name.
     Alias,
-    /// The output is part of the model.
+    /// The output is a constant of the model.
     Constant,
     /// The output was computed.
     Computed,
@@ -59,13 +60,13 @@ pub enum Outcome {
 /// An output that had to be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputCopy {
-    /// The name.
+    /// The name of the output.
     pub output: String,
     /// The size in bytes. For strings, only their own bytes count.
     pub bytes: usize,
 }
 
-/// The reason why a cache was not, or cannot be, written in place.
+/// The reason why a cache was not written in place, or cannot be.
 ///
 /// Names are shared, because one long name may be the reason of many nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,26 +75,26 @@ pub enum NotInPlace {
     Asked,
     /// The cache is a graph input that the caller did not donate.
     NotDonated {
-        /// The input.
+        /// The name of the graph input.
         input: Arc<str>,
     },
     /// The cache is an initializer or a `Constant`, which the model keeps.
     Constant {
-        /// The name.
+        /// The name of the constant.
         name: Arc<str>,
     },
     /// The node's update is in the same buffer.
     IsUpdate,
-    /// A later node or an output needs the old values.
+    /// A later node or an output of the graph needs the old values.
     UsedLater {
-        /// The name under which they are needed.
+        /// The name under which the old values are needed.
         value: Arc<str>,
-        /// The user of the values.
+        /// The node or output that needs them.
         by: Use,
     },
 }
 
-/// The user of a value.
+/// A node or an output that uses a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
     /// A node.
@@ -113,8 +114,8 @@ impl Report {
 }
 
 impl NodeReport {
-    /// Returns `true` if measurements show that the node wrote in place: present has the original address of
-    /// past, and exactly the planned bytes moved.
+    /// Returns `true` if measurements show that the node wrote in place: the present has the same address as
+    /// the past had, and exactly the planned number of bytes moved.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         match self.outcome {

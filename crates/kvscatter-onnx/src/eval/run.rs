@@ -1,4 +1,4 @@
-//! Runs an evaluation: types, placement, then node by node.
+//! Runs an evaluation: determines types and placement, then computes node by node.
 
 use std::collections::BTreeMap;
 
@@ -17,26 +17,27 @@ use crate::{Data, Node, OnnxError, Tensor};
 /// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evaluation {
-    /// The graph's outputs by name, in the graph's order.
+    /// The graph's outputs with their names, in the order of the graph.
     pub outputs: Vec<(String, Tensor)>,
-    /// The report of each node.
+    /// How each node was evaluated, and where its output was written.
     pub report: Report,
 }
 
 impl<'m> Evaluator<'m> {
     /// Evaluates the graph.
     ///
-    /// All types, shapes and placements and the required memory are checked before the first byte moves.
+    /// All types, shapes, placements and the required memory are checked before anything is computed.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::InputMissing`], [`OnnxError::InputUnknown`], [`OnnxError::ValueType`],
-    ///   [`OnnxError::ValueRank`], [`OnnxError::ValueDim`], [`OnnxError::SymbolConflict`] or
-    ///   [`OnnxError::RankTooLarge`] if the feeds do not match the declarations of the graph. The same errors
-    ///   apply to outputs.
+    /// * Returns [`OnnxError::InputMissing`] or [`OnnxError::InputUnknown`] if the names of the feeds are not
+    ///   those of the graph's inputs.
+    /// * Returns [`OnnxError::ValueType`], [`OnnxError::ValueRank`], [`OnnxError::ValueDim`],
+    ///   [`OnnxError::SymbolConflict`] or [`OnnxError::RankTooLarge`] if a feed or an output does not match
+    ///   its declaration.
     /// * Returns [`OnnxError::Operator`], [`OnnxError::AddType`], [`OnnxError::AddTypes`],
     ///   [`OnnxError::Broadcast`] or [`OnnxError::NotInPlace`], wrapped in [`OnnxError::InNode`], if a node
     ///   cannot be evaluated.
-    /// * Returns [`OnnxError::MemoryLimit`] if the evaluation needs too much memory.
+    /// * Returns [`OnnxError::MemoryLimit`] if the evaluation needs more memory than the limit.
     pub fn run(
         &self,
         feeds: BTreeMap<&str, Feed<'_>>,
@@ -70,9 +71,9 @@ struct Values<'a> {
 enum ValueBuffer<'a> {
     /// A buffer of the caller or the model.
     Borrowed(&'a Tensor),
-    /// A buffer of the evaluation with its original address.
+    /// A buffer of the evaluation, with its first address.
     Owned { tensor: Tensor, entered: usize },
-    /// A buffer that is being written or has become an output.
+    /// A buffer that is being written or that has become an output.
     Taken,
 }
 
@@ -132,7 +133,7 @@ fn feed_types<'m>(
     }
 }
 
-/// A `TensorScatter` whose positions are checked.
+/// A `TensorScatter` whose positions have been checked.
 struct Scatter<'p, 'a> {
     plan: WritePlan<'p>,
     past_cache: &'a str,
@@ -140,7 +141,7 @@ struct Scatter<'p, 'a> {
     present_cache: &'a str,
 }
 
-/// The outcome of a node, with the numbers of bytes for its report.
+/// The outcome of a node, with the numbers of bytes for the report.
 struct NodeOutcome {
     outcome: Outcome,
     planned: usize,
@@ -178,7 +179,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Takes a value that the evaluation owns out of its buffer. Returns it with its original address.
+    /// Takes a value of the evaluation out of its buffer. Returns the value and the first address of the
+    /// buffer.
     fn take(&mut self, name: &str) -> Result<(Tensor, usize), OnnxError> {
         let index = self.index(name)?;
         let slot = self.buffers.get_mut(index).ok_or_else(|| missing(name))?;
@@ -237,7 +239,8 @@ impl<'a> Values<'a> {
     fn write_in_place(&mut self, scatter: &Scatter<'_, 'a>) -> Result<(Outcome, usize), OnnxError> {
         let &Scatter { ref plan, past_cache, update, present_cache } = scatter;
         let buffer = self.index(past_cache)?;
-        // The cache is taken out while it is written, so that the update can be read from another buffer.
+        // The cache is taken out of its buffer during the write, so that the update can be borrowed from
+        // another buffer.
         let (mut cache, entered) = self.take(past_cache)?;
         let new = self.get(update)?;
         let _ = cache.write(plan, new)?;
@@ -282,7 +285,7 @@ impl<'a> Values<'a> {
         Ok(moved)
     }
 
-    /// Moves the buffers out as outputs, after copying those that must be copied.
+    /// Moves the buffers out as outputs. Buffers that must be copied are copied first.
     fn into_outputs(
         mut self,
         evaluator: &Evaluator<'_>,
@@ -380,7 +383,7 @@ mod tests {
         let (outcome, moved) = written_after(|tensor| tensor);
         let (past, present) = address_pair(outcome);
         assert_eq!((past, moved), (present, 2));
-        // The old buffer is kept, so the new one cannot get its address.
+        // The old buffer is kept alive, so the new one cannot get the same address.
         let kept = std::cell::RefCell::new(Vec::new());
         let (outcome, _) = written_after(|tensor| {
             let copy = tensor.clone();

@@ -1,4 +1,4 @@
-//! The types and shapes of all values, which are known before anything is computed.
+//! The types and shapes of all values. They are known before anything is computed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use kvscatter::{ElementType, Prepared};
 use super::op::Op;
 use crate::{Dimension, OnnxError, Tensor, ValueInfo, storage_len};
 
-/// The largest rank of a value, which is NumPy's limit.
+/// The maximum rank of a value, the same as NumPy's.
 pub const MAX_RANK: usize = 64;
 
 /// A type and a shape whose size fits a buffer.
@@ -19,7 +19,8 @@ pub(crate) struct TensorType {
     pub(crate) shape: Rc<[usize]>,
 }
 
-/// The type of every value, and the shape-dependent part of every `TensorScatter` by the name of its output.
+/// The type of every value, and the part of every `TensorScatter` that depends only on shapes, by the name of
+/// its output.
 #[derive(Debug, Default)]
 pub(crate) struct Types<'m> {
     values: BTreeMap<&'m str, TensorType>,
@@ -86,7 +87,8 @@ impl<'m> Types<'m> {
         self.add_value(op.output(), ty)
     }
 
-    /// Returns the type of a value that a node reads. It is known because the nodes of a graph are in order.
+    /// Returns the type of a value that a node reads, which is known because the nodes of a graph are in
+    /// order.
     fn value(&self, name: &str) -> Result<&TensorType, OnnxError> {
         self.values.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }

@@ -7,11 +7,11 @@ use cap_std::fs::{Dir, File};
 
 use crate::{OnnxError, file};
 
-/// A folder in which only regular files can be read.
+/// A folder from which only regular files can be read.
 ///
-/// Locations are relative and contain no `..`. Symbolic links inside the folder are followed as long as they
-/// stay inside. Every step of a path is resolved against an open handle of the folder. Another process
-/// therefore cannot lead a path out of the folder by replacing a folder with a link.
+/// Locations are relative and contain no `..`. Symbolic links are followed if they stay inside the folder.
+/// Every step of a path is resolved against an open handle of the folder. A process that replaces a folder
+/// with a link therefore cannot lead a path out of the folder.
 #[derive(Debug)]
 pub(crate) struct Folder(Dir);
 
@@ -36,7 +36,7 @@ impl Folder {
 
     /// Returns the size of a regular file, or `None` if the file does not exist.
     ///
-    /// The file is not opened, because some devices act when they are opened.
+    /// The file is not opened, because opening some devices has an effect.
     pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, OnnxError> {
         match self.0.metadata(relative(location)?) {
             Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
@@ -46,7 +46,7 @@ impl Folder {
         }
     }
 
-    /// Returns the path of a file below the folder, with every symbolic link resolved.
+    /// Returns the path of a file in the folder, with every symbolic link resolved.
     pub(crate) fn resolve(&self, location: &Path) -> Result<PathBuf, OnnxError> {
         self.0.canonicalize(relative(location)?).map_err(|error| cause(error, location))
     }
@@ -63,8 +63,8 @@ fn escape(location: &Path, is_link: bool) -> OnnxError {
 }
 
 fn cause(error: std::io::Error, location: &Path) -> OnnxError {
-    // If cap-std refuses to leave the folder, its error has no system error code. The system's own errors
-    // have one.
+    // If cap-std prevents a path from leaving the folder, the error has no system error code. Errors of the
+    // system have one.
     let is_escape = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
     if is_escape { escape(location, true) } else { OnnxError::Io(error) }
 }

@@ -1,13 +1,13 @@
-//! Compares paths by the file that they lead to, regardless of their spelling.
+//! Compares paths by the files that they lead to, regardless of spelling.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The file that a path leads to. It is determined without opening the file, because opening a pipe would
-/// wait for its other end.
+/// wait for the other end of the pipe.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The device and inode of an existing file. Hard links to one file are equal.
+    /// The device and inode of an existing file. Hard links to one file have the same identity.
     #[cfg(unix)]
     Inode(u64, u64),
     /// The full path of a file that does not exist.
@@ -15,11 +15,10 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// Returns the identity of the file that this path leads to, following symbolic links.
+    /// Returns the identity of the file that this path leads to. Follows symbolic links.
     ///
     /// # Errors
-    /// Returns the errors of the file system. It is not an error if the file does not exist but its folder
-    /// does.
+    /// Returns the error of the file system. The file need not exist, but its folder must.
     pub fn of(path: &Path) -> io::Result<Self> {
         match existing(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -31,7 +30,7 @@ impl Identity {
     }
 }
 
-/// Returns the folder that contains a file, which is `.` for a bare name.
+/// Returns the folder that contains a file. For a bare name this is `.`.
 #[must_use]
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {

@@ -1,5 +1,4 @@
-//! Recognises the kind of a file by its first bytes, so that an output does not replace a file of another
-//! kind.
+//! Recognises the kind of a file by its first bytes, so that an output never replaces a file of another kind.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -8,7 +7,7 @@ use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
 
 use crate::OnnxError;
 
-/// The kind of an output, for outputs whose file names do not determine it.
+/// The kind of an output whose file name does not determine its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFileKind {
     /// An ONNX model.
@@ -19,7 +18,7 @@ pub enum OutputFileKind {
     Svg,
 }
 
-/// The number of bytes of a file that are examined.
+/// The number of bytes at the start of a file that are examined.
 const BEGINNING: u64 = 64 << 10;
 
 impl OutputFileKind {
@@ -28,7 +27,8 @@ impl OutputFileKind {
     /// If a regular file already exists there and is not empty, it must begin like a file of this kind.
     ///
     /// # Errors
-    /// Returns [`OnnxError::OtherKind`] or [`OnnxError::Io`].
+    /// Returns [`OnnxError::OtherKind`] if the file has another kind, and [`OnnxError::Io`] if it cannot be
+    /// read.
     pub fn check(self, path: &Path) -> Result<(), OnnxError> {
         match std::fs::metadata(path) {
             Ok(meta) if meta.is_file() && meta.len() > 0 => {}
@@ -67,7 +67,7 @@ impl OutputFileKind {
     }
 }
 
-/// Returns `true` if the bytes are fields of a `ModelProto`, up to its graph or as far as the bytes go.
+/// Returns `true` if the bytes are fields of a `ModelProto`, up to the graph or to the last of the bytes.
 fn begins_model(mut bytes: &[u8], has_more: bool) -> bool {
     const GRAPH: u32 = 7;
     while !bytes.is_empty() {

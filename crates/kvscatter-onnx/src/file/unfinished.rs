@@ -1,8 +1,8 @@
-//! Unfinished files and folders. An error removes them, and a program that is about to end because of a
-//! signal can remove them too.
+//! Unfinished files and folders. They are removed if an error occurs. A program that ends because of a signal
+//! can remove them as well.
 //!
-//! The library installs no signal handler. It keeps a list of the files and folders that the process has
-//! begun and not completed. A program that handles signals calls [`remove_unfinished`] and then exits.
+//! This library does not install a signal handler. It has a list of the files and folders that the process
+//! has begun and not completed. A program that handles signals calls [`remove_unfinished`] and then exits.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 /// The files and folders that the process has begun, in order.
 static LIST: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-/// A lock for making files inside a listed folder. It is acquired before `LIST`.
+/// A lock for creating files inside a listed folder. It is acquired before `LIST`.
 static FILLING: Mutex<()> = Mutex::new(());
-/// Whether the process is ending, so that no new file may be begun.
+/// Whether the process is ending. No new file may be begun then.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
     File,
-    /// A folder that is removed if it is empty.
+    /// A folder that is removed only if it is empty.
     Folder,
     /// A folder that is removed with its contents.
     Tree,
@@ -41,7 +41,7 @@ pub struct UnfinishedFiles {
     owner: u64,
 }
 
-/// A guard that keeps new files from being begun until it is dropped.
+/// A guard that prevents new files from being begun until it is dropped.
 #[derive(Debug)]
 pub struct ShutdownGuard {
     _list: MutexGuard<'static, Vec<Entry>>,
@@ -79,12 +79,13 @@ impl UnfinishedFiles {
         Self { owner: OWNERS.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Creates a folder with a new name that begins with `prefix`. The folder is removed with its contents.
+    /// Creates a folder with a new name that begins with `prefix`. Unless it is completed, the folder is
+    /// removed with its contents.
     ///
-    /// Other users have no access to the folder, because its parent may be writable for everyone.
+    /// Only the current user has access to the folder, because its parent may be writable for everyone.
     ///
     /// # Errors
-    /// Returns the errors of the file system.
+    /// Returns the error of the file system.
     pub fn folder_in(&mut self, folder: &Path, prefix: &str) -> io::Result<PathBuf> {
         let mut list = locked(&LIST);
         let path = builder(prefix, 0o700).tempdir_in(folder)?.keep();
@@ -92,10 +93,11 @@ impl UnfinishedFiles {
         Ok(path)
     }
 
-    /// Creates a folder and its missing parents. If an error occurs, those that are empty are removed.
+    /// Creates a folder and its missing parents. If an error occurs, the new folders that are empty are
+    /// removed.
     ///
     /// # Errors
-    /// Returns the errors of the file system.
+    /// Returns the error of the file system.
     pub fn folders(&mut self, path: &Path) -> io::Result<()> {
         let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
         let mut missing: Vec<_> = path.ancestors().take_while(is_new).collect();
@@ -108,12 +110,13 @@ impl UnfinishedFiles {
         Ok(())
     }
 
-    /// Runs a function that makes files inside one of these folders.
+    /// Runs a function that creates files inside one of these folders.
     ///
-    /// [`remove_unfinished`] waits for the function, so no file appears in a folder that is being removed.
+    /// [`remove_unfinished`] waits until the function returns, so no file appears in a folder that is being
+    /// removed.
     pub fn fill<T>(&self, make: impl FnOnce() -> T) -> T {
-        // Without this loop, a thread that takes the lock repeatedly could keep the removing thread from
-        // getting it.
+        // Without this loop, a thread that takes the lock repeatedly could starve the thread that removes the
+        // files.
         while ENDING.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -134,7 +137,7 @@ impl UnfinishedFiles {
         self.made(path, Removal::File, make)
     }
 
-    /// Creates a folder with this name. If an error occurs, it is removed if it is empty.
+    /// Creates a folder with this name. If an error occurs, the folder is removed if it is empty.
     pub(crate) fn folder<T>(&mut self, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.made(path, Removal::Folder, make)
     }
@@ -166,10 +169,10 @@ impl UnfinishedFiles {
         Ok(())
     }
 
-    /// Runs the last step. If it succeeds, all files stay. If it fails, all are removed.
+    /// Runs the last step of an operation. All files are kept if it succeeds and removed if it fails.
     ///
     /// # Errors
-    /// Returns the errors of the step.
+    /// Returns the error of the step.
     pub fn complete<T>(self, step: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let mut list = locked(&LIST);
         let done = step();
@@ -192,7 +195,7 @@ impl Drop for UnfinishedFiles {
 
 fn remove_last_first(entries: impl DoubleEndedIterator<Item = Entry>) {
     for Entry { path, removal, .. } in entries.rev() {
-        // Errors are ignored here, because the error that caused the removal is the one to report.
+        // Errors are ignored, because the error that caused the removal is the one to report.
         let _ = match removal {
             Removal::File => fs::remove_file(&path),
             Removal::Folder => fs::remove_dir(&path),

@@ -9,20 +9,21 @@ use super::identity::folder_of;
 
 /// Writes a file in one step.
 ///
-/// No reader sees a partial file, and no failure leaves one. If the path is a symbolic link, the link stays
-/// and its target is replaced. If the path is not a regular file, the bytes are written through it.
+/// Readers never see a part of the file, and a failure does not leave one. If the path is a symbolic link,
+/// the link is kept and its target is replaced. If the path is not a regular file, the bytes are written to
+/// it directly.
 ///
 /// # Errors
-/// Returns the errors of the file system.
+/// Returns the error of the file system.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_with(UnfinishedFiles::new(), path, bytes)
 }
 
-/// Writes the file as the last step of a larger operation. Afterwards either all of the operation's files
-/// exist, or no new file does.
+/// Writes the file as the last step of a larger operation. Afterwards either all files of the operation
+/// exist, or none of the new ones.
 pub(crate) fn write_with(mut unfinished: UnfinishedFiles, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // The file is opened to check the permission to write. A rename alone would replace a write-protected
-    // file.
+    // The file is opened to check the permission to write. A rename alone would also replace a
+    // write-protected file.
     let (target, permissions) = match OpenOptions::new().write(true).open(path) {
         Ok(mut existing) => match existing.metadata()? {
             meta if meta.is_file() => (path.canonicalize()?, Some(meta.permissions())),
@@ -43,10 +44,10 @@ pub(crate) fn write_with(mut unfinished: UnfinishedFiles, path: &Path, bytes: &[
     unfinished.complete(|| std::fs::rename(new, target))
 }
 
-/// Returns the path at which a file that does not exist would be made. It is at the end of the chain of
-/// symbolic links, if there is one.
+/// Returns the path at which a file that does not exist would be created: the end of the chain of symbolic
+/// links, if there are any.
 fn link_target(path: &Path) -> io::Result<PathBuf> {
-    // The number of links that Linux follows.
+    // Linux follows the same number of links.
     const MAX_LINKS: usize = 40;
     let mut target = path.to_owned();
     for _ in 0..MAX_LINKS {

@@ -1,5 +1,5 @@
-//! The values of a graph or a function body, with the producer and the readers of each and what is known
-//! about it so far.
+//! The values of a graph or a function body: for each value its producer, its readers and what is known about
+//! it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use crate::{Graph, Node, NodeLabel, OnnxError};
 #[derive(Debug)]
 pub(super) struct Body<'g, 'm> {
     nodes: Cow<'g, [Node<'m>]>,
-    /// The values that each node reads and makes.
+    /// The values that each node reads and produces.
     value_ids: Vec<NodeValueIds>,
     states: Vec<ValueState<'m>>,
     names: BTreeMap<&'m str, usize>,
-    /// The values that were computed, and those that could not be. Setting another value clears both.
+    /// The values that were computed, and those that could not be. All are cleared when a value is set.
     computed: Vec<usize>,
 }
 
-/// The values that one node reads and makes, as indices into `Body::states`. An absent value is `None`.
+/// The values that one node reads and produces, as indices into `Body::states`. An absent value is `None`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeValueIds {
     pub(super) inputs: Vec<Option<usize>>,
@@ -35,7 +35,7 @@ pub(super) struct ValueState<'m> {
     pub(super) name: &'m str,
     pub(super) source: Source<'m>,
     pub(super) known: Option<KnownValue>,
-    /// How much is computed of what can be known about the value.
+    /// The level to which the value is computed.
     pub(super) level: Level,
     /// The lowest level that could not be reached.
     pub(super) failed: Option<Level>,
@@ -45,14 +45,14 @@ pub(super) struct ValueState<'m> {
 #[derive(Clone, Debug)]
 pub(super) enum KnownValue {
     Value(Value),
-    /// Nothing is known, not even the shape, because the shape depends on unknown values.
+    /// The value is open: nothing is known about it, because its shape depends on unknown values.
     Open(OpenShape),
 }
 
-/// The reason why a value's shape is open.
+/// The reason why a value is open.
 ///
-/// It names the first node on the way to the value whose output shape depends on the values of its inputs,
-/// and which of these values are unknown.
+/// It names the first node on the way to the value whose output shape depends on elements of its inputs, and
+/// the inputs whose elements are not known.
 #[derive(Clone, Debug)]
 pub(super) struct OpenShape(Rc<(Vec<NodeLabel>, FoldError)>);
 
@@ -73,7 +73,7 @@ impl OpenShape {
         }
     }
 
-    /// Returns the error again, wrapped with the nodes that it names.
+    /// Returns the error, wrapped with the nodes that it names.
     pub(super) fn error(&self) -> OnnxError {
         let (nodes, cause) = self.0.as_ref();
         let within = |cause, node: &NodeLabel| OnnxError::InNode {
@@ -98,7 +98,7 @@ pub(super) enum Source<'m> {
     Input,
     Initializer(&'m TensorProto),
     Node(usize),
-    /// A value that was set.
+    /// The value was set by the caller.
     Set,
     /// An optional input of a function that the call leaves out.
     Absent,
@@ -109,18 +109,18 @@ pub(super) enum Source<'m> {
 pub(super) enum Level {
     Nothing,
     Shape,
-    /// The elements, or the certainty that they cannot be known.
+    /// The elements, or the fact that they cannot be known.
     Values,
 }
 
 /// The origin of a value, which determines whether its elements can be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// It depends on something unknown.
+    /// The value depends on something unknown.
     Unknown,
-    /// It depends only on set values and on shapes.
+    /// The value depends only on set values and on shapes.
     Given,
-    /// It depends only on constants.
+    /// The value depends only on constants.
     Constant,
 }
 
@@ -131,14 +131,14 @@ pub(super) struct Functions<'m> {
     by_name: BTreeMap<FunctionName<'m>, Function<'m>>,
 }
 
-/// A function, with facts about its body that every call would otherwise compute again.
+/// A function, with facts about its body so that calls need not compute them again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function<'m> {
     pub(super) proto: &'m FunctionProto,
     /// The number of names, attributes and imports that a call processes.
     pub(super) size: usize,
-    /// Whether the function makes values from the shapes or types of its inputs. This is assumed if its body
-    /// has such a node or calls functions.
+    /// Whether the function computes values from the shapes or types of its inputs. This is assumed if its
+    /// body has such a node or calls functions.
     asks_for_shapes: bool,
 }
 
@@ -178,7 +178,7 @@ impl<'m> Functions<'m> {
         self.by_name.get(&called_name(node)).copied()
     }
 
-    /// Returns `true` if a node makes values from the shapes or types of its inputs.
+    /// Returns `true` if a node computes values from the shapes or types of its inputs.
     fn asks_for_shapes(&self, node: &Node<'m>) -> bool {
         if !node.is_function() {
             return asks_for_shapes(node.proto());
@@ -205,8 +205,8 @@ fn size(function: &FunctionProto) -> usize {
 }
 
 impl<'g, 'm> Body<'g, 'm> {
-    /// Creates the body of a graph whose structure is checked. An initializer with an input's name is the
-    /// input's default.
+    /// Creates the body of a graph whose structure has been checked. If an initializer has the name of an
+    /// input, it is the input's default.
     pub(super) fn of_graph(graph: &'g Graph<'m>) -> Self {
         let mut body = Self::empty(Cow::Borrowed(graph.nodes()));
         for (&name, &tensor) in graph.initializers() {
@@ -225,8 +225,8 @@ impl<'g, 'm> Body<'g, 'm> {
     ///
     /// # Errors
     /// * Returns the errors of [`graph::nodes`].
-    /// * Returns [`OnnxError::ValueMissing`] for a value that no earlier node makes.
-    /// * Returns [`OnnxError::DuplicateName`] for a value that is made twice.
+    /// * Returns [`OnnxError::ValueMissing`] for a value that no earlier node produces.
+    /// * Returns [`OnnxError::DuplicateName`] for a value that is produced twice.
     pub(super) fn of_function(
         function: &'m FunctionProto,
         functions: &Functions<'m>,
@@ -292,7 +292,7 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// Records that a level cannot be reached, so that everything that depends on the value fails at once.
+    /// Records that a level cannot be reached, so that all values that depend on this one fail at once.
     pub(super) fn fail(&mut self, id: usize, level: Level) {
         if let Some(state) = self.states.get_mut(id) {
             state.failed = Some(state.failed.map_or(level, |failed| failed.min(level)));
@@ -302,8 +302,8 @@ impl<'g, 'm> Body<'g, 'm> {
 
     /// Sets a value and clears all computed ones.
     ///
-    /// Each computed value is cleared only once. Setting many values in a row therefore takes time
-    /// proportional to their number only.
+    /// Each computed value is cleared only once, so the time to set many values in a row is proportional to
+    /// their number.
     pub(super) fn set(&mut self, id: usize, value: Value) {
         for at in std::mem::take(&mut self.computed) {
             if let Some(state) = self.states.get_mut(at).filter(|state| !matches!(state.source, Source::Set))
@@ -317,8 +317,8 @@ impl<'g, 'm> Body<'g, 'm> {
         }
     }
 
-    /// Returns the origin of each value as far as its inputs determine it. A shape can be known even if the
-    /// elements are not.
+    /// Returns the origin of each value, as far as the inputs of its node determine it. The shape of a value
+    /// of unknown origin may still be known.
     pub(super) fn origins(&self, functions: &Functions<'m>) -> Vec<Origin> {
         let source = |state: &ValueState<'m>| match state.source {
             Source::Set if state.value().is_some_and(|value| value.data.is_some()) => Origin::Given,

@@ -1,4 +1,4 @@
-//! One evaluation of an operator: its inputs, its attributes, and helpers that make its outputs.
+//! One evaluation of an operator: its inputs, its attributes, and helpers that create its outputs.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) struct Call<'a> {
     /// The number of outputs of the node.
     pub(super) outputs: usize,
     pub(super) attributes: Attributes<'a>,
-    /// Whether values are needed, and not only shapes.
+    /// Whether values are needed in addition to shapes.
     pub(super) values: bool,
     pub(super) external: Option<&'a ExternalData>,
     pub(super) work: &'a Work,
@@ -30,8 +30,8 @@ pub(super) struct Call<'a> {
 pub(super) struct Attributes<'m>(BTreeMap<&'m str, &'m AttributeProto>);
 
 impl<'m> Attributes<'m> {
-    /// Resolves the attributes of a node. A reference counts as absent if the call leaves out the attribute
-    /// and it has no default.
+    /// Resolves the attributes of a node. A reference is absent if the call does not give the attribute and
+    /// the attribute has no default.
     pub(super) fn resolve(node: &'m NodeProto, outer: &Self) -> Result<Self, OnnxError> {
         let mut all = BTreeMap::new();
         for attribute in &node.attribute {
@@ -72,7 +72,7 @@ impl<'a> Call<'a> {
         self.inputs.get(index).copied().flatten()
     }
 
-    /// Returns all inputs. None may be absent.
+    /// Returns all inputs, or an error if one is absent.
     pub(super) fn all_inputs(&self) -> Result<Vec<&'a Value>, OnnxError> {
         (0..self.inputs.len()).map(|index| self.input(index)).collect()
     }
@@ -142,7 +142,7 @@ impl<'a> Call<'a> {
         code.map(|code| tensor_proto::element_type(Some(code))).transpose()
     }
 
-    /// Returns an axis of an input, which an attribute gives.
+    /// Returns an axis of an input, as an attribute gives it.
     pub(super) fn axis(&self, name: &str, default: i64, of: &Value) -> Result<usize, OnnxError> {
         shapes::axis(self.int(name, default)?, of.rank())
     }
@@ -152,8 +152,8 @@ impl<'a> Call<'a> {
         FoldError::InputShape { input, shape, expected }.into()
     }
 
-    /// Creates an output. Its values are computed only if they are needed, there are few enough, and `compute`
-    /// knows them.
+    /// Creates an output. Its elements are computed if they are needed, if there are not too many, and if
+    /// `compute` returns them.
     pub(super) fn make(
         &self,
         element: ElementType,
@@ -161,7 +161,7 @@ impl<'a> Call<'a> {
         compute: impl FnOnce(&[usize]) -> Result<Option<Values>, OnnxError>,
     ) -> Result<Value, OnnxError> {
         let value = Value::shaped(element, shape)?;
-        // If one dimension is empty, others may be huge. There is nothing to compute then.
+        // If one dimension is 0, others may be huge. There is nothing to compute then.
         if !self.values || value.len() > MAX_VALUES || value.len() == 0 {
             return Ok(value);
         }
@@ -169,7 +169,7 @@ impl<'a> Call<'a> {
         Value::new(element, value.shape, data)
     }
 
-    /// Creates an output from the values of an input at the given positions.
+    /// Creates an output from the elements of an input at the given positions.
     pub(super) fn moved(
         &self,
         from: &Value,
@@ -183,12 +183,12 @@ impl<'a> Call<'a> {
         Ok(vec![made?])
     }
 
-    /// Creates an output with an input's values and another shape of as many elements.
+    /// Creates an output with the elements of an input and another shape of the same size.
     pub(super) fn reshaped(&self, from: &Value, shape: Vec<usize>) -> Outputs {
         Ok(vec![Value::new(from.element, shape, from.data.clone())?])
     }
 
-    /// Makes outputs of which only the shapes are known.
+    /// Creates outputs of which only the shapes are known.
     pub(super) fn shaped(&self, outputs: impl IntoIterator<Item = (ElementType, Vec<usize>)>) -> Outputs {
         let outputs = outputs.into_iter().take(self.outputs.max(1));
         outputs.map(|(element, shape)| Value::shaped(element, shape)).collect()

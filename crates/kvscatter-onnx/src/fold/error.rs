@@ -1,19 +1,19 @@
-//! The reasons why a value cannot be known.
+//! Errors about values that cannot be computed.
 
 use kvscatter::ElementType;
 
-/// The reason why the shape or the values of something in a graph cannot be computed from the given values.
+/// The reason why the shape or the elements of a value cannot be computed from the given values.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum FoldError {
-    /// The operator has no rule.
+    /// The evaluation does not support this operator.
     #[error("this operator is not supported")]
     NoRule,
-    /// The value was needed before and could not be computed then.
+    /// The value was requested before and could not be computed then.
     #[error("{name:?} was needed before and could not be computed")]
     FailedBefore { name: String },
-    /// This form of the operator is not supported.
+    /// The evaluation does not support this form of the operator.
     #[error("this operator is not supported with {what}")]
     NoForm { what: &'static str },
     /// A shape depends on values that are not known.
@@ -27,10 +27,10 @@ pub enum FoldError {
     /// The operator does not accept the shape of an input.
     #[error("input {input} has shape {shape:?}, expected {expected}")]
     InputShape { input: usize, shape: Vec<usize>, expected: &'static str },
-    /// The operator needs this attribute.
+    /// A required attribute of the operator is missing.
     #[error("attribute {name:?} is missing")]
     AttributeMissing { name: &'static str },
-    /// The attribute does not have such a value.
+    /// The value of the attribute is not possible.
     #[error("attribute {name:?} = {value} is not possible")]
     AttributeValue { name: &'static str, value: String },
     /// The shape does not have this axis.
@@ -39,16 +39,16 @@ pub enum FoldError {
     /// An axis is named twice.
     #[error("axis {axis} is named twice")]
     AxisTwice { axis: usize },
-    /// A dimension is not possible.
+    /// A computed dimension is not possible.
     #[error("a dimension cannot be {dim}")]
     Dim { dim: i64 },
-    /// The values do not fit the shape.
+    /// The number of values does not match the new shape.
     #[error("shape {from:?} cannot become {to:?}")]
     Reshape { from: Vec<usize>, to: Vec<i64> },
     /// An index is outside its dimension.
     #[error("index {index} is out of range for a dimension of {limit}")]
     Index { index: i64, limit: usize },
-    /// A position is outside its values.
+    /// A position is beyond the last of its values.
     #[error("position {position} is out of range for {count} values")]
     Position { position: usize, count: usize },
     /// The result of integer arithmetic does not fit its type.
@@ -66,13 +66,13 @@ pub enum FoldError {
     /// A value has more dimensions than the evaluation supports.
     #[error("rank {rank}, at most {limit} is supported")]
     RankTooLarge { rank: usize, limit: usize },
-    /// The operator does not make this output.
+    /// The operator does not have this output.
     #[error("this operator does not have output {output}")]
     NoOutput { output: usize },
-    /// Functions call functions too deeply.
+    /// Functions call each other more deeply than the limit.
     #[error("functions call each other more than {limit} deep")]
     TooDeep { limit: usize },
-    /// The evaluation would compute more than the limit.
+    /// The evaluation would need more work than the limit.
     #[error("computing this needs more than {limit} bytes of values")]
     TooMuch { limit: u64 },
 }

@@ -1,21 +1,29 @@
-//! Evaluates a graph on small inputs that are made up to probe it. Computes shapes unless they depend on
-//! data, and values if they follow from the given ones.
+//! Evaluates a graph on small inputs and computes everything that follows from them.
+//!
+//! One evaluation is called a *fold*, because it works like constant folding: an operator is evaluated as
+//! soon as its inputs are known. The [conversion](crate::convert) folds a decoder on small inputs to see the
+//! values of its masks and positions.
 //!
 //! # What is computed
 //!
-//! Only what is requested is computed, each value once, without recursion. The elements of a value are
-//! computed if everything that it depends on is known and its size is at most [`MAX_VALUES`]. Otherwise only
-//! its shape is computed. Shapes need the elements of small vectors only, which are the shapes, axes and
-//! bounds that operators take as inputs. No weight is therefore read to compute a shape, and values that
-//! depend on weights alone are not computed unless something needs them.
+//! A value is computed only when it is requested, and only once. Values are computed without recursion, so a
+//! deep graph does not overflow the stack.
+//!
+//! The elements of a value are computed if all values that it depends on are known, and if there are at most
+//! [`MAX_VALUES`] elements. Otherwise only its shape is computed. To compute a shape, an operator needs the
+//! elements of small vectors at most: the shapes, axes and bounds that it takes as inputs. Weights are
+//! therefore not read to compute a shape, and values that depend on weights alone are not computed unless
+//! another value needs them.
 //!
 //! # Open values
 //!
-//! Nothing is guessed. An operator without a rule is an error that names the node. If a shape depends on
-//! unknown values, as `NonZero`'s does, the value is *open*: nothing is known about it. Every value that
-//! depends on it is open too. The exception is the output of an operator such as `ScatterND`, whose shape
-//! does not depend on the open value. An open value is an error only if its shape or its elements are
-//! requested. The error names the node that opened it.
+//! A value is *open* if not even its shape is known, because the shape depends on elements that are not
+//! known. The output of `NonZero` is open, for example, if the elements of its input are not known. Every
+//! value that depends on an open value is open too, unless its shape depends only on other values, as the
+//! shape of the output of `ScatterND` does. An open value is an error only if its shape or its elements are
+//! requested. The error names the node whose output is the first open value.
+//!
+//! Nothing is guessed. If this module does not support an operator, the error names its node.
 //!
 //! # Precision
 //!
@@ -49,20 +57,20 @@ use body::{Body, Function, Functions, KnownValue, Level, NodeValueIds, OpenShape
 use call::{Attributes, Call};
 use work::Work;
 
-/// The largest number of elements of a constant value whose elements are computed on request. Larger ones are
-/// computed only if another value needs them.
+/// The maximum number of elements of a constant that are computed on request. Larger constants are computed
+/// only if another value needs their elements.
 const MAX_CONSTANTS: usize = 64 << 10;
 
-/// The largest vector whose values are computed because a shape may depend on them.
+/// The size of the largest vector whose elements are computed because a shape may depend on them.
 const MAX_PARAMETERS: usize = 1 << 10;
 
-/// The cost of every node besides its values.
+/// The cost of every node in addition to its values.
 const NODE_WORK: usize = 1 << 10;
 
 /// The cost of a call for each name, attribute and import of the function.
 const FUNCTION_WORK: usize = 1 << 8;
 
-/// The largest depth of functions that call each other.
+/// The maximum depth of functions that call each other.
 const MAX_DEPTH: usize = 16;
 
 /// The on-demand evaluation of a graph or of a function body.
@@ -70,7 +78,8 @@ const MAX_DEPTH: usize = 16;
 pub(crate) struct Fold<'g, 'm> {
     body: Body<'g, 'm>,
     functions: Rc<Functions<'m>>,
-    /// The attributes that a function body's references resolve to. They are empty for a graph.
+    /// The attributes of the call that is being evaluated. References in the function body are resolved with
+    /// them. Empty for a graph.
     attributes: Attributes<'m>,
     external: Option<&'g ExternalData>,
     work: Rc<Work>,
@@ -84,14 +93,14 @@ pub(crate) struct Fold<'g, 'm> {
 struct Demand {
     id: usize,
     level: Level,
-    /// Whether it waits for other values that it depends on.
+    /// Whether the value waits for the values that it depends on.
     is_waiting: bool,
 }
 
 impl<'g, 'm> Fold<'g, 'm> {
     /// Creates an evaluation in which nothing is computed yet.
     ///
-    /// Without `external`, a value in another file is an error if it is needed.
+    /// Without `external`, an error is returned if the elements of a tensor in another file are needed.
     pub(crate) fn new(graph: &'g Graph<'m>, external: Option<&'g ExternalData>) -> Self {
         Self {
             body: Body::of_graph(graph),
@@ -104,8 +113,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         }
     }
 
-    /// Sets a value, and clears all computed ones. The value may be an input or any other value, which then
-    /// is not computed from its inputs.
+    /// Sets a value and clears all computed ones. The value may be an input or any other value. Another value
+    /// is then not computed from its inputs.
     ///
     /// # Errors
     /// Returns [`OnnxError::ValueMissing`] if the graph has no value of this name, and the errors of
@@ -122,8 +131,8 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// Returns what is known about a value: its shape, and its elements if they follow from the values that
     /// are set.
     ///
-    /// If more than 65536 elements depend on constants alone, they are known only if another value has needed
-    /// them.
+    /// If more than 65536 elements depend on constants alone, they are returned only if another value has
+    /// needed them.
     ///
     /// # Errors
     /// Returns the errors of [`known`](Self::known), and [`FoldError::ValuesUnknown`] if the value is open.
@@ -133,8 +142,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.demand(id, level)
     }
 
-    /// Returns the same as [`value`](Self::value), but `None` if the value is open. Not even the shape of an
-    /// open value is known, because it depends on unknown values.
+    /// Returns the same as [`value`](Self::value), or `None` if the value is open.
     ///
     /// # Errors
     /// * Returns [`OnnxError::ValueMissing`] if the graph has no value of this name.
@@ -156,7 +164,7 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.demand(id, Level::Shape).map(|value| value.shape.as_slice())
     }
 
-    /// Charges work that is done outside this evaluation, in elements.
+    /// Charges work that is done outside this evaluation, as a number of elements.
     ///
     /// # Errors
     /// Returns [`FoldError::TooMuch`] if the limit is exceeded.
@@ -164,7 +172,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.work.charge(elements)
     }
 
-    /// Returns the highest level that is computed for a value. It is the shape for large constants.
+    /// Returns the highest level to which a value is computed on request. For large constants this is the
+    /// shape.
     fn most(&mut self, id: usize) -> Result<Level, OnnxError> {
         let is_weight = self.origin(id) == Origin::Constant
             && self.known_at(id, Level::Shape)?.value().is_some_and(|value| value.len() > MAX_CONSTANTS);
@@ -184,14 +193,14 @@ impl<'g, 'm> Fold<'g, 'm> {
         self.body.known(id).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 
-    /// Computes a value up to a level, after the values that it needs. If one of these cannot be computed,
-    /// all values that wait for it fail as well.
+    /// Computes a value up to a level, after the values that it depends on. If one of these cannot be
+    /// computed, all values that wait for it fail as well.
     fn evaluate(&mut self, id: usize, level: Level) -> Result<(), OnnxError> {
         self.origin(id);
         let mut stack = vec![Demand { id, level, is_waiting: false }];
         let result = self.evaluate_all(&mut stack);
         if let Err(error) = &result {
-            // If an operator lacks one output, its other outputs can still be computed.
+            // An operator without this output may still have the other outputs.
             let is_output = matches!(error.root(), OnnxError::Fold(FoldError::NoOutput { .. }));
             let failed = stack.len().saturating_sub(usize::from(is_output));
             for &Demand { id, level, .. } in stack.iter().take(failed).filter(|demand| demand.is_waiting) {
@@ -206,8 +215,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         result
     }
 
-    /// Computes the demands on the stack, which contains each value that waits for another. No value waits
-    /// for itself, because inputs come from earlier nodes.
+    /// Meets the demands on the stack. The stack contains the requested value and every value that waits for
+    /// another. No value waits for itself, because the inputs of a node come from earlier nodes.
     fn evaluate_all(&mut self, stack: &mut Vec<Demand>) -> Result<(), OnnxError> {
         while let Some(demand) = stack.last_mut() {
             let &mut Demand { id, level, .. } = demand;
@@ -248,10 +257,10 @@ impl<'g, 'm> Fold<'g, 'm> {
 
     /// Pushes the demands of a node that are not met yet.
     ///
-    /// These are the elements of all inputs, or the shapes of all inputs and the elements of those that may
-    /// be parameters. Parameters may have any size if the shape of the operator's output depends on their
-    /// elements. Initializers come last, because their elements are not needed if those of another input are
-    /// unknown.
+    /// If values are needed, these are the elements of all inputs. Otherwise these are the shapes of all
+    /// inputs, and the elements of inputs that may be parameters. A parameter may have any size if the shape
+    /// of the output depends on its elements. Initializers come last, because their elements are not needed
+    /// if those of another input are unknown.
     fn push_missing(&self, node: usize, values: bool, stack: &mut Vec<Demand>) {
         let is_hopeless = self.body.read_by(node).any(|(_, state)| {
             let is_unknown = |value: &Value| value.data.is_none();
@@ -282,8 +291,8 @@ impl<'g, 'm> Fold<'g, 'm> {
         }
     }
 
-    /// Evaluates a node with known inputs for one of its outputs. Other outputs that are not known are an
-    /// error only if they are requested.
+    /// Evaluates a node whose inputs are known, to get one of its outputs. It is an error if that output
+    /// cannot be computed, but not if another one cannot.
     fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), OnnxError> {
         let Some((node, value_ids)) = self.body.node(node) else { return Ok(()) };
         let value_ids = value_ids.clone();
@@ -304,7 +313,7 @@ impl<'g, 'm> Fold<'g, 'm> {
             }
         }
         if self.body.level(wanted) < level {
-            // The other missing outputs fail too, so that the node is not run again for them.
+            // Other missing outputs fail as well, so that the node is not evaluated again for them.
             value_ids.outputs.iter().skip(made).flatten().for_each(|&id| self.body.fail(id, level));
             let output = value_ids.outputs.iter().position(|&id| id == Some(wanted)).unwrap_or_default();
             return Err(node.error(FoldError::NoOutput { output }));

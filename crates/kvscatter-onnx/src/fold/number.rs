@@ -1,9 +1,9 @@
 //! Numbers of the element types: how they are read, rounded and cast.
 //!
 //! Floats are computed in 64 bits. After every operator they are rounded to their type, to nearest with ties
-//! to even. Numbers beyond the type's range become infinite. For +, -, *, / and the square root, a runtime
-//! that computes in 32 bits gives the same results. 16-bit floats are rounded to 32 bits first, as in
-//! runtimes.
+//! to even. Numbers beyond the range of the type become infinite. A runtime that computes in 32 bits gets the
+//! same results for +, -, *, / and the square root. 16-bit floats are rounded to 32 bits first, as runtimes
+//! do.
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
@@ -36,7 +36,7 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxE
 
 /// Casts values to another type. Returns `None` if the type has no [`NumberKind`].
 ///
-/// Floats truncate to integers. Integers wrap to narrower ones. Every value other than zero is true,
+/// Floats truncate to integers, and integers wrap to narrower ones. Every value other than zero becomes true,
 /// including NaN.
 ///
 /// # Errors
@@ -75,8 +75,8 @@ pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, O
     }))
 }
 
-/// Reads the values from a tensor's bytes. Returns `None` if its type has no [`NumberKind`] or a value is
-/// beyond int64's range.
+/// Reads the values from the bytes of a tensor. Returns `None` if its type has no [`NumberKind`], or if a
+/// value is beyond the range of int64.
 pub(crate) fn decode(element: ElementType, bytes: &[u8], count: usize) -> Option<Values> {
     fn ints<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> i64) -> Option<Values> {
         Some(Values::Ints(bytes.as_chunks().0.iter().map(|&chunk| read(chunk)).collect()))

@@ -71,7 +71,7 @@ proptest! {
             if let Ok(value) = fold.value(&name) {
                 agrees(value);
                 let shape = value.shape.clone();
-                // Evaluating only the shape gives the same shape, unless it depends on values that are not
+                // If only the shape is evaluated, it is the same, unless it depends on elements that are not
                 // computed for a shape.
                 let mut shapes = Fold::new(&graph, None);
                 for (name, input) in names.iter().zip(&inputs) {
@@ -120,11 +120,11 @@ proptest! {
 #[derive(Clone, Debug)]
 enum Mutation {
     Operator(&'static str),
-    /// Reads another node's output, which may come later.
+    /// The node reads the output of another node, which may come later.
     Input(Index, Index),
     NoInputs,
     Attribute(Box<AttributeProto>),
-    /// Changes the values of the node's tensor.
+    /// The elements of the node's tensor change.
     Constant(Vec<u8>, Vec<i64>),
 }
 
@@ -136,7 +136,7 @@ impl Mutation {
             Self::Operator(op_type) => node.op_type = Some(op_type.to_owned()),
             Self::Input(slot, from) if !node.input.is_empty() => {
                 let slot = slot.index(node.input.len());
-                // The value comes from before the node, so that there is no cycle.
+                // The value comes from an earlier node, so that the graph has no cycle.
                 node.input[slot] = names[from.index(index.max(1).min(names.len()))].clone();
             }
             Self::NoInputs => node.input.clear(),
@@ -169,7 +169,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Returns small numbers, and numbers near which arithmetic overflows.
+/// Returns small numbers and numbers near which arithmetic overflows.
 fn number() -> impl Strategy<Value = i64> {
     prop_oneof![8 => -4..5_i64, 1 => select(vec![i64::MIN, i64::MIN + 1, i64::MAX, 1 << 40, i32::MAX.into()])]
 }

@@ -1,7 +1,7 @@
 //! Shapes, strides, and the positions in a dense buffer that a view of it reads.
 //!
-//! Every shape here belongs to a [`Value`](super::Value). The product of its dimensions fits `isize`, so no
-//! computation below saturates.
+//! Every shape here belongs to a [`Value`](super::Value). The product of its dimensions fits `isize`, so the
+//! computations below do not saturate.
 
 use super::FoldError;
 use crate::OnnxError;
@@ -40,7 +40,7 @@ pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> 
             .flat_map(|&at| steps.clone().map(move |step| at.saturating_add(step.saturating_mul(stride))))
             .collect();
     }
-    // A negative position is not in any buffer, and neither is `usize::MAX`.
+    // Neither a negative position nor `usize::MAX` is in any buffer.
     positions.into_iter().map(|at| usize::try_from(at).unwrap_or(usize::MAX)).collect()
 }
 
@@ -58,7 +58,8 @@ pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, O
     aligned(left, rank).zip(aligned(right, rank)).map(dim).collect()
 }
 
-/// Returns the positions of the values of `from`, in the order of the shape `to` that it broadcasts to.
+/// Returns the positions of the elements of `from` after it is broadcast to the shape `to`, in row-major
+/// order.
 pub(crate) fn spread(from: &[usize], to: &[usize]) -> Vec<usize> {
     let missing = to.len().saturating_sub(from.len());
     let own = strides(from).into_iter().zip(from).map(|(stride, &dim)| if dim == 1 { 0 } else { stride });
@@ -69,7 +70,7 @@ pub(crate) fn spread(from: &[usize], to: &[usize]) -> Vec<usize> {
 /// Returns an axis counted from the start. A negative axis counts from the end.
 ///
 /// # Errors
-/// Returns [`FoldError::Axis`] outside `-rank..rank`.
+/// Returns [`FoldError::Axis`] for an axis outside `-rank..rank`.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, OnnxError> {
     let from_start = if axis < 0 { axis.saturating_add(signed(rank)) } else { axis };
     usize::try_from(from_start)
@@ -95,7 +96,7 @@ impl AxisSplit {
         Self { outer: elements(outer), dim, inner: elements(inner) }
     }
 
-    /// Returns the number of elements of one outer index.
+    /// Returns the number of elements for one index of the axes before the axis.
     pub(crate) fn block(&self) -> usize {
         self.dim.saturating_mul(self.inner)
     }

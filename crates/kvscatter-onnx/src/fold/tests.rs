@@ -1,4 +1,4 @@
-//! Tests on real exports, which are probed as the conversion probes them.
+//! Tests on real exports with inputs like those of the conversion.
 
 use std::path::PathBuf;
 
@@ -115,8 +115,8 @@ fn every_shape_of_a_decoder_is_known() {
     }
 }
 
-/// The router decides the shape of an expert's input, so that shape is open. The shape of the experts' joint
-/// output is known again.
+/// The router decides the shape of an expert's input, so that value is open. The shape of the joint output of
+/// all experts is known.
 #[test]
 fn what_experts_are_given_is_open_and_what_they_make_is_not() {
     let model = load("decoders/optimum-0.1-qwen3-moe");
@@ -180,7 +180,7 @@ fn what_is_counted_is_counted_for_a_shape_alone() {
 
 #[test]
 fn weights_are_not_read_for_shapes() {
-    // All weights of this model are in another file, which is not given.
+    // All weights of this model are in another file, and the test does not give its folder.
     let model = load("mobius-llama-dynamic");
     let graph = model.graph().unwrap();
     let mut fold = probe(&graph, None);
@@ -299,7 +299,7 @@ mod functions {
         let mut flat = function("Flat", &["a"], &["b"], vec![flatten]);
         let x = || Value::shaped(ElementType::Float32, vec![2, 3, 4]).unwrap();
         let call = || node("own", "Flat", &["x"], &["y"]);
-        // Neither the call nor the function gives the attribute, so the operator's default of 1 applies.
+        // Neither the call nor the function gives the attribute, so the default of the operator applies: 1.
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [2, 12]);
         flat.attribute_proto = vec![int("where", 2)];
         assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [6, 4]);

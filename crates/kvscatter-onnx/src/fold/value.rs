@@ -8,13 +8,13 @@ use crate::eval::MAX_RANK;
 use crate::proto::TensorProto;
 use crate::{Data, ExternalData, OnnxError, Tensor, storage_len, tensor_proto};
 
-/// The largest number of elements for which values are computed or read. For larger values, only the shape is
+/// The maximum number of elements of a value that are computed or read. Of larger values, only the shape is
 /// known.
 ///
-/// The causal masks that older models store are triangles of 1024 or 2048 positions.
+/// Older models store causal masks as triangles of 1024 or 2048 positions.
 pub(crate) const MAX_VALUES: usize = 4 << 20;
 
-/// A value of a graph. [`Value::new`] checks that its fields agree.
+/// A value of a graph: its type and shape, and its elements if they are known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Value {
     pub(crate) element: ElementType,
@@ -40,7 +40,7 @@ impl Value {
             return Err(FoldError::RankTooLarge { rank: shape.len(), limit: MAX_RANK }.into());
         }
         storage_len(element, &shape)?;
-        // A value without elements is known even if its inputs are not.
+        // A value with 0 elements is completely known, even if its inputs are not.
         let data = data.or_else(|| if shape.contains(&0) { Values::empty(element) } else { None });
         let value = Self { element, shape, data };
         if let Some(data) = &value.data
@@ -52,8 +52,7 @@ impl Value {
         Ok(value)
     }
 
-    /// Creates a value of which only the shape is known. If it has no elements, it is therefore completely
-    /// known.
+    /// Creates a value of which only the shape is known. A value with 0 elements is completely known.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -61,7 +60,7 @@ impl Value {
         Self::new(element, shape, None)
     }
 
-    /// Makes int64 values along one axis.
+    /// Creates an int64 vector.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -69,8 +68,8 @@ impl Value {
         Self::new(ElementType::Int64, vec![values.len()], Some(Values::Ints(values)))
     }
 
-    /// Creates a value from a tensor. Only the shape is known if the type has no [`NumberKind`] or an unsigned
-    /// integer is beyond int64's range.
+    /// Creates a value from a tensor. Only the shape is known if the type has no [`NumberKind`], or if an
+    /// unsigned integer is beyond the range of int64.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -95,7 +94,8 @@ impl Value {
         header.map_err(|error| error.in_tensor(name))
     }
 
-    /// Creates a value from a tensor in a file. Its elements are read only if there are at most [`MAX_VALUES`].
+    /// Creates a value from a tensor in a file. Its elements are read if there are at most [`MAX_VALUES`] of
+    /// them.
     ///
     /// # Errors
     /// Returns the errors of [`header`](Self::header) and of [`tensor_proto::decode`].

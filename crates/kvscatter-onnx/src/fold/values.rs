@@ -5,7 +5,7 @@ use kvscatter::ElementType;
 use super::FoldError;
 use crate::OnnxError;
 
-/// Values in row-major order. Integers and floats of every width take 64 bits each, in the range and
+/// Elements in row-major order. Integers and floats of every width take 64 bits each, with the range and
 /// precision of their element type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Values {
@@ -62,7 +62,7 @@ impl Values {
         }
     }
 
-    /// Returns the values at these positions. Every operator that only moves values uses this function.
+    /// Returns the values at these positions. All operators that only move values use this function.
     ///
     /// # Errors
     /// Returns [`FoldError::Position`] for a position without a value.
@@ -81,7 +81,7 @@ impl Values {
         })
     }
 
-    /// Concatenates several lists. Returns `None` unless all are known and of one kind.
+    /// Concatenates several lists. Returns `None` if one is not known, or if they are of different kinds.
     pub(crate) fn chain<'a>(parts: impl IntoIterator<Item = Option<&'a Self>>) -> Option<Self> {
         let mut parts = parts.into_iter();
         let mut all = parts.next()??.clone();
@@ -97,8 +97,8 @@ impl Values {
     }
 }
 
-/// Returns the range of a type's integers that are supported. It is the whole range, except that of uint64
-/// only the part that int64 also has.
+/// Returns the range of integers of a type that are supported. This is the whole range of the type, or for
+/// uint64 the part that int64 also has.
 pub(super) fn int_range(element: ElementType) -> Option<(i64, i64)> {
     Some(match element {
         ElementType::Int64 => (i64::MIN, i64::MAX),

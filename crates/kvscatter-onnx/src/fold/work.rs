@@ -1,15 +1,15 @@
-//! The limit on the work of one fold.
+//! The limit on the work of one evaluation.
 
 use std::cell::Cell;
 
 use super::{FoldError, Value, Values};
 use crate::OnnxError;
 
-/// The bytes of values, and the multiplications of matrix products, that one [`Fold`](super::Fold) may
-/// compute between two changes.
+/// The maximum work of one [`Fold`](super::Fold) between two changes. Every byte of a value and every
+/// multiplication of a matrix product counts as 1.
 const MAX_WORK: u64 = 512 << 20;
 
-/// The work that may still be done.
+/// The work that may still be charged.
 #[derive(Debug)]
 pub(super) struct Work(Cell<u64>);
 

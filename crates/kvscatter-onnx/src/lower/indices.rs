@@ -9,10 +9,10 @@ use crate::{Dimension, OnnxError};
 
 use super::scatter::Scatter;
 
-/// Makes nodes without duplicates. The same computation on the same values yields the same value.
+/// Adds nodes without duplicates. The same computation on the same values is added only once.
 pub(super) struct Indices<'p> {
     editor: Editor<'p>,
-    /// The outputs of the nodes made so far, by [`NewNode::key`].
+    /// The outputs of the nodes added so far, by [`NewNode::key`].
     made: BTreeMap<(String, Vec<u8>), String>,
     /// The first dimension that was declared with each symbol.
     symbols: BTreeMap<String, String>,
@@ -27,7 +27,7 @@ impl<'p> Indices<'p> {
         &mut self.editor
     }
 
-    /// Puts the graph in order and returns the number of nodes made.
+    /// Puts the graph in order and returns the number of added nodes.
     pub(super) fn finish(self) -> Result<usize, OnnxError> {
         let made = self.made.len();
         self.editor.finish().map(|()| made)
@@ -64,8 +64,8 @@ impl<'p> Indices<'p> {
         self.node(NewNode::new("Concat", &coordinates).int("axis", -1).called("indices"))
     }
 
-    /// Returns the first `rank` dimensions that the update must have: the cache's dimensions with the
-    /// update's length. An update with other dimensions is refused at run time.
+    /// Returns the first `rank` dimensions that the update must have: the cache's dimensions, with the length
+    /// of the update. The engine rejects an update with other dimensions at run time.
     fn update_shape(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, OnnxError> {
         let mut dims = Vec::with_capacity(rank);
         for axis in 0..rank {
@@ -81,8 +81,8 @@ impl<'p> Indices<'p> {
 
     /// Returns the positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`.
     ///
-    /// Invalid positions are moved beyond the cache's end, because the engine refuses them there. A negative
-    /// position would count from the end.
+    /// Invalid positions are replaced with positions beyond the end of the cache, which the engine rejects. A
+    /// negative position would count from the end.
     fn positions(&mut self, scatter: &Scatter<'_>, rank: usize) -> Result<String, OnnxError> {
         let length = self.length(scatter)?;
         let capacity = self.dim(scatter.past_cache, &scatter.cache, scatter.axis)?;
@@ -98,7 +98,8 @@ impl<'p> Indices<'p> {
             }
             Mode::Circular => {
                 let one = self.editor.ints(&[1])?;
-                // The modulus is never 0. If the capacity is 0, the update has no rows or is refused.
+                // The modulus is at least 1. If the capacity is 0, the update has no rows, or the engine
+                // rejects it.
                 let modulus = self.node(NewNode::new("Max", &[&capacity, &one]))?;
                 // The start is reduced before the sum, so the sum cannot overflow.
                 let starts = self.node(NewNode::new("Mod", &[&starts, &modulus]))?;
@@ -112,8 +113,8 @@ impl<'p> Indices<'p> {
         self.unsqueeze(&positions, (1..rank).filter(|&axis| axis != scatter.axis))
     }
 
-    /// Returns `write_indices` as int64 `[batch, 1]`, or `[1, 1]` zeros if they are absent. They are refused
-    /// at run time unless there is one for each sample.
+    /// Returns `write_indices` as int64 `[batch, 1]`, or zeros `[1, 1]` if they are absent. The engine
+    /// rejects them at run time unless there is one for each sample.
     fn starts(&mut self, scatter: &Scatter<'_>) -> Result<String, OnnxError> {
         let one = self.editor.ints(&[1])?;
         let Some(write_indices) = scatter.write_indices else {
@@ -136,8 +137,8 @@ impl<'p> Indices<'p> {
         self.size(value, dims.get(axis).copied().unwrap_or(Dimension::Unknown), axis)
     }
 
-    /// Returns a dimension as a value, int64 `[1]`. It is a constant, a value for the same symbol, or read
-    /// from the tensor's shape.
+    /// Returns a dimension as a value, int64 `[1]`. The value is a constant, an existing value for the same
+    /// symbol, or read from the shape of the tensor.
     fn size(&mut self, value: &str, declared: Dimension<'_>, axis: usize) -> Result<String, OnnxError> {
         if let Dimension::Known(size) = declared {
             return self.editor.ints(&[i64::try_from(size).unwrap_or(i64::MAX)]);

@@ -19,16 +19,17 @@ pub(super) struct Scatter<'m> {
     pub(super) past_cache: &'m str,
     pub(super) update: &'m str,
     pub(super) write_indices: Option<&'m str>,
-    /// The cache's dimensions, whose number is the rank.
+    /// The dimensions of the cache. Their number is its rank.
     pub(super) cache: Vec<Dimension<'m>>,
-    /// The update's length.
+    /// The size of the update along the axis.
     pub(super) length: Dimension<'m>,
 }
 
 /// Returns every `TensorScatter` of the graph.
 ///
 /// # Errors
-/// Returns the errors of [`lower`](super::lower()).
+/// Returns the errors of [`lower`](super::lower()) that are wrapped in
+/// [`OnnxError::InNode`](crate::OnnxError::InNode).
 pub(super) fn scatters<'m>(graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
     let declared = graph.declared(|_| true);
     let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());

@@ -1,5 +1,5 @@
-//! Adapts one operator at a time: makes the nodes of a newer version that are equivalent to a node of an
-//! older one.
+//! Adapts one operator at a time: creates nodes of a newer version that are equivalent to a node of an older
+//! one.
 
 use crate::OnnxError;
 use crate::attribute;
@@ -50,7 +50,7 @@ impl Adapter {
         Ok(std::mem::take(&mut self.done))
     }
 
-    /// Returns `true` if the upgrade crosses the change of this version.
+    /// Returns `true` if the upgrade includes the changes of this version.
     fn crosses(&self, version: i64) -> bool {
         self.from < version && version <= self.to
     }
@@ -90,8 +90,8 @@ impl Adapter {
 
     /// Change of version 13: the operator works on one axis, and the default is no longer 1.
     ///
-    /// Older versions worked on all axes from this one on. The meaning is the same for -1. Otherwise these
-    /// axes are flattened into one.
+    /// Older versions worked on the given axis and all later ones. For the last axis the meaning is the same.
+    /// Otherwise the axes are flattened into one.
     fn softmax(&mut self, mut node: NodeProto) {
         let axis = take(&mut node, "axis");
         if axis.as_ref().is_some_and(|axis| attribute::int(axis).is_ok_and(|axis| axis == -1)) {
@@ -116,7 +116,7 @@ impl Adapter {
 
     /// Change of version 12: the ratio is an input, and has no effect without the input `training_mode`.
     ///
-    /// Older versions do not define the mask if nothing is dropped. Newer versions do.
+    /// If nothing is dropped, older versions do not define the mask, and newer versions do.
     fn dropout(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
             return Err(self.changed("its mask is different"));
@@ -126,7 +126,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Change of version 14: training is an attribute. It used to follow from the number of outputs.
+    /// Change of version 14: training is an attribute. Earlier it followed from the number of outputs.
     fn batch_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if has_more_outputs(&mut node) {
             return Err(self.changed("its outputs for training are different"));
@@ -135,7 +135,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Change of version 13: inputs that are not given are absent. They used to be empty tensors.
+    /// Change of version 13: optional inputs are absent. Earlier they were empty tensors.
     fn resize(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let mode = find(&node, "coordinate_transformation_mode").map(attribute::string).transpose()?;
         let uses_roi = match mode {
@@ -184,7 +184,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Change of version 21: scale and bias have an element for each channel. They used to have one for each
+    /// Change of version 21: scale and bias have one element for each channel. Earlier they had one for each
     /// group.
     fn group_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         let groups = find(&node, "num_groups").map_or(Ok(1), attribute::int)?;
@@ -205,7 +205,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Change of version 22: with `ceil_mode`, a window that begins in the padding is left out.
+    /// Change of version 22: with `ceil_mode`, a window that begins in the padding is omitted.
     fn pool(&mut self, node: NodeProto) -> Result<(), OnnxError> {
         match find(&node, "ceil_mode").map_or(Ok(0), attribute::int)? {
             0 => self.done.push(node),

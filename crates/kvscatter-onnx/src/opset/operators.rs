@@ -2,14 +2,14 @@
 
 /// Returns `true` if the default domain's operator set of this version (11 to 24) has an operator.
 ///
-/// `Scatter` and `Upsample` are deprecated in all of these versions, so the result is false for them.
+/// `Scatter` and `Upsample` are deprecated in all of these versions, so the result is `false`.
 pub(super) fn exists(op_type: &str, version: i64) -> bool {
     SINCE.iter().any(|(since, operators)| {
         *since <= version && operators.split_ascii_whitespace().any(|name| name == op_type)
     })
 }
 
-/// The operators by the version that introduced them. 11 stands for that version and every earlier one.
+/// The operators by the version that introduced them. 11 includes all earlier versions.
 const SINCE: [(i64, &str); 11] = [
     (
         11,

@@ -7,7 +7,7 @@ use crate::edit::names::Names;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
-/// Creates a node that reads the given inputs and makes `y`.
+/// Creates a node that reads the given inputs and has the output `y`.
 fn node(op_type: &str, inputs: &[&str]) -> NewNode {
     NewNode::new(op_type, inputs).outputs(&["y"])
 }

@@ -1,5 +1,5 @@
-//! Finds the input values that make every `write_indices` valid, by walking from the writes back to the
-//! inputs.
+//! Determines the values of inputs that make every `write_indices` valid, by walking from the writes back to
+//! the inputs.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -17,14 +17,15 @@ pub(super) fn ranges<'m>(
 ) -> Result<BTreeMap<&'m str, RangeInclusive<i64>>, OnnxError> {
     let known = known(evaluator, given);
     let mut ranges = BTreeMap::new();
-    // Later nodes come first. When a node is reached, all constraints on its output are known.
+    // Later nodes are visited first, so that all constraints on the output of a node are known when it is
+    // visited.
     for op in evaluator.ops().iter().rev() {
         match *op {
             Op::TensorScatter { write_indices: Some(indices), present_cache, .. } => {
                 let missing = || OnnxError::ValueMissing { name: present_cache.to_owned() };
                 let prepared = types.prepared(present_cache).ok_or_else(missing)?;
                 let capacity = prepared.geometry().capacity();
-                // All samples of a padded update bring the same number of rows.
+                // All samples of a padded update have the same number of rows.
                 let rows = prepared.device_interface().row_limits().max;
                 let last = capacity.saturating_sub(if prepared.mode() == Mode::Circular { 1 } else { rows });
                 narrow(&mut ranges, indices, 0..=i64::try_from(last).unwrap_or(i64::MAX));
@@ -39,7 +40,7 @@ pub(super) fn ranges<'m>(
                     match (known.get(left), known.get(right)) {
                         (Some(known), None) => narrow(&mut ranges, right, minus(&range, known)),
                         (None, Some(known)) => narrow(&mut ranges, left, minus(&range, known)),
-                        // If both inputs are unknown, the first gets the whole range and the second is 0.
+                        // If both operands are unknown, the first gets the whole range and the second is 0.
                         _ => {
                             narrow(&mut ranges, left, range);
                             narrow(&mut ranges, right, 0..=0);
@@ -66,7 +67,7 @@ fn known<'a>(
 ) -> BTreeMap<&'a str, &'a Tensor> {
     let mut known: BTreeMap<_, _> =
         evaluator.constants().iter().map(|(&name, tensor)| (name, tensor)).collect();
-    // A fed value hides the initializer that is the input's default.
+    // A fed value takes precedence over the initializer that is the default of the input.
     known.extend(given);
     for op in evaluator.ops() {
         if let Op::Identity { input, output } = *op

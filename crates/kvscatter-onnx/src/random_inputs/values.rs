@@ -75,8 +75,8 @@ impl Float {
         Some(Self { bits, mantissa, bias })
     }
 
-    /// Makes finite, readable numbers from random bits. The sign and the highest three bits of the mantissa
-    /// stay, and the exponent becomes -2 to 1.
+    /// Converts random bits to finite numbers that are short in decimal. The sign and the highest three bits
+    /// of the mantissa are kept, and the exponent becomes -2 to 1.
     fn tame(self, bytes: &mut [u8]) {
         match self.bits {
             64 => each(bytes, |bits| self.tamed(u64::from_le_bytes(bits)).to_le_bytes()),

@@ -521,7 +521,8 @@ fn nested(count: usize) -> Model {
     model
 }
 
-/// Makes positions that depend on the past, which are replaced, and a chain of nodes without a rule.
+/// Makes positions that depend on the past, which are replaced, and a chain of nodes with unsupported
+/// operators.
 fn failing(count: usize) -> Model {
     let mut model = concat_layers(1);
     let graph = graph(&mut model);

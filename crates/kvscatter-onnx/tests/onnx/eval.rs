@@ -192,7 +192,7 @@ fn indices_may_be_computed() {
         outcomes.as_slice(),
         [(Outcome::Constant, 0), (Outcome::Computed, 16), (Outcome::Alias, 0), (Outcome::InPlace { .. }, 2)]
     ));
-    // The sum wraps to a negative index, which linear mode refuses.
+    // The sum wraps to a negative index, which is an error in linear mode.
     let error = run(&model, &inputs(&[0, i64::MAX]), Placement::Auto).unwrap_err();
     let wrapped = i64::MAX.wrapping_add(2);
     assert!(

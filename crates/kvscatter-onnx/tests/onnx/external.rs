@@ -1,4 +1,4 @@
-//! Tests external data: data inside the model's folder is read, and anything else is refused.
+//! Tests external data. Data inside the model's folder is read, and other data is an error.
 
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;

@@ -1,4 +1,4 @@
-//! Tests that models are saved as they were loaded, and that invalid graphs are refused.
+//! Tests that models are saved as they were loaded, and that invalid graphs are rejected.
 
 use kvscatter::ElementType::{Float32, Int64};
 use kvscatter_onnx::proto::type_proto::{Sequence, Value as TypeValue};

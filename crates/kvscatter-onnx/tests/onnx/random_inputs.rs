@@ -193,7 +193,7 @@ fn given_tensors_that_do_not_fit() {
     assert!(matches!(&error, OnnxError::MemoryLimit { needed: 38, limit: 31 }), "{error}");
 }
 
-/// Only some inputs are made. The others need no sizes, but the names of their dimensions are known.
+/// Only some inputs are generated. The others need no sizes, but the names of their dimensions are known.
 #[test]
 fn shapes_of_some_inputs() {
     let one = graph(vec![scatter(&["x", "u", "i"], "y")]);

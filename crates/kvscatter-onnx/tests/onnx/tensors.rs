@@ -108,7 +108,7 @@ fn shapes_that_are_none() {
     }
 }
 
-/// A tiny message that claims an exabyte is refused because of its length. No memory of that size is
+/// A tiny message that claims an exabyte is rejected because of its length. No memory of that size is
 /// requested.
 #[test]
 fn data_shorter_or_longer_than_the_shape() {

@@ -31,7 +31,7 @@ fn what_is_written_is_read() {
     let graph = model.graph().unwrap();
     let tensors = |first| vec![int64(&[1], &[first]), int64(&[1], &[first + 1]), int64(&[1], &[0])];
     // There are eleven data sets, because numbers are compared as numbers. The last has no outputs, so it
-    // must be refused.
+    // must be rejected.
     let mut data_sets: Vec<_> = (0..11).map(|first| (tensors(first), vec![int64(&[], &[first])])).collect();
     data_sets[10].1.clear();
     TestCase::write(&folder.path().join("deep/er"), &model, &data_sets).unwrap();

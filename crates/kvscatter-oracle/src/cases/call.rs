@@ -11,33 +11,36 @@ pub enum Call {
     TensorScatter {
         /// The attributes and policies.
         operator: TensorScatter,
-        /// The first slot of each sample.
+        /// The first slot written for each sample, or `None` for zeros.
         write_indices: Option<Vec<i64>>,
-        /// The number of rows of each sample that are written. This is our extension.
+        /// The number of rows of each sample that are written, or `None` for all. This is a kvscatter
+        /// extension; not part of the specification.
         lengths: Option<Vec<i64>>,
     },
     /// TensorRT `KVCacheUpdate`.
     KvCacheUpdate {
         /// The attributes and the policy.
         operator: KvCacheUpdate,
-        /// The first slot of each sample.
+        /// The first slot written for each sample.
         write_indices: Vec<i64>,
-        /// The cumulative lengths of a packed update.
+        /// The cumulative lengths of a packed update, or `None` for a padded one.
         update_lengths: Option<Vec<i32>>,
-        /// The number of rows of each sample that are written. This is our extension.
+        /// The number of rows of each sample that are written, or `None` for all. This is a kvscatter
+        /// extension; not part of the specification.
         lengths: Option<Vec<i64>>,
     },
     /// Ascend ATB `KVCacheOperation`.
     KvCacheOperation {
-        /// The policy.
+        /// The policy of the operator.
         operator: KvCacheOperation,
-        /// The layer that is written.
+        /// The index of the layer that is written, in a list of one element.
         layer_id: Vec<i32>,
         /// The number of tokens of each sample after the write.
         token_offset: Vec<i32>,
-        /// The number of rows of each sample.
+        /// The number of rows of each sample in the update.
         seq_len: Vec<i32>,
-        /// The number of rows of each sample that are written. This is our extension.
+        /// The number of rows of each sample that are written, or `None` for all. This is a kvscatter
+        /// extension; not part of the specification.
         lengths: Option<Vec<i64>>,
     },
 }
@@ -46,7 +49,7 @@ impl Call {
     /// Runs the oracle.
     ///
     /// # Errors
-    /// Returns the errors of the operator's `run`.
+    /// Returns the first rule of the operator that the call breaks.
     pub fn run<E: Clone>(&self, cache: Tensor<'_, E>, update: Tensor<'_, E>) -> Result<Outcome<E>, Refusal> {
         match self {
             Self::TensorScatter { operator, write_indices, lengths } => {
@@ -64,7 +67,7 @@ impl Call {
     /// Runs the oracle in index space. The outcome contains the origin of each element of the cache.
     ///
     /// # Errors
-    /// Returns the errors of [`run`](Self::run).
+    /// Returns the first rule of the operator that the call breaks.
     pub fn run_on_origins(
         &self,
         cache_shape: &[usize],

@@ -1,4 +1,4 @@
-//! Drafts of cases, which the themes of all three operators make.
+//! Drafts of cases, which the themes of all three operators generate.
 
 use super::{Call, Element, Random};
 
@@ -10,5 +10,5 @@ pub(super) struct Draft {
     pub(super) update_shape: Vec<usize>,
 }
 
-/// One adversarial idea: its name, and a function that makes a call for a given element type.
+/// One adversarial idea: its name, and a function that generates a call for an element type.
 pub(super) type Theme = (&'static str, fn(&mut Random, &'static Element) -> Draft);

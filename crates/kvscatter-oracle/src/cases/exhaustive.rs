@@ -2,8 +2,8 @@ use super::Call;
 use crate::onnx::TensorScatter;
 use crate::{NegativeIndex, OutOfRange};
 
-/// A `TensorScatter` in index space. Test it at every width. [`Call::run_on_origins`] returns the expected
-/// result.
+/// A `TensorScatter` in index space, to be tested with elements of every width. [`Call::run_on_origins`]
+/// returns the expected result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallCase {
     /// Always [`Call::TensorScatter`].
@@ -28,7 +28,7 @@ pub fn exhaustive() -> impl Iterator<Item = SmallCase> {
         MODES.into_iter().flat_map(move |mode| {
             let (cache_shape, update_shape) = (cache_shape.clone(), update_shape.clone());
             starts.clone().into_iter().map(move |starts| {
-                // Use both ways to write the axis without more cases.
+                // Both ways to write the axis are used, without doubling the number of cases.
                 let from_the_back = starts.iter().flatten().sum::<i64>() % 2 == 0;
                 let axis = if from_the_back { axis as i64 - cache_shape.len() as i64 } else { axis as i64 };
                 let operator = TensorScatter { axis, mode: mode.to_owned(), ..TensorScatter::default() };
@@ -42,7 +42,7 @@ pub fn exhaustive() -> impl Iterator<Item = SmallCase> {
     })
 }
 
-/// Returns calls with our extensions on every cache `[batch <= 2, 2, capacity <= 3, 1]`. They have all
+/// Returns calls with kvscatter extensions on every cache `[batch <= 2, 2, capacity <= 3, 1]`. They have all
 /// lengths from -1 to one more than the rows, both policies of each kind, and every start from -4 to 4.
 pub fn exhaustive_extensions() -> impl Iterator<Item = SmallCase> {
     let policies = [OutOfRange::Error, OutOfRange::SkipSample]

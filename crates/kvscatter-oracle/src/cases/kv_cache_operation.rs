@@ -177,7 +177,7 @@ impl Write {
                 seq_len: self.seq_len,
                 lengths: self.lengths,
             },
-            // The generator passes every type. A type that the operator lacks is replaced by one that it has.
+            // The generator passes every type. A type that the operator does not support is replaced.
             elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.past_shape.to_vec(),
             update_shape,

@@ -159,7 +159,7 @@ fn padded(r: &mut Random) -> Write {
     Write { operator: KvCacheUpdate::default(), cache_shape, rows, write_indices, lengths: None }
 }
 
-/// Creates a packed call. At least one sample has rows, and the others may have none.
+/// Creates a packed call. At least one sample has rows, and the others may have 0 rows.
 fn packed(r: &mut Random) -> Write {
     let mut write = padded(r);
     write.operator.update_form = UpdateForm::Packed;
@@ -209,7 +209,7 @@ impl Write {
                 update_lengths,
                 lengths: self.lengths,
             },
-            // The generator passes every type. A type that the operator lacks is replaced by one that it has.
+            // The generator passes every type. A type that the operator does not support is replaced.
             elements: [supported[element.name.len() % supported.len()]; 2],
             cache_shape: self.cache_shape.to_vec(),
             update_shape,

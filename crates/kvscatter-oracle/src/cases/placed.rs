@@ -1,8 +1,8 @@
 use super::{Case, Element, Origin, Values, View};
 use crate::{Outcome, Refusal};
 
-/// A [`Case`] somewhere in memory, as the whole buffers of its two tensors with their guards, before and
-/// after the call.
+/// A [`Case`] in memory. It contains the whole buffers of both tensors, with their guards, before and after
+/// the call.
 ///
 /// Strings are stored as 8-byte numbers, which stand for handles of a caller's strings.
 #[derive(Clone, Debug)]
@@ -17,11 +17,11 @@ pub struct Placed {
     pub past: Values,
     /// The buffer of the update.
     pub new: Values,
-    /// The result of the call, or the reason why it changes nothing.
+    /// The buffers after the call, or the rule that the call breaks. It then changes nothing.
     pub expected: Result<After, Refusal>,
 }
 
-/// The buffers after a call that is not refused.
+/// The buffers after a call that does not break a rule.
 #[derive(Clone, Debug)]
 pub struct After {
     /// The buffer of the cache after a write in place.

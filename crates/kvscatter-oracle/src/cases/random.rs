@@ -1,4 +1,5 @@
-/// The generator SplitMix64. It is good enough to make cases, and gives the same numbers on every machine.
+/// The generator SplitMix64. Its quality is sufficient for cases, and it gives the same numbers on every
+/// machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -22,12 +23,12 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    /// Returns one of the options.
+    /// Returns one of the options, chosen at random.
     pub fn pick<T: Clone>(&mut self, options: &[T]) -> T {
         options[self.below(options.len())].clone()
     }
 
-    /// Returns `count` values that `make` returns.
+    /// Calls `make` `count` times and returns the values.
     pub fn many<T>(&mut self, count: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
         (0..count).map(|_| make(self)).collect()
     }

@@ -175,7 +175,7 @@ pub(super) const THEMES: &[Theme] = &[
     }),
 ];
 
-/// Themes that need our extensions.
+/// Themes that need kvscatter extensions.
 pub(super) const EXTENDED_THEMES: &[Theme] = &[
     ("tensor_scatter_lengths", |r, e| linear(r).with_lengths(r).draft(e)),
     ("tensor_scatter_lengths_reach_the_end", |r, e| {

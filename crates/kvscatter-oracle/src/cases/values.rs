@@ -20,7 +20,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns the element of the update that was written here, if one was.
+    /// Returns the index of the update's element that was written here, or `None` if none was.
     #[must_use]
     pub fn written(self) -> Option<usize> {
         match self {
@@ -85,8 +85,8 @@ fn gather<E: Clone>(origins: &[Origin], cache: &[E], update: &[E]) -> Vec<E> {
     origins.iter().map(find).collect()
 }
 
-/// Returns a byte of element `n`, modulo the prime 251, so that no power-of-two distance repeats. Two bytes
-/// together distinguish the first 251² elements, and no two bytes of an element stay equal for long.
+/// Returns a byte of element `n`. The modulus is the prime 251, so that no power-of-two distance repeats. Two
+/// bytes together distinguish the first 251² elements, and no two bytes of an element stay equal for long.
 fn paint(n: usize, byte: usize) -> u8 {
     ((n + (byte + 1) * (n / 251) + 37 * byte) % 251) as u8
 }

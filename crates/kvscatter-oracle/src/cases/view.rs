@@ -7,7 +7,7 @@ pub struct View {
     /// The strides, or `None` for a dense tensor that takes the whole buffer.
     strides: Option<Vec<isize>>,
     offset: usize,
-    /// The number of elements in the buffer that is given to the code under test.
+    /// The number of elements in the buffer that the code under test gets.
     len: usize,
     /// The number of elements before and after the buffer. The code under test must not change them.
     guard: usize,
@@ -38,8 +38,8 @@ impl View {
         Self::of_strides(shape, strides, guard, random)
     }
 
-    /// Returns a view as [`strided`](Self::strided) does, but positions may overlap. It is for tensors that
-    /// are only read and have at least one dimension.
+    /// Returns a view like [`strided`](Self::strided), but with positions that may overlap. It is for tensors
+    /// that are only read and have at least one dimension.
     pub fn broadcast(shape: &[usize], guard: usize, random: &mut Random) -> Self {
         let mut view = Self::strided(shape, guard, random);
         let mut strides = view.strides.take().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! The attention kernel. Queries that share a head of keys are processed in blocks, one key at a time.
 //!
-//! All sums are in float32. A block of queries fits into the first-level cache, so each key and value is read
-//! from memory once for each block. The kernel does not read keys that are masked for all queries of the
-//! block, unless the scores are an output. It does not read values whose weight is zero in all queries of the
-//! block. A NaN in such rows has no effect.
+//! All sums are in float32. A block of queries fits into the first-level CPU cache, so each key and value is
+//! read from memory once for each block. The kernel does not read keys that are masked for all queries of the
+//! block, unless the scores are an output. It does not read values whose weight is zero for all queries of
+//! the block. A NaN in such rows has no effect.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::shapes::Sizes;
 /// The number of queries of one block.
 const BLOCK: usize = 16;
 
-/// The number of partial sums of a dot product, enough for the widest registers.
+/// The number of partial sums of a dot product. It is enough for the widest registers.
 const LANES: usize = 16;
 
 /// A tensor of rows, `[batch, heads, length, size]` or `[batch, length, heads, size]`.
@@ -91,7 +91,7 @@ impl Block {
     }
 }
 
-/// The memory of one block. The next block uses it again.
+/// The memory of one block, which the next block uses again.
 #[derive(Default)]
 struct Room {
     /// The scaled queries, `[BLOCK, head size]`.
@@ -148,7 +148,7 @@ impl<T: Float> Call<'_, T> {
         self.finish(block, room, results);
     }
 
-    /// Returns the keys that a query may attend to, according to the window and the length.
+    /// Returns the keys that a query may attend to because of the window and the length.
     fn visible(&self, sample: usize, index: usize) -> Range<usize> {
         let length = self.lengths.and_then(|lengths| lengths.get(sample)).copied();
         let total = to_i64(self.sizes.total());

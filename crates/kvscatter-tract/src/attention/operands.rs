@@ -1,4 +1,5 @@
-//! One call of the operator. It converts tract's tensors to rows and the kernel's results to tensors.
+//! One call of the operator. This module converts tract's tensors to rows, and the kernel's results to
+//! tensors.
 
 use half::f16;
 use tract_onnx::tract_hir::internal::*;
@@ -12,7 +13,7 @@ use super::shapes::Sizes;
 /// Runs the operator.
 ///
 /// # Errors
-/// Returns a message. An error changes no input, because the operator writes only new tensors.
+/// Returns a message. An error does not change the inputs, because the operator writes only to new tensors.
 pub(super) fn run(op: &Attention, inputs: &[TValue]) -> Result<TVec<TValue>, String> {
     match inputs.first().map(|query| query.datum_type()) {
         Some(DatumType::F32) => Operands::<f32>::of(op, inputs)?.run(op),

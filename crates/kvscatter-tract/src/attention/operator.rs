@@ -12,7 +12,7 @@ pub(super) struct Attention {
     /// The numbers of query heads and of key and value heads, if the inputs have rank 3.
     pub(super) heads: Option<(usize, usize)>,
     pub(super) scale: Option<f32>,
-    /// The cap of the scores, 0 for none.
+    /// The cap of the scores, or 0 if they have no cap.
     pub(super) softcap: f32,
     pub(super) window: Window,
     pub(super) softmax_in_f64: bool,

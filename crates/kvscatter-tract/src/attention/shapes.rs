@@ -1,10 +1,10 @@
-//! The shapes of one call, and what is known of them before the call.
+//! The shapes of one call, and the shapes that are known before it.
 
 use tract_onnx::tract_hir::internal::*;
 
 use super::operator::Attention;
 
-/// The sizes of one call, which are consistent with each other.
+/// The sizes of one call, after a check that they are consistent with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub batch: usize,
@@ -61,7 +61,7 @@ impl Sizes {
         Ok(Self { batch, query_heads, heads, queries, keys, past, head_size, value_size, is_rank_3 })
     }
 
-    /// Returns the number of keys, those of the past included.
+    /// Returns the number of keys, including those of the past.
     pub(super) fn total(&self) -> usize {
         self.past + self.keys
     }
@@ -114,7 +114,7 @@ fn agree(name: &str, got: [usize; 4], expected: [usize; 4]) -> Result<(), String
 /// Returns the types and shapes of the outputs. They are exact if the shapes of all inputs are known.
 ///
 /// # Errors
-/// Returns a message about an error that every run would have.
+/// Returns a message about an error that would occur in every run.
 pub(super) fn facts(op: &Attention, inputs: &[&TypedFact]) -> Result<TVec<TypedFact>, String> {
     let ([query, key, value, ..], true) = (inputs, inputs.len() == op.inputs.count) else {
         return Err(format!("takes {} inputs, got {}", op.inputs.count, inputs.len()));

@@ -13,9 +13,10 @@ use crate::element;
 pub(super) struct TractMemory(Theirs);
 
 impl TractMemory {
-    /// Creates a session's tensor of a tract tensor.
+    /// Creates a session's tensor from a tract tensor.
     pub(super) fn wrap(theirs: Theirs) -> Result<Tensor, SessionError> {
-        // Strings and types that only tract has cannot be read as bytes. The session refuses them.
+        // Strings and types that only tract has cannot be read as bytes. The session rejects strings, so both
+        // become strings here.
         let element = element::ours(theirs.datum_type()).unwrap_or(ElementType::String);
         let shape = theirs.shape().to_vec();
         Tensor::of_memory(element, &shape, Box::new(Self(theirs)))

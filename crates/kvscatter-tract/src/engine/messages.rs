@@ -8,7 +8,7 @@ use tract_onnx::prelude::{TractError, TractResult};
 
 use crate::error::NodeError;
 
-/// The version of tract that this crate is pinned to.
+/// The version of tract that this crate requires exactly.
 pub(super) const VERSION: &str = "0.23.9";
 
 /// The maximum length of a message, in characters.
@@ -17,8 +17,7 @@ const LONGEST: usize = 400;
 /// Calls tract and turns a panic into an error.
 ///
 /// Models are untrusted, and tract may panic on a model that it does not expect. If the closure panics,
-/// callers must use the values that it borrowed only in ways that are valid after a run that stopped
-/// half-way.
+/// callers may use the values that it borrowed only in ways that are valid after an interrupted run.
 ///
 /// # Errors
 /// Returns tract's message in one line. It begins with the node that failed, if tract names one.
@@ -42,8 +41,8 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Prevents panics that become errors from being printed. All other panics go to the hook that was installed
-/// before.
+/// Prevents panics that become errors from being printed. All other panics are passed to the hook that was
+/// installed before.
 fn quieten() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -56,7 +55,7 @@ fn quieten() {
     });
 }
 
-/// Returns the engine's name in errors.
+/// Returns the engine's name and version for errors.
 pub(super) fn label() -> String {
     format!("tract {VERSION}")
 }
@@ -66,7 +65,7 @@ fn of(error: &TractError) -> String {
         return line(&node.to_string());
     }
     let why = error.root_cause().to_string();
-    // The root cause is followed by a dump of tract's data structures, which is cut off.
+    // The root cause is followed by a dump of tract's data structures, which is removed.
     let why = why.split(" (TurnState(").next().unwrap_or_default().to_owned();
     let named = error.chain().map(ToString::to_string).filter_map(|cause| node(&cause)).last();
     line(&named.map_or(why.clone(), |node| format!("node {node}: {why}")))

@@ -8,9 +8,9 @@ use tract_onnx::pb::{GraphProto, NodeProto};
 
 use crate::error::{NodeError, is_onnx};
 
-/// The operators of which all outputs except the first are optional in the specification.
+/// The operators whose outputs are all optional in the specification, except for the first.
 ///
-/// tract refuses some of these outputs. Exporters name them even if nothing reads them.
+/// tract does not support some of these outputs. Exporters name them even if they are not used.
 const OPTIONAL_OUTPUTS: [&str; 9] = [
     "Attention",
     "Dropout",
@@ -70,12 +70,12 @@ fn graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
 }
 
-/// Checks that tract knows all operators, and that a node, input or initialiser provides each output of the
-/// graph.
+/// Checks that tract supports all operators, and that a node, input or initialiser provides each output of
+/// the graph.
 ///
 /// # Errors
-/// Returns the first output that nothing provides, the first bfloat16 initialiser, or the first node with an
-/// unknown operator.
+/// Returns an error for the first output without a source, the first bfloat16 initialiser, or the first node
+/// with an unknown operator.
 pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     let mut made: BTreeSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
     made.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
@@ -94,7 +94,8 @@ pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
 
 fn check_operators(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     for node in &graph.node {
-        // tract's register has no domains. Only the name Attention has different meanings in the two domains.
+        // tract's register does not distinguish domains. Only the name Attention has different meanings in
+        // the two domains.
         let is_of_known_domain = is_onnx(node) || node.domain == "com.microsoft";
         if !is_of_known_domain || !onnx.op_register.0.contains_key(&node.op_type) {
             return Err(NodeError::of(node, "tract does not have this operator"));

@@ -1,4 +1,5 @@
-//! A plan that runs on a session's tensors. Caches are moved in and back, and other tensors are copied.
+//! A plan that runs on the tensors of a session. Caches are moved into the plan and back, and other tensors
+//! are copied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ struct Cache {
     output: usize,
     /// The address of the cache's first byte before the run.
     address: usize,
-    /// A second reference, so that the cache can be returned if the present has another shape. While it
-    /// exists, tract cannot write the cache in place.
+    /// A second reference, so that the cache can be returned if the present has another shape. tract cannot
+    /// write the cache in place as long as this reference exists.
     kept: Option<TValue>,
 }
 
@@ -77,8 +78,7 @@ impl TractSession {
         Ok(())
     }
 
-    /// Gives the plan its inputs, caches last. After an error, [`recover`](Self::recover) finds the caches
-    /// again.
+    /// Gives the plan its inputs, caches last. After an error, [`recover`](Self::recover) returns the caches.
     fn feed(&mut self, step: &mut Step<'_>, caches: &mut Vec<Cache>) -> Result<(), SessionError> {
         for (name, tensor) in &step.inputs {
             let input = self.input(name)?;
@@ -105,7 +105,7 @@ impl TractSession {
         Ok(())
     }
 
-    /// Returns `true` if a present has its past's type and shape in every run.
+    /// Returns `true` if a present has the type and shape of its past in every run.
     fn keeps_shape(&self, cache: &Cache) -> bool {
         let model = self.state.model();
         match (model.input_fact(cache.input), model.output_fact(cache.output)) {
@@ -114,7 +114,8 @@ impl TractSession {
         }
     }
 
-    /// Finds the cache after a failed run. It may be in the plan, or in the node that refused to write it.
+    /// Returns the cache after a failed run. The cache may be in the plan, or in the node that did not write
+    /// it because of an error.
     fn recover(&mut self, cache: &mut Cache) -> Option<TValue> {
         let is_it =
             |value: &TValue| value.is_plain_ram() && value.as_bytes().as_ptr().addr() == cache.address;
@@ -149,7 +150,7 @@ impl TractSession {
                 (None, Some(_)) => {
                     error = SessionError::CacheLost { engine: label(), cache: shared.past.to_owned() };
                 }
-                // The cache was copied into the plan, so it is unchanged.
+                // The plan got a copy of the cache, so the cache is unchanged.
                 (_, None) => {}
             }
         }

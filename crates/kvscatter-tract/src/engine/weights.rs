@@ -1,4 +1,4 @@
-//! Reads external data for tract with [`ModelFile`], which refuses paths that leave the model's folder.
+//! Reads external data for tract through [`ModelFile`], which rejects paths that leave the model's folder.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use tract_onnx::tract_hir::internal::*;
 /// The external data of a model.
 pub(super) struct Weights {
     file: ModelFile,
-    /// The absolute path of the model's folder, with links resolved. The paths that tract passes begin with
-    /// it.
+    /// The absolute path of the model's folder, with links resolved. All paths that tract passes begin with
+    /// this path.
     folder: PathBuf,
 }
 

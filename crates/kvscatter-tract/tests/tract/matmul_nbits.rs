@@ -17,8 +17,8 @@ use crate::support::{integer, model, node, plan, value, words};
 
 const FLOAT: i32 = 1;
 const FLOAT16: i32 = 10;
-/// The number of columns of the product. It is more than the widest kernel of tract computes at once, and no
-/// multiple of that width.
+/// The number of columns of the product. It is more than the widest kernel of tract computes at once, and not
+/// a multiple of that width.
 const N: usize = 37;
 const BATCH: usize = 2;
 const TOKENS: usize = 3;
@@ -44,7 +44,7 @@ enum Zeros {
     Floats,
 }
 
-/// The way from the model's input to the node.
+/// The nodes between the model's input and the node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Input {
     /// `[batch, tokens, k]`.
@@ -442,8 +442,8 @@ fn onnx_runtime_computes_what_is_expected_here() {
                 for has_groups in [false, true] {
                     let (input, has_bias) = (Input::Transposed, true);
                     let case = Case { zeros, has_groups, has_bias, input, ..Case::of(bits, block_size, k) };
-                    // ONNX Runtime ignores, reads differently or refuses these. tract refuses the first two
-                    // as well.
+                    // ONNX Runtime ignores these, reads them differently or rejects them. tract rejects the
+                    // first two as well.
                     if has_groups && (bits != 4 || zeros == Zeros::Packed)
                         || bits == 8 && zeros == Zeros::Floats
                     {

@@ -92,7 +92,7 @@ pub(crate) fn plan(model: &ModelProto) -> TractResult<Arc<TypedSimplePlan>> {
     onnx.model_for_proto_model(model)?.into_optimized()?.into_runnable()
 }
 
-/// Returns the message of an error with all its causes.
+/// Returns the message of the root cause of an error.
 pub(crate) fn words<T>(result: TractResult<T>) -> String {
     result.err().map_or_else(|| "nothing went wrong".to_owned(), |error| error.root_cause().to_string())
 }

@@ -15,17 +15,17 @@ use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
 const ID: &str = "cache-path-flat";
 const CLAIM: &str = "The time of each cache's own nodes does not grow with the capacity.";
 
-/// The smallest size of the smaller cache in bytes. Copying this much takes far longer than the rest of the
-/// call.
+/// The minimum size of the smaller cache in bytes. Copying so many bytes takes far longer than the rest of
+/// the call.
 const SMALL_BYTES: usize = 4 << 20;
 /// The larger capacity divided by the smaller one.
 const FACTOR: usize = 4;
 /// The largest ratio of times that counts as equal. It is half of the ratio for a copied cache.
 const FLAT_UP_TO: f64 = 2.0;
 const ROUNDS: usize = 25;
-/// The number of measurements that must all exceed the limit before the claim fails.
+/// The number of measurements. The claim fails only if all of them exceed the limit.
 const ATTEMPTS: usize = 3;
-/// The slot that is written. It is the same in both caches.
+/// The index of the slot that is written, in both caches.
 const CONTEXT: usize = 60;
 
 /// Times every cache of a model separately.
@@ -113,7 +113,7 @@ fn failure(times: &CachePathTimes) -> Failure {
     }
 }
 
-/// A session that runs one cache's own nodes.
+/// A session that runs only the nodes of one cache.
 struct SingleCachePath<'a> {
     session: Box<dyn Session>,
     path: &'a CachePath,
@@ -124,7 +124,7 @@ struct SingleCachePath<'a> {
 /// The tensors of a step at one capacity.
 struct Bound {
     cache: Tensor,
-    /// A growing cache's present, which is in separate memory.
+    /// The present of a growing cache, in separate memory. `None` for a static cache.
     present: Option<Tensor>,
     inputs: Vec<(String, Tensor)>,
 }
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(times.at[1].capacity, FACTOR * times.at[0].capacity);
     }
 
-    /// One of four caches is read through two nodes that undo each other. The cache is copied, but its
+    /// One of four caches is read through two nodes that undo each other. The cache is copied although its
     /// address and its rows are right.
     #[test]
     #[ignore = "needs ONNX Runtime"]

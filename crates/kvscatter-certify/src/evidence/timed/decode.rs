@@ -11,9 +11,9 @@ use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
 
 const MOST_ROUNDS: usize = 21;
 const LEAST_ROUNDS: usize = 5;
-/// After this time at one context length, no more rounds than [`LEAST_ROUNDS`] are started.
+/// The time after which a context length gets no more rounds than [`LEAST_ROUNDS`].
 const TIME: Duration = Duration::from_secs(2);
-/// Relative differences below this are noise.
+/// The relative difference below which two times count as equal.
 const NOISE: f64 = 0.05;
 
 /// Times both models alternately, at increasing context lengths.
@@ -91,8 +91,8 @@ struct Decoding<'a> {
     interface: &'a Interface,
     inputs: Vec<(String, Tensor)>,
     pasts: Vec<Tensor>,
-    /// The presents of growing caches. Their memory is allocated in advance, so that this is never slower
-    /// than a runtime that allocates.
+    /// The presents of growing caches. Their memory is allocated in advance, so that a runtime that allocates
+    /// cannot be faster.
     presents: Vec<Option<Tensor>>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Decoding<'a> {
         Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
     }
 
-    /// Creates the tensors of a step that follows `context` tokens.
+    /// Creates the tensors of a step after `context` tokens.
     fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), CertifyError> {
         // The old tensors are freed before the new ones are allocated.
         (self.pasts, self.presents) = (Vec::new(), Vec::new());
@@ -118,7 +118,7 @@ impl<'a> Decoding<'a> {
         Ok(())
     }
 
-    /// Runs one step, and returns its time in nanoseconds. Each call writes the same slot again.
+    /// Runs one step and returns its time in nanoseconds. All calls write the same slot.
     fn step(&mut self) -> Result<f64, CertifyError> {
         let mut step = Step {
             inputs: self.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),

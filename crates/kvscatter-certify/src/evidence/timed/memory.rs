@@ -1,4 +1,4 @@
-//! The peak memory of the process while it decodes. Linux counts it and allows the count to be reset.
+//! The peak memory of the process while it decodes. Linux counts it and lets a process reset the count.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use super::subject::{Timed, TimedModels};
 use crate::CertifyError;
 use crate::certificate::{ComparedModel, PeakMemory};
 
-/// The number of decode steps, which end at the capacity.
+/// The number of decode steps. The last one fills the capacity.
 const STEPS: usize = 8;
-/// The least bytes of the caches, so that they are large compared with everything else. Small models get a
-/// larger batch.
+/// The minimum number of bytes of the caches. It makes them large compared with everything else, so small
+/// models get a larger batch.
 const CACHE_BYTES: usize = 16 << 20;
 const MOST_BATCH: usize = 512;
 
@@ -19,7 +19,7 @@ const MOST_BATCH: usize = 512;
 #[derive(Clone, Copy)]
 struct Load {
     batch: usize,
-    /// The number of slots of static caches, or of tokens in growing ones after the last step.
+    /// The number of slots of static caches, or the number of tokens in growing ones after the last step.
     capacity: usize,
     steps: usize,
 }
@@ -44,8 +44,8 @@ pub(super) fn weigh(subject: &TimedModels<'_>) -> Result<Vec<PeakMemory>, Certif
     Ok(peaks)
 }
 
-/// Returns the peak memory of the last steps before the caches are full, minus the memory in use once the
-/// model is loaded.
+/// Returns the peak memory of the last steps before the caches are full, less the memory that the loaded
+/// model takes.
 fn peak(
     engine: &dyn Engine,
     timed: Timed<'_>,
@@ -62,8 +62,8 @@ fn peak(
     Ok(counted("VmHWM:").map(|peak| peak.saturating_sub(before)))
 }
 
-/// Decodes as a caller would. Static caches are overwritten. For growing caches, each present is the next
-/// step's past.
+/// Decodes as a caller would. Static caches are written in place, and each present of a growing cache becomes
+/// the past of the next step.
 fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), CertifyError> {
     let Load { batch, capacity, steps } = load;
     let ports = &timed.interface.caches;
@@ -100,8 +100,8 @@ fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(),
     Ok(())
 }
 
-/// Returns freed memory to the system. The allocator would otherwise reuse that memory, and the count would
-/// not show its use.
+/// Returns freed memory to the system. Otherwise the allocator would reuse that memory, and the count would
+/// not show it.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "the C library's function has no safe form")]
 fn give_back_free_memory() {

@@ -10,7 +10,7 @@ pub(crate) struct TimedModels<'a> {
     pub(crate) original: Option<Timed<'a>>,
     /// The number of slots of each sample in the static caches.
     pub(crate) capacity: usize,
-    /// The options for whole steps. A cache's own nodes are run by one thread.
+    /// The options for whole steps. The nodes of a single cache always run on one thread.
     pub(crate) options: LoadOptions,
 }
 

@@ -8,10 +8,10 @@ use super::plain::Plain;
 use crate::certificate::{Occupancy, OccupancyStep, SampleSlots};
 use crate::report::words;
 
-/// The number of samples of a scenario that are drawn. More samples show nothing new.
+/// The maximum number of samples of a scenario that are drawn. More samples would not show anything new.
 const MOST_SAMPLES: usize = 8;
-/// The number of steps that are drawn. If a scenario has more, half of the drawn steps are its first and half
-/// are its last ones.
+/// The maximum number of steps that are drawn. Of a scenario with more steps, the first and the last are
+/// drawn, half of each.
 const MOST_STEPS: usize = 48;
 
 /// Lengths in pixels at the picture's natural size.
@@ -23,7 +23,7 @@ const LANE: usize = 11;
 const PITCH: usize = 15;
 /// The smallest width of a run.
 const MIN_WIDTH: f64 = 2.0;
-/// Slots that are at least this wide have borders.
+/// The width from which slots have borders.
 const CELL: f64 = 6.0;
 
 /// The contents of a slot after a step.
@@ -65,8 +65,8 @@ pub(super) fn section(scenarios: &[Occupancy]) -> Markup {
     }
 }
 
-/// Renders the hatching patterns that the pictures refer to. They exist so that no mark depends on its colour
-/// alone.
+/// Renders the hatching patterns that the pictures refer to. Marks have patterns so that they do not depend
+/// on colour alone.
 fn patterns() -> Markup {
     html! {
         svg.patterns width="0" height="0" aria-hidden="true" { defs {
@@ -260,7 +260,7 @@ fn borders(capacity: usize) -> String {
     (1..capacity).map(|slot| format!("M{} 0v{LANE}", coordinate(at(slot, capacity)))).collect()
 }
 
-/// Rounds to two digits, which are finer than any pixel.
+/// Rounds to two digits, finer than any pixel.
 fn coordinate(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }

@@ -1,5 +1,5 @@
-//! Finds caches of one model that are written in different ways, and positions that are used with different
-//! meanings.
+//! Finds caches of one model that are written in different ways, and inputs that are used as two different
+//! positions.
 
 use std::collections::BTreeMap;
 
@@ -70,8 +70,8 @@ fn write_indices<'c, 'm: 'c>(
     }
 }
 
-/// Reports inputs that nodes use as two different positions. One number cannot be a start, a length and a
-/// last index at once.
+/// Reports inputs that nodes use as two different positions. An input cannot be a start, a length and a last
+/// index at once.
 fn two_conventions(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let is_position =
         |role| matches!(role, InputRole::WriteIndices | InputRole::NonpadKvSeqlen | InputRole::SeqlensK);

@@ -10,147 +10,149 @@ use crate::decoder::roles::InputRole;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hazard {
-    /// A node besides the writer reads the past. If the cache is written in place, the node may see old rows
-    /// or new ones.
+    /// A node other than the writer reads the past. If the cache is written in place, this node may see old
+    /// or new rows.
     PastReadElsewhere {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The reader.
+        /// The node that reads it.
         reader: NodeLabel,
     },
-    /// A node that is not an attention reads the present.
+    /// A node other than an attention reads the present.
     PresentReadElsewhere {
-        /// The cache.
+        /// The name of the cache's present.
         present: String,
-        /// The reader.
+        /// The node that reads it.
         reader: NodeLabel,
     },
-    /// More than one output returns the present, so one of them is a copy.
+    /// Several outputs return the present, so all but one of them are copies.
     PresentGivenTwice {
-        /// The cache.
+        /// The name of the cache's present.
         present: String,
-        /// The other outputs.
+        /// The names of the other outputs that return it.
         copies: Vec<String>,
     },
-    /// Two nodes write to the same past independently. The rows of one are lost, or the cache is copied.
+    /// Two nodes write to the same past, neither to the result of the other. The rows of one node are lost,
+    /// or the cache is copied.
     WrittenTwice {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The writer that makes the present.
+        /// The node that produces the present.
         first: NodeLabel,
-        /// The other writer.
+        /// The other node.
         second: NodeLabel,
     },
-    /// A node writes to the result of another writer.
+    /// A node writes to the result of another node that writes the cache.
     WrittenInTurn {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The earlier writer.
+        /// The node that writes first.
         first: NodeLabel,
-        /// The later one.
+        /// The node that writes to the result of the first one.
         second: NodeLabel,
     },
-    /// An attention reads a ring and hides slots by their index, with `nonpad_kv_seqlen` or `is_causal`. The
-    /// slots of a ring are not in the order of their tokens.
+    /// An attention reads a circular cache and hides slots by their index, with `nonpad_kv_seqlen` or
+    /// `is_causal`. The slots of a circular cache are not in the order of their tokens.
     CircularPrefixMask {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The attention.
+        /// The attention node.
         attention: NodeLabel,
         /// The input or attribute that hides slots by their index.
         by: PrefixMask,
     },
     /// A node between past and present makes another tensor of the cache's size.
     Between {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The node.
+        /// The node that produces the tensor.
         node: NodeLabel,
     },
     /// Past and present have different types, so they cannot share memory.
     TypesDiffer {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The present.
+        /// The name of the cache's present.
         present: String,
-        /// The type of the past.
+        /// The declared type of the past.
         past_type: ElementType,
-        /// The type of the present.
+        /// The declared type of the present.
         present_type: ElementType,
     },
     /// The present is longer than the past by the new rows, so they cannot share memory.
     Grows {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The present.
+        /// The name of the cache's present.
         present: String,
     },
     /// An operator of ONNX Runtime writes the cache itself. It copies the whole cache unless past and present
     /// share memory.
     OperatorWrites {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The operator.
+        /// The node of that operator.
         writer: NodeLabel,
     },
     /// Caches of one model are written in different ways.
     MixedStyles {
-        /// The styles, each with a cache of that style and the number of such caches.
+        /// Each style, with the past of the first cache of that style and the number of such caches.
         styles: Vec<(WriterStyle, String, usize)>,
     },
     /// Static caches of one model have different capacities.
     MixedCapacities {
-        /// The capacities, each with a cache of that capacity and the number of such caches.
+        /// Each capacity in slots, with the past of the first such cache and the number of such caches.
         capacities: Vec<(usize, String, usize)>,
     },
     /// Caches of one model are written at different positions.
     MixedWriteIndices {
-        /// A cache.
+        /// The name of one cache's past.
         past: String,
-        /// The positions at which this cache is written, or `None` for position 0.
+        /// The name of the value with the positions of this cache, or `None` if it is always written at
+        /// position 0.
         write_indices: Option<String>,
-        /// Another cache.
+        /// The name of the other cache's past.
         other: String,
-        /// The positions at which the other cache is written.
+        /// The name of the value with the positions of the other cache, or `None` for position 0.
         other_write_indices: Option<String>,
     },
     /// A static cache has no `write_indices`, so every step overwrites the first rows.
     NoWriteIndices {
-        /// The cache.
+        /// The name of the cache's past.
         past: String,
-        /// The writer.
+        /// The node that writes the cache.
         writer: NodeLabel,
     },
     /// Two nodes use one input as different positions: a start, a length after the write, or that length less
     /// 1.
     TwoConventions {
-        /// The input.
+        /// The name of the graph input.
         input: String,
-        /// The meaning of the input for the first node.
+        /// How the first node uses the input.
         first: InputRole,
-        /// The first node.
+        /// A node that uses the input.
         first_node: NodeLabel,
-        /// The meaning of the input for the second node.
+        /// How the second node uses the input.
         second: InputRole,
-        /// The second node.
+        /// A later node that uses the input in another way.
         second_node: NodeLabel,
     },
-    /// One scale is computed from all samples and tokens of a step. A sample's numbers therefore depend on
-    /// its neighbours in the batch, on padding, and on how its prompt is cut into steps.
+    /// One scale is computed from all samples and tokens of a step. The results for a sample therefore depend
+    /// on the other samples of the batch, on padding, and on how its prompt is divided into steps.
     TensorWideScale {
         /// The node that computes the scale.
         node: NodeLabel,
     },
     /// A runtime has a known bug that affects a node of this model.
     RuntimeBug {
-        /// The bug.
+        /// The known bug.
         bug: RuntimeBug,
         /// The first affected node.
         node: NodeLabel,
     },
 }
 
-/// The way in which an attention hides slots by their index.
+/// How an attention hides slots by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefixMask {
     /// The input `nonpad_kv_seqlen`.
@@ -168,9 +170,9 @@ pub enum RuntimeBug {
     /// ONNX Runtime's kernel supports 13 of the 24 types. It has no strings, complex numbers, 8-bit floats or
     /// 4-bit types.
     NoKernelForType(ElementType),
-    /// ONNX Runtime up to 1.29 refuses an invalid index only after it has written the samples before it.
+    /// ONNX Runtime up to 1.29 reports an invalid index only after it has written the earlier samples.
     RowsLeftWritten,
-    /// ONNX Runtime's CUDA kernel clamps an index that is out of range, and so overwrites other rows.
+    /// ONNX Runtime's CUDA kernel clamps an index that is out of range, so it overwrites other rows.
     IndexClamped,
     /// ONNX Runtime 1.25 aligns the mask of a causal `Attention` with `nonpad_kv_seqlen` at the top left.
     /// This is wrong for several rows in the middle of a cache.

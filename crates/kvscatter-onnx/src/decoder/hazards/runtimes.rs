@@ -1,5 +1,5 @@
-//! Finds nodes that known runtimes handle incorrectly. Each bug was observed in the named versions or read in
-//! their sources.
+//! Finds nodes that known runtimes handle incorrectly. Each bug was observed in the named versions or found
+//! in their source code.
 
 use kvscatter::{ElementType, Mode};
 

@@ -6,9 +6,9 @@ use super::hazard::Hazard;
 use crate::Node;
 use crate::decoder::flow::Flow;
 
-/// Finds the nodes whose scale depends on the model's inputs and reaches an output.
+/// Finds the nodes whose scale depends on the model's inputs and affects an output.
 ///
-/// Any other scale changes no result, so it does not prevent a comparison.
+/// Other scales do not change any result.
 pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
     if !flow.nodes().iter().any(scales_a_tensor) {
         return;

@@ -32,8 +32,8 @@ impl Hazard {
         }
     }
 
-    /// Returns the affected cache, or `None` if several caches are affected. The cache is named by its past,
-    /// or by its present if only the present matters.
+    /// Returns the affected cache, or `None` if several caches are affected. The result is the name of the
+    /// past, or of the present if only the present matters.
     #[must_use]
     pub fn cache(&self) -> Option<&str> {
         match self {
@@ -192,7 +192,7 @@ fn mixed(
     write!(f, "caches {verb} {} {noun}: {}", groups.len(), list(each))
 }
 
-/// Returns the positions at which a cache is written, as the name of the value that contains them.
+/// Returns the name of the value that contains the positions at which a cache is written.
 fn written_at(write_indices: &Option<String>) -> String {
     write_indices.as_deref().map_or("position 0".to_owned(), |indices| format!("{indices:?}"))
 }

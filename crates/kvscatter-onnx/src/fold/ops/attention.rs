@@ -1,20 +1,19 @@
 //! The output shapes of attention, of the rotary embedding before it, and of the write into the cache.
 //!
-//! `TensorScatter` has only a shape here even if its inputs are known. The core computes its values, and no
-//! mask or position depends on them.
+//! Only the shape of a `TensorScatter` is computed here, even if its inputs are known. Masks and positions do
+//! not depend on its elements, and the core computes them elsewhere.
 
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::{FoldError, Value};
 
-/// Returns the first input's type and shape, for operators that change only values.
+/// Returns the type and shape of the first input, for operators that change only elements.
 pub(super) fn like_first(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     call.shaped([(input.element, input.shape.clone())])
 }
 
-/// Evaluates ONNX `Attention` of versions 23 and 24. In rank 3, the last axis contains the heads one after
-/// another.
+/// Evaluates ONNX `Attention` of versions 23 and 24. In rank 3, the last axis contains all heads in a row.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
     let [query, key, value] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let q = Heads::new(call, 0, "q_num_heads")?;
@@ -50,8 +49,8 @@ struct Heads {
 }
 
 impl Heads {
-    /// Reads `[batch, heads, length, size]`, or `[batch, length, heads * size]` with the number of heads as
-    /// an attribute.
+    /// Reads a shape `[batch, heads, length, size]`, or `[batch, length, heads * size]` with the number of
+    /// heads in an attribute.
     fn new(call: &Call<'_>, index: usize, count: &'static str) -> Result<Self, OnnxError> {
         match *call.input(index)?.shape.as_slice() {
             [batch, heads, length, size] => Ok(Self { batch, heads, length, size }),
@@ -67,7 +66,7 @@ impl Heads {
 
 /// Evaluates ONNX Runtime's `GroupQueryAttention`.
 ///
-/// Queries, keys and values may be packed in input 0. The present is as long as the past's buffer, or as the
+/// Queries, keys and values may be packed in input 0. The present is as long as the past, or as long as the
 /// whole sequence (input 6) if that is longer.
 pub(super) fn group_query_attention(call: &Call<'_>) -> Outputs {
     let query = call.input(0)?;

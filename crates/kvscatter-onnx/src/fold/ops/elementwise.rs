@@ -49,8 +49,8 @@ pub(super) fn where_(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Evaluates an operator on two broadcast inputs. They must have one type, except that the exponent of `Pow`
-/// may have another.
+/// Evaluates an operator on two inputs that broadcast. They must have the same type, but the exponent of
+/// `Pow` may have another.
 pub(super) fn binary(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     let is_power = call.op_type == "Pow";
@@ -85,8 +85,8 @@ type IntOperator = fn(i64, i64) -> Result<Option<i64>, OnnxError>;
 
 /// Returns the integer form of an operator.
 ///
-/// Division truncates, as ONNX defines it. The remainder has the sign of the divisor, or of the dividend with
-/// `fmod`.
+/// Division truncates, as ONNX requires. The remainder has the sign of the divisor, or with `fmod` the sign
+/// of the dividend.
 fn int_operator(call: &Call<'_>) -> Result<IntOperator, OnnxError> {
     Ok(match call.op_type {
         "Add" => |l, r| Ok(l.checked_add(r)),
@@ -129,8 +129,8 @@ fn float_operator(call: &Call<'_>) -> Result<fn(f64, f64) -> f64, OnnxError> {
     })
 }
 
-/// Returns the remainder. It can be computed unless the smallest integer is divided by -1, whose remainder is
-/// 0.
+/// Returns the remainder. The remainder of the smallest integer divided by -1 is 0, although that division
+/// overflows.
 fn remainder(left: i64, right: i64) -> i64 {
     left.checked_rem(right).unwrap_or(0)
 }
@@ -139,8 +139,8 @@ fn non_zero(divisor: i64) -> Result<(), OnnxError> {
     if divisor == 0 { Err(FoldError::DivisionByZero.into()) } else { Ok(()) }
 }
 
-/// Computes the minimum, maximum, sum or mean of any number of inputs. If an element is NaN, so is the
-/// result.
+/// Computes the minimum, maximum, sum or mean of any number of inputs. If an element is NaN, the result is
+/// NaN.
 pub(super) fn variadic(call: &Call<'_>) -> Outputs {
     let inputs = call.all_inputs()?;
     let first = call.input(0)?;
@@ -189,7 +189,7 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Evaluates `Clip`. The bounds are inputs, attributes in old versions, or absent.
+/// Evaluates `Clip`. The bounds are inputs, or attributes in old versions. Both may be absent.
 pub(super) fn clip(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let element = input.element;

@@ -59,8 +59,8 @@ pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Returns the positions in `input` that indices on one axis select. The coordinates on the other axes are
-/// the element's own.
+/// Returns the positions in `input` that indices along one axis select. The coordinates along the other axes
+/// are those of the element itself.
 fn along_axis(input: &Value, axis: usize, shape: &[usize], indices: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let own = strides(&input.shape);
     let size = input.shape.get(axis).copied().unwrap_or_default();
@@ -131,7 +131,7 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Returns the beginning of the slice that each row of indices selects.
+/// Returns the position at which the slice of each row of indices begins.
 fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result<Vec<usize>, OnnxError> {
     let own = strides(shape);
     let start = |row: usize| {
@@ -145,8 +145,8 @@ fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result
     (0..rows).map(start).collect()
 }
 
-/// Returns the input's values with those at the positions replaced. If a position occurs several times, the
-/// last value stays.
+/// Returns the elements of the input after those at the positions have been replaced. If a position occurs
+/// several times, its last value remains.
 fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Option<Values>, OnnxError> {
     let Some(all) = Values::chain([input.data.as_ref(), updates.data.as_ref()]) else { return Ok(None) };
     let mut from: Vec<usize> = (0..input.len()).collect();
@@ -158,7 +158,7 @@ fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Opti
     all.pick(&from).map(Some)
 }
 
-/// Evaluates `NonZero`, whose shape depends on the values. They must be known.
+/// Evaluates `NonZero`. Its shape depends on the elements of its input, so these must be known.
 pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     call.work.charge(input.data.as_ref().map_or(0, Values::len))?;
@@ -192,7 +192,7 @@ pub(super) fn one_hot(call: &Call<'_>) -> Outputs {
     call.shaped([(values.element, [before, &[depth], after].concat())])
 }
 
-/// Returns an index counted from the start.
+/// Returns an index counted from the start. A negative index counts from the end.
 fn place(index: i64, limit: usize) -> Result<usize, OnnxError> {
     shapes::axis(index, limit).map_err(|_| FoldError::Index { index, limit }.into())
 }

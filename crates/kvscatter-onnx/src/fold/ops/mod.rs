@@ -1,4 +1,4 @@
-//! The rules of the operators.
+//! The functions that evaluate operators. The function of an operator is called its rule.
 
 mod attention;
 mod elementwise;
@@ -18,15 +18,15 @@ use super::call::Call;
 use crate::OnnxError;
 use crate::graph::DEFAULT_DOMAIN;
 
-/// An operator's rule, which returns the outputs that it knows. Outputs that the node does not name are
-/// ignored.
+/// A function that evaluates an operator and returns the outputs that it can compute. Outputs that the node
+/// does not have are ignored.
 pub(super) type Rule = fn(&Call<'_>) -> Result<Vec<Value>, OnnxError>;
 
 /// The domain of ONNX Runtime's own operators.
 const MICROSOFT: &str = "com.microsoft";
 
-/// Returns the rule of an operator, if there is one. An operator of ONNX Runtime that also exists in the
-/// default domain has the rule of the default domain.
+/// Returns the rule of an operator, or `None` if the operator is not supported. An operator of ONNX Runtime
+/// that also exists in the default domain has the rule of the default domain.
 pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
     match domain {
         DEFAULT_DOMAIN => default_rule(op_type),
@@ -35,14 +35,14 @@ pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
     }
 }
 
-/// Returns the input that determines the type and shape of the operator's only output, regardless of the
-/// other inputs.
+/// Returns the index of the input that determines the type and shape of the operator's only output,
+/// regardless of the other inputs.
 pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
     (domain == DEFAULT_DOMAIN && matches!(op_type, "ScatterElements" | "ScatterND")).then_some(0)
 }
 
-/// Returns `true` if the shape of the operator's output depends on its inputs' values, regardless of their
-/// number.
+/// Returns `true` if the shape of the operator's output depends on elements of its inputs, even if there are
+/// many.
 pub(super) fn is_shaped_by_values(domain: &str, op_type: &str) -> bool {
     domain == DEFAULT_DOMAIN && op_type == "NonZero"
 }
@@ -51,7 +51,7 @@ fn default_rule(op_type: &str) -> Option<Rule> {
     moving_rule(op_type).or_else(|| arithmetic_rule(op_type)).or_else(|| layer_rule(op_type))
 }
 
-/// Returns the rule of an operator that computes shapes, or that moves values without computing any.
+/// Returns the rule of an operator that computes shapes or moves elements.
 fn moving_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "Shape" => shape::shape,
@@ -87,7 +87,7 @@ fn moving_rule(op_type: &str) -> Option<Rule> {
     })
 }
 
-/// Returns the rule of an operator that computes values element by element or along an axis.
+/// Returns the rule of an operator that computes elements one by one or along an axis.
 fn arithmetic_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "Cast" => elementwise::cast,

@@ -1,4 +1,4 @@
-//! Operators that move values without computing any.
+//! Operators that move elements without computing any.
 
 use crate::OnnxError;
 use crate::attribute;
@@ -27,8 +27,7 @@ pub(super) fn transpose(call: &Call<'_>) -> Outputs {
     })
 }
 
-/// Evaluates `Expand`. The shapes broadcast in both directions, so the result may be larger than the
-/// requested shape.
+/// Evaluates `Expand`. Both shapes broadcast, so the result may be larger than the requested shape.
 pub(super) fn expand(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let target = call.ints(1)?.iter().map(|&size| dim(size)).collect::<Result<Vec<_>, _>>()?;
@@ -46,7 +45,7 @@ pub(super) fn tile(call: &Call<'_>) -> Outputs {
     let shape =
         sizes.map(|(&size, &times)| dim(signed(size).saturating_mul(times))).collect::<Result<_, _>>()?;
     call.moved(input, shape, |_| {
-        // Each axis is split into the repetitions, which have a stride of 0, and the values.
+        // Each axis is split into two: the repetitions, with a stride of 0, and the values.
         let (mut split, mut steps) = (Vec::new(), Vec::new());
         for ((&size, &times), stride) in input.shape.iter().zip(repeats).zip(strides(&input.shape)) {
             split.extend([dim(times)?, size]);
@@ -99,8 +98,8 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
     Ok(vec![made])
 }
 
-/// Evaluates `Split`. The sizes are an input or an attribute. Without sizes, there are as many equal parts as
-/// outputs, and the last part may be smaller.
+/// Evaluates `Split`. The sizes are an input or an attribute. Without sizes, the number of equal parts is the
+/// number of outputs, and the last part may be smaller.
 pub(super) fn split(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", 0, input)?;
@@ -130,8 +129,8 @@ fn equal_parts(dim: usize, parts: usize) -> Result<Vec<usize>, OnnxError> {
     Ok((0..parts).map(|part| dim.saturating_sub(part.saturating_mul(size)).min(size)).collect())
 }
 
-/// Evaluates `Slice`. Negative bounds count from the end. Bounds are then clamped, so any large number means
-/// the end.
+/// Evaluates `Slice`. Negative bounds count from the end. All bounds are then clamped, so any large number
+/// stands for the end.
 pub(super) fn slice(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let given = |index, name| call.ints_of(index, name);
@@ -157,7 +156,7 @@ pub(super) fn slice(call: &Call<'_>) -> Outputs {
     call.moved(input, shape, |shape| Ok(walk(shape, offset, &walked)))
 }
 
-/// Returns the beginning of a slice of an axis and the number of indices.
+/// Returns the first index of a slice and the number of its indices.
 fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), OnnxError> {
     if size == 0 {
         return Ok((0, 0));
@@ -178,8 +177,8 @@ fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), On
     Ok((start, dim(count.ok_or(FoldError::DivisionByZero)?)?))
 }
 
-/// Evaluates `Pad`. The pads are all begins, followed by all ends, for all axes or for those of input 3. A
-/// negative pad removes elements.
+/// Evaluates `Pad`. The pads are listed as all begins and then all ends, for all axes or for those of input
+/// 3. A negative pad removes elements.
 pub(super) fn pad(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let pads = call.ints_of(1, "pads")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
@@ -211,7 +210,7 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         call.work.charge(input.len())?;
         let Some(all) = Values::chain([input.data.as_ref(), fill.as_ref()]) else { return Ok(None) };
         let own = strides(&input.shape);
-        // The position of the padding value is after the input's values.
+        // The padding value is stored after the elements of the input.
         let outside = signed(input.len());
         let mut positions = vec![Some(0_i64)];
         for (((&to, &from), &before), &stride) in shape.iter().zip(&input.shape).zip(&before).zip(&own) {
@@ -231,11 +230,11 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
     Ok(vec![padded])
 }
 
-/// A function that returns the index from which an element of the result comes, given its own index and the
-/// size of the axis.
+/// A function from the index of an element in the result and the size of the axis to the index of its source.
+/// It returns `None` for the padding value.
 type PadSource = fn(i64, i64) -> Option<i64>;
 
-/// Returns the source of elements for a mode of `Pad`. The source `None` is the padding value.
+/// Returns the function for a mode of `Pad`.
 fn padded_from(mode: &str) -> Result<PadSource, OnnxError> {
     Ok(match mode {
         "constant" => |at, size| (0..size).contains(&at).then_some(at),
@@ -250,7 +249,7 @@ fn padded_from(mode: &str) -> Result<PadSource, OnnxError> {
     })
 }
 
-/// Evaluates `Trilu`: keeps the upper or lower triangle of the last two axes, and sets the rest to zero.
+/// Evaluates `Trilu`, which keeps the upper or lower triangle of the last two axes and sets the rest to zero.
 pub(super) fn trilu(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let [.., rows, columns] = *input.shape.as_slice() else {
@@ -278,7 +277,7 @@ pub(super) fn trilu(call: &Call<'_>) -> Outputs {
     Ok(vec![made])
 }
 
-/// Returns the single integer of an input that affects values but no shape, or `None` if it is not known.
+/// Returns the single integer of an input that does not affect a shape, or `None` if it is not known.
 pub(super) fn known_scalar(call: &Call<'_>, index: usize) -> Result<Option<i64>, OnnxError> {
     let is_known = call.optional(index).is_some_and(|value: &Value| value.data.is_some());
     is_known.then(|| call.scalar(index)).transpose()

@@ -1,6 +1,6 @@
 //! Operators for neural networks, mainly products.
 //!
-//! Of most outputs, only the shapes are known here. They do not decide a mask or a position.
+//! Most outputs get only a shape here, because masks and positions do not depend on their elements.
 
 use std::collections::BTreeMap;
 
@@ -192,7 +192,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Outputs {
     if terms.len() != inputs.len() {
         return Err(call.bad_shape(terms.len(), "a term of the equation"));
     }
-    // The size and the number of occurrences of each letter.
+    // The size of each letter and the number of its occurrences.
     let mut letters = BTreeMap::new();
     for (index, (term, input)) in terms.iter().zip(&inputs).enumerate() {
         if term.len() != input.rank() {
@@ -208,7 +208,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Outputs {
             }
         }
     }
-    // If the equation has no result, the result consists of the letters that occur once, in order.
+    // Without an explicit result, the result consists of the letters that occur once, in order.
     let once = letters.iter().filter(|(_, (_, count))| *count == 1).map(|(&letter, _)| letter);
     let result: Vec<char> = result.map_or_else(|| once.collect(), |result| result.chars().collect());
     let size = |letter: &char| {

@@ -9,8 +9,8 @@ use crate::fold::{FoldError, Value};
 
 /// Returns the shapes of `LayerNormalization` and `SimplifiedLayerNormalization`.
 ///
-/// The outputs are the result, one mean (only of `LayerNormalization`) and one inverse deviation for every
-/// index before the axis. The statistics have the type in which they are computed.
+/// The outputs are the result and, for every index before the axis, an inverse deviation.
+/// `LayerNormalization` also has a mean. The statistics have the type in which they are computed.
 pub(super) fn layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", -1, input)?;
@@ -22,7 +22,7 @@ pub(super) fn layer(call: &Call<'_>) -> Outputs {
     }
 }
 
-/// Returns the shapes of ONNX Runtime's normalizations of a sum, which return the sum as well.
+/// Returns the shapes of ONNX Runtime's normalizations of a sum. They also return the sum.
 pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
@@ -58,7 +58,7 @@ pub(super) fn dequantize(call: &Call<'_>) -> Outputs {
     call.shaped([(element, call.input(0)?.shape.clone())])
 }
 
-/// Returns the shape of ONNX Runtime's product with blockwise quantized weights, which turns `K` columns into
+/// Returns the shape of ONNX Runtime's product with blockwise quantized weights, which maps `K` columns to
 /// `N`.
 pub(super) fn mat_mul_n_bits(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;

@@ -10,8 +10,8 @@ use crate::fold::number::{self, fit, round};
 use crate::fold::shapes::{self, elements, signed, strides, walk};
 use crate::fold::{FoldError, Value, Values};
 
-/// Evaluates a reduction. The axes are an input or an attribute. If no axis is given, all axes are reduced,
-/// or none with `noop_with_empty_axes`.
+/// Evaluates a reduction. The axes are an input or an attribute. Without axes, all axes are reduced, or none
+/// with `noop_with_empty_axes`.
 pub(super) fn reduce(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let rank = input.rank();
@@ -92,7 +92,7 @@ fn float_result(call: &Call<'_>, group: &[f64]) -> f64 {
     }
 }
 
-/// Returns a sum that is 0 if there are no values. The standard library would return -0.
+/// Returns a sum that is 0 if there are no values. The sum of the standard library would be -0.
 pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }
@@ -117,7 +117,7 @@ pub(super) fn arg(call: &Call<'_>) -> Outputs {
             }
             best.map_or(0, |(index, _)| signed(index))
         };
-        // The rank of NaN is not specified.
+        // ONNX does not specify the order of NaN and other numbers.
         let Some(values) = as_exact_floats(input).filter(|values| !values.iter().any(|value| value.is_nan()))
         else {
             return Ok(None);
@@ -184,8 +184,7 @@ fn running<T: Copy + Default>(
     Ok(())
 }
 
-/// Evaluates `Softmax` and `LogSoftmax`. Before version 13, all axes from the given one on counted as one
-/// axis.
+/// Evaluates `Softmax` and `LogSoftmax`. Before version 13, the given axis and all later axes counted as one.
 pub(super) fn softmax(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let is_old = call.version < 13;
@@ -216,7 +215,7 @@ pub(super) fn top_k(call: &Call<'_>) -> Outputs {
     call.shaped([(input.element, shape.clone()), (ElementType::Int64, shape)])
 }
 
-/// The elements that an operator along some axes works on. There is one group for each index of the other
+/// The elements that an operator along some axes combines. There is one group for each index of the other
 /// axes.
 struct Groups<'a> {
     shape: &'a [usize],
@@ -261,7 +260,7 @@ impl<'a> Groups<'a> {
         values.chunks(group).map(compute).collect()
     }
 
-    /// Returns as many values as there were, where `compute` has changed those of each group.
+    /// Returns the same number of values, after `compute` has changed the values of each group.
     fn map<T: Copy>(
         &self,
         values: &[T],

@@ -1,4 +1,4 @@
-//! Operators that read shapes, change them, or make values from them.
+//! Operators that read shapes, change them, or create values from them.
 
 use kvscatter::ElementType;
 
@@ -30,7 +30,7 @@ pub(super) fn identity(call: &Call<'_>) -> Outputs {
     Ok(vec![call.input(0)?.clone()])
 }
 
-/// Evaluates `Dropout` without training, whose mask keeps everything.
+/// Evaluates `Dropout` without training. Its mask keeps everything.
 pub(super) fn dropout(call: &Call<'_>) -> Outputs {
     if let Some(training) = call.optional(2)
         && training.as_bools() != Some(&[false])
@@ -68,8 +68,8 @@ pub(super) fn constant_of_shape(call: &Call<'_>) -> Outputs {
     call.moved(&fill, shape, |shape| Ok(vec![0; shapes::elements(shape)]))
 }
 
-/// Evaluates `Reshape`. A 0 keeps the input's dimension unless `allowzero` is set, and one -1 is replaced
-/// with the remaining size.
+/// Evaluates `Reshape`. A 0 stands for the dimension of the input unless `allowzero` is set, and one -1
+/// stands for the remaining size.
 pub(super) fn reshape(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let allow_zero = call.flag("allowzero", false)?;
@@ -89,7 +89,7 @@ pub(super) fn reshape(call: &Call<'_>) -> Outputs {
     }
     let known = Value::shaped(input.element, shape.clone())?.len();
     if let Some(open) = open {
-        // If another dimension is 0, any size would fit. ONNX Runtime and NumPy refuse this too.
+        // If another dimension is 0, any size would fit. ONNX Runtime and NumPy reject this too.
         let left = input.len().checked_div(known).ok_or_else(refused)?;
         shape = shapes::with_dim(&shape, open, left);
     }
@@ -138,7 +138,7 @@ pub(super) fn unsqueeze(call: &Call<'_>) -> Outputs {
     call.reshaped(input, shape.collect())
 }
 
-/// Evaluates `Range`: `max(ceil((limit - start) / delta), 0)` numbers, beginning with `start`.
+/// Evaluates `Range`, which has `max(ceil((limit - start) / delta), 0)` numbers, beginning with `start`.
 pub(super) fn range(call: &Call<'_>) -> Outputs {
     let [start, limit, delta] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let element = start.element;

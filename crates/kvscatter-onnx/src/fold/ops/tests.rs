@@ -1,7 +1,7 @@
 //! Tests what operators compute, with one line for each behaviour.
 //!
-//! A line is `Operator attributes | inputs => outputs`. Inputs and outputs are written as their type, their
-//! dimensions and, if they are known, their values.
+//! Each line is `Operator attributes | inputs => outputs`. Inputs and outputs have a type, dimensions and, if
+//! they are known, elements.
 
 use kvscatter::ElementType;
 
@@ -268,7 +268,7 @@ fn a_shape_too_large_for_any_buffer_is_refused_before_anything_is_allocated() {
         let error = Case::parse(line).outputs().expect_err(line);
         assert!(matches!(error.root(), OnnxError::Tensor(_)), "{line}: {error}");
     }
-    // These sizes are possible, and only the shapes are known.
+    // Such sizes are possible, but only the shapes are known.
     holds(&[
         "Expand | float 1: 1, int64 1: 1000000000000 => float 1000000000000",
         "ConstantOfShape | int64 2: 1000000000000 0 => float 1000000000000x0:",
@@ -278,12 +278,12 @@ fn a_shape_too_large_for_any_buffer_is_refused_before_anything_is_allocated() {
     ]);
 }
 
-/// Checks that every line is correct, with its values to the last bit.
+/// Checks that every line is correct to the last bit.
 fn holds(lines: &[&str]) {
     for line in lines {
         let case = Case::parse(line);
         let got = case.outputs().unwrap_or_else(|error| panic!("{line}: {error}"));
-        // NaN differs from itself, but not as text.
+        // The comparison is made as text because NaN is not equal to itself.
         assert_eq!(format!("{got:?}"), format!("{:?}", case.expected), "{line}");
     }
 }

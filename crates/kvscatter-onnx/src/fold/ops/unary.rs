@@ -18,7 +18,7 @@ pub(super) fn signed(call: &Call<'_>) -> Outputs {
     let floats: fn(f64) -> f64 = match call.op_type {
         "Neg" => |value| -value,
         "Abs" => f64::abs,
-        // The sign of zeros and NaN is the value itself.
+        // The sign of zero is zero, and the sign of NaN is NaN.
         _ => |value| {
             if value > 0.0 {
                 1.0

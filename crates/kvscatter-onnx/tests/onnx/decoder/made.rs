@@ -7,7 +7,7 @@ use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 
 use crate::support::{int, model, node, opset, string, value};
 
-/// Keys and values that are written in one style and read by one attention.
+/// A decoder of one layer. One attention reads its keys and values, which are written in one style.
 #[derive(Clone)]
 pub(super) struct Made {
     pub(super) inputs: Vec<ValueInfoProto>,
@@ -106,7 +106,7 @@ impl Made {
         self
     }
 
-    /// Creates the nodes read `new` as an input instead of `old`.
+    /// Makes all nodes read `new` as an input instead of `old`.
     pub(super) fn reading(mut self, old: &str, new: &str) -> Self {
         for input in self.nodes.iter_mut().flat_map(|node| &mut node.input).filter(|input| *input == old) {
             new.clone_into(input);
@@ -150,7 +150,7 @@ impl Made {
         hazards
     }
 
-    /// Returns what TensorRT refuses, as the output of the node and the rule.
+    /// Returns the rules of TensorRT that are broken, as the output of the node and the rule.
     #[track_caller]
     pub(super) fn refusals(self) -> Vec<(String, TensorRtRule)> {
         let model = self.model();
