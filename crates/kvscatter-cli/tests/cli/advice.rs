@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::support::{Answer, Folder, testdata};
 
 const CONVERT: &str = "kvscatter convert MODEL -o OUT --max-seq ";
-const REFUSED: &str = "The caches that grow cannot be made static with ";
+const REFUSED: &str = "The growing caches cannot be made static with ";
 
 /// Returns every decoder of the test data, as `testdata/…/model.onnx`.
 fn decoders() -> Vec<String> {

@@ -128,5 +128,5 @@ fn in_the_engine_that_is_part_of_the_command() {
         "{compared}"
     );
     let line = "certify static.onnx --engine tract --ort-lib testdata/files/two.npz";
-    assert!(folder.run(line).refused().contains("give --engine ort"));
+    assert!(folder.run(line).refused().contains("add --engine ort"));
 }
