@@ -108,7 +108,10 @@ fn read(folder: &Path, texts: &mut Vec<(PathBuf, String)>) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !LEFT_OUT.contains(&name.as_str()) && !name.starts_with('.') {
             read(&path, texts);
-        } else if path.is_file() && path.extension().is_some_and(|end| ENDINGS.iter().any(|e| end == *e)) {
+        } else if path != root().join(file!())
+            && path.is_file()
+            && path.extension().is_some_and(|end| ENDINGS.iter().any(|e| end == *e))
+        {
             let text = fs::read_to_string(&path).unwrap();
             texts.push((path.strip_prefix(root()).unwrap_or(&path).to_owned(), text));
         }

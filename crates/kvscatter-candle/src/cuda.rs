@@ -9,7 +9,8 @@
 //! use kvscatter_candle::{TensorScatter, cuda::CudaWriter};
 //!
 //! let device = Device::new_cuda(0)?;
-//! let (k, v) = (Tensor::zeros((2, 8, 64, 16), DType::F16, &device)?, Tensor::zeros((2, 8, 64, 16), DType::F16, &device)?);
+//! let zeros = || Tensor::zeros((2, 8, 64, 16), DType::F16, &device);
+//! let (k, v) = (zeros()?, zeros()?);
 //! let mut cache = CudaWriter::new(TensorScatter::new(), &[&k, &v])?;
 //! let positions = Tensor::new(&[5_i64, 63], &device)?;
 //!

@@ -2,7 +2,7 @@
 
     python documents.py FILE...
 
-Examples are the fenced blocks of the language `pycon`. The examples of one document run in order and share
+Examples are the code blocks of the language `pycon`. The examples of one document run in order and share
 their variables. The standard library runs them, so an environment needs only what the examples need.
 """
 
