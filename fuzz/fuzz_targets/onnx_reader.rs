@@ -96,8 +96,12 @@ fn evaluated(model: &Model) {
         return;
     };
     for done in [
-        evaluator.run(donated(), Placement::Auto).expect("the same evaluation succeeded before and needs less memory now"),
-        evaluator.run(borrowed(), Placement::Auto).expect("the same evaluation succeeded before and needs less memory now"),
+        evaluator
+            .run(donated(), Placement::Auto)
+            .expect("the same evaluation succeeded before and needs less memory now"),
+        evaluator
+            .run(borrowed(), Placement::Auto)
+            .expect("the same evaluation succeeded before and needs less memory now"),
     ] {
         assert_eq!(done.outputs, functional.outputs);
     }
