@@ -17,8 +17,8 @@ pub(super) fn tables(results: &Results) -> String {
 /// Returns the generated part of the page.
 pub(super) fn generate(results: &Results) -> String {
     let mut text = format!(
-        "### The write\n\nOne cache is written. *And candle* is the time of the core's call after an in-place operation of \
-         candle that does nothing. *× core* and *× both* are the ratios of the writer's time to the columns *core* and \
+        "### The write\n\nOne cache is written. *And candle* is the time of an in-place candle operation that does \
+         nothing, plus the core's call after it. *× core* and *× both* are the ratios of the writer's time to the columns *core* and \
          *and candle*. Every other *×* is the ratio to the column before it. Ratios are taken within a round. Below 1 \
          the writer is faster.\n\n{}\n### Appending\n\nKeys and values are \
          appended, and `append` returns the tensors. *×* is the ratio of this crate's median to candle-nn's.\n\n{}\n\
