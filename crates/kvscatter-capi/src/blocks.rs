@@ -50,7 +50,8 @@ pub struct kvs_block {
 /// The error's `value` is the value that `visit` returned. The block is valid until `visit` returns. `visit`
 /// may call other functions of this library.
 ///
-/// Also returns the errors of `kvs_write` that are not about tensors and data.
+/// Also returns the errors of `kvs_write`, except `KVS_ERROR_TENSOR_MISMATCH`, `KVS_ERROR_NULL_BUFFER`,
+/// `KVS_ERROR_OVERLAP` and `KVS_ERROR_ELEMENT_WIDTH`.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn kvs_for_each_block(
     guarded(|| {
         // SAFETY: This function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: This function's contract requires C1, C2 and C6 for `call` and its pointers.
+        // SAFETY: This function's contract requires C1 and C2 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
         let visit = visit.ok_or(FailureKind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;

@@ -86,7 +86,8 @@ pub struct kvs_tensor_scatter_options {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_kv_cache_update_options {
-    /// `sizeof(kvs_kv_cache_update_options)`. The `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it.
+    /// `sizeof(kvs_kv_cache_update_options)`. The `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it and the
+    /// defaults.
     pub struct_size: usize,
     /// One of `kvs_cache_mode`.
     pub cache_mode: i32,
@@ -101,7 +102,8 @@ pub struct kvs_kv_cache_update_options {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_kv_cache_operation_options {
-    /// `sizeof(kvs_kv_cache_operation_options)`. The `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
+    /// `sizeof(kvs_kv_cache_operation_options)`. The `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it and the
+    /// defaults.
     pub struct_size: usize,
     /// One of `kvs_out_of_range`.
     pub out_of_range: i32,

@@ -61,12 +61,13 @@ unsafe impl Versioned for kvs_written {}
 /// - Each pointer in these structs is either NULL or points to the number of values that the field beside it
 ///   gives. Nothing writes the structs and these values before this returns.
 /// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
-///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+///   give them. Elements of 4 bits are initialised in the cache and the update.
+///   Before this returns, nothing else writes the elements, and nothing else reads the elements of
 ///   the cache that this writes.
 /// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
 ///   `work` with its `context` only, and does not call it after it has returned.
-/// - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
-///   the memory before this returns.
+/// - `written` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+///   returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write(
     prepared: *const kvs_prepared,
@@ -116,12 +117,13 @@ pub unsafe extern "C" fn kvs_write(
 /// - Each pointer in these structs is either NULL or points to the number of values that the field beside it
 ///   gives. Nothing writes the structs and these values before this returns.
 /// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
-///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+///   give them. Elements of 4 bits are initialised in the caches and the updates.
+///   Before this returns, nothing else writes the elements, and nothing else reads the elements of
 ///   the caches that this writes.
 /// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
 ///   `work` with its `context` only, and does not call it after it has returned.
-/// - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
-///   the memory before this returns.
+/// - `written` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+///   returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_many(
     prepared: *const kvs_prepared,
@@ -159,7 +161,7 @@ pub unsafe extern "C" fn kvs_write_many(
     })
 }
 
-/// Writes `past` with the update written into it to `present`, in one pass over memory. This is the
+/// Writes a copy of `past` that contains the update to `present`, in one pass over memory. This is the
 /// functional form. `present` has the type and shape of `past` and must be dense. It need not be initialised,
 /// and it must not share memory with the other tensors. If the result may replace `past`, write in place with
 /// `kvs_write` instead. Allocates nothing.
@@ -172,12 +174,13 @@ pub unsafe extern "C" fn kvs_write_many(
 /// - Each pointer in these structs is either NULL or points to the number of values that the field beside it
 ///   gives. Nothing writes the structs and these values before this returns.
 /// - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
-///   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+///   give them. Elements of 4 bits are initialised in `past` and `update`.
+///   Before this returns, nothing else writes the elements, and nothing else reads the elements of
 ///   `present`, which this writes.
 /// - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
 ///   `work` with its `context` only, and does not call it after it has returned.
-/// - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
-///   the memory before this returns.
+/// - `written` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+///   returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_write_present(
     prepared: *const kvs_prepared,

@@ -21,8 +21,8 @@ pub enum kvs_status_code {
 
     /// A pointer is NULL, but must not be. If it is the `shape` of a tensor of a run, `index` is the pair.
     KVS_ERROR_NULL_POINTER = 1,
-    /// An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes, and not
-    /// an address. If the address is the `shape`, `strides` or `data` of a tensor of a run, `index` is the
+    /// An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes. If the
+    /// address is the `shape`, `strides` or `data` of a tensor of a run, `index` is the
     /// pair. Data need the alignment of their element type. Types of 4 and 8 bits need no alignment, and a
     /// complex type needs the alignment of its parts.
     KVS_ERROR_MISALIGNED = 2,
@@ -98,7 +98,8 @@ pub enum kvs_status_code {
     /// A tensor, its strides or an array extend over more than PTRDIFF_MAX elements or bytes. `limit` is
     /// PTRDIFF_MAX.
     KVS_ERROR_TOO_LARGE = 111,
-    /// Two positions of the cache share memory, or they interleave so that the check cannot exclude it.
+    /// Two positions of the cache share memory, or its strides interleave in a way that the check cannot
+    /// prove to be free of overlap.
     KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
     /// The strides of the two tensors need too many nested loops. `value` is the number of loops, and `limit`
     /// is 3.
@@ -137,7 +138,7 @@ pub enum kvs_status_code {
     KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
 
     /// The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
-    /// bytes that the buffer must have, and not an address.
+    /// bytes that the buffer must have.
     KVS_ERROR_NULL_BUFFER = 300,
     /// Memory that the call would write overlaps another tensor, or indices or pairs that the call reads. One
     /// shared byte is an overlap. A strided tensor counts as the range from its first to its last byte, but

@@ -4,7 +4,8 @@
 //!
 //! - 0 if the command succeeded and every check passed.
 //! - 1 if a check failed.
-//! - 2 for bad input or usage. Standard error then has one line, which is a JSON object with `--json`.
+//! - 2 for bad input or usage. Standard error then has one line, which is a JSON object with `--json`, or the
+//!   help if no command was given.
 //!
 //! If a signal ends the command, the command first removes unfinished files. The exit status is that of the
 //! signal.

@@ -32,7 +32,8 @@
 //! The host cannot see positions that are on the device, so an error cannot stop a launch with a bad
 //! position. Instead:
 //!
-//! * Nothing outside the caches is ever written, and no kernel traps, so the context stays usable.
+//! * Nothing outside the caches, the presents and the status is ever written, and no kernel traps, so the
+//!   context stays usable.
 //! * A sample with a bad index is not written. With [`DeviceWrite::skip_all`] the whole launch writes
 //!   nothing.
 //! * [`StatusWords`], 16 bytes that the caller allocates, count each such sample once per launch and record

@@ -136,6 +136,8 @@ impl DeviceList {
         DeviceBuffer::new(self.address, self.len.saturating_mul(each)).first(None)
     }
 
+    /// Checks that the list is aligned, is not null and ends inside the address space.
+    ///
     /// # Errors
     /// Returns [`CudaError::Address`] or [`CudaError::ListWraps`] if no device can read the list. An empty
     /// list may have any address.

@@ -1,6 +1,6 @@
 //! Converts the loops of a geometry to the units of a kernel, and checks that they fit its 32-bit arithmetic.
 //!
-//! The comments cite G1, an invariant that `ARCHITECTURE.md` defines.
+//! The comments cite G1, an invariant that the documentation of kvscatter defines.
 
 use kvscatter::device::Loops;
 use kvscatter::{Convention, Loop, Prepared};

@@ -1,6 +1,6 @@
 //! Finds the widest move that divides every address, stride and run.
 //!
-//! The comments cite G1, an invariant that `ARCHITECTURE.md` defines.
+//! The comments cite G1, an invariant that the documentation of kvscatter defines.
 
 use kvscatter::Geometry;
 use kvscatter::device::Loops;

@@ -1,6 +1,6 @@
 //! A prepared write, whose launches pass its tables of jobs to the kernel unchanged.
 //!
-//! The comments cite P1, an invariant that `ARCHITECTURE.md` defines.
+//! The comments cite P1, an invariant that the documentation of kvscatter defines.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -138,7 +138,8 @@ impl DeviceWrite {
         status: Option<DeviceStatus>,
     ) -> Result<(), CudaError> {
         let samples = self.check_indices(indices, status)?;
-        let samples = u32::try_from(samples).unwrap_or(u32::MAX); // No more than the cache has, or tokens.
+        // Never saturates: preparing the write has limited the number of samples and of tokens.
+        let samples = u32::try_from(samples).unwrap_or(u32::MAX);
         let mut call = self.call(indices, status);
         match &self.form {
             Form::InPlace { shape, tables } | Form::Slots { shape, tables } => {
@@ -170,6 +171,8 @@ impl DeviceWrite {
         Ok(())
     }
 
+    /// Launches the kernel for one table of jobs.
+    ///
     /// # Safety
     /// The conditions of [`launch`](Self::launch) hold. The parameters of the kernel are a `T`, an `S` and a
     /// `Call`, and the kernel reads the first `jobs` entries of the `T`.

@@ -158,7 +158,7 @@ pub enum OnnxError {
     /// An input, output or initializer has no name.
     #[error("{what} {index} has no name")]
     NameMissing { what: &'static str, index: usize },
-    /// A name is longer than the limit for names, which reports repeat.
+    /// A name is too long. Names have a limit because reports repeat them.
     #[error("{what} {index} has a name of {bytes} bytes: the limit is {limit}")]
     NameTooLong { what: &'static str, index: usize, bytes: usize, limit: usize },
     /// No input, initializer or node produces this value.

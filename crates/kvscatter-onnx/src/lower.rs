@@ -6,7 +6,8 @@
 //!   cache or has another shape is an error as well.
 //! * If the sequence length is 0, indices are no longer checked, because the lowered graph has no index then.
 //!   This is the only difference.
-//! * In circular mode, a negative index counts from the end of the cache, as ONNX defines it.
+//! * In circular mode, a negative index counts from the end of the cache, as in ONNX's reference
+//!   implementation.
 
 mod indices;
 mod scatter;

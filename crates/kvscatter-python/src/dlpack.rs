@@ -120,12 +120,12 @@ fn import(object: &Bound<'_, PyAny>, argument: &'static str, kind: MemoryKind) -
     from_dlpack(capsule.as_borrowed(), None, None).map_err(|error| refused(&object, argument, error))
 }
 
-/// Calls `__dlpack__` without a copy. A library that does not accept one of the keywords cannot copy, or has
-/// no flags.
+/// Calls `__dlpack__` without a copy. If the library rejects a keyword, the call is repeated without it: a
+/// library without `copy` never copies, and one without `max_version` has no flags.
 ///
-/// On a device, the stream -1 means that no stream waits. Nothing is read before a launch, and the caller
-/// has ordered the stream of the launch. JAX takes -1 for a stream's address. Without the keyword, JAX waits
-/// itself.
+/// On a device, the stream -1 means that no stream waits, because nothing is read before a launch and the
+/// caller has ordered the stream of the launch. JAX would take -1 for an address, so it gets no stream and
+/// waits itself.
 fn capsule<'py>(object: &Bound<'py, PyAny>, kind: MemoryKind) -> PyResult<Bound<'py, PyAny>> {
     const NO_STREAM_WAITS: i32 = -1;
     let py = object.py();

@@ -64,10 +64,9 @@ impl PreparedTensor {
 
     /// Returns `true` if the values of an array are those in its memory.
     ///
-    /// PyTorch can return views whose values differ from their memory. The imaginary part of a conjugated
-    /// tensor is a negated view of real numbers, and it steps over every other number. A real tensor with
-    /// adjacent elements is therefore not such a view, so it skips the check, which takes longer than writing
-    /// a row. Only `as_strided` on such a part escapes this rule, and it reads the memory of another view.
+    /// PyTorch has views whose values differ from their memory. The only real one is the imaginary part of a
+    /// conjugated tensor, which uses every other number. A real tensor with adjacent elements therefore skips
+    /// the check, which takes longer than writing a row. Only `as_strided` on such a view defeats this.
     pub(crate) fn is_plain(&self, object: &Bound<'_, PyAny>) -> bool {
         if object.is_instance_of::<PyUntypedArray>() {
             return true;

@@ -148,8 +148,8 @@ impl KvSession {
 
     /// Keeps the first `tokens` cached tokens of a sample and drops the others.
     ///
-    /// Speculative decoding removes drafted tokens that were not accepted in this way. No byte moves. The
-    /// rows of dropped tokens are set to zero when the sample runs again, for the reason given at
+    /// Speculative decoding uses this to drop drafted tokens that were not accepted. No byte moves. The rows
+    /// of dropped tokens are set to zero when the sample runs again, for the reason given at
     /// [`add`](Self::add).
     ///
     /// # Errors

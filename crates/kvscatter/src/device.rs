@@ -121,7 +121,8 @@ impl DeviceInterface<'_> {
     /// Checks the lengths of the lists against each other and against the cache, as [`Prepared::plan`] does.
     /// Returns the number of samples.
     ///
-    /// The lists must have one value per sample and no more samples than the cache has. If the operator has
+    /// The lists must have one value per sample and no more samples than the cache has. Cumulative lengths have
+    /// one value more. If the operator has
     /// layers, there must be one layer.
     ///
     /// # Errors

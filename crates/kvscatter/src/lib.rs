@@ -45,13 +45,14 @@
 //! A backend that reads its positions on a device cannot make a plan. The module [`device`] gives such a
 //! backend the loops, the rules and the errors.
 //!
-//! The crate copies elements by their width and never converts them. There are three kinds of methods:
+//! The crate copies elements by their width and never converts them. There are four kinds of methods:
 //!
 //! * Typed methods take slices of any type without padding, such as `f32`, `u16` and `bool`. They take
 //!   `half::f16` if half's feature `bytemuck` is enabled.
 //! * `*_bytes` methods take raw little-endian bytes. 4-bit elements are packed two to a byte, the first
 //!   element in the low nibble.
 //! * `*_cloned` methods clone whole values, such as strings.
+//! * `*_raw` methods are unsafe and take addresses, for callers from other languages.
 //!
 //! The cache and the update may both be strided views. See [`Layout`].
 //!

@@ -13,7 +13,8 @@ use crate::write::{BufferPairs, WritePlan, Written};
 /// A write whose shapes have been checked. Create one per shape, and use it at every step.
 ///
 /// The `prepare` method of every operator returns one. The methods here make a [`WritePlan`] and execute it.
-/// To write keys and values at the same positions, make the plan yourself and use it twice.
+/// To write keys and values at the same positions, call [`write_many`](Self::write_many), or make a
+/// [`plan`](Self::plan) once and use it for each cache.
 #[derive(Clone)]
 pub struct Prepared {
     rules: CallRules,

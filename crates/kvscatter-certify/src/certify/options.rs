@@ -21,7 +21,8 @@ pub struct CertifyOptions {
     pub steps: Option<usize>,
     /// The maximum number of tokens of one sample in a step of a chunked prefill.
     pub chunk: Option<usize>,
-    /// The number of slots of each sample. The model must leave the capacity open, or have the same.
+    /// The number of slots of each sample. If the model fixes the capacity,
+    /// this must be the same number.
     pub capacity: Option<usize>,
     /// The seed of the random tokens and canaries.
     pub seed: u64,

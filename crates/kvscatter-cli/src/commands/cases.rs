@@ -64,7 +64,7 @@ pub(crate) struct Cases {
     #[arg(long, default_value_t = 0, value_parser = integer::<u64>)]
     seed: u64,
 
-    /// The number of cases; 624 or more combine every idea with every element type
+    /// The number of cases; 624 or more cover every kind of edge case with every element type
     #[arg(long, default_value_t = 624, value_parser = integer::<usize>)]
     count: usize,
 

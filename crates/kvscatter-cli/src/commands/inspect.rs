@@ -43,7 +43,7 @@ pub(crate) struct Inspect {
     /// An .onnx file; only tables of positions are read from its external data
     model: PathBuf,
 
-    /// Samples
+    /// Samples in a batch
     #[arg(long, value_name = "N", default_value = "1", value_parser = integer::<NonZeroUsize>)]
     batch: NonZeroUsize,
 

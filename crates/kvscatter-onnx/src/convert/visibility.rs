@@ -10,7 +10,7 @@ use crate::OnnxError;
 use crate::fold::{Fold, Value, Values};
 
 /// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
-/// the weight of the slot underflows in float32 for any scores.
+/// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
 const HIDDEN: f64 = -1e4;
 
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.

@@ -1,7 +1,7 @@
 """The errors of this package, with the details in fields.
 
-After an error no array has changed. Match on the class, or on ``kind`` and the fields. The message is for
-people.
+After an error no array has changed, except on CUDA devices, where only bad samples are left out. Match on the
+class, or on ``kind`` and the fields. The message is for people.
 
 >>> from kvscatter import errors
 >>> from kvscatter.positions import start_from_length_after

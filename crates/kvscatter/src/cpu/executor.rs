@@ -17,6 +17,7 @@ use crate::geometry::RowRange;
 /// not wrong.
 ///
 /// Use threads that are already awake, because waking a sleeping thread costs more than copying a megabyte.
+/// The example spawns a thread only to be short.
 ///
 /// ```
 /// use kvscatter::{ElementType, Executor, spec::onnx::TensorScatter};

@@ -11,7 +11,8 @@ use core::fmt;
 /// `portable`, `sse2`, `avx2` or `avx512`. The variable is for tests, and for finding out which kernel has a
 /// fault. It is read once, and any other value sets no limit.
 ///
-/// 4-bit rows that straddle bytes use the AVX2 kernel on AVX-512. Strings have no kernels.
+/// A write may use less than this. 4-bit rows that straddle bytes use at most AVX2, and strings are cloned
+/// without a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Isa {

@@ -1,8 +1,8 @@
 //! Divides a dense destination of 4-bit elements into parts that share no byte (P3), so that threads may
 //! write them at the same time.
 //!
-//! A part is a multiple of one or two samples. If a sample has an even number of elements, every sample
-//! begins on a byte. If the number is odd, every second sample does, counted over all layers.
+//! A part is a whole number of samples. The number is even if a sample has an odd number of elements, because
+//! then only every second sample, counted over all layers, begins on a byte.
 //!
 //! In a view of a larger buffer, samples may begin anywhere and lie in one another's gaps. Such a buffer is
 //! not divided.

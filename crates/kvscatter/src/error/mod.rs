@@ -148,8 +148,8 @@ pub enum Error {
         /// The smallest offset at which every element lies inside the buffer.
         min: usize,
     },
-    /// Two positions of the cache share memory (G2), or the strides interleave so that the check cannot
-    /// exclude it.
+    /// Two positions of the cache share memory (G2), or its strides interleave in a way that the check cannot
+    /// prove to be free of overlap.
     CacheOverlapsItself {
         /// The cache.
         argument: Argument,

@@ -58,8 +58,8 @@ impl SortedStrides {
         Ok(Self(strides))
     }
 
-    /// Returns `true` if two caches share a bit if one buffer begins `bytes` after the other and elements are
-    /// `bits` wide. Returns true if there are more than [`MAX_SEARCHED`] strides.
+    /// Returns `true` if two caches share a bit when one buffer begins `bytes` after the other and elements
+    /// are `bits` wide. With more than [`MAX_SEARCHED`] strides, an overlap is assumed.
     pub(crate) fn overlaps_at(&self, bytes: isize, bits: usize) -> bool {
         let Ok(bits) = isize::try_from(bits) else { return true };
         // No buffer reaches a distance whose bits do not fit.

@@ -265,8 +265,10 @@ impl CallIndices<'_> {
         fit.then(|| batch.wrapping_mul(rows))
     }
 
-    /// Takes `self` by value, so that the copy whose address it needs is made in this cold function and not
-    /// in the caller.
+    /// Checks every list and every index, by the conditions of [`Moves::new`].
+    ///
+    /// Takes `self` by value. The copy whose address it needs is then made in this cold function and not in
+    /// the caller.
     #[cold]
     #[inline(never)]
     fn check_each(self) -> Result<Checked, Error> {

@@ -116,7 +116,7 @@ impl CallRules {
 
     /// Checks the lengths of the lists, and returns the number of samples.
     ///
-    /// Each list must have one value per sample. The call must have no more samples than the cache, and one
+    /// Each list must have one value per sample, and cumulative lengths one more. The call must have no more samples than the cache, and one
     /// layer if the operator has layers.
     pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         let Self { geometry, options: RuleOptions { convention, .. }, .. } = self;
