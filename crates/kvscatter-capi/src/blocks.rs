@@ -58,6 +58,7 @@ pub struct kvs_block {
 /// - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either NULL or
 ///   points to the number of values that the field beside it gives. Nothing writes the call and these values
 ///   before this returns.
+/// - The executor of the call, if it has one, satisfies the condition that `kvs_write` states for it.
 /// - `visit` is either NULL or may be called with `user` and a block, and it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_for_each_block(
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn kvs_for_each_block(
     guarded(|| {
         // SAFETY: This function's contract requires C4 for `prepared`.
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
-        // SAFETY: This function's contract requires C1 and C2 for `call` and its pointers.
+        // SAFETY: This function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
         let visit = visit.ok_or(FailureKind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;
