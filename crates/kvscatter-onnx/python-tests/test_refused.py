@@ -43,7 +43,14 @@ GQA = TESTDATA / "genai-llama-gqa" / "model.onnx"
 
 
 def test_group_query_attention_writes_its_cache_itself(tmp_path):
-    refused(GQA, tmp_path, "GroupQueryAttention", "writes the cache itself", "bound to one buffer", "does not do this yet")
+    refused(
+        GQA,
+        tmp_path,
+        "GroupQueryAttention",
+        "writes the cache itself",
+        "bound to one buffer",
+        "does not do this yet",
+    )
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one-buffer", "two-buffers"])

@@ -84,18 +84,7 @@ pub fn register(onnx: &mut Onnx) {
     onnx.op_register.insert("MatMulNBits", matmul_nbits::build);
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_readme_shows_what_the_documentation_runs() {
-        let documented: String = include_str!("lib.rs")
-            .lines()
-            .filter_map(|line| line.strip_prefix("//!"))
-            .map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line)))
-            .collect();
-        let readme = include_str!("../README.md");
-        let shown = readme.split("```rust\n").find(|block| block.contains("kvscatter_tract::Tract"));
-        let shown = shown.and_then(|block| block.split("```").next()).unwrap();
-        assert!(documented.contains(shown), "{shown}");
-    }
-}
+/// The examples of this crate's README are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
