@@ -108,8 +108,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_NULL_POINTER = 1,
   /**
-   * An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes, and not
-   * an address. If the address is the `shape`, `strides` or `data` of a tensor of a run, `index` is the
+   * An address is not a multiple of the alignment of its type. `limit` is that alignment in bytes. If the
+   * address is the `shape`, `strides` or `data` of a tensor of a run, `index` is the
    * pair. Data need the alignment of their element type. Types of 4 and 8 bits need no alignment, and a
    * complex type needs the alignment of its parts.
    */
@@ -236,7 +236,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_TOO_LARGE = 111,
   /**
-   * Two positions of the cache share memory, or they interleave so that the check cannot exclude it.
+   * Two positions of the cache share memory, or its strides interleave in a way that the check cannot
+   * prove to be free of overlap.
    */
   KVS_ERROR_CACHE_OVERLAPS_ITSELF = 112,
   /**
@@ -296,7 +297,7 @@ typedef enum kvs_status_code {
   KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
   /**
    * The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
-   * bytes that the buffer must have, and not an address.
+   * bytes that the buffer must have.
    */
   KVS_ERROR_NULL_BUFFER = 300,
   /**
@@ -595,7 +596,8 @@ typedef struct kvs_tensor_scatter_options {
  */
 typedef struct kvs_kv_cache_update_options {
   /**
-   * `sizeof(kvs_kv_cache_update_options)`. The `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it.
+   * `sizeof(kvs_kv_cache_update_options)`. The `KVS_KV_CACHE_UPDATE_OPTIONS_INIT` macro sets it and the
+   * defaults.
    */
   size_t struct_size;
   /**
@@ -618,7 +620,8 @@ typedef struct kvs_kv_cache_update_options {
  */
 typedef struct kvs_kv_cache_operation_options {
   /**
-   * `sizeof(kvs_kv_cache_operation_options)`. The `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it.
+   * `sizeof(kvs_kv_cache_operation_options)`. The `KVS_KV_CACHE_OPERATION_OPTIONS_INIT` macro sets it and the
+   * defaults.
    */
   size_t struct_size;
   /**
@@ -996,12 +999,13 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
  * - Each pointer in these structs is either NULL or points to the number of values that the field beside it
  *   gives. Nothing writes the structs and these values before this returns.
  * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
- *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+ *   give them. Elements of 4 bits are initialised in the cache and the update.
+ *   Before this returns, nothing else writes the elements, and nothing else reads the elements of
  *   the cache that this writes.
  * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
  *   `work` with its `context` only, and does not call it after it has returned.
- * - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
- *   the memory before this returns.
+ * - `written` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+ *   returns.
  */
 kvs_status kvs_write(const struct kvs_prepared *prepared,
                      const struct kvs_call *call,
@@ -1030,12 +1034,13 @@ kvs_status kvs_write(const struct kvs_prepared *prepared,
  * - Each pointer in these structs is either NULL or points to the number of values that the field beside it
  *   gives. Nothing writes the structs and these values before this returns.
  * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
- *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+ *   give them. Elements of 4 bits are initialised in the caches and the updates.
+ *   Before this returns, nothing else writes the elements, and nothing else reads the elements of
  *   the caches that this writes.
  * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
  *   `work` with its `context` only, and does not call it after it has returned.
- * - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
- *   the memory before this returns.
+ * - `written` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+ *   returns.
  */
 kvs_status kvs_write_many(const struct kvs_prepared *prepared,
                           const struct kvs_call *call,
@@ -1044,7 +1049,7 @@ kvs_status kvs_write_many(const struct kvs_prepared *prepared,
                           struct kvs_written *written);
 
 /**
- * Writes `past` with the update written into it to `present`, in one pass over memory. This is the
+ * Writes a copy of `past` that contains the update to `present`, in one pass over memory. This is the
  * functional form. `present` has the type and shape of `past` and must be dense. It need not be initialised,
  * and it must not share memory with the other tensors. If the result may replace `past`, write in place with
  * `kvs_write` instead. Allocates nothing.
@@ -1057,12 +1062,13 @@ kvs_status kvs_write_many(const struct kvs_prepared *prepared,
  * - Each pointer in these structs is either NULL or points to the number of values that the field beside it
  *   gives. Nothing writes the structs and these values before this returns.
  * - The elements of each tensor are in one allocation, at the addresses that `data`, `shape` and `strides`
- *   give them. Before this returns, nothing else writes the elements, and nothing else reads the elements of
+ *   give them. Elements of 4 bits are initialised in `past` and `update`.
+ *   Before this returns, nothing else writes the elements, and nothing else reads the elements of
  *   `present`, which this writes.
  * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
  *   `work` with its `context` only, and does not call it after it has returned.
- * - `written` is either NULL or points to memory of `struct_size` bytes. NULL is allowed. Nothing else uses
- *   the memory before this returns.
+ * - `written` is either NULL or points to memory of `struct_size` bytes, which nothing else uses before this
+ *   returns.
  */
 kvs_status kvs_write_present(const struct kvs_prepared *prepared,
                              const struct kvs_call *call,
@@ -1080,13 +1086,15 @@ kvs_status kvs_write_present(const struct kvs_prepared *prepared,
  * The error's `value` is the value that `visit` returned. The block is valid until `visit` returns. `visit`
  * may call other functions of this library.
  *
- * Also returns the errors of `kvs_write` that are not about tensors and data.
+ * Also returns the errors of `kvs_write`, except `KVS_ERROR_TENSOR_MISMATCH`, `KVS_ERROR_NULL_BUFFER`,
+ * `KVS_ERROR_OVERLAP` and `KVS_ERROR_ELEMENT_WIDTH`.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
  * - `call` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either NULL or
  *   points to the number of values that the field beside it gives. Nothing writes the call and these values
  *   before this returns.
+ * - The executor of the call, if it has one, satisfies the condition that `kvs_write` states for it.
  * - `visit` is either NULL or may be called with `user` and a block, and it returns.
  */
 kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
