@@ -116,8 +116,8 @@ impl CallRules {
 
     /// Checks the lengths of the lists, and returns the number of samples.
     ///
-    /// Each list must have one value per sample, and cumulative lengths one more. The call must have no more samples than the cache, and one
-    /// layer if the operator has layers.
+    /// Each list must have one value per sample, and cumulative lengths one more. The call must have no more
+    /// samples than the cache, and one layer if the operator has layers.
     pub(crate) fn check_counts(&self, lists: ListCounts) -> Result<usize, Error> {
         let Self { geometry, options: RuleOptions { convention, .. }, .. } = self;
         let names = geometry.names();
