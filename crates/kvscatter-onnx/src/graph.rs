@@ -233,7 +233,8 @@ impl<'m> Node<'m> {
     }
 
     /// Returns the first attribute of this name.
-    pub(crate) fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
     }
 

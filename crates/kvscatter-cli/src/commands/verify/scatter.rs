@@ -89,10 +89,8 @@ impl ScatterCall {
         if write_indices.is_none() && node.input(2).is_some() {
             return None;
         }
-        let attribute =
-            |name: &str| node.proto().attribute.iter().find(|it| it.name.as_deref() == Some(name));
-        let axis = attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
-        let mode = attribute("mode").and_then(|mode| mode.s.as_deref()).unwrap_or(b"linear");
+        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
+        let mode = node.attribute("mode").and_then(|mode| mode.s.as_deref()).unwrap_or(b"linear");
         Some(Self {
             past_cache: input(0)?,
             update: input(1)?,
@@ -110,10 +108,8 @@ impl ScatterCall {
             return None;
         }
         let shape = self.past_cache.shape().to_vec();
-        let rank = i64::try_from(shape.len()).ok()?;
-        let axis = if self.axis < 0 { self.axis.checked_add(rank)? } else { self.axis };
         Some(Slots {
-            axis: usize::try_from(axis).ok()?,
+            axis: TensorScatter::new().axis(self.axis).resolve_axis(shape.len()).ok()?,
             segments: plan.segments().collect(),
             positions: (0..plan.batch()).map(|sample| plan.position(sample)).collect(),
             output: graph.output_names().position(|name| name == self.present_cache)?,
