@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use kvscatter_text::units;
 
+use crate::output::count;
+
 /// The size and the time of writing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Estimate {
@@ -61,8 +63,7 @@ fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     let (unit, noun) = UNITS.into_iter().find(|(unit, _)| seconds >= *unit).unwrap_or((1, "second"));
     let number = seconds.div_ceil(unit).max(1);
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
+    count(usize::try_from(number).unwrap_or(usize::MAX), noun)
 }
 
 /// Returns the bytes that a file takes on the disk, or its length where the file system does not report them.

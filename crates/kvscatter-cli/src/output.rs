@@ -155,6 +155,7 @@ mod tests {
             assert!(widest(columns) <= columns, "{columns}: {}", widest(columns));
         }
     }
+
     #[test]
     fn words_can_be_pasted() {
         for (word, expected) in [
