@@ -30,6 +30,7 @@
 //! Each module uses the terms of its specification and documents where that specification is wrong or
 //! incomplete. [`spec::tensorrt::Network`] checks TensorRT's rules about whole networks. The module
 //! [`positions`] explains the four conventions for positions and converts between them.
+//! The module [`visibility`] has the rule for reading: which slots a query sees.
 //!
 //! # Prepare, plan, write
 //!
@@ -116,6 +117,7 @@ pub mod positions;
 mod prepared;
 mod size;
 pub mod spec;
+pub mod visibility;
 mod write;
 
 pub use argument::Argument;
