@@ -53,9 +53,11 @@ impl Isa {
         }
     }
 
-    /// Returns the widest instruction set that kernels may use.
+    /// Returns the widest instruction set that kernels may use: the detected one, or a narrower one that
+    /// `KVSCATTER_MAX_ISA` selects.
     #[cfg(feature = "std")]
-    pub(crate) fn allowed() -> Self {
+    #[must_use]
+    pub fn allowed() -> Self {
         use std::sync::OnceLock;
         static ALLOWED: OnceLock<Isa> = OnceLock::new();
         *ALLOWED.get_or_init(|| {
@@ -65,9 +67,10 @@ impl Isa {
         })
     }
 
-    /// Returns the widest instruction set that kernels may use.
+    /// Returns the widest instruction set that kernels may use, which is the detected one.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn allowed() -> Self {
+    #[must_use]
+    pub fn allowed() -> Self {
         Self::detected()
     }
 

@@ -1,0 +1,65 @@
+//! The element types of attention.
+
+use half::{bf16, f16};
+use kvscatter::ElementType;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+}
+
+/// A floating-point element: `f32`, [`half::f16`] or [`half::bf16`]. All sums are in float32.
+pub trait Float: bytemuck::Pod + Send + Sync + sealed::Sealed + crate::kernel::Loads {
+    /// The element type in ONNX.
+    const ELEMENT: ElementType;
+
+    /// The lowest finite number, which masks use instead of negative infinity.
+    const LOWEST: Self;
+
+    /// Converts the element to float32, without loss.
+    fn to_f32(self) -> f32;
+
+    /// Converts a number to the nearest element. Ties go to the even one.
+    fn of_f32(value: f32) -> Self;
+}
+
+impl Float for f32 {
+    const ELEMENT: ElementType = ElementType::Float32;
+    const LOWEST: Self = Self::MIN;
+
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    fn of_f32(value: f32) -> Self {
+        value
+    }
+}
+
+impl Float for f16 {
+    const ELEMENT: ElementType = ElementType::Float16;
+    const LOWEST: Self = Self::MIN;
+
+    fn to_f32(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn of_f32(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+}
+
+impl Float for bf16 {
+    const ELEMENT: ElementType = ElementType::BFloat16;
+    const LOWEST: Self = Self::MIN;
+
+    fn to_f32(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn of_f32(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+}

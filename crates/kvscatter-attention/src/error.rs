@@ -1,0 +1,155 @@
+//! The errors of the crate.
+
+use core::fmt;
+
+use kvscatter::ElementType;
+
+/// An input or output of the operator. It is displayed with ONNX's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operand {
+    /// The queries.
+    Query,
+    /// The keys.
+    Key,
+    /// The values.
+    Value,
+    /// The mask.
+    Mask,
+    /// The keys of earlier steps.
+    PastKey,
+    /// The values of earlier steps.
+    PastValue,
+    /// The number of valid slots of each sample, or the number of tokens of each sample of a ring.
+    Lengths,
+    /// The result.
+    Output,
+    /// The past keys followed by the new ones.
+    PresentKey,
+    /// The past values followed by the new ones.
+    PresentValue,
+    /// The products of queries and keys.
+    Scores,
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Query => "Q",
+            Self::Key => "K",
+            Self::Value => "V",
+            Self::Mask => "attn_mask",
+            Self::PastKey => "past_key",
+            Self::PastValue => "past_value",
+            Self::Lengths => "nonpad_kv_seqlen",
+            Self::Output => "Y",
+            Self::PresentKey => "present_key",
+            Self::PresentValue => "present_value",
+            Self::Scores => "qk_matmul_output",
+        })
+    }
+}
+
+/// An error of this crate. A call that returns an error has written nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttentionError {
+    /// The kernels do not support the element type.
+    #[error("elements of type {element} are not supported, use float32, float16 or bfloat16")]
+    ElementType {
+        /// The element type of the queries, keys and values.
+        element: ElementType,
+    },
+    /// A tensor has the wrong number of dimensions.
+    #[error("{operand} has rank {rank}, must be {expected}")]
+    Rank {
+        /// The tensor.
+        operand: Operand,
+        /// Its rank.
+        rank: usize,
+        /// The rank that it must have: 4, or 3 or 4 for Q.
+        expected: &'static str,
+    },
+    /// The tensors have rank 3, but the operator has no numbers of heads.
+    #[error("inputs of rank 3 need q_num_heads and kv_num_heads")]
+    HeadsMissing,
+    /// The last dimension of a tensor of rank 3 is not a multiple of the number of heads.
+    #[error("{operand} has {hidden} elements a token, which is not a multiple of {heads} heads")]
+    HiddenSize {
+        /// The tensor.
+        operand: Operand,
+        /// The size of its last dimension.
+        hidden: usize,
+        /// The number of heads.
+        heads: usize,
+    },
+    /// A dimension differs from the one that another tensor requires.
+    #[error("{operand} is {got:?} as [batch, heads, length, size], must be {expected:?}")]
+    Shape {
+        /// The tensor.
+        operand: Operand,
+        /// Its shape as `[batch, heads, length, size]`.
+        got: [usize; 4],
+        /// The shape that the other tensors require.
+        expected: [usize; 4],
+    },
+    /// The number of query heads is not a multiple of the number of key heads.
+    #[error("{query} heads of Q are not a multiple of {key} heads of K")]
+    Group {
+        /// The number of query heads.
+        query: usize,
+        /// The number of key heads.
+        key: usize,
+    },
+    /// The mask does not broadcast to `[batch, query heads, queries, keys]`. Its last dimension may be smaller.
+    #[error("attn_mask has shape {got:?}, which does not broadcast to {expected:?}")]
+    MaskShape {
+        /// The shape of the mask.
+        got: Vec<usize>,
+        /// `[batch, query heads, queries, keys]`.
+        expected: [usize; 4],
+    },
+    /// The product of the dimensions of a tensor exceeds `isize::MAX` bytes.
+    #[error("{operand} is too large for this machine's address space")]
+    TooLarge {
+        /// The tensor.
+        operand: Operand,
+    },
+    /// The call has another operand than the one that it was prepared for, or lacks one.
+    #[error("{operand} must be {}", if *is_expected { "given" } else { "absent" })]
+    Presence {
+        /// The operand.
+        operand: Operand,
+        /// Whether it must be given.
+        is_expected: bool,
+    },
+    /// A buffer has the wrong number of elements.
+    #[error("{operand} has {got} elements, must have {expected}")]
+    Length {
+        /// The tensor or list.
+        operand: Operand,
+        /// The number of its elements.
+        got: usize,
+        /// The number of elements that the shape requires.
+        expected: usize,
+    },
+    /// A length lies outside the cache.
+    #[error("nonpad_kv_seqlen[{index}] = {value}: must be between 0 and {max}")]
+    LengthOutOfRange {
+        /// The index of the sample.
+        index: usize,
+        /// The length.
+        value: i64,
+        /// The number of slots, or `i64::MAX` for a ring.
+        max: i64,
+    },
+    /// Lengths cannot be combined with past keys and values.
+    #[error("nonpad_kv_seqlen cannot be used with past_key and past_value")]
+    LengthsAndPast,
+    /// A ring has no past, and no output of scores.
+    #[error("a ring cannot be used with {operand}")]
+    Ring {
+        /// The operand.
+        operand: Operand,
+    },
+}

@@ -1,0 +1,196 @@
+//! The kernels for AVX-512 F, BW and VL.
+
+use core::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::{Kernels, Load, Rows, Run, Vector, generic};
+
+/// A register of 16 numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512(__m512);
+
+impl Vector for Avx512 {
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_set1_ps(value) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> Self {
+        // SAFETY: `at` is valid for reads of 16 numbers. The machine has the instruction set.
+        Self(unsafe { _mm512_loadu_ps(at) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, at: *mut f32) {
+        // SAFETY: `at` is valid for writes of 16 numbers. The machine has the instruction set.
+        unsafe { _mm512_storeu_ps(at, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, addend.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_sub_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_max_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        let exponent = unsafe { _mm512_add_epi32(_mm512_cvtps_epi32(self.0), _mm512_set1_epi32(127)) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23)) })
+    }
+
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        let below = unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(value.0, limit.0) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_maskz_mov_ps(!below, self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+        // The halves are added first, and then the quarters.
+        let halves = vectors.map(|vector| {
+            // SAFETY: The machine has the instruction set.
+            let pair = unsafe {
+                (_mm512_castps512_ps256(vector.0), _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector.0)))
+            };
+            // SAFETY: The machine has the instruction set.
+            unsafe { _mm256_add_ps(pair.0, _mm256_castpd_ps(pair.1)) }
+        });
+        // SAFETY: The machine has the instruction set.
+        let (ab, cd) =
+            unsafe { (_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3])) };
+        // SAFETY: The machine has the instruction set.
+        let abcd = unsafe { _mm256_hadd_ps(ab, cd) };
+        // SAFETY: The machine has the instruction set.
+        let quarters = unsafe { (_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)) };
+        // SAFETY: The machine has the instruction set.
+        let sums = unsafe { _mm_add_ps(quarters.0, quarters.1) };
+        // SAFETY: Both types are 16 bytes without padding, and any bits are four numbers.
+        unsafe { core::mem::transmute::<__m128, [f32; 4]>(sums) }
+    }
+}
+
+impl Load<f32> for Avx512 {
+    #[inline(always)]
+    unsafe fn load_wide(at: *const f32) -> Self {
+        // SAFETY: The contract is the same.
+        unsafe { Self::load(at) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(at: *const f32, count: usize) -> Self {
+        // SAFETY: The contract is the same.
+        unsafe { part(at, count) }
+    }
+}
+
+impl Load<f16> for Avx512 {
+    #[inline(always)]
+    unsafe fn load_wide(at: *const f16) -> Self {
+        // SAFETY: `at` is valid for reads of 16 elements. The machine has the instruction set.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(at: *const f16, count: usize) -> Self {
+        // SAFETY: The contract is the same.
+        unsafe { part(at, count) }
+    }
+}
+
+impl Load<bf16> for Avx512 {
+    #[inline(always)]
+    unsafe fn load_wide(at: *const bf16) -> Self {
+        // SAFETY: `at` is valid for reads of 16 elements. The machine has the instruction set.
+        let wide = unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast())) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(at: *const bf16, count: usize) -> Self {
+        // SAFETY: The contract is the same.
+        unsafe { part(at, count) }
+    }
+}
+
+/// Loads a part of a vector through an array.
+///
+/// # Safety
+/// `at` must be valid for reads of `count` elements, and `count` at most 16. The machine must have the
+/// instruction set.
+#[inline(always)]
+unsafe fn part<T: Copy + Default>(at: *const T, count: usize) -> Avx512
+where
+    Avx512: Load<T>,
+{
+    let mut elements = [T::default(); 16];
+    // SAFETY: `at` is valid for reads of `count` elements, and the array has at least as many.
+    unsafe { core::ptr::copy_nonoverlapping(at, elements.as_mut_ptr(), count) };
+    // SAFETY: The array has 16 elements. The machine has the instruction set.
+    unsafe { Avx512::load_wide(elements.as_ptr()) }
+}
+
+/// Returns the kernels.
+pub(super) fn kernels<T: Copy>() -> Kernels<T>
+where
+    Avx512: Load<T>,
+{
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn products<T: Copy>(queries: Rows, keys: Run<T>, size: usize, scores: Rows)
+where
+    Avx512: Load<T>,
+{
+    // SAFETY: The contract is the same.
+    unsafe { generic::products::<Avx512, T>(queries, keys, size, scores) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn weighted_sums<T: Copy>(weights: Rows, values: Run<T>, size: usize, sums: Rows)
+where
+    Avx512: Load<T>,
+{
+    // SAFETY: The contract is the same.
+    unsafe { generic::weighted_sums::<Avx512, T>(weights, values, size, sums) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::weights::<Avx512>(scores, count) }
+}

@@ -1,0 +1,116 @@
+//! The kernels without instructions of one architecture. The compiler vectorises the arrays.
+
+use super::{Kernels, Load, Rows, Run, Vector, generic};
+use crate::element::Float;
+
+/// Eight numbers, whose products are rounded before they are added.
+#[derive(Clone, Copy)]
+struct Portable([f32; 8]);
+
+impl Portable {
+    fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self(core::array::from_fn(|lane| f(self.0[lane], other.0[lane])))
+    }
+}
+
+impl Vector for Portable {
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 8])
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> Self {
+        // SAFETY: `at` is valid for reads of 8 numbers, by the contract of this method.
+        Self(unsafe { at.cast::<[f32; 8]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, at: *mut f32) {
+        // SAFETY: `at` is valid for writes of 8 numbers, by the contract of this method.
+        unsafe { at.cast::<[f32; 8]>().write_unaligned(self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        Self(core::array::from_fn(|lane| self.0[lane] * factor.0[lane] + addend.0[lane]))
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.zip(other, |left, right| left + right)
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        self.zip(other, |left, right| left - right)
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        self.zip(other, |left, right| if left > right { left } else { right })
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(self) -> Self {
+        // The conversion turns NaN into 0, so NaN is added again.
+        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23) + (n - n)))
+    }
+
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        /// Adding and subtracting this number rounds small numbers to whole ones.
+        const MAGIC: f32 = 12_582_912.0;
+        Self(self.0.map(|value| (value + MAGIC) - MAGIC))
+    }
+
+    #[inline(always)]
+    unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self {
+        Self(core::array::from_fn(|lane| if value.0[lane] < limit.0[lane] { 0.0 } else { self.0[lane] }))
+    }
+
+    #[inline(always)]
+    unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+        vectors.map(|Self([a, b, c, d, e, f, g, h])| ((a + e) + (c + g)) + ((b + f) + (d + h)))
+    }
+}
+
+impl<T: Float> Load<T> for Portable {
+    #[inline(always)]
+    unsafe fn load_wide(at: *const T) -> Self {
+        // SAFETY: `at` is valid for reads of 8 elements, by the contract of this method.
+        Self(unsafe { at.cast::<[T; 8]>().read_unaligned() }.map(Float::to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(at: *const T, count: usize) -> Self {
+        let mut lanes = [0.0; 8];
+        for (index, lane) in lanes.iter_mut().enumerate().take(count) {
+            // SAFETY: `at` is valid for reads of `count` elements, by the contract of this method.
+            *lane = unsafe { at.wrapping_add(index).read_unaligned() }.to_f32();
+        }
+        Self(lanes)
+    }
+}
+
+/// Returns the kernels.
+pub(super) fn kernels<T: Float>() -> Kernels<T> {
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
+}
+
+unsafe fn products<T: Float>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::products::<Portable, T>(queries, keys, size, scores) }
+}
+
+unsafe fn weighted_sums<T: Float>(weights: Rows, values: Run<T>, size: usize, sums: Rows) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::weighted_sums::<Portable, T>(weights, values, size, sums) }
+}
+
+unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::weights::<Portable>(scores, count) }
+}

@@ -1,0 +1,95 @@
+//! The mask that is added to the scores.
+
+use crate::element::Float;
+use crate::error::AttentionError;
+
+/// The values of a mask.
+#[derive(Clone, Copy, Debug)]
+pub enum Mask<'a, T> {
+    /// Hides the slots where the byte is 0.
+    Bool(&'a [u8]),
+    /// Adds the number to the score. Negative infinity hides the slot.
+    Float(&'a [T]),
+}
+
+impl<T: Float> Mask<'_, T> {
+    /// Returns the number of elements.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Bool(seen) => seen.len(),
+            Self::Float(added) => added.len(),
+        }
+    }
+
+    /// Writes the numbers that a row of a mask adds to scores, from the slot `first` on. Slots after the mask are
+    /// hidden, and those with the lowest number if `hides_lowest`.
+    pub(crate) fn fill(&self, first: usize, hides_lowest: bool, bias: &mut [f32]) {
+        match self {
+            Self::Bool(seen) => {
+                let seen = seen.get(first..).unwrap_or(&[]).iter().map(|seen| *seen != 0);
+                for (bias, is_seen) in bias.iter_mut().zip(seen.chain(core::iter::repeat(false))) {
+                    *bias = if is_seen { 0.0 } else { f32::NEG_INFINITY };
+                }
+            }
+            Self::Float(added) => {
+                let lowest = if hides_lowest { T::LOWEST.to_f32() } else { f32::NEG_INFINITY };
+                let added = added.get(first..).unwrap_or(&[]).iter().map(|added| added.to_f32());
+                for (bias, added) in bias.iter_mut().zip(added.chain(core::iter::repeat(f32::NEG_INFINITY))) {
+                    *bias = if added <= lowest { f32::NEG_INFINITY } else { added };
+                }
+            }
+        }
+    }
+
+    /// Returns `true` if a row of a mask of numbers has one above the lowest for any of these slots.
+    pub(crate) fn has_a_slot(&self, slots: core::ops::Range<usize>) -> bool {
+        let Self::Float(added) = self else { return true };
+        let slots = slots.start.min(added.len())..slots.end.min(added.len());
+        added[slots].iter().any(|added| !(added.to_f32() <= T::LOWEST.to_f32()))
+    }
+}
+
+/// The shape of a mask, which broadcasts to `[batch, query heads, queries, keys]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MaskLayout {
+    /// The number of slots that the mask covers. It hides the slots after them.
+    keys: usize,
+    /// The strides of batch, query heads and queries in elements, 0 for an axis that is missing or 1.
+    strides: [usize; 3],
+    /// The number of elements.
+    pub(crate) len: usize,
+}
+
+impl MaskLayout {
+    /// Checks the shape of a mask.
+    ///
+    /// # Errors
+    /// Returns an error for a shape that does not broadcast to `expected`.
+    pub(crate) fn new(shape: &[usize], expected: [usize; 4]) -> Result<Self, AttentionError> {
+        let refused = || AttentionError::MaskShape { got: shape.to_vec(), expected };
+        let [outer @ .., keys] = shape else { return Err(refused()) };
+        // A last axis of 1 is shorter than the keys, or it is all of them.
+        if outer.len() > 3 || *keys > expected[3] {
+            return Err(refused());
+        }
+        let mut strides = [0; 3];
+        let mut step = *keys;
+        for (axis, &dim) in (0..3).rev().zip(outer.iter().rev()) {
+            if dim != 1 && dim != expected[axis] {
+                return Err(refused());
+            }
+            strides[axis] = if dim == 1 { 0 } else { step };
+            step = step.checked_mul(dim).ok_or_else(refused)?;
+        }
+        Ok(Self { keys: *keys, strides, len: step })
+    }
+
+    /// Returns the elements of a mask for one query, at most `keys`.
+    pub(crate) fn row<'a, T: Float>(&self, mask: Mask<'a, T>, at: [usize; 3]) -> Mask<'a, T> {
+        let first: usize = at.iter().zip(self.strides).map(|(index, stride)| index * stride).sum();
+        match mask {
+            Mask::Bool(seen) => Mask::Bool(&seen[first..first + self.keys]),
+            Mask::Float(added) => Mask::Float(&added[first..first + self.keys]),
+        }
+    }
+}

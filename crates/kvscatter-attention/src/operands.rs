@@ -1,0 +1,120 @@
+//! The operands of a call.
+
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+
+use kvscatter::ElementType;
+
+use crate::mask::Mask;
+
+/// The types and shapes of the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shapes<'a> {
+    /// The type of all elements except those of a boolean mask.
+    pub element: ElementType,
+    /// `[batch, query heads, queries, head size]`, or `[batch, queries, query heads * head size]`.
+    pub query: &'a [usize],
+    /// `[batch, heads, keys, head size]`, or `[batch, keys, heads * head size]`.
+    pub key: &'a [usize],
+    /// `[batch, heads, keys, value size]`, or `[batch, keys, heads * value size]`.
+    pub value: &'a [usize],
+    /// The shape of the mask, which broadcasts to `[batch, query heads, queries, past + keys]`. The last
+    /// dimension may be smaller. The mask hides the slots after it.
+    pub mask: Option<&'a [usize]>,
+    /// The shapes of the past keys and values, `[batch, heads, past, size]`.
+    pub past: Option<[&'a [usize]; 2]>,
+}
+
+/// The slots of each sample that contain tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Valid<'a> {
+    /// All slots contain tokens. Query `i` has position `past + i`.
+    All,
+    /// The first slots of each sample: `nonpad_kv_seqlen`, one number for each sample. Query `i` of `n` has
+    /// position `length - n + i`.
+    ///
+    /// In a ring, the numbers count all tokens so far and may exceed the capacity.
+    Lengths(&'a [i64]),
+}
+
+/// The inputs of one call. The slices have the shapes that were prepared, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a, T> {
+    /// The queries.
+    pub query: &'a [T],
+    /// The keys: a static cache, or the new keys.
+    pub key: &'a [T],
+    /// The values.
+    pub value: &'a [T],
+    /// The mask, if it was prepared.
+    pub mask: Option<Mask<'a, T>>,
+    /// The past keys and values, if they were prepared.
+    pub past: Option<[&'a [T]; 2]>,
+    /// The slots that contain tokens.
+    pub valid: Valid<'a>,
+}
+
+/// The outputs of one call, row-major. A call that succeeds writes every element of them.
+#[derive(Debug)]
+pub struct Outputs<'a, T> {
+    pub(crate) output: Buffer<T>,
+    pub(crate) present: Option<[Buffer<T>; 2]>,
+    pub(crate) scores: Option<Buffer<T>>,
+    borrows: PhantomData<&'a mut [T]>,
+}
+
+/// Memory that a call writes.
+#[derive(Debug)]
+pub(crate) struct Buffer<T> {
+    pub(crate) first: *mut T,
+    pub(crate) len: usize,
+}
+
+impl<'a, T> Outputs<'a, T> {
+    /// Writes `Y` to this slice, in the layout of the queries with the value size.
+    #[must_use]
+    pub fn new(output: &'a mut [T]) -> Self {
+        Self { output: Buffer::new(output), present: None, scores: None, borrows: PhantomData }
+    }
+
+    /// Writes `present_key` and `present_value`, `[batch, heads, past + keys, size]`.
+    #[must_use]
+    pub fn present(self, key: &'a mut [T], value: &'a mut [T]) -> Self {
+        Self { present: Some([Buffer::new(key), Buffer::new(value)]), ..self }
+    }
+
+    /// Writes `qk_matmul_output`, `[batch, query heads, queries, past + keys]`. It must be given if
+    /// [`Attention::scores`](crate::Attention::scores) was set, and only then.
+    #[must_use]
+    pub fn scores(self, scores: &'a mut [T]) -> Self {
+        Self { scores: Some(Buffer::new(scores)), ..self }
+    }
+
+    /// Like [`new`](Self::new), for memory that need not be initialised.
+    #[must_use]
+    pub fn uninit(output: &'a mut [MaybeUninit<T>]) -> Self {
+        Self { output: Buffer::uninit(output), present: None, scores: None, borrows: PhantomData }
+    }
+
+    /// Like [`present`](Self::present), for memory that need not be initialised.
+    #[must_use]
+    pub fn present_uninit(self, key: &'a mut [MaybeUninit<T>], value: &'a mut [MaybeUninit<T>]) -> Self {
+        Self { present: Some([Buffer::uninit(key), Buffer::uninit(value)]), ..self }
+    }
+
+    /// Like [`scores`](Self::scores), for memory that need not be initialised.
+    #[must_use]
+    pub fn scores_uninit(self, scores: &'a mut [MaybeUninit<T>]) -> Self {
+        Self { scores: Some(Buffer::uninit(scores)), ..self }
+    }
+}
+
+impl<T> Buffer<T> {
+    fn new(slice: &mut [T]) -> Self {
+        Self { first: slice.as_mut_ptr(), len: slice.len() }
+    }
+
+    fn uninit(slice: &mut [MaybeUninit<T>]) -> Self {
+        Self { first: slice.as_mut_ptr().cast(), len: slice.len() }
+    }
+}

@@ -1,0 +1,118 @@
+//! The attributes of the operator.
+
+use crate::Shapes;
+use crate::error::AttentionError;
+use crate::prepared::Prepared;
+use crate::sizes::Sizes;
+
+/// ONNX `Attention` of operator sets 23 to 25. Attributes that are not set have ONNX's defaults.
+///
+/// [`prepare`](Self::prepare) checks shapes once. The [`Prepared`] is then run for every step with these
+/// shapes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Attention {
+    pub(crate) is_causal: bool,
+    pub(crate) scale: Option<f32>,
+    pub(crate) softcap: f32,
+    pub(crate) left: Option<usize>,
+    pub(crate) right: Option<usize>,
+    pub(crate) heads: Option<(usize, usize)>,
+    pub(crate) softmax: Softmax,
+    pub(crate) scores: Option<Scores>,
+    pub(crate) is_ring: bool,
+}
+
+/// What `qk_matmul_output` contains, in the order of `qk_matmul_output_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scores {
+    /// Mode 0: the scaled products of queries and keys.
+    Products,
+    /// Mode 1: the products after the soft cap.
+    Capped,
+    /// Mode 2: the products after the soft cap and the mask.
+    Masked,
+    /// Mode 3: the weights, after the softmax.
+    Weights,
+}
+
+/// The precision in which scores are converted to weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Softmax {
+    /// Use float32, which is also used if `softmax_precision` is float16 or bfloat16.
+    #[default]
+    Float32,
+    /// Use float64.
+    Float64,
+}
+
+impl Attention {
+    /// Creates the operator with ONNX's default attributes: not causal, scaled by `1 / sqrt(head size)`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets `is_causal`. Query `i` of `n` then sees the slots up to `length - n + i`.
+    #[must_use]
+    pub fn causal(self, is_causal: bool) -> Self {
+        Self { is_causal, ..self }
+    }
+
+    /// Sets `scale`, the factor of the products.
+    #[must_use]
+    pub fn scale(self, scale: f32) -> Self {
+        Self { scale: Some(scale), ..self }
+    }
+
+    /// Sets `softcap`. A score `s` becomes `softcap * tanh(s / softcap)`. There is no cap if it is 0.
+    #[must_use]
+    pub fn softcap(self, softcap: f32) -> Self {
+        Self { softcap, ..self }
+    }
+
+    /// Sets `left_window_size` and `right_window_size` of operator set 25: how many positions before and
+    /// after its own a query sees. `None` is ONNX's -1 and sets no limit.
+    #[must_use]
+    pub fn window(self, left: Option<usize>, right: Option<usize>) -> Self {
+        Self { left, right, ..self }
+    }
+
+    /// Sets `q_num_heads` and `kv_num_heads`, which tensors of rank 3 need.
+    #[must_use]
+    pub fn heads(self, query: usize, key: usize) -> Self {
+        Self { heads: Some((query, key)), ..self }
+    }
+
+    /// Sets `softmax_precision`.
+    #[must_use]
+    pub fn softmax(self, softmax: Softmax) -> Self {
+        Self { softmax, ..self }
+    }
+
+    /// Requests the output `qk_matmul_output`, and sets `qk_matmul_output_mode`.
+    ///
+    /// The operator then reads every slot of the keys, because the output contains a score for each.
+    #[must_use]
+    pub fn scores(self, scores: Scores) -> Self {
+        Self { scores: Some(scores), ..self }
+    }
+
+    /// Reads keys and values as rings. This is a kvscatter extension; not part of the specification.
+    ///
+    /// The lengths of a call then count all tokens of a sample so far and may exceed the capacity. The token
+    /// at position `p` is in slot `p mod capacity`. The window limits positions. A mask selects slots.
+    #[must_use]
+    pub fn ring(self) -> Self {
+        Self { is_ring: true, ..self }
+    }
+
+    /// Checks the shapes and chooses the kernels.
+    ///
+    /// # Errors
+    /// Returns an error if an element type is not supported or if two shapes disagree.
+    pub fn prepare(&self, shapes: &Shapes<'_>) -> Result<Prepared, AttentionError> {
+        Prepared::new(*self, Sizes::new(self, shapes)?, shapes)
+    }
+}

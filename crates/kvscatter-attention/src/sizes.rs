@@ -1,0 +1,175 @@
+//! The sizes of a call.
+
+use kvscatter::Mode;
+use kvscatter::visibility::Visibility;
+
+use crate::Shapes;
+use crate::error::{AttentionError, Operand};
+use crate::operator::Attention;
+
+/// The sizes of a call, after a check that they agree with each other and that every tensor fits the address
+/// space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) batch: usize,
+    pub(crate) query_heads: usize,
+    pub(crate) heads: usize,
+    pub(crate) queries: usize,
+    /// The number of slots of K and V, without the past.
+    pub(crate) keys: usize,
+    pub(crate) past: usize,
+    pub(crate) head_size: usize,
+    pub(crate) value_size: usize,
+    /// Whether the tensors are `[batch, length, heads * size]`.
+    pub(crate) is_rank_3: bool,
+}
+
+impl Sizes {
+    /// Computes the sizes.
+    ///
+    /// # Errors
+    /// Returns an error about the first tensor that does not fit.
+    pub(crate) fn new(op: &Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
+        let rank = shapes.query.len();
+        let (query_heads, heads) = match (rank, op.heads) {
+            (4, _) => (0, 0),
+            (3, Some(heads)) => heads,
+            (3, None) => return Err(AttentionError::HeadsMissing),
+            _ => return Err(AttentionError::Rank { operand: Operand::Query, rank, expected: "3 or 4" }),
+        };
+        let same_rank = |operand, shape: &[usize]| match shape.len() {
+            other if other == rank => Ok(()),
+            other => Err(AttentionError::Rank {
+                operand,
+                rank: other,
+                expected: if rank == 3 { "3" } else { "4" },
+            }),
+        };
+        same_rank(Operand::Key, shapes.key)?;
+        same_rank(Operand::Value, shapes.value)?;
+        let [batch, query_heads, queries, head_size] = by_head(Operand::Query, shapes.query, query_heads)?;
+        let of_key = by_head(Operand::Key, shapes.key, heads)?;
+        let of_value = by_head(Operand::Value, shapes.value, heads)?;
+        let [_, heads, keys, _] = of_key;
+        let [.., value_size] = of_value;
+        agree(Operand::Key, of_key, [batch, heads, keys, head_size])?;
+        agree(Operand::Value, of_value, [batch, heads, keys, value_size])?;
+        if query_heads.checked_rem(heads) != Some(0) {
+            return Err(AttentionError::Group { query: query_heads, key: heads });
+        }
+        let past = match shapes.past {
+            None => 0,
+            Some(_) if op.is_ring => return Err(AttentionError::Ring { operand: Operand::PastKey }),
+            Some([key, value]) => {
+                let of_key = by_head(Operand::PastKey, key, 0)?;
+                let [_, _, past, _] = of_key;
+                agree(Operand::PastKey, of_key, [batch, heads, past, head_size])?;
+                let of_value = by_head(Operand::PastValue, value, 0)?;
+                agree(Operand::PastValue, of_value, [batch, heads, past, value_size])?;
+                past
+            }
+        };
+        if op.is_ring && op.scores.is_some() {
+            return Err(AttentionError::Ring { operand: Operand::Scores });
+        }
+        let total =
+            keys.checked_add(past).ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
+        let is_rank_3 = rank == 3;
+        let sizes = Self { batch, query_heads, heads, queries, keys, past, head_size, value_size, is_rank_3 };
+        for (operand, shape) in [
+            (Operand::Query, [batch, query_heads, queries, head_size]),
+            (Operand::Output, [batch, query_heads, queries, value_size]),
+            (Operand::PresentKey, [batch, heads, total, head_size]),
+            (Operand::PresentValue, [batch, heads, total, value_size]),
+            (Operand::Scores, [batch, query_heads, queries, total]),
+        ] {
+            // Scores are float32, so all tensors are counted as if they were.
+            let bytes = shape
+                .iter()
+                .filter(|size| **size != 0)
+                .try_fold(size_of::<f32>(), |product, &size| product.checked_mul(size))
+                .filter(|bytes| isize::try_from(*bytes).is_ok());
+            bytes.ok_or(AttentionError::TooLarge { operand })?;
+        }
+        Ok(sizes)
+    }
+
+    /// Returns the number of keys of a sample, including those of the past.
+    pub(crate) fn total(&self) -> usize {
+        self.past + self.keys
+    }
+
+    /// Returns the number of query heads that share a head of keys.
+    pub(crate) fn group(&self) -> usize {
+        self.query_heads / self.heads
+    }
+
+    /// Returns the number of rows that share a head of keys: one for each query and each head of its group.
+    pub(crate) fn rows(&self) -> usize {
+        self.queries * self.group()
+    }
+
+    /// Returns the rule that decides which slots a query sees.
+    pub(crate) fn visibility(&self, op: &Attention) -> Visibility {
+        let mode = if op.is_ring { Mode::Circular } else { Mode::Linear };
+        let rule = Visibility::new(mode, self.total());
+        let rule = if op.is_causal { rule.causal() } else { rule };
+        let rule = op.left.map_or(rule, |left| rule.left(left));
+        op.right.map_or(rule, |right| rule.right(right))
+    }
+
+    /// Returns the strides of a tensor of rows in its layout.
+    pub(crate) fn strides(&self, heads: usize, length: usize, size: usize) -> Strides {
+        let sample = heads * length * size;
+        if self.is_rank_3 {
+            Strides { sample, head: size, row: heads * size }
+        } else {
+            Strides { sample, head: length * size, row: size }
+        }
+    }
+
+    /// Returns the strides of a past or a present, which have rank 4 in every call.
+    pub(crate) fn strides_by_head(&self, length: usize, size: usize) -> Strides {
+        Strides { sample: self.heads * length * size, head: length * size, row: size }
+    }
+}
+
+/// The distances between the samples, heads and rows of a tensor, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strides {
+    pub(crate) sample: usize,
+    pub(crate) head: usize,
+    pub(crate) row: usize,
+}
+
+impl Strides {
+    /// Returns the offset of a row.
+    pub(crate) fn offset(&self, sample: usize, head: usize, row: usize) -> usize {
+        sample * self.sample + head * self.head + row * self.row
+    }
+}
+
+/// Returns a shape as `[batch, heads, length, size]`. `heads` is the node's attribute for a tensor of rank 3,
+/// or 0 if the tensor must have rank 4.
+fn by_head(operand: Operand, shape: &[usize], heads: usize) -> Result<[usize; 4], AttentionError> {
+    match *shape {
+        [batch, heads, length, size] => Ok([batch, heads, length, size]),
+        [batch, length, hidden] if heads > 0 => {
+            if hidden.is_multiple_of(heads) {
+                Ok([batch, heads, length, hidden / heads])
+            } else {
+                Err(AttentionError::HiddenSize { operand, hidden, heads })
+            }
+        }
+        [_, _, hidden]
+            if shape.len() == 3 && operand != Operand::PastKey && operand != Operand::PastValue =>
+        {
+            Err(AttentionError::HiddenSize { operand, hidden, heads })
+        }
+        _ => Err(AttentionError::Rank { operand, rank: shape.len(), expected: "4" }),
+    }
+}
+
+fn agree(operand: Operand, got: [usize; 4], expected: [usize; 4]) -> Result<(), AttentionError> {
+    if got == expected { Ok(()) } else { Err(AttentionError::Shape { operand, got, expected }) }
+}
