@@ -48,6 +48,17 @@ impl AttentionCase {
         self.attention.run(&self.inputs)
     }
 
+    /// Returns how far an element of the first output may be from `expected`. Sums in float32 may be off by
+    /// `2e-6` times the largest value, and the half types by one unit in the last place more.
+    #[must_use]
+    pub fn tolerance(&self, expected: f64) -> f64 {
+        let Inputs { element, v, past_value, .. } = &self.inputs;
+        let values = v.data.iter().chain(past_value.iter().flat_map(|past| &past.data));
+        let largest = values.filter(|value| value.is_finite()).fold(0.0, |most: f64, v| most.max(v.abs()));
+        let rounding = if *element == Float::F32 { 0.0 } else { element.unit_in_the_last_place(expected) };
+        2e-6 * largest + rounding
+    }
+
     /// Returns the first operator set of ONNX that can express the case: 23, 24 or 25. Returns `None` for
     /// rings.
     #[must_use]
@@ -128,6 +139,20 @@ mod tests {
             painted += usize::from(values.clone().any(|value| !value.is_finite()));
         }
         assert!(painted > ROUNDS);
+    }
+
+    #[test]
+    fn the_tolerance_follows_the_values_and_the_type() {
+        let case = random(1, 1).next().unwrap();
+        let tolerance = |element, value| {
+            let mut case = case.clone();
+            (case.inputs.element, case.inputs.past_value) = (element, None);
+            case.inputs.v.data.fill(value);
+            case.tolerance(1.0)
+        };
+        assert_eq!(tolerance(Float::F32, -3.0), 6e-6);
+        assert_eq!(tolerance(Float::F16, 0.0), 2f64.powi(-10));
+        assert_eq!(tolerance(Float::F32, f64::NAN), 0.0);
     }
 
     #[test]
