@@ -31,8 +31,6 @@ pub(crate) struct Room {
     part: Partial,
     /// The result of all chunks so far.
     total: Partial,
-    /// The keys and values of a chunk as float32, if a matrix product needs a copy.
-    gathered: [Vec<f32>; 2],
     /// The slots of a chunk that any row sees.
     runs: Vec<Slots>,
     /// Whether each row sees a slot that the mask does not hide with the lowest number.
@@ -62,18 +60,16 @@ struct Slots {
 impl Room {
     /// Allocates memory for the blocks of a prepared call.
     pub(crate) fn new(prepared: &Prepared) -> Self {
-        let Blocking { heads, rows, chunk, is_direct, .. } = prepared.blocking;
+        let Blocking { heads, rows, chunk, .. } = prepared.blocking;
         let Sizes { head_size, value_size, .. } = prepared.sizes;
         let all = heads * rows;
         let padded = |size: usize| size.next_multiple_of(LANES);
-        let gathered = |size: usize| if is_direct { Vec::new() } else { vec![0.0; chunk * size] };
         Self {
             queries: vec![0.0; all * padded(head_size)],
             scores: vec![0.0; all * chunk],
             bias: if prepared.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
             part: Partial::new(all, padded(value_size)),
             total: Partial::new(all, padded(value_size)),
-            gathered: [gathered(head_size), gathered(value_size)],
             runs: Vec::with_capacity(if prepared.mask.is_some() { chunk / 2 + 2 } else { 2 }),
             has_a_slot: Vec::with_capacity(all),
         }
@@ -451,7 +447,7 @@ impl<'a, T: Float> Call<'a, T> {
         let last = first + (run.slots.len() - 1) * strides.row;
         // This proves to the kernels that the slots are inside the tensor.
         assert!(last + size <= rows.len(), "slots lie inside their tensor");
-        Run { first: rows.as_ptr().wrapping_add(first), stride: strides.row, count: run.slots.len() }
+        Run { first: rows.as_ptr().wrapping_add(first), stride: strides.row, count: run.slots.len(), ahead: if sizes.is_rank_3 { size } else if block.rows.len() == 1 { 0 } else { 16 * strides.row } }
     }
 
     /// Caps the scores of a row, adds the mask and hides the positions that the row does not see.

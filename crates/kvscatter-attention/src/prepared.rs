@@ -17,16 +17,13 @@ use crate::threads;
 /// so the order of the sums depends on positions only.
 const CHUNK: usize = 512;
 
-/// The largest number of rows for which each key is multiplied with all rows as it is read. More rows use a
-/// matrix product.
-const DIRECT_ROWS: usize = 16;
-
-/// The number of rows of a block that uses a matrix product.
-const PRODUCT_ROWS: usize = 128;
+/// The largest number of rows of a head that are processed together. Each key is read from memory once for these
+/// rows. 16 rows and the keys that they share fit in the second-level cache.
+const ROWS: usize = 16;
 
 /// The number of consecutive slots of which all heads are read before the next slots, if the heads of one slot
 /// are neighbours in memory.
-const INTERLEAVED_SLOTS: usize = 16;
+const INTERLEAVED_SLOTS: usize = 8;
 
 /// An [`Attention`] whose shapes are checked.
 #[derive(Clone, Debug)]
@@ -52,8 +49,6 @@ pub(crate) struct Blocking {
     pub(crate) chunk: usize,
     /// The number of slots of one head that are read before those of the next head.
     pub(crate) slots: usize,
-    /// Whether keys are multiplied with all rows as they are read.
-    pub(crate) is_direct: bool,
     /// Whether every position is processed in one chunk, read or not. An output of scores needs this.
     pub(crate) is_whole: bool,
 }
@@ -61,16 +56,14 @@ pub(crate) struct Blocking {
 impl Blocking {
     fn new(op: &Attention, sizes: &Sizes) -> Self {
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
-        let is_direct = true;
-        let rows = sizes.rows().min(DIRECT_ROWS);
+        let rows = sizes.rows().min(ROWS);
         let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { CHUNK };
-        let interleaves = sizes.is_rank_3 && is_direct && !is_whole;
+        let interleaves = sizes.is_rank_3 && !is_whole;
         Self {
             heads: if interleaves { sizes.heads } else { 1 },
             rows,
             chunk,
             slots: if interleaves { INTERLEAVED_SLOTS } else { usize::MAX },
-            is_direct,
             is_whole,
         }
     }

@@ -79,6 +79,12 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch<T>(at: *const T) {
+        // SAFETY: SSE is a part of x86-64, and a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
         // SAFETY: The machine has the instruction set.
         let (ab, cd) = unsafe { (_mm256_hadd_ps(a.0, b.0), _mm256_hadd_ps(c.0, d.0)) };
@@ -168,7 +174,7 @@ where
     Avx2: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::products::<Avx2, T>(queries, keys, size, scores) }
+    unsafe { generic::products::<Avx2, T, 2, 4, 8>(queries, keys, size, scores) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -177,7 +183,7 @@ where
     Avx2: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Avx2, T>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Avx2, T, 2, 8>(weights, values, size, sums) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -78,6 +78,12 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch<T>(at: *const T) {
+        // SAFETY: SSE is a part of x86-64, and a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
         // The halves are added first, and then the quarters.
         let halves = vectors.map(|vector| {
@@ -177,7 +183,7 @@ where
     Avx512: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::products::<Avx512, T>(queries, keys, size, scores) }
+    unsafe { generic::products::<Avx512, T, 4, 8, 8>(queries, keys, size, scores) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
@@ -186,7 +192,7 @@ where
     Avx512: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Avx512, T>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Avx512, T, 4, 64>(weights, values, size, sums) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]

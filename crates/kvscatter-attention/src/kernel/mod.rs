@@ -62,6 +62,8 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self;
+    /// Asks for the cache line at an address, which need not be valid.
+    fn prefetch<T>(at: *const T);
     /// Returns the sums of the lanes of four vectors.
     ///
     /// # Safety
@@ -97,6 +99,8 @@ pub(crate) struct Run<T> {
     pub(crate) stride: usize,
     /// The number of slots.
     pub(crate) count: usize,
+    /// The distance of the slot to prefetch when a slot is read, in elements, or 0.
+    pub(crate) ahead: usize,
 }
 
 /// Rows of float32 numbers.

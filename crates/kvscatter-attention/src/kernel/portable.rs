@@ -72,6 +72,9 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    fn prefetch<T>(_: *const T) {}
+
+    #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
         vectors.map(|Self([a, b, c, d, e, f, g, h])| ((a + e) + (c + g)) + ((b + f) + (d + h)))
     }
@@ -102,12 +105,12 @@ pub(super) fn kernels<T: Float>() -> Kernels<T> {
 
 unsafe fn products<T: Float>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
     // SAFETY: The contract is the same.
-    unsafe { generic::products::<Portable, T>(queries, keys, size, scores) }
+    unsafe { generic::products::<Portable, T, 2, 4, 4>(queries, keys, size, scores) }
 }
 
 unsafe fn weighted_sums<T: Float>(weights: Rows, values: Run<T>, size: usize, sums: Rows) {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Portable, T>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Portable, T, 2, 8>(weights, values, size, sums) }
 }
 
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
