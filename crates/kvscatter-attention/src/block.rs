@@ -39,7 +39,7 @@ pub(crate) struct Room {
 
 /// The result of attention over a part of the positions, for each row of a block.
 #[derive(Debug, Default)]
-struct Partial {
+pub(crate) struct Partial {
     /// The largest score.
     most: Vec<f32>,
     /// The sum of the weights, which are relative to the largest score.
@@ -77,6 +77,12 @@ impl Room {
 }
 
 impl Partial {
+    /// Allocates the result of a block of a prepared call.
+    pub(crate) fn of(prepared: &Prepared) -> Self {
+        let Blocking { heads, rows, .. } = prepared.blocking;
+        Self::new(heads * rows, prepared.sizes.value_size.next_multiple_of(LANES))
+    }
+
     fn new(rows: usize, size: usize) -> Self {
         Self { most: vec![0.0; rows], weight: vec![0.0; rows], sums: vec![0.0; rows * size] }
     }
@@ -196,28 +202,62 @@ impl<'a, T: Float> Call<'a, T> {
         self.prepared.sizes.strides_by_head(self.prepared.sizes.total(), size)
     }
 
-    /// Computes one item.
+    /// Computes one item: the outputs of one block of rows.
     pub(crate) fn item(&self, item: usize, room: &mut Room) {
         let block = self.block(item);
-        self.scale_queries(&block, room);
-        self.find_rows_with_a_slot(&block, room);
+        self.start(&block, room);
         room.total.clear();
-        let positions = self.positions(&block);
-        if self.prepared.blocking.is_whole {
-            self.chunk(&block, 0, positions, room);
-            core::mem::swap(&mut room.total, &mut room.part);
-        } else {
-            let chunk = self.prepared.blocking.chunk as i64;
-            let mut base = positions.start - positions.start.rem_euclid(chunk);
-            while base < positions.end {
-                let part = base.max(positions.start)..(base + chunk).min(positions.end);
-                if self.chunk(&block, base, part, room) {
-                    room.total.merge(&room.part);
-                }
-                base += chunk;
+        for number in self.chunks(&block) {
+            if self.chunk(&block, number, room) {
+                room.total.merge(&room.part);
             }
         }
-        self.store(&block, room);
+        self.store(&block, &mut room.total);
+    }
+
+    /// Computes one chunk of an item, and stores its result in `part`. The chunk is counted from the first one
+    /// of the item. Nothing is visible in a chunk after the last one.
+    pub(crate) fn part(&self, item: usize, chunk: usize, room: &mut Room, part: &mut Partial) {
+        let block = self.block(item);
+        part.clear();
+        if let Some(number) = self.chunks(&block).nth(chunk) {
+            self.start(&block, room);
+            if self.chunk(&block, number, room) {
+                core::mem::swap(part, &mut room.part);
+            }
+        }
+    }
+
+    /// Computes an item from the results of its chunks.
+    pub(crate) fn join(&self, item: usize, parts: &[Partial], room: &mut Room) {
+        room.total.clear();
+        parts.iter().for_each(|part| room.total.merge(part));
+        self.store(&self.block(item), &mut room.total);
+    }
+
+    /// Returns the number of multiplications of a call.
+    pub(crate) fn multiplications(&self) -> usize {
+        let sizes = &self.prepared.sizes;
+        let cached = |tokens| self.prepared.rule.cached(tokens).count();
+        let slots: usize = match self.inputs.valid {
+            Valid::All => sizes.batch * sizes.total(),
+            Valid::Lengths(lengths) => lengths.iter().map(|tokens| cached(*tokens)).sum(),
+        };
+        slots.saturating_mul(sizes.heads * sizes.rows()).saturating_mul(sizes.head_size + sizes.value_size)
+    }
+
+    fn start(&self, block: &Block, room: &mut Room) {
+        self.scale_queries(block, room);
+        self.find_rows_with_a_slot(block, room);
+    }
+
+    /// Returns the numbers of the chunks that contain a position that any row of a block sees.
+    fn chunks(&self, block: &Block) -> Range<i64> {
+        if self.prepared.blocking.is_whole {
+            return 0..1;
+        }
+        let (positions, chunk) = (self.positions(block), self.prepared.blocking.chunk as i64);
+        if positions.is_empty() { 0..0 } else { positions.start / chunk..(positions.end - 1) / chunk + 1 }
     }
 
     fn block(&self, item: usize) -> Block {
@@ -259,16 +299,23 @@ impl<'a, T: Float> Call<'a, T> {
         for ((head, row), scaled) in block.each().zip(room.queries.chunks_exact_mut(padded.max(1))) {
             let (head, query) = (head * sizes.group() + row % sizes.group(), row / sizes.group());
             let first = strides.offset(block.sample, head, query);
-            for (scaled, element) in scaled.iter_mut().zip(&self.inputs.query[first..first + size]) {
-                *scaled = element.to_f32() * scale;
-            }
+            let scaled = &mut scaled[..size];
+            T::widen(&self.inputs.query[first..first + size], scaled);
+            scaled.iter_mut().for_each(|element| *element *= scale);
         }
     }
 
-    /// Computes the result of one chunk, whose first index is at position `base`. Returns `false` if no row
-    /// sees any of its positions.
-    fn chunk(&self, block: &Block, base: i64, positions: Range<i64>, room: &mut Room) -> bool {
-        let Blocking { chunk, slots, .. } = self.prepared.blocking;
+    /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
+    fn chunk(&self, block: &Block, number: i64, room: &mut Room) -> bool {
+        let Blocking { chunk, slots, is_whole, .. } = self.prepared.blocking;
+        let positions = self.positions(block);
+        // The position of the first index of the lists of a room.
+        let base = match is_whole {
+            true if self.prepared.op.is_ring => positions.start,
+            true => 0,
+            false => number * chunk as i64,
+        };
+        let positions = base.max(positions.start)..base.saturating_add(chunk as i64).min(positions.end);
         let Sizes { head_size, value_size, .. } = self.prepared.sizes;
         let (query_size, sum_size) = (head_size.next_multiple_of(LANES), value_size.next_multiple_of(LANES));
         let rows = block.rows.len();
@@ -447,7 +494,18 @@ impl<'a, T: Float> Call<'a, T> {
         let last = first + (run.slots.len() - 1) * strides.row;
         // This proves to the kernels that the slots are inside the tensor.
         assert!(last + size <= rows.len(), "slots lie inside their tensor");
-        Run { first: rows.as_ptr().wrapping_add(first), stride: strides.row, count: run.slots.len(), ahead: if sizes.is_rank_3 { size } else if block.rows.len() == 1 { 0 } else { 16 * strides.row } }
+        Run {
+            first: rows.as_ptr().wrapping_add(first),
+            stride: strides.row,
+            count: run.slots.len(),
+            ahead: if sizes.is_rank_3 {
+                size
+            } else if block.rows.len() == 1 {
+                0
+            } else {
+                16 * strides.row
+            },
+        }
     }
 
     /// Caps the scores of a row, adds the mask and hides the positions that the row does not see.
@@ -477,8 +535,9 @@ impl<'a, T: Float> Call<'a, T> {
         scores[visible.end..].fill(f32::NEG_INFINITY);
         if let Some(bias) = bias {
             for (score, bias) in scores[visible.clone()].iter_mut().zip(&bias[visible]) {
-                // The score of a slot that is not read is not a number of this call.
-                *score = if *bias == f32::NEG_INFINITY { *bias } else { *score + *bias };
+                // The score of a slot that is not read is not a number of this call. The lowest number absorbs
+                // every score.
+                *score = if *bias <= T::LOWEST.to_f32() { *bias } else { *score + *bias };
             }
         }
         if op.scores == Some(Scores::Masked) {
@@ -499,24 +558,27 @@ impl<'a, T: Float> Call<'a, T> {
         }
     }
 
-    /// Writes the rows of a block to `Y`.
-    fn store(&self, block: &Block, room: &Room) {
+    /// Divides the sums of a block by the weights, and writes them to `Y`.
+    fn store(&self, block: &Block, total: &mut Partial) {
         let sizes = &self.prepared.sizes;
         let size = sizes.value_size;
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
         let padded = size.next_multiple_of(LANES);
-        let rows = room.total.weight.iter().zip(room.total.sums.chunks_exact(padded.max(1)));
+        let rows = total.weight.iter().zip(total.sums.chunks_exact_mut(padded.max(1)));
         for (place, (&weight, sums)) in block.each().zip(rows) {
             let (head, query) = self.place(place);
-            let output = self.output.wrapping_add(strides.offset(block.sample, head, query));
-            // A row that sees nothing is zero.
-            let factor = if weight == 0.0 { 0.0 } else { 1.0 / weight };
-            for (at, sum) in sums.iter().take(size).enumerate() {
-                let value = if weight == 0.0 { 0.0 } else { sum * factor };
-                // SAFETY: `check` compared the length of the output with its shape, and the element is one of
-                // this shape. Each row is written by one item.
-                unsafe { output.wrapping_add(at).write(T::of_f32(value)) };
+            let sums = &mut sums[..size];
+            if weight == 0.0 {
+                sums.fill(0.0); // the row sees nothing
+            } else {
+                sums.iter_mut().for_each(|sum| *sum /= weight);
             }
+            let output = self.output.wrapping_add(strides.offset(block.sample, head, query));
+            // SAFETY: `check` compared the length of the output with its shape, and the row is one of this shape.
+            unsafe { output.write_bytes(0, size) };
+            // SAFETY: As before. The row is initialised, and only this item uses it.
+            let output = unsafe { core::slice::from_raw_parts_mut(output, size) };
+            T::narrow(sums, output);
         }
     }
 }

@@ -3,7 +3,7 @@
 use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Executor, Isa};
 
-use crate::block::{Call, Room};
+use crate::block::{Call, Partial, Room};
 use crate::element::Float;
 use crate::error::{AttentionError, Operand};
 use crate::kernel::LANES;
@@ -72,7 +72,10 @@ impl Blocking {
 /// The memory that a call works in. A call that is prepared uses it again and again and allocates nothing.
 #[derive(Debug)]
 pub struct Scratch {
-    pub(crate) workers: Vec<Room>,
+    /// One for each thread.
+    pub(crate) rooms: Vec<Room>,
+    /// The results of the chunks of each item, if an item is divided between threads.
+    pub(crate) parts: Vec<Partial>,
 }
 
 impl Prepared {
@@ -123,8 +126,24 @@ impl Prepared {
     /// Allocates the memory for calls that use at most this many threads.
     #[must_use]
     pub fn scratch(&self, threads: usize) -> Scratch {
-        let threads = if self.items() == 0 { 0 } else { threads.max(1) };
-        Scratch { workers: (0..threads).map(|_| Room::new(self)).collect() }
+        let items = self.items();
+        let threads = if items == 0 { 0 } else { threads.max(1) };
+        let parts = if self.divides_items(threads) { items * self.max_chunks() } else { 0 };
+        Scratch {
+            rooms: (0..threads).map(|_| Room::new(self)).collect(),
+            parts: (0..parts).map(|_| Partial::of(self)).collect(),
+        }
+    }
+
+    /// Returns whether this many threads would be idle if each item was computed by one thread.
+    pub(crate) fn divides_items(&self, threads: usize) -> bool {
+        threads > 1 && self.max_chunks() > 1 && self.items() < 2 * threads
+    }
+
+    /// Returns the largest number of chunks of an item. One more than the positions need if they begin inside a
+    /// chunk.
+    pub(crate) fn max_chunks(&self) -> usize {
+        if self.blocking.is_whole { 1 } else { self.sizes.total().div_ceil(self.blocking.chunk) + 1 }
     }
 
     /// Computes the outputs.

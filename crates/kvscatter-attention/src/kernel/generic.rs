@@ -18,14 +18,17 @@ const SLOTS: usize = 32;
 /// The number of bytes of a cache line.
 const LINE: usize = 64;
 
-
-
 /// See [`Products`](super::Products). `KEYS` is the number of keys that one row multiplies at a time.
 ///
 /// # Safety
 /// See [`Products`](super::Products).
 #[inline(always)]
-pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usize, const B: usize>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
+pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usize, const B: usize>(
+    queries: Rows,
+    keys: Run<T>,
+    size: usize,
+    scores: Rows,
+) {
     let mut row = 0;
     while row < queries.count {
         let left = queries.count - row;

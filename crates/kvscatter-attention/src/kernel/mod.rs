@@ -47,7 +47,8 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn max(self, other: Self) -> Self;
-    /// Returns `2^n` for each lane. Every lane must be a whole number between -126 and 127, or NaN.
+    /// Returns `2^n` for each lane. Every lane must be a whole number between -126 and 127. The result
+    /// for NaN is any number.
     ///
     /// # Safety
     /// See [`splat`](Self::splat).

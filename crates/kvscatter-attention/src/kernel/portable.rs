@@ -55,8 +55,7 @@ impl Vector for Portable {
 
     #[inline(always)]
     unsafe fn power_of_two(self) -> Self {
-        // The conversion turns NaN into 0, so NaN is added again.
-        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23) + (n - n)))
+        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
     }
 
     #[inline(always)]
