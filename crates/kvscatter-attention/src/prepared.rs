@@ -3,13 +3,15 @@
 use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Executor, Isa};
 
-use crate::block::{Call, Partial, Room};
+use crate::block::Call;
 use crate::element::Float;
 use crate::error::{AttentionError, Operand};
 use crate::kernel::LANES;
 use crate::mask::MaskLayout;
 use crate::operands::{Inputs, Outputs, Shapes, Valid};
 use crate::operator::{Attention, Softmax};
+use crate::partial::Partial;
+use crate::room::Room;
 use crate::sizes::Sizes;
 use crate::threads;
 

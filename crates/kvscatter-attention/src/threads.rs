@@ -4,9 +4,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use kvscatter::Executor;
 
-use crate::block::{Call, Room};
+use crate::block::Call;
 use crate::element::Float;
 use crate::prepared::Scratch;
+use crate::room::Room;
 
 /// The smallest number of multiplications for which a call uses the executor. They take about 20 microseconds
 /// on one thread, and waking a thread takes as long.

@@ -1,5 +1,4 @@
-//! The kernels for AVX2, FMA and F16C. Every processor with AVX2 that the project knows has all three, and
-//! [`Kernels::new`](super::Kernels) checks them.
+//! The kernels for AVX2, FMA and F16C.
 
 #![expect(
     clippy::multiple_unsafe_ops_per_block,

@@ -86,7 +86,8 @@ pub(crate) trait Load<T>: Vector {
 
 /// An element type that the kernels load.
 pub trait Loads: Sized + Copy {
-    /// Returns the kernels for an instruction set that the machine has.
+    /// Returns the kernels for an instruction set that the machine has, or the portable ones if it lacks FMA or
+    /// F16C, which the others need too.
     #[doc(hidden)]
     fn kernels(isa: Isa) -> Kernels<Self>;
 }
@@ -161,13 +162,15 @@ macro_rules! loads {
     ($($element:ty),*) => {$(
         impl Loads for $element {
             fn kernels(isa: Isa) -> Kernels<Self> {
-                match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => avx512::kernels(),
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => avx2::kernels(),
-                    _ => portable::kernels(),
+                #[cfg(target_arch = "x86_64")]
+                if is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+                    match isa {
+                        Isa::Avx512 => return avx512::kernels(),
+                        Isa::Avx2 => return avx2::kernels(),
+                        _ => {}
+                    }
                 }
+                portable::kernels()
             }
         }
     )*};
