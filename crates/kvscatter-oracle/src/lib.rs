@@ -1,21 +1,23 @@
-//! The pseudocode of the three specifications, written to be obvious and not to be fast. Every backend and
+//! The pseudocode of the specifications, written to be obvious and not to be fast. Every backend and
 //! surface is tested against it.
 //!
 //! - [`onnx::TensorScatter`]: ONNX `TensorScatter-24`, with the modulo taken on the sequence coordinate only.
 //! - [`tensorrt::KvCacheUpdate`]: TensorRT `KVCacheUpdate`, padded and packed.
 //! - [`ascend::KvCacheOperation`]: Ascend ATB `KVCacheOperation`.
+//! - [`attention::Attention`]: ONNX `Attention` of operator sets 23 to 25, in float64, also over rings.
+//! - [`visibility::Visibility`]: which slots of a cache a query sees.
 //! - [`cases`]: the adversarial cases that everything is tested on, and an exhaustive small domain.
 //!
-//! Each operator visits the elements of the update one at a time, computes where the element goes, and stores
+//! Each operator that writes a cache visits the elements of the update one at a time, computes where the element goes, and stores
 //! it there.
 //!
 //! This crate shares no code with the `kvscatter` crate, not even the table of element types. A mistake goes
 //! unnoticed only if both crates make it.
 //!
-//! The operators are generic over the element. Numbers, strings, unpacked [`nibbles`] and plain
+//! These operators are generic over the element. Numbers, strings, unpacked [`nibbles`] and plain
 //! [origins](cases::Origin) are all treated in the same way.
 //!
-//! If a call breaks several rules, an operator reports the first one in this order:
+//! If a call breaks several rules, an operator that writes reports the first one in this order:
 //!
 //! 1. attributes and shapes
 //! 2. the numbers of indices
@@ -26,12 +28,14 @@
 #![forbid(unsafe_code)]
 
 pub mod ascend;
+pub mod attention;
 pub mod cases;
 pub mod nibbles;
 pub mod onnx;
 mod refusal;
 mod rule;
 pub mod tensorrt;
+pub mod visibility;
 
 pub use refusal::Refusal;
 
