@@ -79,6 +79,16 @@ pub struct Scratch {
     pub(crate) rooms: Vec<Room>,
     /// The results of the chunks of each item, if an item is divided between threads.
     pub(crate) parts: Vec<Partial>,
+    made_for: Dimensions,
+}
+
+/// What the sizes of a [`Scratch`] follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dimensions {
+    sizes: Sizes,
+    blocking: Blocking,
+    has_mask: bool,
+    items: usize,
 }
 
 impl Prepared {
@@ -136,7 +146,13 @@ impl Prepared {
         Scratch {
             rooms: (0..threads).map(|_| Room::new(self)).collect(),
             parts: (0..parts).map(|_| Partial::of(self)).collect(),
+            made_for: self.dimensions(),
         }
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        let Self { sizes, blocking, mask, .. } = self;
+        Dimensions { sizes: *sizes, blocking: *blocking, has_mask: mask.is_some(), items: self.items() }
     }
 
     /// Returns whether this many threads would be idle if each item was computed by one thread.
@@ -156,8 +172,8 @@ impl Prepared {
     /// many as the scratch was made for. The results do not depend on the number of threads.
     ///
     /// # Errors
-    /// Returns an error if a buffer has the wrong length, an operand is missing, or a length lies outside the
-    /// cache. Nothing has been written then.
+    /// Returns an error if a buffer has the wrong length, an operand is missing, a length lies outside the cache,
+    /// or the scratch was made for other shapes. Nothing has been written then.
     pub fn run<T: Float>(
         &self,
         inputs: &Inputs<'_, T>,
@@ -166,6 +182,10 @@ impl Prepared {
         executor: Option<&dyn Executor>,
     ) -> Result<(), AttentionError> {
         self.check(inputs, outputs)?;
+        // The kernels write to the scratch without further checks.
+        if scratch.made_for != self.dimensions() {
+            return Err(AttentionError::Scratch);
+        }
         let call = Call::new(self, inputs, outputs);
         call.copy_present();
         threads::run(&call, scratch, executor);
@@ -174,7 +194,11 @@ impl Prepared {
 
     /// Returns the number of parts that threads can claim.
     pub(crate) fn items(&self) -> usize {
-        let Sizes { batch, heads, .. } = self.sizes;
+        let Sizes { batch, heads, value_size, .. } = self.sizes;
+        // Empty outputs may have any number of rows.
+        if value_size == 0 && (self.op.scores.is_none() || self.sizes.total() == 0) {
+            return 0;
+        }
         batch * heads.div_ceil(self.blocking.heads) * self.sizes.rows().div_ceil(self.blocking.rows.max(1))
     }
 
