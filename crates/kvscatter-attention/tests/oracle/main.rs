@@ -13,4 +13,6 @@ mod executors;
 #[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod scene;
