@@ -67,6 +67,9 @@ impl<'a, T: Float> Call<'a, T> {
         for (((present, of_past), of_new), size) in
             presents.into_iter().zip(pasts).zip(news).zip([head_size, value_size])
         {
+            if size == 0 || past + keys == 0 {
+                continue; // an empty present may have any number of rows
+            }
             let (from, to) = (self.setup.sizes.strides(heads, keys, size), self.present_strides(size));
             let old = self.setup.sizes.strides_by_head(past, size);
             for (sample, head) in (0..batch).flat_map(|sample| (0..heads).map(move |head| (sample, head))) {

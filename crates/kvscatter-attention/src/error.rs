@@ -157,6 +157,9 @@ pub enum AttentionError {
         /// The number of slots, or `i64::MAX` for a ring.
         max: i64,
     },
+    /// The scratch was made for a call with other shapes or attributes.
+    #[error("the scratch was made for other shapes")]
+    Scratch,
     /// Lengths cannot be combined with past keys and values.
     #[error("nonpad_kv_seqlen cannot be used with past_key and past_value")]
     LengthsAndPast,

@@ -62,6 +62,7 @@ impl Prepared {
         Scratch {
             rooms: (0..threads).map(|_| Room::new(&self.0)).collect(),
             parts: (0..parts).map(|_| Partial::of(&self.0)).collect(),
+            made_for: self.0.dimensions(),
         }
     }
 
@@ -71,8 +72,8 @@ impl Prepared {
     /// many as the scratch was made for. The results do not depend on the number of threads.
     ///
     /// # Errors
-    /// Returns an error if a buffer has the wrong length, an operand is missing, or a length lies outside the
-    /// cache. Nothing has been written then.
+    /// Returns an error if a buffer has the wrong length, an operand is missing, a length lies outside the cache,
+    /// or the scratch was made for other shapes. Nothing has been written then.
     pub fn run<T: Float>(
         &self,
         inputs: &Inputs<'_, T>,
@@ -81,6 +82,10 @@ impl Prepared {
         executor: Option<&dyn Executor>,
     ) -> Result<(), AttentionError> {
         self.check(inputs, outputs)?;
+        // The kernels write to the scratch without further checks.
+        if scratch.made_for != self.0.dimensions() {
+            return Err(AttentionError::Scratch);
+        }
         let call = Call::new(&self.0, inputs, outputs);
         call.copy_present();
         threads::run(&call, scratch, executor);

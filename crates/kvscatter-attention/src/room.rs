@@ -2,7 +2,7 @@
 
 use crate::kernel::LANES;
 use crate::partial::Partial;
-use crate::setup::{Blocking, Setup};
+use crate::setup::{Blocking, Dimensions, Setup};
 use crate::sizes::Sizes;
 use crate::slots::Slots;
 
@@ -51,4 +51,5 @@ pub struct Scratch {
     pub(crate) rooms: Vec<Room>,
     /// The results of the chunks of each item, if an item is divided between threads.
     pub(crate) parts: Vec<Partial>,
+    pub(crate) made_for: Dimensions,
 }

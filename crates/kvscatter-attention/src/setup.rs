@@ -50,6 +50,15 @@ pub(crate) struct Blocking {
     pub(crate) is_whole: bool,
 }
 
+/// What the sizes of a scratch follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dimensions {
+    sizes: Sizes,
+    blocking: Blocking,
+    has_mask: bool,
+    items: usize,
+}
+
 impl Blocking {
     fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>) -> Self {
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
@@ -89,9 +98,19 @@ impl Setup {
         })
     }
 
+    /// Returns what the sizes of a scratch follow from.
+    pub(crate) fn dimensions(&self) -> Dimensions {
+        let Self { sizes, blocking, mask, .. } = self;
+        Dimensions { sizes: *sizes, blocking: *blocking, has_mask: mask.is_some(), items: self.items() }
+    }
+
     /// Returns the number of parts that threads can claim.
     pub(crate) fn items(&self) -> usize {
-        let Sizes { batch, heads, .. } = self.sizes;
+        let Sizes { batch, heads, value_size, .. } = self.sizes;
+        // Empty outputs may have any number of rows.
+        if value_size == 0 && (self.op.scores.is_none() || self.sizes.total() == 0) {
+            return 0;
+        }
         batch * heads.div_ceil(self.blocking.heads) * self.sizes.rows().div_ceil(self.blocking.rows.max(1))
     }
 

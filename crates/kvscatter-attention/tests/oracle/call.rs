@@ -66,9 +66,10 @@ pub(crate) fn operator(attention: &oracle::Attention, positions: &oracle::Positi
     if let Some(scale) = attention.scale {
         op = op.scale(scale as f32);
     }
-    if let (Some(query), Some(key)) = (attention.q_num_heads, attention.kv_num_heads) {
-        op = op.heads(usize::try_from(query).ok()?, usize::try_from(key).ok()?);
-    }
+    op = match (attention.q_num_heads, attention.kv_num_heads) {
+        (None, None) => op,
+        (query, key) => op.heads(usize::try_from(query?).ok()?, usize::try_from(key?).ok()?),
+    };
     if matches!(positions, oracle::Positions::Ring(_)) {
         op = op.ring();
     }

@@ -13,4 +13,8 @@ mod executors;
 #[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
+mod onnx_cases;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod scene;
