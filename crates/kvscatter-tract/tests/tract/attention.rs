@@ -361,13 +361,16 @@ fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
     let message_of =
         |case: &Case| words(case.run(&case.inputs(&mut Random::new(5, 1)), DatumType::F32).map(|_| ()));
     for (case, expected) in [
-        (Case { lengths: Some(vec![6; batch]), ..right.clone() }, "nonpad_kv_seqlen is 6, there are 5 keys"),
+        (
+            Case { lengths: Some(vec![6; batch]), ..right.clone() },
+            "nonpad_kv_seqlen[0] = 6: must be between 0 and 5",
+        ),
         (
             Case { lengths: Some(vec![-1; batch]), ..right.clone() },
-            "nonpad_kv_seqlen is -1, there are 5 keys",
+            "nonpad_kv_seqlen[0] = -1: must be between 0 and 5",
         ),
-        (Case { mask: Some((vec![7, 5], true)), queries: 2, ..right.clone() }, "attn_mask of shape [7, 5]"),
-        (Case { mask: Some((vec![6], false)), ..right.clone() }, "attn_mask of shape [6]"),
+        (Case { mask: Some((vec![7, 5], true)), queries: 2, ..right.clone() }, "attn_mask has shape [7, 5]"),
+        (Case { mask: Some((vec![6], false)), ..right.clone() }, "attn_mask has shape [6]"),
     ] {
         let words = message_of(&case);
         assert!(words.starts_with("node \"attend\" (Attention): ") && words.contains(expected), "{words}");
