@@ -83,8 +83,7 @@ impl AttentionState {
             if let Some(scores) = &mut of_scores {
                 outputs = outputs.scores(scores.as_slice_mut()?);
             }
-            let executor = threads.executor(products(prepared, &inputs_of_call));
-            let ran = prepared.run(&inputs_of_call, &mut outputs, scratch, executor);
+            let ran = prepared.run(&inputs_of_call, &mut outputs, scratch, threads.executor());
             ran.map_err(|error| node.error(error))?;
         }
         let presents = presents.into_iter().flatten().zip(node.outputs.has_presents);
@@ -136,21 +135,6 @@ fn translate<'a, T: Float + Datum>(operands: &Operands<'a, TValue>) -> TractResu
     let valid = operands.lengths.map_or(Ok(Valid::All), |lengths| slice(lengths).map(Valid::Lengths))?;
     let [query, key, value] = [operands.query, operands.key, operands.value].map(|tensor| slice(tensor));
     Ok(Inputs { query: query?, key: key?, value: value?, mask, past, valid })
-}
-
-/// Returns the number of multiply-adds of a call if each query sees every valid slot.
-fn products<T>(prepared: &Prepared, inputs: &Inputs<'_, T>) -> usize {
-    let [[_, _, total, head_size], [.., value_size]] = prepared.present_shapes();
-    let [batch, heads, queries, _] = prepared.scores_shape();
-    let slots = match inputs.valid {
-        Valid::All => batch.saturating_mul(total),
-        Valid::Lengths(lengths) => {
-            let lengths = lengths.iter().map(|length| usize::try_from(*length).unwrap_or(0));
-            lengths.fold(0, usize::saturating_add)
-        }
-    };
-    let sizes = head_size.saturating_add(value_size);
-    [heads, queries, sizes].into_iter().fold(slots, usize::saturating_mul)
 }
 
 fn slice<T: Datum>(tensor: &Tensor) -> TractResult<&[T]> {

@@ -1,6 +1,6 @@
 //! The threads of the plan that is running.
 
-use tract_linalg::multithread::{Executor, current_threading_mac_threshold, current_tract_executor};
+use tract_linalg::multithread::{Executor, current_tract_executor};
 
 /// The threads that tract uses for its matrix products.
 pub(super) struct Threads(Executor);
@@ -19,11 +19,9 @@ impl Threads {
         }
     }
 
-    /// Returns the executor if there is more than one thread and tract would share a product of this many
-    /// multiply-adds between them.
-    pub(super) fn executor(&self, products: usize) -> Option<&dyn kvscatter::Executor> {
-        (self.count() > 1 && products >= current_threading_mac_threshold())
-            .then_some(self as &dyn kvscatter::Executor)
+    /// Returns the executor if there is more than one thread. The kernels decide which calls are large enough.
+    pub(super) fn executor(&self) -> Option<&dyn kvscatter::Executor> {
+        (self.count() > 1).then_some(self as &dyn kvscatter::Executor)
     }
 }
 
@@ -45,12 +43,11 @@ mod tests {
     use super::Threads;
 
     #[test]
-    fn every_thread_of_the_pool_helps_with_a_large_call() {
+    fn every_thread_of_the_pool_helps() {
         let threads = multithread_tract_scope(Executor::multithread(3), Threads::current);
         assert_eq!(threads.count(), 3);
-        assert!(threads.executor(1000).is_none(), "a small call");
         let seen = Mutex::new(BTreeSet::new());
-        let executor = threads.executor(usize::MAX).unwrap();
+        let executor = threads.executor().unwrap();
         executor.broadcast(&|| {
             let name = std::thread::current().name().map(str::to_owned);
             assert!(seen.lock().unwrap().insert(name), "a thread was called twice");
@@ -62,6 +59,6 @@ mod tests {
     fn a_plan_with_one_thread_has_no_executor() {
         let threads = multithread_tract_scope(Executor::SingleThread, Threads::current);
         assert_eq!(threads.count(), 1);
-        assert!(threads.executor(usize::MAX).is_none());
+        assert!(threads.executor().is_none());
     }
 }

@@ -370,7 +370,7 @@ fn neither_threads_nor_earlier_calls_change_a_result() {
         mode: None,
         ..Case::random(3)
     };
-    // tract shares a product of 2^21 multiply-adds and more.
+    // The kernels share calls of 2^20 multiplications and more.
     let large = Case { queries: 20, keys: 200, lengths: Some(vec![190, 100]), ..small.clone() };
     let inputs = [&small, &large].map(|case| {
         let (attention, given) = case.node(&case.inputs(&mut Random::new(5, 1)), DatumType::F32).unwrap();
