@@ -1,5 +1,6 @@
 //! The element types of attention.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
@@ -23,6 +24,14 @@ pub trait Float: bytemuck::Pod + Send + Sync + sealed::Sealed + crate::kernel::L
 
     /// Converts a number to the nearest element. Ties go to the even one.
     fn of_f32(value: f32) -> Self;
+
+    /// Converts elements to float32. Both slices must have the same length.
+    #[doc(hidden)]
+    fn widen(from: &[Self], to: &mut [f32]);
+
+    /// Converts numbers to the nearest elements. Both slices must have the same length.
+    #[doc(hidden)]
+    fn narrow(from: &[f32], to: &mut [Self]);
 }
 
 impl Float for f32 {
@@ -35,6 +44,14 @@ impl Float for f32 {
 
     fn of_f32(value: f32) -> Self {
         value
+    }
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
     }
 }
 
@@ -49,6 +66,14 @@ impl Float for f16 {
     fn of_f32(value: f32) -> Self {
         Self::from_f32(value)
     }
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
 }
 
 impl Float for bf16 {
@@ -61,5 +86,13 @@ impl Float for bf16 {
 
     fn of_f32(value: f32) -> Self {
         Self::from_f32(value)
+    }
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
     }
 }

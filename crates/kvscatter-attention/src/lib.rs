@@ -2,13 +2,17 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod block;
+mod chunk;
 mod element;
 mod error;
 mod kernel;
 mod mask;
 mod operands;
 mod operator;
+mod partial;
 mod prepared;
+mod room;
+mod runs;
 mod sizes;
 mod threads;
 

@@ -45,7 +45,10 @@ impl<T: Float> Mask<'_, T> {
     pub(crate) fn has_a_slot(&self, slots: core::ops::Range<usize>) -> bool {
         let Self::Float(added) = self else { return true };
         let slots = slots.start.min(added.len())..slots.end.min(added.len());
-        added[slots].iter().any(|added| !(added.to_f32() <= T::LOWEST.to_f32()))
+        added[slots]
+            .iter()
+            .map(|added| added.to_f32())
+            .any(|added| added > T::LOWEST.to_f32() || added.is_nan())
     }
 }
 

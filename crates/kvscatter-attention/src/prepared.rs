@@ -3,13 +3,15 @@
 use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Executor, Isa};
 
-use crate::block::{Call, Room};
+use crate::block::Call;
 use crate::element::Float;
 use crate::error::{AttentionError, Operand};
 use crate::kernel::LANES;
 use crate::mask::MaskLayout;
 use crate::operands::{Inputs, Outputs, Shapes, Valid};
 use crate::operator::{Attention, Softmax};
+use crate::partial::Partial;
+use crate::room::Room;
 use crate::sizes::Sizes;
 use crate::threads;
 
@@ -17,16 +19,13 @@ use crate::threads;
 /// so the order of the sums depends on positions only.
 const CHUNK: usize = 512;
 
-/// The largest number of rows for which each key is multiplied with all rows as it is read. More rows use a
-/// matrix product.
-const DIRECT_ROWS: usize = 16;
-
-/// The number of rows of a block that uses a matrix product.
-const PRODUCT_ROWS: usize = 128;
+/// The largest number of rows of a head that are processed together. Each key is read from memory once for these
+/// rows. 16 rows and the keys that they share fit in the second-level cache.
+const ROWS: usize = 16;
 
 /// The number of consecutive slots of which all heads are read before the next slots, if the heads of one slot
 /// are neighbours in memory.
-const INTERLEAVED_SLOTS: usize = 16;
+const INTERLEAVED_SLOTS: usize = 8;
 
 /// An [`Attention`] whose shapes are checked.
 #[derive(Clone, Debug)]
@@ -52,8 +51,6 @@ pub(crate) struct Blocking {
     pub(crate) chunk: usize,
     /// The number of slots of one head that are read before those of the next head.
     pub(crate) slots: usize,
-    /// Whether keys are multiplied with all rows as they are read.
-    pub(crate) is_direct: bool,
     /// Whether every position is processed in one chunk, read or not. An output of scores needs this.
     pub(crate) is_whole: bool,
 }
@@ -61,16 +58,14 @@ pub(crate) struct Blocking {
 impl Blocking {
     fn new(op: &Attention, sizes: &Sizes) -> Self {
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
-        let is_direct = true;
-        let rows = sizes.rows().min(DIRECT_ROWS);
+        let rows = sizes.rows().min(ROWS);
         let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { CHUNK };
-        let interleaves = sizes.is_rank_3 && is_direct && !is_whole;
+        let interleaves = sizes.is_rank_3 && !is_whole;
         Self {
             heads: if interleaves { sizes.heads } else { 1 },
             rows,
             chunk,
             slots: if interleaves { INTERLEAVED_SLOTS } else { usize::MAX },
-            is_direct,
             is_whole,
         }
     }
@@ -79,7 +74,10 @@ impl Blocking {
 /// The memory that a call works in. A call that is prepared uses it again and again and allocates nothing.
 #[derive(Debug)]
 pub struct Scratch {
-    pub(crate) workers: Vec<Room>,
+    /// One for each thread.
+    pub(crate) rooms: Vec<Room>,
+    /// The results of the chunks of each item, if an item is divided between threads.
+    pub(crate) parts: Vec<Partial>,
 }
 
 impl Prepared {
@@ -130,8 +128,24 @@ impl Prepared {
     /// Allocates the memory for calls that use at most this many threads.
     #[must_use]
     pub fn scratch(&self, threads: usize) -> Scratch {
-        let threads = if self.items() == 0 { 0 } else { threads.max(1) };
-        Scratch { workers: (0..threads).map(|_| Room::new(self)).collect() }
+        let items = self.items();
+        let threads = if items == 0 { 0 } else { threads.max(1) };
+        let parts = if self.divides_items(threads) { items * self.max_chunks() } else { 0 };
+        Scratch {
+            rooms: (0..threads).map(|_| Room::new(self)).collect(),
+            parts: (0..parts).map(|_| Partial::of(self)).collect(),
+        }
+    }
+
+    /// Returns whether this many threads would be idle if each item was computed by one thread.
+    pub(crate) fn divides_items(&self, threads: usize) -> bool {
+        threads > 1 && self.max_chunks() > 1 && self.items() < 2 * threads
+    }
+
+    /// Returns the largest number of chunks of an item. One more than the positions need if they begin inside a
+    /// chunk.
+    pub(crate) fn max_chunks(&self) -> usize {
+        if self.blocking.is_whole { 1 } else { self.sizes.total().div_ceil(self.blocking.chunk) + 1 }
     }
 
     /// Computes the outputs.

@@ -37,6 +37,16 @@
 //! - A mask must have rank 2 or more, `S` rows, and `total` columns, or the node fails. Shorter masks and
 //!   masks of one row are refused.
 //! - It has no operator set 25.
+//!
+//! # Where the Python reference of onnx 1.23 differs
+//! The reference departs from the operator's function body in three places. This oracle follows the body.
+//!
+//! - The fourth output of mode 0 contains the scores after the softcap.
+//! - With causality, it fails on masks of rank 1, and takes the rows of a mask for the number of queries.
+//! - It fails if there are no slots.
+//!
+//! Operator set 25 refuses numbers of heads on inputs of rank 4. This oracle accepts them in every operator
+//! set if they equal the dimensions.
 
 mod float;
 mod inputs;

@@ -4,7 +4,9 @@
 //! - [`cases`] generates cases of all three operators.
 //! - [`tensor_scatter`] generates the cases that an ONNX model can express.
 //! - [`exhaustive`] generates every `TensorScatter` of a small domain, in index space.
+//! - [`attention`] generates cases of ONNX `Attention`.
 
+pub mod attention;
 mod call;
 mod draft;
 mod element;

@@ -8,8 +8,8 @@
 //! - [`visibility::Visibility`]: which slots of a cache a query sees.
 //! - [`cases`]: the adversarial cases that everything is tested on, and an exhaustive small domain.
 //!
-//! Each operator that writes a cache visits the elements of the update one at a time, computes where the element goes, and stores
-//! it there.
+//! Each operator that writes a cache visits the elements of the update one at a time, computes where the
+//! element goes, and stores it there.
 //!
 //! This crate shares no code with the `kvscatter` crate, not even the table of element types. A mistake goes
 //! unnoticed only if both crates make it.

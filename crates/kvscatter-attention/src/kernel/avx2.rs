@@ -1,5 +1,9 @@
-//! The kernels for AVX2, FMA and F16C. Every processor with AVX2 that the project knows has all three, and
-//! [`Kernels::new`](super::Kernels) checks them.
+//! The kernels for AVX2, FMA and F16C.
+
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "each block is one expression of instructions, which need only that the machine has them"
+)]
 
 use core::arch::x86_64::*;
 
@@ -79,6 +83,12 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch<T>(at: *const T) {
+        // SAFETY: SSE is a part of x86-64, and a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
         // SAFETY: The machine has the instruction set.
         let (ab, cd) = unsafe { (_mm256_hadd_ps(a.0, b.0), _mm256_hadd_ps(c.0, d.0)) };
@@ -147,9 +157,11 @@ unsafe fn part<T: Copy + Default>(at: *const T, count: usize) -> Avx2
 where
     Avx2: Load<T>,
 {
-    let mut elements = [T::default(); 8];
-    // SAFETY: `at` is valid for reads of `count` elements, and the array has at least as many.
-    unsafe { core::ptr::copy_nonoverlapping(at, elements.as_mut_ptr(), count) };
+    // A copy of a length that the compiler does not know is a call, which takes longer than this loop.
+    let elements: [T; 8] = core::array::from_fn(|index| {
+        // SAFETY: `at` is valid for reads of `count` elements.
+        if index < count { unsafe { at.wrapping_add(index).read() } } else { T::default() }
+    });
     // SAFETY: The array has 8 elements. The machine has the instruction set.
     unsafe { Avx2::load_wide(elements.as_ptr()) }
 }
@@ -168,7 +180,7 @@ where
     Avx2: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::products::<Avx2, T>(queries, keys, size, scores) }
+    unsafe { generic::products::<Avx2, T, 2, 4, 8>(queries, keys, size, scores) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -177,7 +189,7 @@ where
     Avx2: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Avx2, T>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Avx2, T, 2, 8>(weights, values, size, sums) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -15,12 +15,20 @@ use super::{LANES, Load, Rows, Run, Vector};
 /// first-level cache.
 const SLOTS: usize = 32;
 
+/// The number of bytes of a cache line.
+const LINE: usize = 64;
+
 /// See [`Products`](super::Products). `KEYS` is the number of keys that one row multiplies at a time.
 ///
 /// # Safety
 /// See [`Products`](super::Products).
 #[inline(always)]
-pub(super) unsafe fn products<V: Load<T>, T: Copy>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
+pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usize, const B: usize>(
+    queries: Rows,
+    keys: Run<T>,
+    size: usize,
+    scores: Rows,
+) {
     let mut row = 0;
     while row < queries.count {
         let left = queries.count - row;
@@ -29,13 +37,13 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy>(queries: Rows, keys: Run<T>, 
             let scores = scores.first.wrapping_add(row * scores.stride + key);
             (queries, keys.first.wrapping_add(key * keys.stride), scores)
         };
-        let strides = (queries.stride, keys.stride, scores.stride);
+        let strides = (queries.stride, keys.stride, scores.stride, keys.ahead);
         // SAFETY: `tile` reads and writes rows `row..row + R` and keys `key..key + K`, which exist.
         let rows = unsafe {
             match left {
-                4.. => tiles::<V, T, 4, 2>(at, strides, keys.count, size),
-                2.. => tiles::<V, T, 2, 4>(at, strides, keys.count, size),
-                _ => tiles::<V, T, 1, 8>(at, strides, keys.count, size),
+                4.. => tiles::<V, T, 4, W, 4>(at, strides, keys.count, size),
+                2.. => tiles::<V, T, 2, 4, 4>(at, strides, keys.count, size),
+                _ => tiles::<V, T, 1, K1, B>(at, strides, keys.count, size),
             }
         };
         row += rows;
@@ -47,21 +55,21 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy>(queries: Rows, keys: Run<T>, 
 /// # Safety
 /// `at(key)` returns addresses for which the contract of [`products`] is met, for rows 0 to `R`.
 #[inline(always)]
-unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize>(
+unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
     at: impl Fn(usize) -> (*mut f32, *const T, *mut f32),
-    strides: (usize, usize, usize),
+    strides: (usize, usize, usize, usize),
     count: usize,
     size: usize,
 ) -> usize {
     let mut key = 0;
     while key + K <= count {
         // SAFETY: The keys `key..key + K` exist. The rest is the contract of this function.
-        unsafe { tile::<V, T, R, K>(at(key), strides, size) };
+        unsafe { tile::<V, T, R, K, B>(at(key), strides, size) };
         key += K;
     }
     while key < count {
         // SAFETY: The key exists. The rest is the contract of this function.
-        unsafe { tile::<V, T, R, 1>(at(key), strides, size) };
+        unsafe { tile::<V, T, R, 1, B>(at(key), strides, size) };
         key += 1;
     }
     R
@@ -72,21 +80,45 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize>(
 /// # Safety
 /// The contract of [`products`] is met for these rows and keys.
 #[inline(always)]
-unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize>(
+unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
     (queries, keys, scores): (*mut f32, *const T, *mut f32),
-    (query_stride, key_stride, score_stride): (usize, usize, usize),
+    (query_stride, key_stride, score_stride, ahead): (usize, usize, usize, usize),
     size: usize,
 ) {
     // SAFETY: The machine has the instruction set. Each load is within `size` elements of a key, or within
     // the padded size of a query. Each store is to the score of a row and a key.
     unsafe {
+        for k in 0..K {
+            prefetch::<V, T>(keys.wrapping_add(k * key_stride), ahead, size);
+        }
         let mut sums = [[V::splat(0.0); K]; R];
         let mut column = 0;
-        while column + V::LANES <= size {
-            let mut key = [V::splat(0.0); K];
-            for (k, key) in key.iter_mut().enumerate() {
-                *key = V::load_wide(keys.wrapping_add(k * key_stride + column));
+        if R == 1 {
+            // One query is bound by memory. It stays in registers while the keys are read in the order of their
+            // addresses, which the processor prefetches best.
+            while column + B * V::LANES <= size {
+                let query: [V; B] =
+                    core::array::from_fn(|b| V::load(queries.wrapping_add(column + b * V::LANES)));
+                for (k, sum) in sums[0].iter_mut().enumerate() {
+                    let mut second = V::splat(0.0);
+                    for (b, query) in query.into_iter().enumerate() {
+                        let key = V::load_wide(keys.wrapping_add(k * key_stride + column + b * V::LANES));
+                        if b % 2 == 0 {
+                            *sum = query.mul_add(key, *sum);
+                        } else {
+                            second = query.mul_add(key, second);
+                        }
+                    }
+                    *sum = sum.add(second);
+                }
+                column += B * V::LANES;
             }
+        }
+        while column + V::LANES <= size {
+            let key: [V; K] = core::array::from_fn(|k| {
+                let at = keys.wrapping_add(k * key_stride + column);
+                V::load_wide(at)
+            });
             for (r, sums) in sums.iter_mut().enumerate() {
                 let query = V::load(queries.wrapping_add(r * query_stride + column));
                 for (sum, key) in sums.iter_mut().zip(key) {
@@ -118,12 +150,21 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize>(
     }
 }
 
+/// Asks for the slot that is `ahead` elements after this one, unless `ahead` is 0.
+#[inline(always)]
+fn prefetch<V: Vector, T>(slot: *const T, ahead: usize, size: usize) {
+    if ahead != 0 {
+        let ahead = slot.wrapping_add(ahead).cast::<u8>();
+        (0..size * size_of::<T>()).step_by(LINE).for_each(|line| V::prefetch(ahead.wrapping_add(line)));
+    }
+}
+
 /// See [`WeightedSums`](super::WeightedSums).
 ///
 /// # Safety
 /// See [`WeightedSums`](super::WeightedSums).
 #[inline(always)]
-pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy>(
+pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize, const S: usize>(
     weights: Rows,
     values: Run<T>,
     size: usize,
@@ -131,7 +172,7 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy>(
 ) {
     let mut slot = 0;
     while slot < values.count {
-        let count = SLOTS.min(values.count - slot);
+        let count = if weights.count == 1 { S } else { SLOTS }.min(values.count - slot);
         let values = Run { first: values.first.wrapping_add(slot * values.stride), count, ..values };
         let mut row = 0;
         while row < weights.count {
@@ -142,7 +183,7 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy>(
             // contract of this function.
             row += unsafe {
                 match left {
-                    4.. => columns::<V, T, 4, 2>(weights, values, size, sums),
+                    4.. => columns::<V, T, 4, W>(weights, values, size, sums),
                     2.. => columns::<V, T, 2, 4>(weights, values, size, sums),
                     _ => columns::<V, T, 1, 8>(weights, values, size, sums),
                 }
@@ -168,11 +209,11 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     unsafe {
         let mut column = 0;
         while column + C * V::LANES <= size {
-            column_tile::<V, T, R, C>(weights, values, sums, column);
+            column_tile::<V, T, R, C>(weights, values, sums, column, size);
             column += C * V::LANES;
         }
         while column + V::LANES <= size {
-            column_tile::<V, T, R, 1>(weights, values, sums, column);
+            column_tile::<V, T, R, 1>(weights, values, sums, column, size);
             column += V::LANES;
         }
         if column < size {
@@ -201,6 +242,7 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     values: Run<T>,
     sums: Rows,
     column: usize,
+    size: usize,
 ) {
     let sum = |r: usize, c: usize| sums.first.wrapping_add(r * sums.stride + column + c * V::LANES);
     // SAFETY: See `columns`.
@@ -208,6 +250,9 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
         for slot in 0..values.count {
             let value = values.first.wrapping_add(slot * values.stride + column);
+            if column == 0 {
+                prefetch::<V, T>(value, values.ahead, size);
+            }
             let value: [V; C] = core::array::from_fn(|c| V::load_wide(value.wrapping_add(c * V::LANES)));
             for (r, totals) in totals.iter_mut().enumerate() {
                 let weight = V::splat(weights.first.wrapping_add(r * weights.stride + slot).read());

@@ -47,7 +47,8 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn max(self, other: Self) -> Self;
-    /// Returns `2^n` for each lane. Every lane must be a whole number between -126 and 127, or NaN.
+    /// Returns `2^n` for each lane. Every lane must be a whole number between -126 and 127. The result
+    /// for NaN is any number.
     ///
     /// # Safety
     /// See [`splat`](Self::splat).
@@ -62,6 +63,8 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self;
+    /// Asks for the cache line at an address, which need not be valid.
+    fn prefetch<T>(at: *const T);
     /// Returns the sums of the lanes of four vectors.
     ///
     /// # Safety
@@ -83,7 +86,8 @@ pub(crate) trait Load<T>: Vector {
 
 /// An element type that the kernels load.
 pub trait Loads: Sized + Copy {
-    /// Returns the kernels for an instruction set that the machine has.
+    /// Returns the kernels for an instruction set that the machine has, or the portable ones if it lacks FMA or
+    /// F16C, which the others need too.
     #[doc(hidden)]
     fn kernels(isa: Isa) -> Kernels<Self>;
 }
@@ -97,6 +101,8 @@ pub(crate) struct Run<T> {
     pub(crate) stride: usize,
     /// The number of slots.
     pub(crate) count: usize,
+    /// The distance of the slot to prefetch when a slot is read, in elements, or 0.
+    pub(crate) ahead: usize,
 }
 
 /// Rows of float32 numbers.
@@ -156,13 +162,15 @@ macro_rules! loads {
     ($($element:ty),*) => {$(
         impl Loads for $element {
             fn kernels(isa: Isa) -> Kernels<Self> {
-                match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => avx512::kernels(),
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => avx2::kernels(),
-                    _ => portable::kernels(),
+                #[cfg(target_arch = "x86_64")]
+                if is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+                    match isa {
+                        Isa::Avx512 => return avx512::kernels(),
+                        Isa::Avx2 => return avx2::kernels(),
+                        _ => {}
+                    }
                 }
+                portable::kernels()
             }
         }
     )*};

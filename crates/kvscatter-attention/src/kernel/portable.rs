@@ -55,8 +55,7 @@ impl Vector for Portable {
 
     #[inline(always)]
     unsafe fn power_of_two(self) -> Self {
-        // The conversion turns NaN into 0, so NaN is added again.
-        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23) + (n - n)))
+        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
     }
 
     #[inline(always)]
@@ -70,6 +69,9 @@ impl Vector for Portable {
     unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self {
         Self(core::array::from_fn(|lane| if value.0[lane] < limit.0[lane] { 0.0 } else { self.0[lane] }))
     }
+
+    #[inline(always)]
+    fn prefetch<T>(_: *const T) {}
 
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
@@ -102,12 +104,12 @@ pub(super) fn kernels<T: Float>() -> Kernels<T> {
 
 unsafe fn products<T: Float>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
     // SAFETY: The contract is the same.
-    unsafe { generic::products::<Portable, T>(queries, keys, size, scores) }
+    unsafe { generic::products::<Portable, T, 2, 4, 4>(queries, keys, size, scores) }
 }
 
 unsafe fn weighted_sums<T: Float>(weights: Rows, values: Run<T>, size: usize, sums: Rows) {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Portable, T>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Portable, T, 2, 8>(weights, values, size, sums) }
 }
 
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {

@@ -109,7 +109,7 @@ fn starts(batch: usize) -> Vec<Option<Vec<i64>>> {
 }
 
 /// Returns all tuples of `count` values of the range.
-fn tuples(count: usize, range: std::ops::RangeInclusive<i64>) -> Vec<Vec<i64>> {
+pub(super) fn tuples(count: usize, range: std::ops::RangeInclusive<i64>) -> Vec<Vec<i64>> {
     (0..count).fold(vec![vec![]], |shorter, _| {
         let longer = |tuple: &Vec<i64>| {
             let tuple = tuple.clone();
