@@ -10,17 +10,16 @@
 
 use core::ops::Range;
 
-use crate::element::Float;
-use crate::kernel::{Kernels, LANES};
+use crate::kernel::{Float, Kernels, LANES};
 use crate::operands::{Inputs, Outputs, Valid};
 use crate::partial::Partial;
-use crate::prepared::Prepared;
 use crate::room::Room;
+use crate::setup::Setup;
 use crate::sizes::{Sizes, Strides};
 
 /// The memory of a call.
 pub(crate) struct Call<'a, T> {
-    pub(crate) prepared: &'a Prepared,
+    pub(crate) setup: &'a Setup,
     pub(crate) inputs: &'a Inputs<'a, T>,
     output: *mut T,
     present: Option<[*mut T; 2]>,
@@ -48,32 +47,28 @@ pub(crate) struct Block {
 
 impl<'a, T: Float> Call<'a, T> {
     /// Joins the operands of a call, which must fit the prepared shapes.
-    pub(crate) fn new(
-        prepared: &'a Prepared,
-        inputs: &'a Inputs<'a, T>,
-        outputs: &'a mut Outputs<'_, T>,
-    ) -> Self {
+    pub(crate) fn new(setup: &'a Setup, inputs: &'a Inputs<'a, T>, outputs: &'a mut Outputs<'_, T>) -> Self {
         Self {
-            prepared,
+            setup,
             inputs,
             output: outputs.output.first,
             present: outputs.present.as_ref().map(|[key, value]| [key.first, value.first]),
             scores: outputs.scores.as_ref().map_or(core::ptr::null_mut(), |scores| scores.first),
-            kernels: T::kernels(prepared.isa),
+            kernels: T::kernels(setup.isa),
         }
     }
 
     /// Writes the past rows and the new ones to the presents.
     pub(crate) fn copy_present(&self) {
-        let Sizes { batch, heads, keys, past, head_size, value_size, .. } = self.prepared.sizes;
+        let Sizes { batch, heads, keys, past, head_size, value_size, .. } = self.setup.sizes;
         let Some(presents) = self.present else { return };
         let pasts = self.inputs.past.unwrap_or([&[], &[]]);
         let news = [self.inputs.key, self.inputs.value];
         for (((present, of_past), of_new), size) in
             presents.into_iter().zip(pasts).zip(news).zip([head_size, value_size])
         {
-            let (from, to) = (self.prepared.sizes.strides(heads, keys, size), self.present_strides(size));
-            let old = self.prepared.sizes.strides_by_head(past, size);
+            let (from, to) = (self.setup.sizes.strides(heads, keys, size), self.present_strides(size));
+            let old = self.setup.sizes.strides_by_head(past, size);
             for (sample, head) in (0..batch).flat_map(|sample| (0..heads).map(move |head| (sample, head))) {
                 let copy = |row: &[T], at: usize| {
                     let to = present.wrapping_add(to.offset(sample, head, at));
@@ -94,7 +89,7 @@ impl<'a, T: Float> Call<'a, T> {
     }
 
     fn present_strides(&self, size: usize) -> Strides {
-        self.prepared.sizes.strides_by_head(self.prepared.sizes.total(), size)
+        self.setup.sizes.strides_by_head(self.setup.sizes.total(), size)
     }
 
     /// Computes one item: the outputs of one block of rows.
@@ -132,8 +127,8 @@ impl<'a, T: Float> Call<'a, T> {
 
     /// Returns the number of multiplications of a call.
     pub(crate) fn multiplications(&self) -> usize {
-        let sizes = &self.prepared.sizes;
-        let cached = |tokens| self.prepared.rule.cached(tokens).count();
+        let sizes = &self.setup.sizes;
+        let cached = |tokens| self.setup.rule.cached(tokens).count();
         let slots: usize = match self.inputs.valid {
             Valid::All => sizes.batch * sizes.total(),
             Valid::Lengths(lengths) => lengths.iter().map(|tokens| cached(*tokens)).sum(),
@@ -148,15 +143,15 @@ impl<'a, T: Float> Call<'a, T> {
 
     /// Returns the numbers of the chunks that contain a position that any row of a block sees.
     fn chunks(&self, block: &Block) -> Range<i64> {
-        if self.prepared.blocking.is_whole {
+        if self.setup.blocking.is_whole {
             return 0..1;
         }
-        let (positions, chunk) = (self.positions(block), self.prepared.blocking.chunk as i64);
+        let (positions, chunk) = (self.positions(block), self.setup.blocking.chunk as i64);
         if positions.is_empty() { 0..0 } else { positions.start / chunk..(positions.end - 1) / chunk + 1 }
     }
 
     fn block(&self, item: usize) -> Block {
-        let Prepared { sizes, blocking, .. } = self.prepared;
+        let Setup { sizes, blocking, .. } = self.setup;
         let row_blocks = sizes.rows().div_ceil(blocking.rows);
         let head_blocks = sizes.heads.div_ceil(blocking.heads);
         let (row, rest) = (item % row_blocks * blocking.rows, item / row_blocks);
@@ -176,19 +171,19 @@ impl<'a, T: Float> Call<'a, T> {
 
     /// Returns the position of a row's query.
     pub(crate) fn position(&self, block: &Block, row: usize) -> i64 {
-        block.first + (row / self.prepared.sizes.group()) as i64
+        block.first + (row / self.setup.sizes.group()) as i64
     }
 
     /// Returns the positions that any row of a block sees. Both ends increase with the row.
     pub(crate) fn positions(&self, block: &Block) -> Range<i64> {
-        let of_row = |row| self.prepared.rule.positions(block.tokens, self.position(block, row));
+        let of_row = |row| self.setup.rule.positions(block.tokens, self.position(block, row));
         of_row(block.rows.start).start..of_row(block.rows.end - 1).end
     }
 
     fn scale_queries(&self, block: &Block, room: &mut Room) {
-        let sizes = &self.prepared.sizes;
+        let sizes = &self.setup.sizes;
         let size = sizes.head_size;
-        let scale = self.prepared.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
+        let scale = self.setup.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
         let padded = size.next_multiple_of(LANES);
         for ((head, row), scaled) in block.each().zip(room.queries.chunks_exact_mut(padded.max(1))) {
@@ -202,15 +197,15 @@ impl<'a, T: Float> Call<'a, T> {
 
     /// Returns the indices of a chunk that a row sees.
     pub(crate) fn indices(&self, block: &Block, base: i64, row: usize) -> Range<usize> {
-        let positions = self.prepared.rule.positions(block.tokens, self.position(block, row));
+        let positions = self.setup.rule.positions(block.tokens, self.position(block, row));
         let index =
-            |position: i64| usize::try_from(position - base).unwrap_or(0).min(self.prepared.blocking.chunk);
+            |position: i64| usize::try_from(position - base).unwrap_or(0).min(self.setup.blocking.chunk);
         index(positions.start)..index(positions.end)
     }
 
     /// Returns the query head and the query of a row.
     pub(crate) fn place(&self, (head, row): (usize, usize)) -> (usize, usize) {
-        let group = self.prepared.sizes.group();
+        let group = self.setup.sizes.group();
         (head * group + row % group, row / group)
     }
 
@@ -221,8 +216,8 @@ impl<'a, T: Float> Call<'a, T> {
         place: (usize, usize),
         scores: impl Iterator<Item = f32>,
     ) {
-        let Sizes { query_heads, queries, .. } = self.prepared.sizes;
-        let total = self.prepared.sizes.total();
+        let Sizes { query_heads, queries, .. } = self.setup.sizes;
+        let total = self.setup.sizes.total();
         let (head, query) = self.place(place);
         let first = ((block.sample * query_heads + head) * queries + query) * total;
         for (at, score) in scores.enumerate().take(total) {
@@ -234,7 +229,7 @@ impl<'a, T: Float> Call<'a, T> {
 
     /// Divides the sums of a block by the weights, and writes them to `Y`.
     fn store(&self, block: &Block, total: &mut Partial) {
-        let sizes = &self.prepared.sizes;
+        let sizes = &self.setup.sizes;
         let size = sizes.value_size;
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
         let padded = size.next_multiple_of(LANES);

@@ -1,38 +1,38 @@
 //! One chunk of the positions of a block.
 
 use crate::block::{Block, Call};
-use crate::element::Float;
-use crate::kernel::{LANES, Rows, Run};
+use crate::kernel::{Float, LANES, Rows, Run};
 use crate::operator::{Scores, Softmax};
-use crate::prepared::Blocking;
 use crate::room::Room;
-use crate::runs::{Slots, interleaved};
+use crate::runs::interleaved;
+use crate::setup::Blocking;
 use crate::sizes::Sizes;
+use crate::slots::Slots;
 
 impl<T: Float> Call<'_, T> {
     /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: i64, room: &mut Room) -> bool {
-        let Blocking { chunk, slots, is_whole, .. } = self.prepared.blocking;
+        let Blocking { chunk, slots, is_whole, .. } = self.setup.blocking;
         let positions = self.positions(block);
         // The position of the first index of the lists of a room.
         let base = match is_whole {
-            true if self.prepared.op.is_ring => positions.start,
+            true if self.setup.op.is_ring => positions.start,
             true => 0,
             false => number * chunk as i64,
         };
         let positions = base.max(positions.start)..base.saturating_add(chunk as i64).min(positions.end);
-        let Sizes { head_size, value_size, .. } = self.prepared.sizes;
+        let Sizes { head_size, value_size, .. } = self.setup.sizes;
         let (query_size, sum_size) = (head_size.next_multiple_of(LANES), value_size.next_multiple_of(LANES));
         let rows = block.rows.len();
         self.find_runs(block, base, &positions, room);
         let seen = core::mem::take(&mut room.runs);
-        if seen.is_empty() && self.prepared.op.scores.is_none() {
+        if seen.is_empty() && self.setup.op.scores.is_none() {
             room.runs = seen;
             return false;
         }
-        let total = self.prepared.sizes.total();
+        let total = self.setup.sizes.total();
         let all = self.segments(0, &(0..total as i64));
-        let (read, used) = match self.prepared.op.scores {
+        let (read, used) = match self.setup.op.scores {
             None => (seen.as_slice(), (positions.end - base) as usize),
             Some(_) => (all.as_slice(), total),
         };
@@ -41,7 +41,7 @@ impl<T: Float> Call<'_, T> {
             let queries = rows_of(&mut room.queries, query_size, head * rows, rows);
             let scores = rows_of(&mut room.scores[run.index..], chunk, head * rows, rows);
             let keys = self.run(block, head, &run, Part::Key);
-            // SAFETY: `Prepared` has an instruction set of the machine. The slots are in K or the past. The
+            // SAFETY: `Setup` has an instruction set of the machine. The slots are in K or the past. The
             // queries are padded with zeros. The run ends inside the chunk, so the scores have an element for
             // each key.
             unsafe { (self.kernels.products)(queries, keys, head_size, scores) };
@@ -50,14 +50,14 @@ impl<T: Float> Call<'_, T> {
             let scores = &mut room.scores[at * chunk..][..used];
             let bias = room.bias.get(at * chunk..).and_then(|bias| bias.get(..used));
             self.finish_scores(block, base, place, scores, bias);
-            let (most, weight) = if self.prepared.op.softmax == Softmax::Float64 {
+            let (most, weight) = if self.setup.op.softmax == Softmax::Float64 {
                 weights_in_f64(scores)
             } else {
-                // SAFETY: `Prepared` has an instruction set of the machine. `used` is a multiple of `LANES`.
+                // SAFETY: `Setup` has an instruction set of the machine. `used` is a multiple of `LANES`.
                 unsafe { (self.kernels.weights)(scores.as_mut_ptr(), used) }
             };
             (room.part.most[at], room.part.weight[at]) = (most, weight);
-            if self.prepared.op.scores == Some(Scores::Weights) {
+            if self.setup.op.scores == Some(Scores::Weights) {
                 let weights = scores.iter().map(|score| if weight == 0.0 { 0.0 } else { score / weight });
                 self.store_scores(block, place, weights);
             }
@@ -76,7 +76,7 @@ impl<T: Float> Call<'_, T> {
 
     /// Returns a run of keys or values. `head` counts from the first head of the block.
     fn run(&self, block: &Block, head: usize, run: &Slots, part: Part) -> Run<T> {
-        let sizes = &self.prepared.sizes;
+        let sizes = &self.setup.sizes;
         let (size, new, past) = match part {
             Part::Key => (sizes.head_size, self.inputs.key, self.inputs.past.map(|past| past[0])),
             Part::Value => (sizes.value_size, self.inputs.value, self.inputs.past.map(|past| past[1])),
@@ -113,7 +113,7 @@ impl<T: Float> Call<'_, T> {
         scores: &mut [f32],
         bias: Option<&[f32]>,
     ) {
-        let op = &self.prepared.op;
+        let op = &self.setup.op;
         let visible = self.indices(block, base, place.1);
         if op.scores == Some(Scores::Products) {
             self.store_scores(block, place, scores.iter().copied());

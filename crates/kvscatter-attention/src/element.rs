@@ -11,8 +11,8 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// A floating-point element: `f32`, [`half::f16`] or [`half::bf16`]. All sums are in float32.
-pub trait Float: bytemuck::Pod + Send + Sync + sealed::Sealed + crate::kernel::Loads {
+/// The conversions of a floating-point element. All sums are in float32.
+pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// The element type in ONNX.
     const ELEMENT: ElementType;
 
@@ -34,7 +34,7 @@ pub trait Float: bytemuck::Pod + Send + Sync + sealed::Sealed + crate::kernel::L
     fn narrow(from: &[f32], to: &mut [Self]);
 }
 
-impl Float for f32 {
+impl Element for f32 {
     const ELEMENT: ElementType = ElementType::Float32;
     const LOWEST: Self = Self::MIN;
 
@@ -55,7 +55,7 @@ impl Float for f32 {
     }
 }
 
-impl Float for f16 {
+impl Element for f16 {
     const ELEMENT: ElementType = ElementType::Float16;
     const LOWEST: Self = Self::MIN;
 
@@ -76,7 +76,7 @@ impl Float for f16 {
     }
 }
 
-impl Float for bf16 {
+impl Element for bf16 {
     const ELEMENT: ElementType = ElementType::BFloat16;
     const LOWEST: Self = Self::MIN;
 

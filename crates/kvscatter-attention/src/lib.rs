@@ -13,12 +13,16 @@ mod partial;
 mod prepared;
 mod room;
 mod runs;
+mod setup;
 mod sizes;
+mod slots;
 mod threads;
 
-pub use element::Float;
+pub use element::Element;
 pub use error::{AttentionError, Operand};
+pub use kernel::Float;
 pub use mask::Mask;
 pub use operands::{Inputs, Outputs, Shapes, Valid};
 pub use operator::{Attention, Scores, Softmax};
-pub use prepared::{Prepared, Scratch};
+pub use prepared::Prepared;
+pub use room::Scratch;

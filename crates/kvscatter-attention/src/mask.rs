@@ -1,7 +1,7 @@
 //! The mask that is added to the scores.
 
-use crate::element::Float;
 use crate::error::AttentionError;
+use crate::kernel::Float;
 
 /// The values of a mask.
 #[derive(Clone, Copy, Debug)]

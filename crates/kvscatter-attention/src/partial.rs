@@ -1,7 +1,7 @@
 //! The result of attention over a part of the positions.
 
 use crate::kernel::LANES;
-use crate::prepared::{Blocking, Prepared};
+use crate::setup::{Blocking, Setup};
 
 /// The result of attention over a part of the positions, for each row of a block.
 #[derive(Debug, Default)]
@@ -16,9 +16,9 @@ pub(crate) struct Partial {
 
 impl Partial {
     /// Allocates the result of a block of a prepared call.
-    pub(crate) fn of(prepared: &Prepared) -> Self {
-        let Blocking { heads, rows, .. } = prepared.blocking;
-        Self::new(heads * rows, prepared.sizes.value_size.next_multiple_of(LANES))
+    pub(crate) fn of(setup: &Setup) -> Self {
+        let Blocking { heads, rows, .. } = setup.blocking;
+        Self::new(heads * rows, setup.sizes.value_size.next_multiple_of(LANES))
     }
 
     pub(crate) fn new(rows: usize, size: usize) -> Self {

@@ -2,9 +2,9 @@
 
 use crate::kernel::LANES;
 use crate::partial::Partial;
-use crate::prepared::{Blocking, Prepared};
-use crate::runs::Slots;
+use crate::setup::{Blocking, Setup};
 use crate::sizes::Sizes;
+use crate::slots::Slots;
 
 /// The memory in which one thread works. A block of rows of a head has one entry of each list for each row.
 #[derive(Debug, Default)]
@@ -27,19 +27,28 @@ pub(crate) struct Room {
 
 impl Room {
     /// Allocates memory for the blocks of a prepared call.
-    pub(crate) fn new(prepared: &Prepared) -> Self {
-        let Blocking { heads, rows, chunk, .. } = prepared.blocking;
-        let Sizes { head_size, value_size, .. } = prepared.sizes;
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let Blocking { heads, rows, chunk, .. } = setup.blocking;
+        let Sizes { head_size, value_size, .. } = setup.sizes;
         let all = heads * rows;
         let padded = |size: usize| size.next_multiple_of(LANES);
         Self {
             queries: vec![0.0; all * padded(head_size)],
             scores: vec![0.0; all * chunk],
-            bias: if prepared.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
+            bias: if setup.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
             part: Partial::new(all, padded(value_size)),
             total: Partial::new(all, padded(value_size)),
-            runs: Vec::with_capacity(if prepared.mask.is_some() { chunk / 2 + 2 } else { 2 }),
+            runs: Vec::with_capacity(if setup.mask.is_some() { chunk / 2 + 2 } else { 2 }),
             has_a_slot: Vec::with_capacity(all),
         }
     }
+}
+
+/// The memory that a call works in. A call that is prepared uses it again and again and allocates nothing.
+#[derive(Debug)]
+pub struct Scratch {
+    /// One for each thread.
+    pub(crate) rooms: Vec<Room>,
+    /// The results of the chunks of each item, if an item is divided between threads.
+    pub(crate) parts: Vec<Partial>,
 }

@@ -3,18 +3,10 @@
 use core::ops::Range;
 
 use crate::block::{Block, Call};
-use crate::element::Float;
+use crate::kernel::Float;
 use crate::mask::Mask;
 use crate::room::Room;
-
-/// Consecutive positions of a chunk in consecutive slots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Slots {
-    /// The index of the first position in the chunk.
-    pub(crate) index: usize,
-    pub(crate) is_past: bool,
-    pub(crate) slots: Range<usize>,
-}
+use crate::slots::Slots;
 
 impl<T: Float> Call<'_, T> {
     /// Stores the runs of positions that any row of the block sees in `room.runs`, and the mask of the chunk in
@@ -22,11 +14,11 @@ impl<T: Float> Call<'_, T> {
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
         room.runs.clear();
         let segments = self.segments(base, positions);
-        let (Some(mask), Some(layout)) = (self.inputs.mask, &self.prepared.mask) else {
+        let (Some(mask), Some(layout)) = (self.inputs.mask, &self.setup.mask) else {
             room.runs.extend(segments.into_iter().filter(|run| !run.slots.is_empty()));
             return;
         };
-        let chunk = self.prepared.blocking.chunk;
+        let chunk = self.setup.blocking.chunk;
         let rows = block.heads.len() * block.rows.len();
         for (at, place) in block.each().enumerate() {
             let bias = &mut room.bias[at * chunk..][..chunk];
@@ -67,14 +59,14 @@ impl<T: Float> Call<'_, T> {
     /// the weight 0 if there is any other slot, and equal weights if there is none.
     pub(crate) fn find_rows_with_a_slot(&self, block: &Block, room: &mut Room) {
         room.has_a_slot.clear();
-        let (Some(mask @ Mask::Float(_)), Some(layout)) = (self.inputs.mask, &self.prepared.mask) else {
+        let (Some(mask @ Mask::Float(_)), Some(layout)) = (self.inputs.mask, &self.setup.mask) else {
             return;
         };
-        let is_exact = self.prepared.op.scores.is_some();
+        let is_exact = self.setup.op.scores.is_some();
         room.has_a_slot.extend(block.each().map(|place| {
             let (head, query) = self.place(place);
             let row = layout.row(mask, [block.sample, head, query]);
-            let positions = self.prepared.rule.positions(block.tokens, self.position(block, place.1));
+            let positions = self.setup.rule.positions(block.tokens, self.position(block, place.1));
             !is_exact
                 && self.segments(0, &positions).iter().any(|run| {
                     let first = self.index_in_mask(run);
@@ -86,8 +78,8 @@ impl<T: Float> Call<'_, T> {
     /// Returns the slots of consecutive positions. The indices count from the position `base`.
     pub(crate) fn segments(&self, base: i64, positions: &Range<i64>) -> [Slots; 2] {
         let index = (positions.start - base) as usize;
-        if self.prepared.has_past {
-            let past = self.prepared.sizes.past;
+        if self.setup.has_past {
+            let past = self.setup.sizes.past;
             let (start, end) = (positions.start as usize, positions.end as usize);
             let split = past.clamp(start, end);
             return [
@@ -99,7 +91,7 @@ impl<T: Float> Call<'_, T> {
                 },
             ];
         }
-        let [first, second] = self.prepared.rule.slots(positions.clone());
+        let [first, second] = self.setup.rule.slots(positions.clone());
         let index_of_second = index + first.len();
         [
             Slots { index, is_past: false, slots: first },
@@ -109,15 +101,7 @@ impl<T: Float> Call<'_, T> {
 
     /// Returns the index of a run's first slot in the last dimension of a mask.
     pub(crate) fn index_in_mask(&self, run: &Slots) -> usize {
-        run.slots.start + if run.is_past { 0 } else { self.prepared.sizes.past }
-    }
-}
-
-impl Slots {
-    /// Returns a part of the run, by the distance from its first slot.
-    fn part(&self, part: Range<usize>) -> Self {
-        let slots = self.slots.start + part.start..self.slots.start + part.end;
-        Self { index: self.index + part.start, is_past: self.is_past, slots }
+        run.slots.start + if run.is_past { 0 } else { self.setup.sizes.past }
     }
 }
 

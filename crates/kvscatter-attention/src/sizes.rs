@@ -3,8 +3,8 @@
 use kvscatter::Mode;
 use kvscatter::visibility::Visibility;
 
-use crate::Shapes;
 use crate::error::{AttentionError, Operand};
+use crate::operands::Shapes;
 use crate::operator::Attention;
 
 /// The sizes of a call, after a check that they agree with each other and that every tensor fits the address

@@ -5,9 +5,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter::Executor;
 
 use crate::block::Call;
-use crate::element::Float;
-use crate::prepared::Scratch;
-use crate::room::Room;
+use crate::kernel::Float;
+use crate::room::{Room, Scratch};
 
 /// The smallest number of multiplications for which a call uses the executor. They take about 20 microseconds
 /// on one thread, and waking a thread takes as long.
@@ -19,7 +18,7 @@ const MIN_MULTIPLICATIONS: usize = 1 << 20;
 /// The results of chunks are always merged in the order of their positions, so the result does not depend on
 /// the threads.
 pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor: Option<&dyn Executor>) {
-    let items = call.prepared.items();
+    let items = call.setup.items();
     let threads = scratch.rooms.len();
     let executor = executor.filter(|_| threads > 1 && call.multiplications() >= MIN_MULTIPLICATIONS);
     let Some(executor) = executor else {
@@ -28,11 +27,11 @@ pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor:
         }
         return;
     };
-    if !call.prepared.divides_items(threads) {
+    if !call.setup.divides_items(threads) {
         share(executor, &mut scratch.rooms, items, |item, room| call.item(item, room));
         return;
     }
-    let chunks = call.prepared.max_chunks();
+    let chunks = call.setup.max_chunks();
     let parts = Shared::new(&mut scratch.parts);
     share(executor, &mut scratch.rooms, parts.count, |index, room| {
         // SAFETY: Each index is claimed once.

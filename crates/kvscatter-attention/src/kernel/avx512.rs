@@ -9,7 +9,8 @@ use core::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{Kernels, Load, Rows, Run, Vector, generic};
+use super::generic;
+use super::vector::{Kernels, Load, Rows, Run, Vector};
 
 /// A register of 16 numbers.
 #[derive(Clone, Copy)]

@@ -108,7 +108,7 @@ impl<'m> Attention<'m> {
             |amount| fold.charge(amount),
             |at| {
                 let &[.., token, slot] = at else { return Ok(false) };
-                let is_future = self.is_causal && slot > probe.past.saturating_add(token);
+                let is_future = self.is_causal && !probe.is_causal(token, slot);
                 let is_masked = mask.as_ref().map(|mask| effect.is_visible(mask, at).map(|visible| !visible));
                 Ok(!is_future && !is_masked.transpose()?.unwrap_or_default())
             },

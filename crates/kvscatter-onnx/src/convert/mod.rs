@@ -9,6 +9,8 @@
 //! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and
 //! > `attention_mask[b, j]`
 //!
+//! This is causal visibility in a linear cache ([`kvscatter::visibility`]), limited to real tokens.
+//!
 //! The converted decoder computes one mask by this rule in each step and uses it instead of the exported
 //! masks.
 //!

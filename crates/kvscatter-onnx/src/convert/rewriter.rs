@@ -113,6 +113,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.editor.node("Unsqueeze", &[&visible, &heads]))
     }
 
+    /// Adds the nodes that compute the rule of visibility. They state the rule again, because a runtime evaluates
+    /// them. A test in `visibility.rs` compares them with the rule.
     fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
         let capacity = self.capacity()?;
         let slots = self.range(&capacity)?;
