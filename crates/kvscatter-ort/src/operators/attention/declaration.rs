@@ -37,7 +37,7 @@ impl Declaration {
             .window(bound(attributes, c"left_window_size")?, bound(attributes, c"right_window_size")?)
             .softcap(number(attributes, c"softcap", |cap| cap >= 0.0)?.unwrap_or(0.0))
             .softmax(one_of(attributes, c"softmax_precision", &PRECISIONS)?.unwrap_or_default());
-        let operator = match number(attributes, c"scale", |_| true)? {
+        let operator = match number(attributes, c"scale", |scale| scale >= 0.0)? {
             Some(scale) => operator.scale(scale),
             None => operator,
         };
@@ -261,7 +261,7 @@ mod tests {
             &[(c"right_window_size", -9.0)],
             &[(c"softcap", -1.0)],
             &[(c"softcap", f64::NAN)],
-            &[(c"scale", f64::INFINITY)],
+            &[(c"scale", -0.5)],
             &[(c"softmax_precision", 0.0)],
             &[(c"qk_matmul_output_mode", 4.0)],
             &[(c"qk_matmul_output_mode", -1.0)],
