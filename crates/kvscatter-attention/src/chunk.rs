@@ -1,5 +1,7 @@
 //! One chunk of the positions of a block.
 
+use core::ops::Range;
+
 use crate::block::{Block, Call};
 use crate::kernel::{Float, LANES, Rows, Run};
 use crate::operator::{Scores, Softmax};
@@ -130,15 +132,33 @@ impl<T: Float> Call<'_, T> {
         scores[..visible.start].fill(f32::NEG_INFINITY);
         scores[visible.end..].fill(f32::NEG_INFINITY);
         if let Some(bias) = bias {
-            for (score, bias) in scores[visible.clone()].iter_mut().zip(&bias[visible]) {
+            for (score, bias) in scores[visible.clone()].iter_mut().zip(&bias[visible.clone()]) {
                 // The score of a slot that is not read is not a number of this call. The lowest number absorbs
                 // every score.
                 *score = if *bias <= T::LOWEST.to_f32() { *bias } else { *score + *bias };
             }
         }
         if op.scores == Some(Scores::Masked) {
-            self.store_scores(block, place, scores.iter().copied());
+            self.store_masked_scores(block, place, &visible, scores);
         }
+    }
+
+    /// Writes a row of scores after the mask. They contain the lowest number where the mask does, also where it
+    /// hides a slot.
+    fn store_masked_scores(
+        &self,
+        block: &Block,
+        place: (usize, usize),
+        visible: &Range<usize>,
+        scores: &[f32],
+    ) {
+        let (head, query) = self.place(place);
+        let row = self.inputs.mask.zip(self.setup.mask.as_ref());
+        let row = row.map(|(mask, layout)| layout.row(mask, [block.sample, head, query]));
+        let is_lowest = |slot| visible.contains(&slot) && row.is_some_and(|row| row.is_lowest(slot));
+        let scores = scores.iter().enumerate();
+        let scores = scores.map(|(slot, score)| if is_lowest(slot) { T::LOWEST.to_f32() } else { *score });
+        self.store_scores(block, place, scores);
     }
 }
 

@@ -62,16 +62,14 @@ impl<T: Float> Call<'_, T> {
         let (Some(mask @ Mask::Float(_)), Some(layout)) = (self.inputs.mask, &self.setup.mask) else {
             return;
         };
-        let is_exact = self.setup.op.scores.is_some();
         room.has_a_slot.extend(block.each().map(|place| {
             let (head, query) = self.place(place);
             let row = layout.row(mask, [block.sample, head, query]);
             let positions = self.setup.rule.positions(block.tokens, self.position(block, place.1));
-            !is_exact
-                && self.segments(0, &positions).iter().any(|run| {
-                    let first = self.index_in_mask(run);
-                    row.has_a_slot(first..first + run.slots.len())
-                })
+            self.segments(0, &positions).iter().any(|run| {
+                let first = self.index_in_mask(run);
+                row.has_a_slot(first..first + run.slots.len())
+            })
         }));
     }
 

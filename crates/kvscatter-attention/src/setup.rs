@@ -12,7 +12,7 @@ use crate::sizes::Sizes;
 
 /// The number of positions that are processed together. Blocks of positions begin at multiples of this number,
 /// so the order of the sums depends on positions only.
-const CHUNK: usize = 512;
+const CHUNK: usize = if cfg!(kvscatter_tiny) { 2 * LANES } else { 512 };
 
 /// The largest number of rows of a head that are processed together. Each key is read from memory once for these
 /// rows. 16 rows and the keys that they share fit in the second-level cache.
@@ -51,11 +51,12 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
-    fn new(op: &Attention, sizes: &Sizes) -> Self {
+    fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>) -> Self {
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
         let rows = sizes.rows().min(ROWS);
         let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { CHUNK };
-        let interleaves = sizes.is_rank_3 && !is_whole;
+        // Heads that are read together read the same slots, so a mask must hide the same slots from them.
+        let interleaves = sizes.is_rank_3 && !is_whole && !mask.is_some_and(MaskLayout::differs_by_head);
         Self {
             heads: if interleaves { sizes.heads } else { 1 },
             rows,
@@ -75,6 +76,7 @@ impl Setup {
         }
         let expected = [sizes.batch, sizes.query_heads, sizes.queries, sizes.total()];
         let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;
+        let blocking = Blocking::new(&op, &sizes, mask.as_ref());
         Ok(Self {
             op,
             sizes,
@@ -83,7 +85,7 @@ impl Setup {
             has_past: shapes.past.is_some(),
             rule: sizes.visibility(&op),
             isa: Isa::allowed(),
-            blocking: Blocking::new(&op, &sizes),
+            blocking,
         })
     }
 

@@ -10,7 +10,7 @@ use crate::room::{Room, Scratch};
 
 /// The smallest number of multiplications for which a call uses the executor. They take about 20 microseconds
 /// on one thread, and waking a thread takes as long.
-const MIN_MULTIPLICATIONS: usize = 1 << 20;
+const MIN_MULTIPLICATIONS: usize = if cfg!(kvscatter_tiny) { 1 } else { 1 << 20 };
 
 /// Computes every item of a call. Threads claim items, or chunks of items if there are few, until none are left.
 /// The calling thread computes those that no other thread has claimed.
