@@ -41,7 +41,12 @@ def test_every_set_of_inputs_and_outputs_is_taken(code, opset):
     of = of_type(code)
     past = dict.fromkeys(PAST, code)
     for outputs in (["Y"], ["Y", "qk_matmul_output"], attention.OUTPUTS[:3], attention.OUTPUTS):
-        for inputs in (of, of | {"attn_mask": BOOL}, of | {"attn_mask": code}, of | {"attn_mask": BOOL} | past):
+        for inputs in (
+            of,
+            of | {"attn_mask": BOOL},
+            of | {"attn_mask": code},
+            of | {"attn_mask": BOOL} | past,
+        ):
             assert is_ours(inputs, outputs, opset), (inputs, outputs)
     if opset > 23:
         assert is_ours(of | {"nonpad_kv_seqlen": INT64}, opset=opset)
@@ -188,7 +193,7 @@ def test_a_session_goes_on_after_an_error():
     session = plugin(attention.model(QKV | {"nonpad_kv_seqlen": INT64}, ["Y"], 24, is_causal=1))
     for lengths in ([3, 5], [3, 6], [4, 4], [-1, 5], [5, 3]) * 5:
         feed = {"Q": Q, "K": K, "V": V, "nonpad_kv_seqlen": np.array(lengths)}
-        if 0 <= min(lengths) and max(lengths) <= 5:
+        if min(lengths) >= 0 and max(lengths) <= 5:
             np.testing.assert_allclose(session.run(None, feed)[0], reference(Q, K, V, lengths), atol=1e-6)
         else:
             with pytest.raises(Exception, match="nonpad_kv_seqlen"):

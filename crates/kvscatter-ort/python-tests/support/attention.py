@@ -21,7 +21,12 @@ SMALLEST = {"float": -149, "float16": -24, "bfloat16": -133}
 
 
 def model(
-    inputs: dict[str, int], outputs: list[str], opset: int, shapes: dict | None = None, types=None, **attributes
+    inputs: dict[str, int],
+    outputs: list[str],
+    opset: int,
+    shapes: dict | None = None,
+    types=None,
+    **attributes,
 ) -> bytes:
     """Returns a model of one Attention node. ``inputs`` maps the names that it has to types. ``shapes`` has
     the declared shapes, and ``types`` the types of outputs that are not those of their inputs."""
@@ -118,7 +123,8 @@ def _case(fields: dict) -> Case:
     names += ["softmax_precision"]
     windows = {name: fields[name] for name in ("left_window_size", "right_window_size") if fields[name] != -1}
     inputs = {}
-    for name, field in zip(INPUTS, [name.lower() for name in ["q", "k", "v", "mask", *INPUTS[4:6]]], strict=False):
+    for name in INPUTS[:6]:
+        field = "mask" if name == "attn_mask" else name.lower()
         if fields[field] is not None:
             kind = "bool" if field == "mask" and fields["mask_type"] == "bool" else fields["element"]
             inputs[name] = array(fields[field], DTYPES[kind])

@@ -41,7 +41,9 @@ def add_provider(made: ort.SessionOptions, **entries: str) -> None:
     )
 
 
-def plugin(model, threads: int = 1, operators: bool = False, entries=None, **provider) -> ort.InferenceSession:
+def plugin(
+    model, threads: int = 1, operators: bool = False, entries=None, **provider
+) -> ort.InferenceSession:
     """Returns a session in which the plugin takes every node that it can. ``entries`` are options of the
     session, and ``provider`` those of the plugin."""
     made = options(threads, **(entries or {}))
