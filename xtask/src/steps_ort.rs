@@ -65,6 +65,11 @@ fn needs() -> &'static [Tool] {
     if are_made { &[PYTHON, GLIBC] } else { &[PYTHON, GLIBC, INDEX] }
 }
 
+/// Returns the environments of the versions that the plugin supports.
+pub(crate) fn environments() -> [Environment; 3] {
+    VERSIONS.map(environment)
+}
+
 fn versions() -> impl Iterator<Item = &'static str> {
     VERSIONS.into_iter().chain([TOO_OLD])
 }

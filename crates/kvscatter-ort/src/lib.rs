@@ -13,6 +13,11 @@
 //! returns an error changes nothing. A negative index is an error, even in a ring, as in the runtime's own
 //! operator.
 //!
+//! # The Python package
+//!
+//! The compiled module of the Python package links this crate as a Rust library and exports its functions. So
+//! that module is a plugin too. It calls [`stay_loaded`], because an interpreter never unloads it.
+//!
 //! # Layers
 //!
 //! - `sys` declares the structs that no binding declares. `status` converts the results of all functions that
@@ -79,6 +84,8 @@ use ort_sys::{OrtApiBase, OrtLogger, OrtSessionOptions, OrtStatusPtr};
 use crate::ep::Factory;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, guarded};
+
+pub use registration::stay_loaded;
 
 /// Creates the factory of the execution provider. `RegisterExecutionProviderLibrary` calls this function.
 ///
