@@ -89,14 +89,10 @@ struct Rows<'a> {
 impl<'a> Rows<'a> {
     fn at(&self, Place { batch, head, token }: Place) -> &'a [f64] {
         let Heads { heads, length, size, .. } = self.heads;
-        let [dims, at] = if self.is_flat {
-            [[length, heads], [token, head]]
-        } else {
-            [[heads, length], [head, token]]
-        };
-        let row = dims.into_iter().zip(at).fold(batch, |row, (dim, at)| {
-            row.saturating_mul(dim).saturating_add(at)
-        });
+        let [dims, at] =
+            if self.is_flat { [[length, heads], [token, head]] } else { [[heads, length], [head, token]] };
+        let row =
+            dims.into_iter().zip(at).fold(batch, |row, (dim, at)| row.saturating_mul(dim).saturating_add(at));
         let start = row.saturating_mul(size);
         self.elements.get(start..start.saturating_add(size)).unwrap_or_default()
     }
@@ -157,9 +153,10 @@ impl Bias {
             return f64::NEG_INFINITY;
         }
         let [_, dims @ ..] = self.shape;
-        let at = dims.into_iter().zip([head, token, slot]).fold(batch, |row, (dim, at)| {
-            row.saturating_mul(dim).saturating_add(at)
-        });
+        let at = dims
+            .into_iter()
+            .zip([head, token, slot])
+            .fold(batch, |row, (dim, at)| row.saturating_mul(dim).saturating_add(at));
         if self.mask.is_empty() { 0.0 } else { self.mask.get(at).copied().unwrap_or(f64::NAN) }
     }
 }
