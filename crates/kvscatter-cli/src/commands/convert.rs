@@ -172,8 +172,9 @@ impl Cost {
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let model = Model::load(&args.model)?;
     let options = ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention);
-    let converted = convert::convert(&model, options).map_err(|cause| {
-        kvscatter_onnx::OnnxError::InFile { path: args.model.clone(), cause: Box::new(cause) }
+    let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
+        path: args.model.clone(),
+        cause: Box::new(cause),
     })?;
     let files = converted.model.save_with_weights(&args.output, args.weights.into())?;
     if output.is_json() {
@@ -202,7 +203,8 @@ fn show(
     writeln!(output, "{}", hanging(0, &heading))?;
     weights::show(files, output)?;
     if converted.fused > 0 {
-        let became = format!("{} took the place of separate nodes.", count(converted.fused, "Attention node"));
+        let became =
+            format!("{} took the place of separate nodes.", count(converted.fused, "Attention node"));
         writeln!(output, "{became}")?;
     }
     for kept in &converted.kept {

@@ -115,10 +115,7 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
 }
 
 /// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each.
-fn static_attention(
-    rewriter: &mut Rewriter<'_, '_, '_>,
-    operands: [&str; 3],
-) -> Result<NewNode, OnnxError> {
+fn static_attention(rewriter: &mut Rewriter<'_, '_, '_>, operands: [&str; 3]) -> Result<NewNode, OnnxError> {
     let visible = rewriter.visible(4)?;
     let nonpad = rewriter.nonpad_kv_seqlen();
     Ok(over_caches(operands, &visible, &nonpad))

@@ -25,7 +25,7 @@ pub enum KeptReason {
     #[error("{value:?} is not a single number, and Attention has one scale and one cap")]
     Factor { value: String },
     /// Another node reads a value inside of the attention, or an output of the graph returns it.
-    #[error("{value:?} is also read by a node that is not part of the attention")]
+    #[error("{value:?} is computed inside of the attention and is also used elsewhere")]
     Read { value: String },
     /// Queries and caches are of different types.
     #[error("the queries are {queries}, and a cache is {cache}")]

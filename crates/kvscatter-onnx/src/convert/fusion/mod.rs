@@ -20,6 +20,7 @@ use proof::Proof;
 use region::regions;
 
 use super::exported::Exported;
+use super::probe::Probe;
 use crate::decoder::Decoder;
 use crate::fold::Fold;
 use crate::{Model, OnnxError};
@@ -40,16 +41,19 @@ impl Fusions {
     pub(super) fn find(exported: &Exported<'_, '_>, converted: &Model) -> Result<Self, OnnxError> {
         let graph = converted.graph()?;
         let decoder = Decoder::of(&graph)?;
-        let probes = proof::probes(&exported.inputs);
-        let mut folds = Vec::new();
-        for probe in &probes {
+        let fed = |probe: &Probe, capacity| {
             let mut fold = Fold::new(&graph, exported.external.as_ref());
-            probe.feed_static(&decoder, &exported.inputs, proof::capacity(probe), &mut fold)?;
-            folds.push(fold);
-        }
+            probe.feed_static(&decoder, &exported.inputs, capacity, &mut fold)?;
+            Ok(fold)
+        };
+        let probes = proof::probes(&exported.inputs);
+        let folds = probes.iter().map(|probe| fed(probe, proof::capacity(probe)));
+        let mut folds = folds.collect::<Result<Vec<_>, OnnxError>>()?;
+        let at_lengths = exported.probes.iter().map(|probe| fed(probe, exported.max_seq));
+        let at_lengths = at_lengths.collect::<Result<Vec<_>, OnnxError>>()?;
         let Some(first) = folds.first_mut() else { return Ok(Self::default()) };
         let mut candidates = Vec::new();
-        let mut finder = Finder::new(&graph, &decoder, &exported.sites, first);
+        let mut finder = Finder::new(&graph, &decoder, &exported.sites, first, at_lengths);
         for last in finder.ends() {
             candidates.push((last, finder.operands(&last)));
         }

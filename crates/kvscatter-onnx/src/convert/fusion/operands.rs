@@ -46,8 +46,7 @@ impl Operands {
             attention = attention.float("softcap", self.softcap);
         }
         if self.softmax_element != self.element {
-            attention =
-                attention.int("softmax_precision", i64::from(self.softmax_element.onnx_code()));
+            attention = attention.int("softmax_precision", i64::from(self.softmax_element.onnx_code()));
         }
         attention
     }
@@ -71,6 +70,8 @@ pub(super) struct Finder<'f, 'g, 'm, 's> {
     sites: &'f Sites<'s>,
     /// An evaluation of the graph on a small probe.
     fold: &'f mut Fold<'g, 'm>,
+    /// Evaluations at other lengths. A number must be the same in all of them.
+    others: Vec<Fold<'g, 'm>>,
     presents: BTreeSet<&'m str>,
     makers: BTreeMap<&'m str, Node<'m>>,
     /// The node that reads a value, or `None` if there are several.
@@ -85,29 +86,33 @@ struct Scores<'m> {
 }
 
 impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
-    /// Creates a finder. The fold must have been fed, and its scores are those of `sites` by name.
+    /// Creates a finder. The folds must have been fed, and the scores of the graph are those of `sites` by
+    /// name.
     pub(super) fn new(
         graph: &'f Graph<'m>,
         decoder: &Decoder<'m>,
         sites: &'f Sites<'s>,
         fold: &'f mut Fold<'g, 'm>,
+        others: Vec<Fold<'g, 'm>>,
     ) -> Self {
         let mut makers = BTreeMap::new();
         let mut readers = BTreeMap::new();
         for node in graph.nodes() {
-            makers.extend((0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node))));
+            makers
+                .extend((0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node))));
             for value in node.reads() {
                 readers.entry(value).and_modify(|reader| *reader = None).or_insert(Some(*node));
             }
         }
         let presents = decoder.caches.iter().map(|cache| cache.present).collect();
-        Self { graph, sites, fold, presents, makers, readers }
+        Self { graph, sites, fold, others, presents, makers, readers }
     }
 
     /// Returns the nodes that multiply weights with values, which end an attention operation each.
     pub(super) fn ends(&self) -> Vec<Node<'m>> {
         let ends = |node: &&Node<'m>| {
-            node.is("MatMul") && [0, 1].iter().all(|&slot| node.input(slot).is_some_and(|it| self.has_slots(it)))
+            node.is("MatMul")
+                && [0, 1].iter().all(|&slot| node.input(slot).is_some_and(|it| self.has_slots(it)))
         };
         self.graph.nodes().iter().filter(ends).copied().collect()
     }
@@ -125,8 +130,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             return Err(KeptReason::Form { what: "the values are scaled" });
         }
         let element = self.fold.value(keys)?.element;
-        let (queries, query_factor) =
-            self.queries(scores.product.input(0).unwrap_or_default(), element)?;
+        let (queries, query_factor) = self.queries(scores.product.input(0).unwrap_or_default(), element)?;
         for (value, cache) in [(queries, keys), (queries, values)] {
             let (queries, cache) = (self.fold.value(value)?.element, self.fold.value(cache)?.element);
             if queries != cache {
@@ -140,7 +144,8 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             values: values.to_owned(),
             output: output.to_owned(),
             scale: single(scores.scale * key_factor * query_factor),
-            softcap: single(scores.softcap),
+            // The hyperbolic tangent is odd, so the sign of the cap goes to the scale alone.
+            softcap: single(scores.softcap.abs()),
             element,
             output_element: self.fold.value(output)?.element,
             softmax_element: self.fold.value(softmax.output(0).unwrap_or_default())?.element,
@@ -242,11 +247,16 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         Ok(if node.is("Div") { number.recip() } else { number })
     }
 
-    /// Returns the number that all elements of a value are, or `None` if they differ or are not known.
+    /// Returns the number that all elements of a value are at every length, or `None` if they differ or are
+    /// not known. A factor may change far into a text, as that of Llama 4's queries does.
     fn number(&mut self, value: &str) -> Result<Option<f64>, KeptReason> {
-        let floats = self.fold.known(value)?.and_then(|value| value.as_floats());
-        let Some((&first, rest)) = floats.and_then(<[f64]>::split_first) else { return Ok(None) };
-        Ok(Some(first).filter(|first| first.is_finite() && *first != 0.0 && rest.iter().all(|it| it == first)))
+        let Some(number) = single_number(self.fold, value)? else { return Ok(None) };
+        for other in &mut self.others {
+            if single_number(other, value)? != Some(number) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(number))
     }
 
     /// Returns the result with the rank of a cache. A result of another rank must be reshaped to it by its
@@ -278,6 +288,14 @@ fn value_of(node: &Node<'_>, has_slots: impl Fn(&str) -> bool) -> usize {
     let first = usize::from(node.is("Where"));
     let inputs = first..node.proto().input.len();
     inputs.into_iter().find(|&slot| node.input(slot).is_some_and(&has_slots)).unwrap_or_default()
+}
+
+/// Returns the number that all elements of a value are. It is finite and not 0.
+fn single_number(fold: &mut Fold<'_, '_>, value: &str) -> Result<Option<f64>, KeptReason> {
+    let floats = fold.known(value)?.and_then(|value| value.as_floats());
+    let Some((&first, rest)) = floats.and_then(<[f64]>::split_first) else { return Ok(None) };
+    let is_single = first.is_finite() && first != 0.0 && rest.iter().all(|it| *it == first);
+    Ok(is_single.then_some(first))
 }
 
 #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "an attribute is a float32")]

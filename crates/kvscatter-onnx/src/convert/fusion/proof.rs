@@ -12,7 +12,7 @@ use crate::edit::NewNode;
 use crate::edit::names::Names;
 use crate::fold::{Fold, MAX_VALUES, Value, Values, round, to_float};
 use crate::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
-use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, OnnxError, random_inputs};
+use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, random_inputs};
 
 /// The deviation of the scores from their mean, which makes many weights of a softmax count.
 const SPREAD: f64 = 1.5;
@@ -29,7 +29,7 @@ const OUTPUT: &str = "output";
 pub(super) fn probes(inputs: &Inputs<'_>) -> Vec<Probe> {
     let batch = inputs.batch().unwrap_or(SAMPLES);
     let new = |wanted| inputs.new_tokens().unwrap_or(wanted);
-    vec![Probe::new(batch, 3, new(2)).padded(&[1..2]), Probe::new(batch, 4, new(1))]
+    vec![Probe::new(batch, 3, new(2)).padded(&[1..2, 0..0]), Probe::new(batch, 8, new(1))]
 }
 
 /// Returns the number of slots of a probe's caches. Two slots are empty after the step.
@@ -77,7 +77,8 @@ impl Proof<'_, '_> {
             let sample = row.checked_div(new.saturating_mul(heads)).unwrap_or_default();
             if (0..self.probe.total()).any(|slot| self.probe.is_visible(sample, token, slot)) {
                 let differences = before.iter().zip(after).map(|(before, after)| (before - after).abs());
-                difference = differences.fold(difference, |most, it| if it > most || it.is_nan() { it } else { most });
+                difference =
+                    differences.fold(difference, |most, it| if it > most || it.is_nan() { it } else { most });
             }
         }
         if difference <= tolerance(self.operands.element) {
@@ -100,7 +101,8 @@ impl Proof<'_, '_> {
         }
         let tensors = random_inputs::tensors(&types, 0, DEFAULT_MEMORY_LIMIT)?;
         let value = |name: &str| tensors.get(name).map(Value::of).transpose();
-        let [Some(mut queries), Some(keys), Some(values)] = [value(NAMES[0])?, value(NAMES[1])?, value(NAMES[2])?]
+        let [Some(mut queries), Some(keys), Some(values)] =
+            [value(NAMES[0])?, value(NAMES[1])?, value(NAMES[2])?]
         else {
             return Err(KeptReason::Unknown { value: queries.clone() });
         };
@@ -117,7 +119,8 @@ impl Proof<'_, '_> {
     fn separate(&self, given: &mut Fold<'_, '_>, random: &[Value; 3]) -> Result<Value, KeptReason> {
         let Operands { queries, keys, values, output, .. } = self.operands;
         let nodes = &self.region.nodes;
-        let made: BTreeSet<_> = nodes.iter().flat_map(|node| &node.proto().output).map(String::as_str).collect();
+        let made: BTreeSet<_> =
+            nodes.iter().flat_map(|node| &node.proto().output).map(String::as_str).collect();
         let mut inputs: BTreeMap<&str, Value> =
             [queries, keys, values].into_iter().map(String::as_str).zip(random.iter().cloned()).collect();
         for value in nodes.iter().flat_map(|node| node.reads()).filter(|value| !made.contains(value)) {
@@ -152,10 +155,7 @@ impl Proof<'_, '_> {
             None => vec![node.outputs(&[OUTPUT]).into_proto(names)],
             Some(to) => {
                 let cast = NewNode::new("Cast", &["attended"]).int("to", i64::from(to.onnx_code()));
-                vec![
-                    node.outputs(&["attended"]).into_proto(names),
-                    cast.outputs(&[OUTPUT]).into_proto(names),
-                ]
+                vec![node.outputs(&["attended"]).into_proto(names), cast.outputs(&[OUTPUT]).into_proto(names)]
             }
         };
         evaluate(self.model, nodes, inputs, OUTPUT)
@@ -169,8 +169,10 @@ fn evaluate(
     inputs: BTreeMap<&str, Value>,
     output: &str,
 ) -> Result<Value, KeptReason> {
-    let declared = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
-    let graph = GraphProto { node: nodes, input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
+    let declared =
+        |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
+    let graph =
+        GraphProto { node: nodes, input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
     let opset_import = model.proto().opset_import.clone();
     let proto = ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() };
     let graph = Graph::new(&proto)?;
@@ -178,7 +180,7 @@ fn evaluate(
     for (name, value) in inputs {
         fold.set(name, value)?;
     }
-    Ok(fold.value(output).map_err(OnnxError::from)?.clone())
+    Ok(fold.value(output)?.clone())
 }
 
 /// Returns the largest difference that rounding explains. The random values are below 4.

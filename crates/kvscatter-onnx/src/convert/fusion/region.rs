@@ -34,11 +34,9 @@ pub(super) fn regions<'m>(graph: &Graph<'m>, attentions: &[&Operands]) -> Vec<Re
         let starting = reads.iter().filter(|_| !asks_for_shape).filter_map(|value| starts.get(value));
         let within = reads.iter().filter_map(|value| inside.get(value)).chain(starting).max().copied();
         let Some(region) = within else { continue };
-        let outputs: Vec<_> =
-            (0..node.proto().output.len()).filter_map(|slot| node.output(slot)).collect();
+        let outputs: Vec<_> = (0..node.proto().output.len()).filter_map(|slot| node.output(slot)).collect();
         let is_end = outputs.iter().any(|output| ends.get(output) == Some(&region));
-        let is_outside =
-            !is_end && outputs.iter().any(|it| starts.contains_key(it) || ends.contains_key(it));
+        let is_outside = !is_end && outputs.iter().any(|it| starts.contains_key(it) || ends.contains_key(it));
         for &value in &reads {
             let of = inside.get(value).filter(|of| is_outside || **of != region);
             if let Some(other) = of.and_then(|&of| regions.get_mut(of)) {

@@ -89,14 +89,10 @@ struct Rows<'a> {
 impl<'a> Rows<'a> {
     fn at(&self, Place { batch, head, token }: Place) -> &'a [f64] {
         let Heads { heads, length, size, .. } = self.heads;
-        let [dims, at] = if self.is_flat {
-            [[length, heads], [token, head]]
-        } else {
-            [[heads, length], [head, token]]
-        };
-        let row = dims.into_iter().zip(at).fold(batch, |row, (dim, at)| {
-            row.saturating_mul(dim).saturating_add(at)
-        });
+        let [dims, at] =
+            if self.is_flat { [[length, heads], [token, head]] } else { [[heads, length], [head, token]] };
+        let row =
+            dims.into_iter().zip(at).fold(batch, |row, (dim, at)| row.saturating_mul(dim).saturating_add(at));
         let start = row.saturating_mul(size);
         self.elements.get(start..start.saturating_add(size)).unwrap_or_default()
     }
@@ -104,7 +100,8 @@ impl<'a> Rows<'a> {
 
 /// What is added to each score: by the mask, by causality and by the length in use.
 struct Bias {
-    /// The sizes `[batch, heads, queries, keys]`.
+    /// The sizes `[batch, heads, queries, columns]` of the mask. It has one column for each key, or fewer. The
+    /// other keys are hidden.
     shape: [usize; 4],
     /// One element for each score, or none without a mask.
     mask: Vec<f64>,
@@ -114,10 +111,10 @@ struct Bias {
 }
 
 impl Bias {
-    /// Returns `None` if a mask or a length is not known, if the mask has fewer columns than there are keys,
-    /// or if there is a past.
+    /// Returns `None` if a mask or a length is not known, if the mask does not broadcast, or if there is a
+    /// past.
     fn of(call: &Call<'_>, q: Heads, k: Heads) -> Result<Option<Self>, OnnxError> {
-        let shape = [q.batch, q.heads, q.length, k.length];
+        let mut shape = [q.batch, q.heads, q.length, k.length];
         if call.optional(4).is_some() || call.optional(5).is_some() {
             return Ok(None);
         }
@@ -130,7 +127,9 @@ impl Bias {
                     Some(Values::Floats(floats)) => floats.clone(),
                     _ => return Ok(None),
                 };
-                if broadcast(&mask.shape, &shape).ok().as_deref() != Some(&shape) {
+                let [.., columns] = &mut shape;
+                *columns = mask.shape.last().copied().filter(|&size| size != 1).unwrap_or(*columns);
+                if *columns > k.length || broadcast(&mask.shape, &shape).ok().as_deref() != Some(&shape) {
                     return Ok(None);
                 }
                 let at = spread(&mask.shape, &shape);
@@ -157,9 +156,17 @@ impl Bias {
             return f64::NEG_INFINITY;
         }
         let [_, dims @ ..] = self.shape;
-        let at = dims.into_iter().zip([head, token, slot]).fold(batch, |row, (dim, at)| {
-            row.saturating_mul(dim).saturating_add(at)
-        });
-        if self.mask.is_empty() { 0.0 } else { self.mask.get(at).copied().unwrap_or(f64::NAN) }
+        let [.., columns] = self.shape;
+        if self.mask.is_empty() {
+            return 0.0;
+        }
+        if slot >= columns {
+            return f64::NEG_INFINITY;
+        }
+        let at = dims
+            .into_iter()
+            .zip([head, token, slot])
+            .fold(batch, |row, (dim, at)| row.saturating_mul(dim).saturating_add(at));
+        self.mask.get(at).copied().unwrap_or(f64::NAN)
     }
 }
