@@ -66,7 +66,7 @@ fn needs() -> &'static [Tool] {
 }
 
 /// Returns the environments of the versions that the plugin supports.
-pub(crate) fn environments() -> [Environment; 3] {
+pub(crate) fn environments() -> [Environment; VERSIONS.len()] {
     VERSIONS.map(environment)
 }
 
