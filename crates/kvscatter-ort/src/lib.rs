@@ -3,15 +3,15 @@
 //! The plugin has two entry points:
 //!
 //! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX
-//!   `TensorScatter-24` for every element type that the runtime supports, and ONNX `Attention` of operator sets
-//!   23 to 25 for the types and inputs that `kvscatter_attention` supports.
+//!   `TensorScatter-24` for every element type that the runtime supports, and ONNX `Attention` of operator
+//!   sets 23 to 25 for the types and inputs that `kvscatter_attention` supports.
 //! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of
 //!   the domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!
-//! Both write caches in place if the runtime gives the output the memory of the cache. Otherwise they copy the cache
-//! and write the update in one pass. They check every index before they request the output, so a call that
-//! returns an error changes nothing. A negative index is an error, even in a ring, as in the runtime's own
-//! operator.
+//! Both write caches in place if the runtime gives the output the memory of the cache. Otherwise they copy the
+//! cache and write the update in one pass. They check every index before they request the output, so a call
+//! that returns an error changes nothing. A negative index is an error, even in a ring, as in the runtime's
+//! own operator.
 //!
 //! # The Python package
 //!

@@ -160,16 +160,16 @@ impl PreparedCall {
         };
         let all = [&output].into_iter().chain(present.iter().flatten()).chain(&scores);
         check_separate(all, memory_of(&inputs))?;
-        // SAFETY: `check_separate` has accepted the memory, and this is the only use of it.
+        // SAFETY: `check_separate` has accepted the memory of `output`, which is used only here.
         let mut outputs = Outputs::uninit(unsafe { output.into_slice() });
         if let Some([key, value]) = present {
-            // SAFETY: As above.
+            // SAFETY: `check_separate` has accepted the memory of `key`, which is used only here.
             let key = unsafe { key.into_slice() };
-            // SAFETY: As above.
+            // SAFETY: `check_separate` has accepted the memory of `value`, which is used only here.
             outputs = outputs.present_uninit(key, unsafe { value.into_slice() });
         }
         if let Some(scores) = scores {
-            // SAFETY: As above.
+            // SAFETY: `check_separate` has accepted the memory of `scores`, which is used only here.
             outputs = outputs.scores_uninit(unsafe { scores.into_slice() });
         }
         Ok(self.prepared.run(&inputs, &mut outputs, &mut self.scratch, Some(&context.threads()))?)
