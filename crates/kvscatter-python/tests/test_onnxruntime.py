@@ -14,6 +14,8 @@ VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 
 # A model with one TensorScatter in a ring, for an element type that ONNX Runtime's own kernel does not take.
 MODEL = """
+import ctypes
+
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
@@ -42,7 +44,7 @@ def bytes_written(session):
     binding.bind_cpu_input("at", np.array([3]))
     binding.bind_ortvalue_output("present", present)
     session.run_with_iobinding(binding)
-    return np.ctypeslib.as_array((__import__("ctypes").c_ubyte * 4).from_address(present.data_ptr())).tolist()
+    return list(ctypes.string_at(present.data_ptr(), 4))
 """
 
 
@@ -143,10 +145,11 @@ def test_both_copies_of_onnxruntime_use_it() -> None:
 def test_a_runtime_that_is_too_old_or_missing(version: str | None, message: str) -> None:
     printed = run(f"""
         import sys
-        if {version!r} is None:
+        version = {version!r}
+        if version is None:
             sys.modules["onnxruntime"] = None
         else:
-            ort.__version__ = {version!r}
+            ort.__version__ = version
         for call in (register, devices):
             try:
                 call()

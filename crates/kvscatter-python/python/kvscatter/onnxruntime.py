@@ -23,12 +23,9 @@ from __future__ import annotations
 
 import threading
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kvscatter import _native
-
-if TYPE_CHECKING:
-    from onnxruntime import OrtEpDevice
 
 __all__ = ["devices", "library", "register"]
 
@@ -53,11 +50,11 @@ def register() -> str:
     return PROVIDER
 
 
-def devices() -> list[OrtEpDevice]:
+def devices() -> list[Any]:
     """Registers the plugin as `register` does, and returns its devices.
 
     Returns:
-        The devices, for ``add_provider_for_devices`` of ``SessionOptions``.
+        The devices, each an ``OrtEpDevice``, for ``add_provider_for_devices`` of ``SessionOptions``.
 
     Raises:
         ImportError: For the same reasons as `register`.
@@ -74,7 +71,7 @@ def library() -> str:
     return str(_native.__file__)
 
 
-def _registered() -> list[OrtEpDevice]:
+def _registered() -> list[Any]:
     runtime = _runtime()
     with _registration:
         if not _devices(runtime):
@@ -82,7 +79,7 @@ def _registered() -> list[OrtEpDevice]:
         return _devices(runtime)
 
 
-def _devices(runtime: ModuleType) -> list[OrtEpDevice]:
+def _devices(runtime: ModuleType) -> list[Any]:
     return [device for device in runtime.get_ep_devices() if device.ep_name == PROVIDER]
 
 
