@@ -18,3 +18,8 @@ pub use mask::Mask;
 pub use operands::{Inputs, Outputs, Shapes, Valid};
 pub use operator::{Attention, Scores, Softmax};
 pub use prepared::{Prepared, Scratch};
+
+/// The examples of this page are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/attention.md")]
+struct Page;

@@ -95,6 +95,16 @@ impl Prepared {
         })
     }
 
+    /// Uses at most this instruction set. This is for benchmarks that compare several in one process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn up_to(self, isa: Isa) -> Self {
+        // The kernels of this value's own instruction set run on this machine, and so do those of AVX2 where
+        // it has AVX-512.
+        let isa = if (isa, self.isa) == (Isa::Avx2, Isa::Avx512) { isa } else { self.isa };
+        Self { isa, ..self }
+    }
+
     /// Returns the shape of `Y`.
     #[must_use]
     pub fn output_shape(&self) -> Vec<usize> {
