@@ -29,6 +29,17 @@ fn json() {
 }
 
 #[test]
+fn attention_that_is_kept() {
+    let folder = Folder::with_testdata();
+    insta::assert_snapshot!(
+        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention"))
+    );
+    insta::assert_snapshot!(
+        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention --json"))
+    );
+}
+
+#[test]
 fn refusals() {
     let folder = Folder::with_testdata();
     let commands = [
