@@ -102,17 +102,16 @@ impl<'a, T: Float> Call<'a, T> {
         room.total.clear();
         for number in self.chunks(&block) {
             if self.chunk(&block, number, room) {
-                room.total.merge(&room.part);
+                room.total.add(&room.part);
             }
         }
-        self.store(&block, &mut room.total);
+        self.store(&block, room);
     }
 
-    /// Computes one chunk of an item, and stores its result in `part`. The chunk is counted from the first one
-    /// of the item. Nothing is visible in a chunk after the last one.
+    /// Computes one chunk of an item, counted from the first one of the item, and stores its result in `part`.
     pub(crate) fn part(&self, item: usize, chunk: usize, room: &mut Room, part: &mut Partial) {
         let block = self.block(item);
-        part.clear();
+        part.weight.fill(0.0);
         if let Some(number) = self.chunks(&block).nth(chunk) {
             self.start(&block, room);
             if self.chunk(&block, number, room) {
@@ -124,19 +123,25 @@ impl<'a, T: Float> Call<'a, T> {
     /// Computes an item from the results of its chunks.
     pub(crate) fn join(&self, item: usize, parts: &[Partial], room: &mut Room) {
         room.total.clear();
-        parts.iter().for_each(|part| room.total.merge(part));
-        self.store(&self.block(item), &mut room.total);
+        parts.iter().for_each(|part| room.total.add(part));
+        self.store(&self.block(item), room);
+    }
+
+    /// Returns the largest number of chunks of an item.
+    pub(crate) fn max_chunks(&self) -> usize {
+        let chunks = (0..self.setup.items()).map(|item| self.chunks(&self.block(item)).count());
+        chunks.max().unwrap_or(0)
     }
 
     /// Returns the number of multiplications of a call.
     pub(crate) fn multiplications(&self) -> usize {
         let sizes = &self.setup.sizes;
-        let cached = |tokens| self.setup.rule.cached(tokens).count();
-        let slots: usize = match self.inputs.valid {
-            Valid::All => sizes.batch * sizes.total(),
-            Valid::Lengths(lengths) => lengths.iter().map(|tokens| cached(*tokens)).sum(),
+        let of_item = |item| {
+            let block = self.block(item);
+            let rows = block.heads.len() * block.rows.len();
+            self.positions(&block).count().saturating_mul(rows * (sizes.head_size + sizes.value_size))
         };
-        slots.saturating_mul(sizes.heads * sizes.rows()).saturating_mul(sizes.head_size + sizes.value_size)
+        (0..self.setup.items()).map(of_item).fold(0, usize::saturating_add)
     }
 
     fn start(&self, block: &Block, room: &mut Room) {
@@ -230,27 +235,20 @@ impl<'a, T: Float> Call<'a, T> {
         }
     }
 
-    /// Divides the sums of a block by the weights, and writes them to `Y`.
-    fn store(&self, block: &Block, total: &mut Partial) {
+    /// Writes the rows of a block to `Y`.
+    fn store(&self, block: &Block, room: &mut Room) {
         let sizes = &self.setup.sizes;
         let size = sizes.value_size;
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
-        let padded = size.next_multiple_of(LANES);
-        let rows = total.weight.iter().zip(total.sums.chunks_exact_mut(padded.max(1)));
-        for (place, (&weight, sums)) in block.each().zip(rows) {
+        for (place, means) in block.each().zip(room.total.means()) {
+            room.row.iter_mut().zip(means).for_each(|(element, mean)| *element = mean);
             let (head, query) = self.place(place);
-            let sums = &mut sums[..size];
-            if weight == 0.0 {
-                sums.fill(0.0); // the row sees nothing
-            } else {
-                sums.iter_mut().for_each(|sum| *sum /= weight);
-            }
             let output = self.output.wrapping_add(strides.offset(block.sample, head, query));
             // SAFETY: `check` compared the length of the output with its shape, and the row is one of this shape.
             unsafe { output.write_bytes(0, size) };
             // SAFETY: As before. The row is initialised, and only this item uses it.
             let output = unsafe { core::slice::from_raw_parts_mut(output, size) };
-            T::narrow(sums, output);
+            T::narrow(&room.row, output);
         }
     }
 }

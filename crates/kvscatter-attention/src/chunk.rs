@@ -8,8 +8,10 @@ use crate::operator::{Scores, Softmax};
 use crate::room::Room;
 use crate::runs::interleaved;
 use crate::setup::Blocking;
-use crate::sizes::Sizes;
 use crate::slots::Slots;
+
+/// The number of positions whose weighted values are added one after the other.
+const GROUP: usize = 128;
 
 impl<T: Float> Call<'_, T> {
     /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
@@ -23,8 +25,8 @@ impl<T: Float> Call<'_, T> {
             false => number * chunk as i64,
         };
         let positions = base.max(positions.start)..base.saturating_add(chunk as i64).min(positions.end);
-        let Sizes { head_size, value_size, .. } = self.setup.sizes;
-        let (query_size, sum_size) = (head_size.next_multiple_of(LANES), value_size.next_multiple_of(LANES));
+        let head_size = self.setup.sizes.head_size;
+        let query_size = head_size.next_multiple_of(LANES);
         let rows = block.rows.len();
         self.find_runs(block, base, &positions, room);
         let seen = core::mem::take(&mut room.runs);
@@ -64,16 +66,35 @@ impl<T: Float> Call<'_, T> {
                 self.store_scores(block, place, weights);
             }
         }
-        room.part.sums.fill(0.0);
-        for (run, head) in interleaved(&seen, block.heads.len(), slots) {
-            let weights = rows_of(&mut room.scores[run.index..], chunk, head * rows, rows);
-            let sums = rows_of(&mut room.part.sums, sum_size, head * rows, rows);
-            let values = self.run(block, head, &run, Part::Value);
-            // SAFETY: As for the products. The sums are padded.
-            unsafe { (self.kernels.weighted_sums)(weights, values, value_size, sums) };
-        }
+        self.sum_values(block, &seen, room);
         room.runs = seen;
         true
+    }
+
+    /// Sums the weighted values of a chunk in `room.part`.
+    ///
+    /// The values of a group of positions are added one after the other, and then the groups. So the rounding
+    /// error of a sum grows with the size of a group and not with that of a chunk.
+    fn sum_values(&self, block: &Block, seen: &[Slots], room: &mut Room) {
+        let Blocking { chunk, slots, .. } = self.setup.blocking;
+        let size = self.setup.sizes.value_size;
+        let (padded, rows) = (size.next_multiple_of(LANES), block.rows.len());
+        room.part.sums.fill(0.0);
+        let mut pieces = seen.iter().flat_map(|run| run.cut(GROUP)).peekable();
+        while let Some(piece) = pieces.next() {
+            for (run, head) in interleaved(core::slice::from_ref(&piece), block.heads.len(), slots) {
+                let weights = rows_of(&mut room.scores[run.index..], chunk, head * rows, rows);
+                let sums = rows_of(&mut room.group, padded, head * rows, rows);
+                let values = self.run(block, head, &run, Part::Value);
+                // SAFETY: As for the products. The sums are padded.
+                unsafe { (self.kernels.weighted_sums)(weights, values, size, sums) };
+            }
+            if pieces.peek().is_none_or(|next| next.index / GROUP != piece.index / GROUP) {
+                for (sum, group) in room.part.sums.iter_mut().zip(&mut room.group) {
+                    *sum += core::mem::take(group);
+                }
+            }
+        }
     }
 
     /// Returns a run of keys or values. `head` counts from the first head of the block.

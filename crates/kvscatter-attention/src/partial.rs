@@ -1,27 +1,39 @@
-//! The result of attention over a part of the positions.
+//! The results of attention over a part of the positions, for each row of a block.
 
 use crate::kernel::LANES;
 use crate::setup::{Blocking, Setup};
 
-/// The result of attention over a part of the positions, for each row of a block.
-#[derive(Debug, Default)]
+/// The result of one chunk, in float32.
+#[derive(Debug)]
 pub(crate) struct Partial {
     /// The largest score.
     pub(crate) most: Vec<f32>,
-    /// The sum of the weights, which are relative to the largest score.
+    /// The sum of the weights, which are relative to the largest score. It is 0 for a row that sees nothing.
     pub(crate) weight: Vec<f32>,
     /// The weighted sum of the values, padded to a multiple of [`LANES`].
     pub(crate) sums: Vec<f32>,
 }
 
+/// The result of all chunks so far, in float64, so that its error does not grow with the number of chunks.
+#[derive(Debug)]
+pub(crate) struct Total {
+    most: Vec<f32>,
+    weight: Vec<f64>,
+    sums: Vec<f64>,
+}
+
 impl Partial {
     /// Allocates the result of a block of a prepared call.
-    pub(crate) fn of(setup: &Setup) -> Self {
-        let Blocking { heads, rows, .. } = setup.blocking;
-        Self::new(heads * rows, setup.sizes.value_size.next_multiple_of(LANES))
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let [rows, size] = dimensions(setup);
+        Self { most: vec![0.0; rows], weight: vec![0.0; rows], sums: vec![0.0; rows * size] }
     }
+}
 
-    pub(crate) fn new(rows: usize, size: usize) -> Self {
+impl Total {
+    /// Allocates the result of a block of a prepared call.
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let [rows, size] = dimensions(setup);
         Self { most: vec![0.0; rows], weight: vec![0.0; rows], sums: vec![0.0; rows * size] }
     }
 
@@ -31,32 +43,42 @@ impl Partial {
         self.sums.fill(0.0);
     }
 
-    /// Merges the result for later positions into this one.
-    pub(crate) fn merge(&mut self, later: &Self) {
-        let size = self.sums.len().checked_div(self.most.len()).unwrap_or(0);
-        let totals = self.most.iter_mut().zip(&mut self.weight).zip(self.sums.chunks_exact_mut(size.max(1)));
-        let parts = later.most.iter().zip(&later.weight).zip(later.sums.chunks_exact(size.max(1)));
-        for (((most, weight), sums), ((&later_most, &later_weight), later_sums)) in totals.zip(parts) {
-            if later_weight == 0.0 {
-                continue; // the row sees nothing in the later part
-            }
-            if *weight == 0.0 {
-                (*most, *weight) = (later_most, later_weight);
-                sums.copy_from_slice(later_sums);
+    /// Adds the result of a chunk. Chunks must be added in the order of their positions.
+    pub(crate) fn add(&mut self, part: &Partial) {
+        let size = self.sums.len().checked_div(self.most.len()).unwrap_or(0).max(1);
+        let totals = self.most.iter_mut().zip(&mut self.weight).zip(self.sums.chunks_exact_mut(size));
+        let parts = part.most.iter().zip(&part.weight).zip(part.sums.chunks_exact(size));
+        for (((most, weight), sums), ((&part_most, &part_weight), part_sums)) in totals.zip(parts) {
+            if part_weight == 0.0 {
                 continue;
             }
-            let max = most.max(later_most);
-            let (factor, later_factor) = (weight_of(*most, max), weight_of(later_most, max));
-            *weight = *weight * factor + later_weight * later_factor;
-            for (sum, later) in sums.iter_mut().zip(later_sums) {
-                *sum = *sum * factor + later * later_factor;
+            let max = most.max(part_most);
+            let (factor, part_factor) = (weight_of(*most, max), weight_of(part_most, max));
+            *weight = *weight * factor + f64::from(part_weight) * part_factor;
+            for (sum, part) in sums.iter_mut().zip(part_sums) {
+                *sum = *sum * factor + f64::from(*part) * part_factor;
             }
             *most = max;
         }
     }
+
+    /// Returns the weighted means of each row, or zeros for a row that sees nothing.
+    pub(crate) fn means(&self) -> impl Iterator<Item = impl Iterator<Item = f32>> {
+        let size = self.sums.len().checked_div(self.most.len()).unwrap_or(0).max(1);
+        self.weight.iter().zip(self.sums.chunks_exact(size)).map(|(&weight, sums)| {
+            sums.iter().map(move |sum| if weight == 0.0 { 0.0 } else { (sum / weight) as f32 })
+        })
+    }
 }
 
-/// Returns `exp(score - max)`. If both are negative infinity, every weight is NaN, which stays.
-fn weight_of(score: f32, max: f32) -> f32 {
-    if score == max { 1.0 } else { (score - max).exp() }
+/// Returns the number of rows of a block and the number of sums of a row.
+fn dimensions(setup: &Setup) -> [usize; 2] {
+    let Blocking { heads, rows, .. } = setup.blocking;
+    [heads * rows, setup.sizes.value_size.next_multiple_of(LANES)]
+}
+
+/// Returns `exp(score - max)`.
+fn weight_of(score: f32, max: f32) -> f64 {
+    // The difference of two infinities would be NaN.
+    if score == max { 1.0 } else { (f64::from(score) - f64::from(max)).exp() }
 }

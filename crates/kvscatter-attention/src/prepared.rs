@@ -23,6 +23,9 @@ impl Attention {
     }
 }
 
+/// The largest number of threads that a scratch has memory for.
+const MAX_THREADS: usize = 1024;
+
 /// An [`Attention`] whose shapes are checked.
 #[derive(Clone, Debug)]
 pub struct Prepared(Setup);
@@ -64,11 +67,11 @@ impl Prepared {
     #[must_use]
     pub fn scratch(&self, threads: usize) -> Scratch {
         let items = self.0.items();
-        let threads = if items == 0 { 0 } else { threads.max(1) };
+        let threads = threads.clamp(1, MAX_THREADS).min(items.saturating_mul(self.0.max_chunks()));
         let parts = if self.0.divides_items(threads) { items * self.0.max_chunks() } else { 0 };
         Scratch {
             rooms: (0..threads).map(|_| Room::new(&self.0)).collect(),
-            parts: (0..parts).map(|_| Partial::of(&self.0)).collect(),
+            parts: (0..parts).map(|_| Partial::new(&self.0)).collect(),
             made_for: self.0.dimensions(),
         }
     }

@@ -1,13 +1,13 @@
 //! The memory in which a thread works.
 
 use crate::kernel::LANES;
-use crate::partial::Partial;
+use crate::partial::{Partial, Total};
 use crate::setup::{Blocking, Dimensions, Setup};
 use crate::sizes::Sizes;
 use crate::slots::Slots;
 
 /// The memory in which one thread works. A block of rows of a head has one entry of each list for each row.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Room {
     /// The scaled queries, padded with zeros to a multiple of [`LANES`].
     pub(crate) queries: Vec<f32>,
@@ -17,8 +17,12 @@ pub(crate) struct Room {
     pub(crate) bias: Vec<f32>,
     /// The result of one chunk.
     pub(crate) part: Partial,
+    /// The weighted sums of a group of positions, padded like those of `part`.
+    pub(crate) group: Vec<f32>,
     /// The result of all chunks so far.
-    pub(crate) total: Partial,
+    pub(crate) total: Total,
+    /// One row of the result.
+    pub(crate) row: Vec<f32>,
     /// The slots of a chunk that any row sees.
     pub(crate) runs: Vec<Slots>,
     /// Whether each row sees a slot that the mask does not hide with the lowest number.
@@ -36,8 +40,10 @@ impl Room {
             queries: vec![0.0; all * padded(head_size)],
             scores: vec![0.0; all * chunk],
             bias: if setup.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
-            part: Partial::new(all, padded(value_size)),
-            total: Partial::new(all, padded(value_size)),
+            part: Partial::new(setup),
+            group: vec![0.0; all * padded(value_size)],
+            total: Total::new(setup),
+            row: vec![0.0; value_size],
             runs: Vec::with_capacity(if setup.mask.is_some() { chunk / 2 + 2 } else { 2 }),
             has_a_slot: Vec::with_capacity(all),
         }

@@ -121,14 +121,18 @@ impl Setup {
         batch * heads.div_ceil(self.blocking.heads) * self.sizes.rows().div_ceil(self.blocking.rows.max(1))
     }
 
-    /// Returns whether this many threads would be idle if each item was computed by one thread.
+    /// Returns whether items are divided between this many threads, because some of them would be idle for a part
+    /// of the call otherwise.
     pub(crate) fn divides_items(&self, threads: usize) -> bool {
         threads > 1 && self.max_chunks() > 1 && self.items() < 2 * threads
     }
 
-    /// Returns the largest number of chunks of an item. One more than the positions need if they begin inside a
-    /// chunk.
+    /// Returns the largest number of chunks of an item, for any length. In a ring, the positions may begin
+    /// inside a chunk.
     pub(crate) fn max_chunks(&self) -> usize {
-        if self.blocking.is_whole { 1 } else { self.sizes.total().div_ceil(self.blocking.chunk) + 1 }
+        if self.blocking.is_whole {
+            return 1;
+        }
+        self.sizes.total().div_ceil(self.blocking.chunk).max(1) + usize::from(self.op.is_ring)
     }
 }

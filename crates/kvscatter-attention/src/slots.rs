@@ -17,4 +17,13 @@ impl Slots {
         let slots = self.slots.start + part.start..self.slots.start + part.end;
         Self { index: self.index + part.start, is_past: self.is_past, slots }
     }
+
+    /// Returns the parts between indices that are multiples of `step`.
+    pub(crate) fn cut(&self, step: usize) -> impl Iterator<Item = Self> {
+        let end = self.index + self.slots.len();
+        (self.index / step..end.div_ceil(step)).map(move |number| {
+            let (start, end) = ((number * step).max(self.index), (number * step + step).min(end));
+            self.part(start - self.index..end - self.index)
+        })
+    }
 }

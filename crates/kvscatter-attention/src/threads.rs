@@ -27,12 +27,14 @@ pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor:
         }
         return;
     };
-    if !call.setup.divides_items(threads) {
+    // Only the chunks that this call has are claimed, and not those for which the scratch has room.
+    let chunks = if call.setup.divides_items(threads) { call.max_chunks().max(1) } else { 1 };
+    if chunks == 1 {
         share(executor, &mut scratch.rooms, items, |item, room| call.item(item, room));
         return;
     }
-    let chunks = call.setup.max_chunks();
-    let parts = Shared::new(&mut scratch.parts);
+    let used = scratch.parts.len().min(items * chunks);
+    let parts = Shared::new(&mut scratch.parts[..used]);
     share(executor, &mut scratch.rooms, parts.count, |index, room| {
         // SAFETY: Each index is claimed once.
         if let Some(part) = unsafe { parts.get(index) } {
@@ -40,7 +42,7 @@ pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor:
         }
     });
     if let Some(room) = scratch.rooms.first_mut() {
-        for (item, parts) in scratch.parts.chunks_exact(chunks).enumerate() {
+        for (item, parts) in scratch.parts[..used].chunks_exact(chunks).enumerate() {
             call.join(item, parts, room);
         }
     }

@@ -45,6 +45,16 @@ def test_caches_are_static_and_no_shape_depends_on_the_step(converted):
         assert len(free) <= len(steps), f"{value.name} {dimensions(value)}"
 
 
+def test_one_attention_reads_each_cache_as_it_lies(converted):
+    nodes = onnx.load(converted.model).graph.node
+    presents = [node.output[0] for node in nodes if node.op_type == "TensorScatter"]
+    for present in presents:
+        assert [node.op_type for node in nodes if present in node.input] == ["Attention"]
+    attentions = [node for node in nodes if node.op_type == "Attention"]
+    assert [len(node.input) for node in attentions] == [7, 7]
+    assert {node.input[6] for node in attentions} == {"nonpad_kv_seqlen"}
+
+
 def test_metadata_says_what_the_inputs_are(converted):
     entries = {entry.key: entry.value for entry in onnx.load(converted.model).metadata_props}
     ours = " ".join(f"{key} {value}" for key, value in entries.items() if "kvscatter" in key)

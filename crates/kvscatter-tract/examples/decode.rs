@@ -3,15 +3,15 @@
 //! `cargo run --release -p kvscatter-tract --example decode`
 //!
 //! The example compares two exports of one small Llama. One has `Attention` with `nonpad_kv_seqlen`, which
-//! reads only the valid rows of a cache. In the other, attention is a product with every slot. Times are
-//! medians of steps. The steps alternate between the capacities, and each feeds the same token at the same
-//! length.
+//! reads only the valid rows of a cache. In the other, the conversion has kept attention as separate nodes,
+//! which multiply every slot. Times are medians of steps. The steps alternate between the capacities, and each
+//! feeds the same token at the same length.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::convert::{ConvertOptions, convert};
 use kvscatter_onnx::proto::ValueInfoProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as Size;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
@@ -101,7 +101,8 @@ fn declare(value: &mut ValueInfoProto, capacity: i64) {
 }
 
 fn converted(capacity: usize, folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let converted = convert(&Model::load(&testdata("optimum-llama"))?, capacity)?;
+    let options = ConvertOptions::new(capacity).keep_attention(true);
+    let converted = convert(&Model::load(&testdata("optimum-llama"))?, options)?;
     save(&converted.model, folder, &format!("converted-{capacity}"))
 }
 

@@ -144,7 +144,8 @@ impl Visibility {
         };
         let length = length.min(self.capacity);
         let end = start.saturating_add(length);
-        [start..end.min(self.capacity), 0..end.saturating_sub(self.capacity)]
+        let wrapped = if self.mode == Mode::Circular { end.saturating_sub(self.capacity) } else { 0 };
+        [start..end.min(self.capacity), 0..wrapped]
     }
 
     /// Returns `true` if a query at position `query` sees a slot, for a sample with `tokens` tokens so far.

@@ -18,7 +18,8 @@ const SLOTS: usize = 32;
 /// The number of bytes of a cache line.
 const LINE: usize = 64;
 
-/// See [`Products`](super::vector::Products). `KEYS` is the number of keys that one row multiplies at a time.
+/// See [`Products`](super::vector::Products). `W` is the number of keys that four rows multiply at a time. `K1` is
+/// that of one row, whose columns are read `B` vectors at a time.
 ///
 /// # Safety
 /// See [`Products`](super::vector::Products).
@@ -38,7 +39,7 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usi
             (queries, keys.first.wrapping_add(key * keys.stride), scores)
         };
         let strides = (queries.stride, keys.stride, scores.stride, keys.ahead);
-        // SAFETY: `tile` reads and writes rows `row..row + R` and keys `key..key + K`, which exist.
+        // SAFETY: `tiles` reads and writes rows `row..row + R` and keys `key..key + K`, which exist.
         let rows = unsafe {
             match left {
                 4.. => tiles::<V, T, 4, W, 4>(at, strides, keys.count, size),
@@ -159,7 +160,8 @@ fn prefetch<V: Vector, T>(slot: *const T, ahead: usize, size: usize) {
     }
 }
 
-/// See [`WeightedSums`](super::vector::WeightedSums).
+/// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that four rows add to
+/// at a time. One row adds the values of `S` slots before the next columns.
 ///
 /// # Safety
 /// See [`WeightedSums`](super::vector::WeightedSums).

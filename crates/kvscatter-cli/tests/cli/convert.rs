@@ -1,5 +1,7 @@
 //! Tests what `kvscatter convert` writes, prints and refuses. A refusal leaves no file.
 
+use kvscatter_onnx::Model;
+
 use crate::support::Folder;
 
 const CONCAT: &str = "testdata/optimum-llama/model.onnx";
@@ -26,6 +28,37 @@ fn json() {
     let folder = Folder::with_testdata();
     let beside = "testdata/mobius-llama-dynamic/static.onnx";
     insta::assert_snapshot!(folder.run(&format!("convert {ATTENTION} -o {beside} --max-seq 64 --json")));
+}
+
+#[test]
+fn attention_that_is_kept() {
+    let folder = Folder::with_testdata();
+    insta::assert_snapshot!(
+        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention"))
+    );
+    insta::assert_snapshot!(
+        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention --json"))
+    );
+}
+
+/// The values of the first layer are halved, which `Attention` cannot express.
+#[test]
+fn attention_of_another_form() {
+    let folder = Folder::with_testdata();
+    let mut model = Model::load(&folder.path(CONCAT)).unwrap();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let layer = |name: &str| format!("/model/layers.0/self_attn/{name}_output_0");
+    let at = graph.node.iter().position(|node| node.output == [layer("MatMul_1")]).unwrap();
+    let values = std::mem::replace(&mut graph.node[at].input[1], "halved".to_owned());
+    let scale = graph.node.iter().position(|node| node.output == [layer("Mul_8")]).unwrap();
+    let mut halve = graph.node[scale].clone();
+    halve.name = Some("halve".to_owned());
+    halve.input[0] = values;
+    halve.output = vec!["halved".to_owned()];
+    graph.node.insert(at, halve);
+    model.save(&folder.path("changed.onnx")).unwrap();
+    let converted = folder.run("convert changed.onnx -o static.onnx --max-seq 64").passed();
+    insta::assert_snapshot!(converted.lines().take(4).collect::<Vec<_>>().join("\n"));
 }
 
 #[test]

@@ -117,10 +117,12 @@ fn attention_layers(count: usize) -> Model {
     model
 }
 
-/// Makes layers of attention from separate nodes, all with one causal mask.
+/// Makes layers of attention from separate nodes, all with one causal mask and one for padding. They can become
+/// one node each.
 fn concat_layers(count: usize) -> Model {
-    let (tokens, table, gather) = embedded();
-    let (mut all, mut outputs) = (vec![tokens], vec![]);
+    let (tokens, _, gather) = embedded();
+    let mask = value("attention_mask", INT, &["batch", "total"]);
+    let (mut all, mut outputs) = (vec![tokens, mask], vec![]);
     let range = |start: &str, end: &str, output: &str| node("Range", &[start, end, "one"], output);
     let size = |of: &str, at: i64, output: &str| {
         let mut shape = node("Shape", &[of], &format!("{output}_1"));
@@ -140,7 +142,12 @@ fn concat_layers(count: usize) -> Model {
     nodes.push(range("zero", "total", "slots"));
     nodes.push(range("length", "total", "places"));
     nodes.push(unsqueeze("places", "last", "column"));
-    nodes.push(node("LessOrEqual", &["slots", "column"], "visible"));
+    nodes.push(node("LessOrEqual", &["slots", "column"], "causal"));
+    let mut real = node("Cast", &["attention_mask"], "flags");
+    real.attribute = vec![int("to", ElementType::Bool.onnx_code().into())];
+    nodes.push(real);
+    nodes.push(unsqueeze("flags", "inner", "real"));
+    nodes.push(node("And", &["causal", "real"], "visible"));
     nodes.push(node("Reshape", &["x", "by_head"], "split"));
     nodes.push(turned("split", &[0, 2, 1, 3], "rows"));
     for layer in 0..count {
@@ -166,11 +173,13 @@ fn concat_layers(count: usize) -> Model {
     let mut low = floats("low", &[]);
     low.raw_data = Some(f32::MIN.to_le_bytes().to_vec());
     graph(&mut model).initializer = vec![
-        table,
+        // The table has as many rows as there are logits, so its indices are tokens.
+        floats("table", &[8, 8]),
         low,
         int64s("zero", &[], &[0]),
         int64s("one", &[], &[1]),
         int64s("last", &[1], &[-1]),
+        int64s("inner", &[2], &[1, 2]),
         int64s("by_head", &[4], &[0, 0, 2, 4]),
         int64s("flat", &[3], &[0, 0, 8]),
     ];

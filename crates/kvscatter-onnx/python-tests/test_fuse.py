@@ -1,0 +1,156 @@
+"""Tests that decoders whose attention becomes one node compute the same in ONNX Runtime.
+
+The decoders are generated. Each has the scale, the cap, the mask or the repeated heads in another place.
+"""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from support import runs
+from support.command import kvscatter
+from support.runs import LENGTHS, SLOTS, Batch
+
+HEADS, KV_HEADS, SIZE, VOCABULARY = 4, 2, 8, 64
+HIDDEN = HEADS * SIZE
+
+
+class Graph:
+    """The nodes and constants of a decoder while it is built."""
+
+    def __init__(self, dtype):
+        self.dtype, self.nodes, self.constants = dtype, [], []
+        self.random = np.random.default_rng(3)
+
+    def __call__(self, op_type, *inputs, out=None, **attributes):
+        out = out or f"{op_type.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, inputs, [out], **attributes))
+        return out
+
+    def constant(self, value, dtype=None):
+        name = f"constant_{len(self.constants)}"
+        value = np.asarray(value, dtype or self.dtype)
+        self.constants.append(numpy_helper.from_array(value, name))
+        return name
+
+    def ints(self, *values):
+        return self.constant(values, np.int64)
+
+    def weight(self, *shape):
+        return self.constant(self.random.standard_normal(shape) / np.sqrt(shape[0]))
+
+    def heads(self, value, count):
+        split = self("Reshape", value, self.ints(0, 0, count, SIZE))
+        return self("Transpose", split, perm=[0, 2, 1, 3])
+
+    def repeated(self, value):
+        apart = self("Unsqueeze", value, self.ints(2))
+        wide = self("Expand", apart, self.ints(1, 1, HEADS // KV_HEADS, 1, 1))
+        return self("Reshape", wide, self.ints(0, HEADS, -1, SIZE))
+
+
+def by_sum(graph, scores):
+    return graph("Add", scores, "bias")
+
+
+def by_choice(graph, scores):
+    return graph("Where", "visible", scores, graph.constant(np.finfo(graph.dtype).min))
+
+
+def by_floor(graph, scores):
+    return graph("Max", by_sum(graph, scores), graph.constant(np.finfo(graph.dtype).min))
+
+
+def capped(graph, scores):
+    bent = graph("Tanh", graph("Div", scores, graph.constant(1.5)))
+    return graph("Mul", bent, graph.constant(1.5))
+
+
+def decoder(dtype, queries=1.0, keys=1.0, scores=1.0, cap=False, mask=by_sum, layers=2) -> onnx.ModelProto:
+    """Makes a decoder of two layers with growing caches and grouped heads."""
+    graph = Graph(dtype)
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    past = graph("Squeeze", graph("Shape", "past_key_values.0.key", start=2, end=3), graph.ints(0))
+    new = graph("Squeeze", graph("Shape", "input_ids", start=1, end=2), graph.ints(0))
+    total = graph("Add", past, new)
+    zero, one = graph.constant(0, np.int64), graph.constant(1, np.int64)
+    column = graph("Unsqueeze", graph("Range", past, total, one), graph.ints(-1))
+    causal = graph("LessOrEqual", graph("Range", zero, total, one), column)
+    real = graph("Unsqueeze", graph("Cast", "attention_mask", to=TensorProto.BOOL), graph.ints(1, 2))
+    graph("And", causal, real, out="visible")
+    low = graph.constant(np.finfo(dtype).min)
+    graph("Where", "visible", graph.constant(0), low, out="bias")
+    words = graph("Gather", graph.weight(VOCABULARY, HIDDEN), "input_ids")
+    hidden = graph("Add", words, graph("Gather", graph.weight(4 * SLOTS, HIDDEN), "position_ids"))
+    caches = []
+    for layer in range(layers):
+        rows = graph("Tanh", hidden)
+        query = graph.heads(graph("MatMul", rows, graph.weight(HIDDEN, HIDDEN)), HEADS)
+        key, value = (
+            graph(
+                "Concat",
+                f"past_key_values.{layer}.{part}",
+                graph.heads(graph("MatMul", rows, graph.weight(HIDDEN, KV_HEADS * SIZE)), KV_HEADS),
+                out=f"present.{layer}.{part}",
+                axis=2,
+            )
+            for part in ("key", "value")
+        )
+        caches += [f"{layer}.key", f"{layer}.value"]
+        key = graph("Transpose", graph.repeated(key), perm=[0, 1, 3, 2])
+        factors = {}
+        for name, tensor, factor in (("query", query, queries), ("key", key, keys)):
+            factors[name] = graph("Mul", tensor, graph.constant(factor)) if factor != 1 else tensor
+        products = graph("MatMul", factors["query"], factors["key"])
+        products = graph("Div", products, graph.constant(1 / scores)) if scores != 1 else products
+        products = capped(graph, products) if cap else products
+        weights = graph("Softmax", mask(graph, products), axis=-1)
+        attended = graph("MatMul", weights, graph.repeated(value))
+        flat = graph("Reshape", graph("Transpose", attended, perm=[0, 2, 1, 3]), graph.ints(0, 0, HIDDEN))
+        hidden = graph("Add", hidden, graph("MatMul", flat, graph.weight(HIDDEN, HIDDEN)))
+    graph("MatMul", hidden, graph.weight(HIDDEN, VOCABULARY), out="logits")
+
+    def info(name, kind, *shape):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    inputs = [info(name, TensorProto.INT64, "batch", "tokens") for name in ("input_ids", "position_ids")]
+    inputs.append(info("attention_mask", TensorProto.INT64, "batch", "all"))
+    inputs += [info(f"past_key_values.{name}", element, "batch", KV_HEADS, "past", SIZE) for name in caches]
+    outputs = [info("logits", element, "batch", "tokens", VOCABULARY)]
+    outputs += [info(f"present.{name}", element, "batch", KV_HEADS, "all", SIZE) for name in caches]
+    made = helper.make_graph(graph.nodes, "decoder", inputs, outputs, graph.constants)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+FORMS = {
+    "scores": dict(scores=0.25),
+    "queries": dict(queries=0.25),
+    "keys": dict(keys=0.25),
+    "both": dict(queries=0.5, keys=0.5),
+    "everywhere": dict(queries=0.5, keys=2.0, scores=0.25, mask=by_choice),
+    "capped": dict(scores=0.5, cap=True),
+    "chosen": dict(scores=0.25, mask=by_choice),
+    "floor": dict(scores=0.25, mask=by_floor),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_one_node_computes_what_many_did(form, dtype, tmp_path):
+    original = tmp_path / "original.onnx"
+    onnx.save(decoder(dtype, **FORMS[form]), original)
+    references = runs.references(original)
+    for options, count in (((), 2), (("--keep-attention",), 0)):
+        static = tmp_path / f"static{count}.onnx"
+        kvscatter("convert", original, "-o", static, "--max-seq", SLOTS, *options)
+        onnx.checker.check_model(static, full_check=True)
+        nodes = [node.op_type for node in onnx.load(static).graph.node]
+        assert nodes.count("Attention") == count
+        assert nodes.count("Softmax") == 2 - count
+        assert nodes.count("Expand") == (0 if count else 4)
+        batch = Batch(static, references)
+        batch.step(LENGTHS, 0)
+        while batch.read.max() < SLOTS:
+            batch.step((1, 1, 1), 0)
+        runs.left_padded(original, static, references, 0)
