@@ -1,7 +1,9 @@
 //! Times the KV-cache write and compares it with other implementations: `cargo xtask bench --help`.
 
+mod attention;
 mod candle;
 mod capped;
+mod graph;
 mod host;
 mod models;
 mod output;

@@ -1,106 +1,181 @@
 //! Measures what a static cache saves in a decode step.
 //!
-//! A generated decoder with growing caches and the decoder that `kvscatter convert` makes from it run in ONNX
-//! Runtime, in turn.
+//! 1. Attention over a cache is measured alone.
+//! 2. A generated decoder with growing caches, the decoder that `kvscatter convert` makes from it, and the same
+//!    decoder with `GroupQueryAttention` run in ONNX Runtime, in turn.
+//! 3. Converted test decoders run in tract, with caches of several capacities in turn.
 
 mod decoder;
 mod measure;
 mod page;
 mod results;
+mod tract;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use kvscatter_bench::Budget;
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnxruntime::OnnxRuntime;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use self::decoder::Decoder;
+use self::decoder::{Decoder, Style};
+use self::measure::Decoders;
 use self::results::Results;
+use crate::attention::{self, Runtimes};
 use crate::host::Host;
 use crate::output::write;
+use crate::plots::Figure;
 
 /// The number of slots of the static caches.
 const CAPACITY: usize = 4096;
 /// The numbers of tokens in the caches before the timed step.
-const CONTEXTS: [usize; 6] = [128, 256, 512, 1024, 2048, CAPACITY - 1];
+const CONTEXTS: [usize; 9] = [1, 16, 64, 128, 256, 512, 1024, 2048, CAPACITY - 1];
 const COMMAND: &str = "cargo xtask bench-models --write-docs";
+/// The command for the second table of `docs/models.md`.
+const TRACT_COMMAND: &str = "cargo xtask bench-models --write-docs --only tract";
 
-/// Times a decode step of a generated decoder with growing and with static caches, in ONNX Runtime
+/// Times attention over static caches, and a decode step of decoders with growing and with static caches
 ///
-/// The decoder has 4 layers of 8 heads of 128 float32. At 4096 slots the caches take 128 MiB. The nodes
-/// between past and present are timed alone, as a separate model, and so is the whole step. Before a length
-/// is timed, the logits of both decoders are compared. The measurement takes about ten seconds and 2 GiB of
-/// memory. Close other programs first.
+/// Every result is compared with the oracle, or with that of another decoder, before it is timed. All that is
+/// compared is timed in turn in one process. The measurement takes about six minutes and 6 GiB of memory. Close
+/// other programs first.
 #[derive(Args)]
-#[command(bin_name = "cargo xtask bench-models")]
+#[command(
+    bin_name = "cargo xtask bench-models",
+    after_help = "Examples:
+  cargo xtask bench-models --quick                     everything, in about a minute
+  cargo xtask bench-models --case decode-8             one row of bench/attention.toml
+  cargo xtask bench-models --only decoder              one part
+  cargo xtask bench-models --write-docs                everything, and writes the pages"
+)]
 pub(crate) struct Arguments {
     /// Measures few rounds, as a test that everything works
     #[arg(long, conflicts_with = "write_docs")]
     quick: bool,
-    /// Also rewrites docs/models.md between its markers, and docs/models/*.svg
+    /// Measures this part only
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+    /// Measures this row or case of bench/attention.toml only; may be repeated
+    #[arg(long = "case", value_name = "NAME", conflicts_with_all = ["write_docs", "from", "only"])]
+    cases: Vec<String>,
+    /// Also rewrites docs/models.md and docs/attention.md between their markers, and their plots
     #[arg(long)]
     write_docs: bool,
-    /// Reads the results of an earlier run instead of measuring
-    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
-    from: Option<PathBuf>,
+    /// Reads the results of an earlier run in the folder of --out instead of measuring
+    #[arg(long, conflicts_with = "quick")]
+    from: bool,
     /// The library of ONNX Runtime. Default: KVSCATTER_ORT_LIB, ORT_DYLIB_PATH or the active Python
     #[arg(long, value_name = "PATH")]
     ort_lib: Option<PathBuf>,
-    /// The folder for models.json and the plots
+    /// The folder for the results, as JSON, and the plots
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     out: PathBuf,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    let results = match &arguments.from {
-        Some(file) => {
-            let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?
-        }
-        None => {
-            let results = measure_all(arguments)?;
-            let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
-            write(&arguments.out.join("models.json"), &text)?;
-            results
-        }
-    };
-    println!("{}", page::table(&results));
-    let figures = page::figures(&results);
-    for figure in &figures {
-        write(&arguments.out.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
-    }
-    if arguments.write_docs {
-        let page = Path::new("docs/models.md");
-        let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
-        write(page, &crate::page::replace(&text, COMMAND, &page::generate(&results, &figures))?)?;
-        for figure in &figures {
-            let file = page.with_extension("").join(figure.file_stem()).with_extension("svg");
-            write(&file, &figure.svg()?)?;
-        }
-    }
-    page::check(&results)
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Attention over a cache alone
+    Attention,
+    /// A whole decode step in ONNX Runtime
+    Decoder,
+    /// A token in tract, against the capacity
+    Tract,
 }
 
-fn measure_all(arguments: &Arguments) -> Result<Results, String> {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if cfg!(debug_assertions) {
         println!("this is a debug build: its times mean nothing");
     }
-    let engine = OnnxRuntime::load(arguments.ort_lib.as_deref()).map_err(|error| error.to_string())?;
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let only = if arguments.cases.is_empty() { arguments.only } else { Some(Part::Attention) };
+    let wants = |part| only.is_none_or(|only| only == part);
+    let runtimes = Runtimes::find(arguments.ort_lib.as_deref())?;
+    if wants(Part::Attention) {
+        let measure = || attention::measure(&runtimes, &arguments.cases, arguments.quick);
+        let results: attention::Results = arguments.results("attention.json", measure)?;
+        print!("{}", attention::summary(&results));
+        let figures = attention::figures(&results);
+        arguments.publish(
+            "docs/attention.md",
+            COMMAND,
+            &attention::generate(&results, &figures),
+            &figures,
+        )?;
+    }
+    let mut missed = Ok(());
+    if wants(Part::Decoder) {
+        let results: Results =
+            arguments.results("models.json", || measure_all(&runtimes, arguments.quick))?;
+        println!("{}", page::table(&results));
+        let figures = page::figures(&results);
+        arguments.publish("docs/models.md", COMMAND, &page::generate(&results, &figures), &figures)?;
+        missed = page::check(&results);
+    }
+    if wants(Part::Tract) {
+        let results: tract::Results = arguments.results("tract.json", || tract::measure(arguments.quick))?;
+        println!("{}", tract::table(&results));
+        arguments.publish("docs/models.md", TRACT_COMMAND, &tract::generate(&results), &[])?;
+    }
+    missed
+}
+
+impl Arguments {
+    /// Measures and saves results, or reads those of an earlier run.
+    fn results<R: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        measure: impl FnOnce() -> Result<R, String>,
+    ) -> Result<R, String> {
+        let file = self.out.join(name);
+        if self.from {
+            let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+            let text = fs::read_to_string(&file).map_err(|error| failed(&error))?;
+            return serde_json::from_str(&text).map_err(|error| failed(&error));
+        }
+        let results = measure()?;
+        let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
+        write(&file, &text)?;
+        Ok(results)
+    }
+
+    /// Writes the plots, and a page's generated part if it is wanted.
+    fn publish(&self, page: &str, command: &str, generated: &str, figures: &[Figure]) -> Result<(), String> {
+        for figure in figures {
+            write(&self.out.join(figure.file_stem()).with_extension("svg"), &figure.svg()?)?;
+        }
+        if self.write_docs {
+            let page = Path::new(page);
+            let text = fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
+            write(page, &crate::page::replace(&text, command, generated)?)?;
+            for figure in figures {
+                let file = page.with_extension("").join(figure.file_stem()).with_extension("svg");
+                write(&file, &figure.svg()?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn measure_all(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
+    let stock = runtimes.stock()?;
     let decoder = Decoder::default();
-    let original = decoder.model(CAPACITY);
+    let original = decoder.model(CAPACITY, Style::Growing);
     let converted = convert(&original, CAPACITY).map_err(|error| error.to_string())?;
-    let rounds = if arguments.quick { 3 } else { 21 };
-    let mut pair = measure::Pair::load(&engine, folder.path(), &decoder, &original, &converted, CAPACITY)?;
+    let mut decoders = Decoders::new(&decoder, CAPACITY, &original, stock)?;
+    decoders.add_static(results::STATIC, &converted, stock)?;
+    let plugin = runtimes.plugin();
+    let plugin = plugin.and_then(|plugin| decoders.add_static(results::PLUGIN, &converted, plugin));
+    let absent = plugin.err().map(|why| format!("{}: {why}", results::PLUGIN));
+    decoders.add_group_query(&decoder.model(CAPACITY, Style::GroupQuery), stock)?;
+    let budget = Budget { time: Duration::ZERO, min_rounds: if quick { 3 } else { 21 } };
     let mut at = Vec::new();
     for context in CONTEXTS {
         println!("{context} tokens in the caches");
-        at.push(pair.measure(context, rounds)?);
+        at.push(decoders.measure(context, budget)?);
     }
-    let runtime = {
-        use kvscatter_session::Engine as _;
-        format!("{} {}", engine.name(), engine.version())
-    };
-    Ok(Results { host: Host::read(), runtime, quick: arguments.quick, decoder, capacity: CAPACITY, at })
+    let (host, runtime, absent) = (Host::read(), runtimes.label(), absent.into_iter().collect());
+    Ok(Results { host, runtime, quick, decoder, capacity: CAPACITY, absent, at })
 }

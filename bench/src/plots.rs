@@ -84,8 +84,19 @@ impl Figure {
         file_stem: &'static str,
         lines: Vec<PlotLine>,
     ) -> Option<Self> {
+        Self::of_times(title, subtitle, file_stem, "tokens in the caches", lines)
+    }
+
+    /// Returns a plot of times over counts.
+    pub(crate) fn of_times(
+        title: &'static str,
+        subtitle: String,
+        file_stem: &'static str,
+        counted: &'static str,
+        lines: Vec<PlotLine>,
+    ) -> Option<Self> {
         let points = || lines.iter().flat_map(|line| &line.points);
-        let x = Axis::over(Unit::Count, "tokens in the caches", points().map(|point| point.0))?;
+        let x = Axis::over(Unit::Count, counted, points().map(|point| point.0))?;
         let y = Axis::over(Unit::Time, "time per step", points().map(|point| point.1))?;
         Some(Self { title, subtitle, file_stem: file_stem.to_owned(), x, y, lines })
     }

@@ -1,7 +1,9 @@
 //! Decides whether a target is met.
 
-use kvscatter_bench::MedianSpread;
+use kvscatter_bench::{MedianSpread, Timings};
 use serde::{Deserialize, Serialize};
+
+use crate::suite::Target;
 
 /// The result of a measurement for a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +34,26 @@ pub(crate) enum Status {
     MissedWithinSpread,
     /// One of the two engines has no time.
     NotMeasured,
+}
+
+impl Verdict {
+    /// Compares two engines of one measurement by their times, which `times` returns by name.
+    pub(crate) fn new<'t>(
+        target: &Target,
+        times: impl Fn(&str) -> Option<&'t Timings>,
+        noise: MedianSpread,
+    ) -> Self {
+        let ratio = || Some(times(&target.engine)?.over(times(&target.baseline)?).median);
+        let ratio = ratio();
+        Self {
+            engine: target.engine.clone(),
+            baseline: target.baseline.clone(),
+            limit: target.at_most,
+            ratio,
+            processes: None,
+            status: ratio.map_or(Status::NotMeasured, |ratio| status(ratio, target.at_most, noise)),
+        }
+    }
 }
 
 /// Compares a median ratio with its limit. If the limit is within the noise of the ratio, another run may

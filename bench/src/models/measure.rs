@@ -1,173 +1,250 @@
-//! Times one decode step at a context length, with growing caches and with static ones.
+//! Times one decode step at a context length, with growing caches, with static ones, and with
+//! `GroupQueryAttention`.
 //!
-//! The caches are timed alone, and as part of the whole step.
+//! The growing and the static caches are also timed alone.
 
-use std::path::Path;
+use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_bench::{Spread, Timings};
+use kvscatter_bench::{Budget, MedianSpread, Spread, Timings, measure_calls};
 use kvscatter_onnx::convert::Converted;
 use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
-use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
+use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::decoder::{Decoder, LOGITS, MASK, POSITIONS, TOKENS};
+use super::decoder::{Decoder, LAST, LOGITS, MASK, POSITIONS, TOKENS, TOTAL};
+use super::results;
+use crate::attention::Runtime;
+use crate::target::Verdict;
 
 /// The results at one context length.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Measured {
     /// The tokens in the caches before the step.
     pub(super) context: usize,
-    pub(super) growing: Times,
-    pub(super) fixed: Times,
-    /// The ratio of growing to fixed caches, within a round.
-    pub(super) caches_ratio: Spread,
-    pub(super) step_ratio: Spread,
-    /// The largest difference between the logits of both.
+    pub(super) caches: Caches,
+    pub(super) steps: Vec<StepTime>,
+    /// The A/A spread of the step with growing caches.
+    pub(super) noise: MedianSpread,
+    pub(super) verdicts: Vec<Verdict>,
+    /// The largest difference between the logits of two decoders.
     pub(super) difference: f32,
 }
 
-/// The times of one decoder, in nanoseconds.
+/// The times of the nodes between past and present of all caches, alone, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Times {
-    /// The nodes between past and present of all caches, alone.
-    pub(super) caches: Spread,
-    /// The whole step.
-    pub(super) step: Spread,
+pub(super) struct Caches {
+    pub(super) growing: Spread,
+    pub(super) in_place: Spread,
+    /// The ratio of growing to static caches, within a round.
+    pub(super) ratio: Spread,
+}
+
+/// The time of a whole step of one decoder, in nanoseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StepTime {
+    pub(super) name: String,
+    pub(super) time: Spread,
+    /// The ratio of the step with growing caches to this one, within a round.
+    pub(super) speedup: Spread,
 }
 
 /// The largest allowed difference of logits. A few thousand products summed in another order differ far less.
 const TOLERANCE: f32 = 1e-3;
 
 /// Engines run on one thread, because this benchmark does not compare how they use threads.
-const OPTIONS: LoadOptions = LoadOptions { threads: Some(1) };
+const THREADS: usize = 1;
 
-/// Both decoders, loaded.
-pub(super) struct Pair {
-    growing: Loaded,
-    fixed: Loaded,
+/// The decoders that are timed. The first one has growing caches.
+pub(super) struct Decoders {
     decoder: Decoder,
     capacity: usize,
+    loaded: Vec<Loaded>,
 }
 
 struct Loaded {
-    caches: Box<dyn Session>,
+    name: String,
     step: Box<dyn Session>,
-    paths: Vec<CachePath>,
-    write_indices: Option<String>,
+    /// The nodes between past and present, and the path of each. Only for growing and static caches.
+    caches: Option<(Box<dyn Session>, Vec<CachePath>)>,
+    inputs: Inputs,
 }
 
-impl Pair {
-    pub(super) fn load(
-        engine: &dyn Engine,
-        folder: &Path,
+/// The inputs that tell a decoder where its tokens are.
+enum Inputs {
+    Growing,
+    Static { write_indices: String, lengths: Option<String> },
+    GroupQuery,
+}
+
+impl Decoders {
+    /// Loads the decoder with growing caches.
+    pub(super) fn new(
         decoder: &Decoder,
-        original: &Model,
-        converted: &Converted,
         capacity: usize,
+        original: &Model,
+        runtime: Runtime<'_>,
     ) -> Result<Self, String> {
-        let growing = Loaded::new(engine, &folder.join("growing"), original, None)?;
-        let write_indices = Some(converted.write_indices.clone());
-        let fixed = Loaded::new(engine, &folder.join("fixed"), &converted.model, write_indices)?;
-        Ok(Self { growing, fixed, decoder: *decoder, capacity })
+        let growing = Loaded {
+            name: results::GROWING.to_owned(),
+            step: runtime.load(original, THREADS)?,
+            caches: Some(caches(original, runtime)?),
+            inputs: Inputs::Growing,
+        };
+        Ok(Self { decoder: *decoder, capacity, loaded: vec![growing] })
     }
 
-    /// Compares the logits of both decoders, then times them in turn.
-    pub(super) fn measure(&mut self, context: usize, rounds: usize) -> Result<Measured, String> {
-        let mut growing = self.bind(&self.growing, context, context, context + 1)?;
-        let mut fixed = self.bind(&self.fixed, context, self.capacity, self.capacity)?;
-        let difference = {
-            let (theirs, ours) = (growing.step(&mut self.growing)?.1, fixed.step(&mut self.fixed)?.1);
-            theirs.iter().zip(&ours).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-        };
-        if difference.is_nan() || difference > TOLERANCE {
-            return Err(format!("at {context} tokens the logits differ by {difference}"));
+    /// Loads a converted decoder. The first one also has its caches timed alone.
+    pub(super) fn add_static(
+        &mut self,
+        name: &str,
+        converted: &Converted,
+        runtime: Runtime<'_>,
+    ) -> Result<(), String> {
+        let is_first = self.loaded.len() == 1;
+        let caches = is_first.then(|| caches(&converted.model, runtime)).transpose()?;
+        let (write_indices, lengths) = (converted.write_indices.clone(), converted.nonpad_kv_seqlen.clone());
+        let step = runtime.load(&converted.model, THREADS)?;
+        let inputs = Inputs::Static { write_indices, lengths };
+        self.loaded.push(Loaded { name: name.to_owned(), step, caches, inputs });
+        Ok(())
+    }
+
+    /// Loads the decoder with `GroupQueryAttention`.
+    pub(super) fn add_group_query(&mut self, model: &Model, runtime: Runtime<'_>) -> Result<(), String> {
+        let step = runtime.load(model, THREADS)?;
+        let name = results::GROUP_QUERY.to_owned();
+        self.loaded.push(Loaded { name, step, caches: None, inputs: Inputs::GroupQuery });
+        Ok(())
+    }
+
+    /// Compares the logits of all decoders, then times them in turn.
+    pub(super) fn measure(&mut self, context: usize, budget: Budget) -> Result<Measured, String> {
+        let bound = self.loaded.iter().map(|loaded| self.bind(loaded, context));
+        let mut bound = bound.collect::<Result<Vec<_>, _>>()?;
+        let mut logits = Vec::new();
+        for (bound, loaded) in bound.iter_mut().zip(&mut self.loaded) {
+            logits.push(bound.step(loaded)?.1);
         }
-        let mut times: [Vec<f64>; 4] = Default::default();
-        for round in 0..=rounds {
-            let round_times = [
-                growing.caches(&mut self.growing)?,
-                fixed.caches(&mut self.fixed)?,
-                growing.step(&mut self.growing)?.0,
-                fixed.step(&mut self.fixed)?.0,
-            ];
-            // The first round is a warm-up.
-            if round > 0 {
-                times.iter_mut().zip(round_times).for_each(|(times, time)| times.push(time));
+        let (reference, others) = logits.split_first().ok_or("there are no decoders")?;
+        let mut largest = 0.0_f32;
+        for (logits, loaded) in others.iter().zip(self.loaded.iter().skip(1)) {
+            let differences = reference.iter().zip(logits).map(|(a, b)| (a - b).abs());
+            let difference = differences
+                .fold(0.0, |most: f32, next| if next > most || next.is_nan() { next } else { most });
+            if difference.is_nan() || difference > TOLERANCE || logits.len() != reference.len() {
+                return Err(format!(
+                    "at {context} tokens the logits of {} differ by {difference}",
+                    loaded.name
+                ));
             }
+            largest = largest.max(difference);
         }
-        let [growing_caches, fixed_caches, growing_step, fixed_step] = times.map(Timings::new);
+        // The steps of all decoders, and then the caches of those that have them.
+        let steps = self.loaded.len();
+        let alone: Vec<_> = (0..steps).filter(|&index| self.loaded[index].caches.is_some()).collect();
+        let (times, noise) = measure_calls(steps + alone.len(), budget, |lane, calls| {
+            let index = if lane < steps { lane } else { alone[lane - steps] };
+            let (bound, loaded) = (&mut bound[index], &mut self.loaded[index]);
+            let mut time = Duration::ZERO;
+            for _ in 0..calls {
+                time += if lane < steps { bound.step(loaded)?.0 } else { bound.caches(loaded)? };
+            }
+            Ok(time)
+        })
+        .map_err(|error| format!("at {context} tokens: {error}"))?;
+        let (steps, alone) = times.split_at(steps);
+        let [growing, in_place] = alone else {
+            return Err("the caches of two decoders are timed".to_owned());
+        };
+        let named = |name: &str| {
+            let index = self.loaded.iter().position(|loaded| loaded.name == name)?;
+            steps.get(index)
+        };
+        let step = |(loaded, times): (&Loaded, &Timings)| StepTime {
+            name: loaded.name.clone(),
+            time: times.spread(),
+            speedup: steps[0].over(times),
+        };
+        let targets = results::targets(context, self.capacity);
         Ok(Measured {
             context,
-            growing: Times { caches: growing_caches.spread(), step: growing_step.spread() },
-            fixed: Times { caches: fixed_caches.spread(), step: fixed_step.spread() },
-            caches_ratio: growing_caches.over(&fixed_caches),
-            step_ratio: growing_step.over(&fixed_step),
-            difference,
+            caches: Caches {
+                growing: growing.spread(),
+                in_place: in_place.spread(),
+                ratio: growing.over(in_place),
+            },
+            verdicts: targets.iter().map(|target| Verdict::new(target, named, noise)).collect(),
+            steps: self.loaded.iter().zip(steps).map(step).collect(),
+            noise,
+            difference: largest,
         })
     }
 
-    /// Creates the tensors of a step. `length` is the length of the pasts, `slots` that of the mask.
-    fn bind(&self, loaded: &Loaded, context: usize, length: usize, slots: usize) -> Result<Bound, String> {
+    /// Creates the tensors of a step.
+    fn bind(&self, loaded: &Loaded, context: usize) -> Result<Bound, String> {
         let Decoder { heads, head_size, .. } = self.decoder;
         let zeros = |length| {
             Tensor::zeros(ElementType::Float32, &[1, heads, length, head_size])
                 .map_err(|error| error.to_string())
         };
-        let ints = |shape: &[usize], values: &[i64]| {
-            Tensor::int64s(shape, values).map_err(|error| error.to_string())
+        let ints = |element, shape: &[usize], values: &[i64]| {
+            Tensor::integers(element, shape, values).map_err(|error| error.to_string())
         };
+        let grows = matches!(loaded.inputs, Inputs::Growing);
+        // The lengths of the pasts and of the mask.
+        let (length, slots) = if grows { (context, context + 1) } else { (self.capacity, self.capacity) };
         let (mut pasts, mut presents, mut updates) = (Vec::new(), Vec::new(), Vec::new());
-        for (seed, path) in loaded.paths.iter().enumerate() {
+        for (seed, _) in self.decoder.caches().iter().enumerate() {
             let mut past = zeros(length)?;
             fill(&mut past, context, heads, head_size, seed);
             pasts.push(past);
-            if path.grows {
+            if grows {
                 presents.push(zeros(context + 1)?);
             }
+        }
+        for path in loaded.caches.iter().flat_map(|(_, paths)| paths) {
             for (name, _) in &path.updates {
                 updates.push((name.clone(), zeros(1)?));
             }
         }
         let start = context as i64;
-        let mask: Vec<_> = (0..slots).map(|slot| i64::from(slot <= context)).collect();
-        let feeds = vec![
-            (TOKENS.to_owned(), ints(&[1, 1], &[7])?),
-            (POSITIONS.to_owned(), ints(&[1, 1], &[start])?),
-            (MASK.to_owned(), ints(&[1, slots], &mask)?),
-        ];
-        let starts = loaded.write_indices.iter().map(|name| Ok((name.clone(), ints(&[1], &[start])?)));
-        Ok(Bound { pasts, presents, updates, feeds, starts: starts.collect::<Result<_, String>>()? })
-    }
-}
-
-impl Loaded {
-    fn new(
-        engine: &dyn Engine,
-        file: &Path,
-        model: &Model,
-        write_indices: Option<String>,
-    ) -> Result<Self, String> {
-        let paths = CachePath::of(model).map_err(|error| error.to_string())?;
-        let paths = paths.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        let load = |model: &Model, extension| {
-            let file = file.with_extension(extension);
-            model.save(&file).map_err(|error| error.to_string())?;
-            let file =
-                Model::load(&file).and_then(|model| model.file()).map_err(|error| error.to_string())?;
-            engine.load(&file, OPTIONS).map_err(|error| error.to_string())
+        let long = |name: &str, shape: &[usize], values: &[i64]| {
+            Ok::<_, String>((name.to_owned(), ints(ElementType::Int64, shape, values)?))
         };
-        Ok(Self {
-            caches: load(&all(&paths), "caches.onnx")?,
-            step: load(model, "onnx")?,
-            paths,
-            write_indices,
-        })
+        let mut feeds = vec![long(TOKENS, &[1, 1], &[7])?, long(POSITIONS, &[1, 1], &[start])?];
+        let mut starts = Vec::new();
+        if !matches!(loaded.inputs, Inputs::GroupQuery) {
+            let mask: Vec<_> = (0..slots).map(|slot| i64::from(slot <= context)).collect();
+            feeds.push(long(MASK, &[1, slots], &mask)?);
+        }
+        match &loaded.inputs {
+            Inputs::Growing => (),
+            Inputs::Static { write_indices, lengths } => {
+                starts.push(long(write_indices, &[1], &[start])?);
+                feeds.push(long(write_indices, &[1], &[start])?);
+                if let Some(lengths) = lengths {
+                    feeds.push(long(lengths, &[1], &[start + 1])?);
+                }
+            }
+            Inputs::GroupQuery => {
+                feeds.push((LAST.to_owned(), ints(ElementType::Int32, &[1], &[start])?));
+                feeds.push((TOTAL.to_owned(), ints(ElementType::Int32, &[1], &[start + 1])?));
+            }
+        }
+        Ok(Bound { names: self.decoder.caches(), pasts, presents, updates, feeds, starts })
     }
 }
 
-/// Returns one model with the paths of all caches, as in a decode step.
+/// Loads a model with the paths of all caches, as in a decode step.
+fn caches(model: &Model, runtime: Runtime<'_>) -> Result<(Box<dyn Session>, Vec<CachePath>), String> {
+    let paths = CachePath::of(model).map_err(|error| error.to_string())?;
+    let paths = paths.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+    Ok((runtime.load(&all(&paths), THREADS)?, paths))
+}
+
+/// Returns one model with the paths of all caches.
 fn all(paths: &[CachePath]) -> Model {
     let mut graph = GraphProto { name: Some("caches".to_owned()), ..GraphProto::default() };
     for path in paths {
@@ -187,34 +264,38 @@ fn all(paths: &[CachePath]) -> Model {
 
 /// The tensors of a step.
 struct Bound {
+    /// The names of all pasts and presents.
+    names: Vec<(String, String)>,
     pasts: Vec<Tensor>,
     /// The presents of growing caches. Their memory is allocated before, because allocation is not compared.
     presents: Vec<Tensor>,
+    /// The new rows of caches that are timed alone.
     updates: Vec<(String, Tensor)>,
+    /// The inputs of a whole step.
     feeds: Vec<(String, Tensor)>,
+    /// The positions of caches that are timed alone.
     starts: Vec<(String, Tensor)>,
 }
 
 impl Bound {
-    /// Runs the caches alone, and returns the nanoseconds.
-    fn caches(&mut self, loaded: &mut Loaded) -> Result<f64, String> {
+    /// Runs the caches alone, and returns the time.
+    fn caches(&mut self, loaded: &mut Loaded) -> Result<Duration, String> {
+        let (session, _) = loaded.caches.as_mut().ok_or("its caches are not timed alone")?;
         let inputs = self.updates.iter().chain(&self.starts);
         let inputs = inputs.map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        let step = join(inputs, &mut self.pasts, &mut self.presents, &loaded.paths);
-        let ran = loaded.caches.run(step).map_err(|error| error.to_string())?;
-        Ok(ran.elapsed.as_secs_f64() * 1e9)
+        let step = join(inputs, &mut self.pasts, &mut self.presents, &self.names);
+        Ok(session.run(step).map_err(|error| error.to_string())?.elapsed)
     }
 
-    /// Runs the whole step, and returns the nanoseconds and the logits.
-    fn step(&mut self, loaded: &mut Loaded) -> Result<(f64, Vec<f32>), String> {
-        let inputs = self.feeds.iter().chain(&self.starts);
-        let inputs = inputs.map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        let mut step = join(inputs, &mut self.pasts, &mut self.presents, &loaded.paths);
+    /// Runs the whole step, and returns the time and the logits.
+    fn step(&mut self, loaded: &mut Loaded) -> Result<(Duration, Vec<f32>), String> {
+        let inputs = self.feeds.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        let mut step = join(inputs, &mut self.pasts, &mut self.presents, &self.names);
         step.returned.push(LOGITS);
-        let ran = loaded.step.run(step).map_err(|error| error.to_string())?;
+        let ran = loaded.step.run(step).map_err(|error| format!("{}: {error}", loaded.name))?;
         let logits = ran.returned.first().map(Tensor::bytes).unwrap_or_default();
         let logits = logits.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
-        Ok((ran.elapsed.as_secs_f64() * 1e9, logits.collect()))
+        Ok((ran.elapsed, logits.collect()))
     }
 }
 
@@ -223,16 +304,15 @@ fn join<'a>(
     mut inputs: Vec<(&'a str, &'a Tensor)>,
     pasts: &'a mut [Tensor],
     presents: &'a mut [Tensor],
-    paths: &'a [CachePath],
+    names: &'a [(String, String)],
 ) -> Step<'a> {
     if presents.is_empty() {
-        let shared = paths.iter().zip(pasts);
-        let shared =
-            shared.map(|(path, cache)| InPlaceCache { past: &path.past.0, present: &path.present, cache });
+        let shared = names.iter().zip(pasts);
+        let shared = shared.map(|((past, present), cache)| InPlaceCache { past, present, cache });
         return Step { inputs, shared: shared.collect(), ..Step::default() };
     }
-    inputs.extend(paths.iter().zip(&*pasts).map(|(path, past)| (path.past.0.as_str(), past)));
-    let outputs = paths.iter().zip(presents).map(|(path, present)| (path.present.as_str(), present));
+    inputs.extend(names.iter().zip(&*pasts).map(|((name, _), past)| (name.as_str(), past)));
+    let outputs = names.iter().zip(presents).map(|((_, name), present)| (name.as_str(), present));
     Step { inputs, outputs: outputs.collect(), ..Step::default() }
 }
 

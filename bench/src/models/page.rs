@@ -3,10 +3,13 @@
 use kvscatter_text::units;
 
 use super::measure::Measured;
-use super::results::{Results, TARGET};
+use super::results::{self, Results, TARGET};
 use crate::plots::{Figure, Look, PlotLine};
+use crate::table;
 
 const ORANGE: u32 = 0xbc4c00;
+const PURPLE: u32 = 0x8250df;
+const SAND: u32 = 0xd4a72c;
 
 /// The largest allowed ratio of the static caches' time at the longest context to that at the shortest.
 const FLAT: f64 = 1.5;
@@ -14,31 +17,44 @@ const FLAT: f64 = 1.5;
 /// Returns the table for a terminal.
 pub(super) fn table(results: &Results) -> String {
     let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING).set_header([
-        "context",
-        "caches growing",
-        "in place",
-        "ratio",
-        "step growing",
-        "static",
-        "ratio",
-    ]);
+    table.load_style(comfy_table::presets::NOTHING).set_header(header(results));
     for at in &results.at {
         table.add_row(cells(at));
     }
-    table.trim_fmt()
+    let mut text = table.trim_fmt() + "\n";
+    results.absent.iter().for_each(|why| text += &format!("{why}\n"));
+    for at in &results.at {
+        for verdict in &at.verdicts {
+            text += &format!("{} tokens: {}\n", at.context, table::target(verdict));
+        }
+    }
+    text
 }
 
-fn cells(at: &Measured) -> [String; 7] {
-    [
+/// Returns the names of the columns. Every decoder but the growing one has a second column for its speedup.
+fn header(results: &Results) -> Vec<String> {
+    let names = results.at.first().into_iter().flat_map(|at| &at.steps).enumerate();
+    let names = names.flat_map(|(index, step)| {
+        let speedup = (index > 0).then(|| "ratio".to_owned());
+        std::iter::once(format!("step {}", step.name)).chain(speedup)
+    });
+    ["context", "caches growing", "in place", "ratio"].map(str::to_owned).into_iter().chain(names).collect()
+}
+
+fn cells(at: &Measured) -> Vec<String> {
+    let mut cells = vec![
         at.context.to_string(),
-        units::time(at.growing.caches.median),
-        units::time(at.fixed.caches.median),
-        units::three_digits(at.caches_ratio.median),
-        units::time(at.growing.step.median),
-        units::time(at.fixed.step.median),
-        units::three_digits(at.step_ratio.median),
-    ]
+        units::time(at.caches.growing.median),
+        units::time(at.caches.in_place.median),
+        units::three_digits(at.caches.ratio.median),
+    ];
+    for (index, step) in at.steps.iter().enumerate() {
+        cells.push(units::time(step.time.median));
+        if index > 0 {
+            cells.push(units::three_digits(step.speedup.median));
+        }
+    }
+    cells
 }
 
 /// Returns two plots: the caches alone, and the whole step.
@@ -65,18 +81,29 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         subtitle("the nodes between past and present alone"),
         "caches",
         vec![
-            line("growing (Concat)", Look::Peer(ORANGE), |at| at.growing.caches.median),
-            line("static, in place", Look::Ours, |at| at.fixed.caches.median),
+            line("growing (Concat)", Look::Peer(ORANGE), |at| at.caches.growing.median),
+            line("static, in place", Look::Ours, |at| at.caches.in_place.median),
         ],
     );
+    let looks = [
+        (results::GROWING, Look::Peer(ORANGE)),
+        (results::STATIC, Look::Peer(SAND)),
+        (results::PLUGIN, Look::Ours),
+        (results::GROUP_QUERY, Look::Peer(PURPLE)),
+    ];
+    let steps = looks.into_iter().filter_map(|(name, look)| {
+        let time = |at: &Measured| {
+            let step = at.steps.iter().find(|step| step.name == name)?;
+            Some((at.context as f64, step.time.median))
+        };
+        let points: Vec<_> = results.at.iter().filter_map(time).collect();
+        (!points.is_empty()).then(|| PlotLine { name: name.to_owned(), look, points })
+    });
     let step = Figure::of_models(
         "Time of a whole decode step against the context",
         subtitle("everything"),
         "step",
-        vec![
-            line("growing (Concat)", Look::Peer(ORANGE), |at| at.growing.step.median),
-            line("static, in place", Look::Ours, |at| at.fixed.step.median),
-        ],
+        steps.collect(),
     );
     caches.into_iter().chain(step).collect()
 }
@@ -87,11 +114,10 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
     let mut text = format!(
         "The decoder is generated. It has {} layers of {} heads with {} float32 each, and at {} tokens its caches take \
          {}. Its caches grow, as exporters write them. `kvscatter convert --max-seq {}` made the static decoder from it, \
-         whose past and present are bound to one buffer. Both ran in {} with one thread and batch 1. Their logits are \
+         whose past and present are bound to one buffer. In *GroupQueryAttention*, the same decoder uses this operator, \
+         with past and present in one buffer. All ran in {} with one thread and batch 1. Their logits are \
          compared before each length is timed, and {}. Times are medians of interleaved rounds. Ratios are medians of \
-         the ratios within a round.\n\n\
-         | context | caches growing | caches in place | ratio | whole step growing | whole step static | ratio |\n\
-         |--:|--:|--:|--:|--:|--:|--:|\n",
+         the ratios of the growing decoder's time to the other within a round.\n\n",
         decoder.layers,
         decoder.heads,
         decoder.head_size,
@@ -101,9 +127,13 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
         results.runtime,
         agreement(results),
     );
+    let header = header(results);
+    text += &format!("| {} |\n|{}\n", header.join(" | "), "--:|".repeat(header.len()));
     for at in &results.at {
         text += &format!("| {} |\n", cells(at).join(" | "));
     }
+    results.absent.iter().for_each(|why| text += &format!("\n{why}.\n"));
+    text += &targets(results);
     text += "\n*Caches* are the nodes between past and present alone, run as a separate model. Growing caches are \
              written to memory that is already allocated. A runtime that allocates it in every step is slower.\n\n";
     for figure in figures {
@@ -116,6 +146,29 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
     text.trim_end().to_owned()
 }
 
+/// Returns the table of targets.
+fn targets(results: &Results) -> String {
+    let mut text = "\n| context | decoder | compared with | ratio | at most | A/A spread | |\n\
+                    |--:|---|---|--:|--:|--:|---|\n"
+        .to_owned();
+    for at in &results.at {
+        for verdict in &at.verdicts {
+            text += &format!(
+                "| {} | {} | {} | {} | {:.2} | {:.2} – {:.2} | {} |\n",
+                at.context,
+                verdict.engine,
+                verdict.baseline,
+                verdict.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")),
+                verdict.limit,
+                at.noise.lowest,
+                at.noise.highest,
+                verdict.status.word(),
+            );
+        }
+    }
+    text
+}
+
 fn agreement(results: &Results) -> String {
     match results.at.iter().map(|at| at.difference).fold(0.0, f32::max) {
         0.0 => "they are equal".to_owned(),
@@ -126,7 +179,8 @@ fn agreement(results: &Results) -> String {
 /// Checks that the static caches meet their targets. A short run never fails.
 pub(super) fn check(results: &Results) -> Result<(), String> {
     let (Some(first), Some(last)) = (results.at.first(), results.at.last()) else { return Ok(()) };
-    let (ratio, growth) = (last.caches_ratio.median, last.fixed.caches.median / first.fixed.caches.median);
+    let (ratio, growth) =
+        (last.caches.ratio.median, last.caches.in_place.median / first.caches.in_place.median);
     println!(
         "caches at {} tokens: {ratio:.0} times as fast in place, must be at least {TARGET:.0}",
         last.context

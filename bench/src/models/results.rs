@@ -1,10 +1,16 @@
-//! The results of a run, and the target.
+//! The results of a run, and the targets.
 
 use serde::{Deserialize, Serialize};
 
 use super::decoder::Decoder;
 use super::measure::Measured;
 use crate::host::Host;
+use crate::suite::Target;
+
+pub(super) const GROWING: &str = "growing";
+pub(super) const STATIC: &str = "static";
+pub(super) const PLUGIN: &str = "static, plugin";
+pub(super) const GROUP_QUERY: &str = "GroupQueryAttention";
 
 /// The smallest allowed speedup of the cache handling at the longest context.
 pub(super) const TARGET: f64 = 5.0;
@@ -18,5 +24,25 @@ pub(super) struct Results {
     pub(super) quick: bool,
     pub(super) decoder: Decoder,
     pub(super) capacity: usize,
+    /// The decoders that were not timed, and why.
+    pub(super) absent: Vec<String>,
     pub(super) at: Vec<Measured>,
+}
+
+/// Returns the targets of a step at a context length.
+pub(super) fn targets(context: usize, capacity: usize) -> Vec<Target> {
+    /// From this length on, a static cache must not be slower than a growing one.
+    const LONG: usize = 256;
+    let over_growing = match context {
+        _ if context + 1 >= capacity => 1.0 / 3.0,
+        LONG.. => 1.0,
+        _ => 1.03,
+    };
+    let target = |baseline: &str, at_most| Target {
+        engine: PLUGIN.to_owned(),
+        baseline: baseline.to_owned(),
+        at_most,
+        slack_ns: None,
+    };
+    vec![target(GROWING, over_growing), target(GROUP_QUERY, 1.1)]
 }

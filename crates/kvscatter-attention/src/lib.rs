@@ -130,3 +130,8 @@ pub use room::Scratch;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The examples of this page are tested with those of the crate.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/attention.md")]
+struct Page;

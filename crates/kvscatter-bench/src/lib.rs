@@ -45,7 +45,7 @@ pub use expected::Reference;
 pub use histogram::Histogram;
 pub use layout::crosses_halves;
 pub use machine::Machine;
-pub use measure::{Budget, Progress, measure};
+pub use measure::{Budget, Progress, measure, measure_calls};
 pub use raw::Pool;
 pub use report::{EngineOutcome, Noise, Outcome, Report, Times};
 pub use scene::Scene;

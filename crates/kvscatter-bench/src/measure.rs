@@ -8,13 +8,13 @@ mod sampler;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Failed};
 use crate::engines::{self, HAND_LOOP};
 use crate::error::BenchError;
 use crate::expected::Reference;
 use crate::report::{EngineOutcome, Noise, Outcome, Report, Times};
 use crate::scene::Scene;
-use crate::statistics::Timings;
+use crate::statistics::{MedianSpread, Timings};
 use sampler::{Lane, Sampler, TimeSample, Turn};
 
 /// The time to spend on one case.
@@ -126,26 +126,63 @@ fn sample_in_turn(
     budget: Budget,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Vec<Vec<TimeSample>>, BenchError> {
-    let mut samples = vec![Vec::new(); seats.len()];
     if seats.is_empty() {
-        return Ok(samples);
+        return Ok(Vec::new());
     }
     let mut sampler: Box<dyn Sampler> = match scene.case().parameters().temperature.is_cold() {
         false => Box::new(hot::Hot::new(lanes.len())),
         true => Box::new(cold::Cold::new(scene.case(), seats.len())?),
     };
+    let sample = |seat: usize, round| {
+        let turn = Turn { lane: seats[seat], seat, seats: seats.len(), round };
+        sampler.sample(scene, lanes, turn).map_err(|cause| BenchError::Engine {
+            engine: lanes[turn.lane].name.to_owned(),
+            cause: cause.to_string(),
+        })
+    };
+    rounds(seats.len(), budget, |done| progress(Progress::Sampling { done }), sample)
+}
+
+/// Times several calls in turn, as [`measure`] does in hot cases, and the first of them twice.
+///
+/// `time` gets the index of a call. It makes this call as often as its second argument says, and returns the
+/// time.
+///
+/// Returns the times of each call, and the A/A spread of the first one. There must be at least one call.
+///
+/// # Errors
+/// Returns the first error of `time`.
+pub fn measure_calls(
+    calls: usize,
+    budget: Budget,
+    mut time: impl FnMut(usize, usize) -> Result<Duration, Failed>,
+) -> Result<(Vec<Timings>, MedianSpread), Failed> {
+    let mut batches = vec![None; calls];
+    // The last seat is the second one of the first call.
+    let call = |seat: usize| seat % calls.max(1);
+    let sample = |seat, _| hot::sample(&mut batches[call(seat)], |count| time(call(seat), count));
+    let samples = rounds(calls + 1, budget, |_| (), sample)?;
+    let mut times: Vec<_> = samples.into_iter().map(Timings::new).collect();
+    let again = times.split_off(calls);
+    let noise = times.iter().zip(&again).map(|(first, again)| again.spread_from(first)).next();
+    Ok((times, noise.unwrap_or(MedianSpread { lowest: 1.0, highest: 1.0 })))
+}
+
+/// Takes one sample of every seat in each round, until the budget is used up.
+fn rounds<T, E>(
+    seats: usize,
+    budget: Budget,
+    mut progress: impl FnMut(f64),
+    mut sample: impl FnMut(usize, usize) -> Result<T, E>,
+) -> Result<Vec<Vec<T>>, E> {
+    let mut samples: Vec<Vec<T>> = (0..seats).map(|_| Vec::new()).collect();
     let began = Instant::now();
     for round in 0.. {
-        for seat in order(round, seats.len()) {
-            let turn = Turn { lane: seats[seat], seat, seats: seats.len(), round };
-            let sample = sampler.sample(scene, lanes, turn).map_err(|cause| BenchError::Engine {
-                engine: lanes[turn.lane].name.to_owned(),
-                cause: cause.to_string(),
-            })?;
-            samples[seat].push(sample);
+        for seat in order(round, seats) {
+            samples[seat].push(sample(seat, round)?);
         }
         let done = budget.used(round + 1, began.elapsed());
-        progress(Progress::Sampling { done });
+        progress(done);
         if done >= 1.0 {
             break;
         }
@@ -179,7 +216,7 @@ impl Times {
 mod tests {
     use std::time::Duration;
 
-    use super::{Budget, order};
+    use super::{Budget, measure_calls, order};
 
     #[test]
     fn everyone_follows_everyone() {
@@ -197,6 +234,18 @@ mod tests {
                 assert!((195..=305).contains(times), "{second} after {first}: {times}");
             }
         }
+    }
+
+    #[test]
+    fn every_call_is_timed_in_every_round() {
+        let budget = Budget { time: Duration::ZERO, min_rounds: 3 };
+        let (times, noise) = measure_calls(2, budget, |call, calls| {
+            Ok(Duration::from_millis(1 + 2 * call as u64) * u32::try_from(calls).unwrap())
+        })
+        .unwrap();
+        assert_eq!(times.iter().map(|times| times.by_round()).collect::<Vec<_>>(), [[1e6; 3], [3e6; 3]]);
+        assert_eq!((noise.lowest, noise.highest), (1.0, 1.0));
+        assert!(measure_calls(1, budget, |_, _| Err("broken".into())).is_err());
     }
 
     #[test]

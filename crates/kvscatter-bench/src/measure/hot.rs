@@ -34,24 +34,33 @@ impl Sampler for Hot {
     ) -> Result<TimeSample, Failed> {
         let run = lanes[turn.lane].run.as_mut();
         let mut call = scene.call(0);
-        let batch = match self.batches[turn.lane] {
-            Some(batch) => batch,
-            None => *self.batches[turn.lane].insert(batch(run, &mut call)?),
-        };
-        let warm_up = time(run, &mut call, 1)?;
-        if warm_up < LONG {
-            time(run, &mut call, batch.div_ceil(8))?;
-        }
-        let write = time(run, &mut call, batch)?.as_secs_f64() * 1e9 / batch as f64;
+        let write = sample(&mut self.batches[turn.lane], |calls| time(run, &mut call, calls))?;
         Ok(TimeSample { write, write_and_read: None })
     }
 }
 
+/// Returns the nanoseconds of one call. `time` makes that many calls and returns their time. `batch` is the
+/// number of calls in a sample, which the first sample determines.
+pub(super) fn sample(
+    batch: &mut Option<usize>,
+    mut time: impl FnMut(usize) -> Result<Duration, Failed>,
+) -> Result<f64, Failed> {
+    let batch = match *batch {
+        Some(batch) => batch,
+        None => *batch.insert(calls_of_a_sample(&mut time)?),
+    };
+    let warm_up = time(1)?;
+    if warm_up < LONG {
+        time(batch.div_ceil(8))?;
+    }
+    Ok(time(batch)?.as_secs_f64() * 1e9 / batch as f64)
+}
+
 /// Returns the number of calls that take the time of a sample.
-fn batch(run: &mut dyn Run, call: &mut Call<'_>) -> Result<usize, Failed> {
+fn calls_of_a_sample(time: &mut impl FnMut(usize) -> Result<Duration, Failed>) -> Result<usize, Failed> {
     let mut batch = 1;
     // CPU caches, page tables and the branch predictor warm up in this loop.
-    while time(run, call, batch)? < SAMPLE {
+    while time(batch)? < SAMPLE {
         batch *= 2;
     }
     Ok(batch)

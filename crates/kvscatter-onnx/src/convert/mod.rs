@@ -19,6 +19,9 @@
 //! the exported masks must follow the rule, and all other values that the arithmetic of both decoders uses
 //! must be equal. Lengths that no probe has are not checked.
 //!
+//! Attention that consists of separate nodes then becomes one `Attention` node that reads the caches, wherever
+//! the node computes the same on random queries and caches. [`ConvertOptions`] can leave it as it is.
+//!
 //! The conversion uses only the structure of the graph, never names. It does not change weights, and it does
 //! not read weights that are stored in other files.
 
@@ -27,8 +30,10 @@ mod caches;
 mod conversion;
 mod equivalence;
 mod exported;
+mod fusion;
 mod length;
 mod metadata;
+mod options;
 mod outcome;
 mod probe;
 mod refusal;
@@ -38,5 +43,7 @@ mod sites;
 mod visibility;
 
 pub use conversion::{Converted, convert};
+pub use fusion::{KeptAttention, KeptReason};
+pub use options::ConvertOptions;
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;

@@ -1,0 +1,70 @@
+//! ONNX Runtime, with and without kvscatter's plugin.
+
+use std::cell::Cell;
+use std::path::Path;
+
+use kvscatter_onnx::Model;
+use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_session::{Engine, LoadOptions, Session};
+use tempfile::TempDir;
+
+/// What was found.
+pub(crate) struct Runtimes {
+    stock: Result<OnnxRuntime, String>,
+    plugin: Result<OnnxRuntime, String>,
+    folder: TempDir,
+    /// The number of models that were saved in the folder.
+    count: Cell<usize>,
+}
+
+/// One of the two, and where it saves models.
+#[derive(Clone, Copy)]
+pub(crate) struct Runtime<'a> {
+    engine: &'a OnnxRuntime,
+    runtimes: &'a Runtimes,
+}
+
+impl Runtimes {
+    /// Loads the library.
+    pub(crate) fn find(library: Option<&Path>) -> Result<Self, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let stock = OnnxRuntime::load(library).map_err(|error| error.to_string());
+        let plugin = Err("the plugin is not loaded".to_owned());
+        Ok(Self { stock, plugin, folder, count: Cell::new(0) })
+    }
+
+    /// Returns the library without the plugin, or the reason why it is absent.
+    pub(crate) fn stock(&self) -> Result<Runtime<'_>, String> {
+        self.of(&self.stock)
+    }
+
+    /// Returns the library with the plugin, or the reason why it is absent.
+    pub(crate) fn plugin(&self) -> Result<Runtime<'_>, String> {
+        self.of(&self.plugin)
+    }
+
+    fn of<'a>(&'a self, engine: &'a Result<OnnxRuntime, String>) -> Result<Runtime<'a>, String> {
+        let engine = engine.as_ref().map_err(Clone::clone)?;
+        Ok(Runtime { engine, runtimes: self })
+    }
+
+    /// Returns the name and the version of the library.
+    pub(crate) fn label(&self) -> String {
+        match &self.stock {
+            Ok(engine) => format!("{} {}", engine.name(), engine.version()),
+            Err(why) => format!("no ONNX Runtime: {why}"),
+        }
+    }
+}
+
+impl Runtime<'_> {
+    /// Saves and loads a model.
+    pub(crate) fn load(self, model: &Model, threads: usize) -> Result<Box<dyn Session>, String> {
+        let count = self.runtimes.count.get();
+        self.runtimes.count.set(count + 1);
+        let path = self.runtimes.folder.path().join(format!("{count}.onnx"));
+        model.save(&path).map_err(|error| error.to_string())?;
+        let file = Model::load(&path).and_then(|model| model.file()).map_err(|error| error.to_string())?;
+        self.engine.load(&file, LoadOptions { threads: Some(threads) }).map_err(|error| error.to_string())
+    }
+}

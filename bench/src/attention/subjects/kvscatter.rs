@@ -1,0 +1,162 @@
+//! The kernels of `kvscatter-attention`, called directly.
+
+use std::time::{Duration, Instant};
+
+use kvscatter::{ElementType, Isa};
+use kvscatter_attention::{Attention, Float, Inputs, Outputs, Prepared, Scratch, Shapes, Valid};
+use kvscatter_bench::Failed;
+
+use super::{Run, with_threads};
+use crate::attention::scene::{Layout, Scene, elements};
+use crate::attention::suite::{HEAD_SIZE, Parameters};
+
+/// Prepares a call on the scene's caches.
+pub(super) fn prepare<T: Float>(scene: &Scene, isa: Isa) -> Result<Box<dyn Run>, String> {
+    Ok(Box::new(Whole { call: Call::<T>::new(&scene.case, scene.case.batch(), isa)? }))
+}
+
+/// Prepares a call on copies of the caches with fewer slots.
+pub(super) fn prepare_small<T: Float>(scene: &Scene, slots: usize) -> Result<Box<dyn Run>, String> {
+    let case = Parameters { capacity: slots, ..scene.case.clone() };
+    let sample = case.heads * slots * HEAD_SIZE;
+    let mut caches =
+        [vec![T::of_f32(0.0); case.batch() * sample], vec![T::of_f32(0.0); case.batch() * sample]];
+    for (head, valid) in scene.valid_bytes().enumerate() {
+        for (cache, valid) in caches.iter_mut().zip(valid) {
+            let valid = elements::<T>(valid);
+            cache[head * slots * HEAD_SIZE..][..valid.len()].copy_from_slice(valid);
+        }
+    }
+    Ok(Box::new(Small { call: Call::<T>::new(&case, case.batch(), Isa::allowed())?, caches }))
+}
+
+/// Prepares one call for each sample.
+pub(super) fn prepare_by_sample<T: Float>(scene: &Scene) -> Result<Box<dyn Run>, String> {
+    Ok(Box::new(BySample { call: Call::<T>::new(&scene.case, 1, Isa::allowed())?, outputs: Vec::new() }))
+}
+
+struct Call<T> {
+    prepared: Prepared,
+    scratch: Scratch,
+    output: Vec<T>,
+}
+
+impl<T: Float> Call<T> {
+    fn new(case: &Parameters, batch: usize, isa: Isa) -> Result<Self, String> {
+        let query = [batch, case.query_heads, case.queries, HEAD_SIZE];
+        let cache = [batch, case.heads, case.capacity, HEAD_SIZE];
+        let element: ElementType = case.element.onnx();
+        let shapes = Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
+        let prepared = Attention::new().causal(true).prepare(&shapes).map_err(|error| error.to_string())?;
+        let prepared = prepared.up_to(isa);
+        let scratch = prepared.scratch(case.threads);
+        Ok(Self { prepared, scratch, output: vec![T::of_f32(0.0); query.iter().product()] })
+    }
+
+    fn run(
+        &mut self,
+        query: &[T],
+        [key, value]: [&[T]; 2],
+        lengths: &[i64],
+        executor: Option<&dyn kvscatter::Executor>,
+    ) -> Result<(), Failed> {
+        let inputs = Inputs { query, key, value, mask: None, past: None, valid: Valid::Lengths(lengths) };
+        let mut outputs = Outputs::new(&mut self.output);
+        Ok(self.prepared.run(&inputs, &mut outputs, &mut self.scratch, executor)?)
+    }
+}
+
+/// One call on all samples.
+struct Whole<T> {
+    call: Call<T>,
+}
+
+impl<T: Float> Run for Whole<T> {
+    fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
+        let caches = [&scene.key, &scene.value].map(|cache| elements::<T>(cache.bytes()));
+        with_threads(&scene.case, |executor| {
+            let began = Instant::now();
+            for _ in 0..calls {
+                self.call.run(elements(scene.query.bytes()), caches, &scene.lengths, executor)?;
+            }
+            Ok(began.elapsed())
+        })
+    }
+
+    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+        scene.check(&self.call.output, Layout::Heads)
+    }
+}
+
+/// One call on other caches.
+struct Small<T> {
+    call: Call<T>,
+    caches: [Vec<T>; 2],
+}
+
+impl<T: Float> Run for Small<T> {
+    fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
+        let [key, value] = &self.caches;
+        with_threads(&scene.case, |executor| {
+            let began = Instant::now();
+            for _ in 0..calls {
+                self.call.run(elements(scene.query.bytes()), [key, value], &scene.lengths, executor)?;
+            }
+            Ok(began.elapsed())
+        })
+    }
+
+    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+        scene.check(&self.call.output, Layout::Heads)
+    }
+}
+
+/// One call for each sample.
+struct BySample<T> {
+    call: Call<T>,
+    /// The outputs of all samples, after [`Run::time`].
+    outputs: Vec<T>,
+}
+
+impl<T: Float> BySample<T> {
+    fn round(
+        &mut self,
+        scene: &Scene,
+        executor: Option<&dyn kvscatter::Executor>,
+        mut after: impl FnMut(&[T]),
+    ) -> Result<(), Failed> {
+        let Parameters { heads, capacity, .. } = scene.case;
+        let sample = heads * capacity * HEAD_SIZE;
+        let queries = elements::<T>(scene.query.bytes()).chunks_exact(self.call.output.len());
+        let [keys, values] = [&scene.key, &scene.value].map(|cache| elements::<T>(cache.bytes()));
+        let caches = keys.chunks_exact(sample).zip(values.chunks_exact(sample));
+        for ((query, (key, value)), length) in queries.zip(caches).zip(&scene.lengths) {
+            self.call.run(query, [key, value], std::slice::from_ref(length), executor)?;
+            after(&self.call.output);
+        }
+        Ok(())
+    }
+}
+
+impl<T: Float> Run for BySample<T> {
+    fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
+        let scene = &*scene;
+        with_threads(&scene.case, |executor| {
+            let began = Instant::now();
+            for _ in 0..calls {
+                self.round(scene, executor, |_| ())?;
+            }
+            let elapsed = began.elapsed();
+            if self.outputs.is_empty() {
+                let mut outputs = Vec::new();
+                self.round(scene, executor, |output| outputs.extend_from_slice(output))?;
+                self.outputs = outputs;
+            }
+            Ok(elapsed)
+        })
+    }
+
+    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+        scene.check(&self.outputs, Layout::Heads)
+    }
+}

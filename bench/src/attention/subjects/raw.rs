@@ -1,0 +1,115 @@
+//! The loops of the yardsticks, compiled for an instruction set.
+#![expect(unsafe_code, reason = "functions with target features are called after a check")]
+
+use kvscatter::Isa;
+
+/// The accumulators of a loop. A multiply-add takes four cycles, and two begin in each.
+const ACCUMULATORS: usize = 12;
+
+/// Returns the sum of the bytes as little-endian words. A rest that fills no word is left out.
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    match Isa::detected() {
+        // SAFETY: This machine has AVX-512 F.
+        Isa::Avx512 => return unsafe { x86::sum_512(bytes) },
+        // SAFETY: This machine has AVX2.
+        Isa::Avx2 => return unsafe { x86::sum_256(bytes) },
+        _ => (),
+    }
+    sum_words(bytes)
+}
+
+/// Returns the number of elements that one instruction multiplies and adds. Returns `None` if there is no loop
+/// for this instruction set on this machine.
+pub(super) fn lanes(isa: Isa) -> Option<usize> {
+    match (isa, Isa::detected()) {
+        (Isa::Avx512, Isa::Avx512) => Some(16),
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, Isa::Avx2 | Isa::Avx512) if is_x86_feature_detected!("fma") => Some(8),
+        _ => None,
+    }
+}
+
+/// Makes at least this many multiply-adds of float32 elements, and returns how many.
+pub(super) fn multiply_adds(isa: Isa, count: usize) -> usize {
+    let Some(lanes) = lanes(isa) else { return 0 };
+    let turns = count.div_ceil(lanes * ACCUMULATORS);
+    #[cfg(target_arch = "x86_64")]
+    match isa {
+        // SAFETY: `lanes` has checked that this machine has AVX-512 F.
+        Isa::Avx512 => unsafe { x86::multiply_adds_512(turns) },
+        // SAFETY: `lanes` has checked that this machine has AVX2 and FMA.
+        _ => unsafe { x86::multiply_adds_256(turns) },
+    }
+    turns * lanes * ACCUMULATORS
+}
+
+fn sum_words(bytes: &[u8]) -> u64 {
+    bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word)).fold(0, u64::wrapping_add)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    use super::{ACCUMULATORS, sum_words};
+
+    /// How far ahead a sum fetches memory. Hardware stops at the end of each page.
+    const AHEAD: usize = 2048;
+
+    macro_rules! sum {
+        ($name:ident, $features:literal, $vector:ty, $zero:ident, $load:ident, $add:ident) => {
+            #[target_feature(enable = $features)]
+            pub(super) fn $name(bytes: &[u8]) -> u64 {
+                const WIDE: usize = 8;
+                const VECTOR: usize = size_of::<$vector>();
+                let mut sums = [$zero(); WIDE];
+                let (chunks, rest) = bytes.as_chunks::<{ WIDE * VECTOR }>();
+                for chunk in chunks {
+                    for line in (0..WIDE * VECTOR).step_by(64) {
+                        let ahead = chunk.as_ptr().wrapping_add(AHEAD + line).cast();
+                        _mm_prefetch::<_MM_HINT_T0>(ahead);
+                    }
+                    for (sum, vector) in sums.iter_mut().zip(chunk.as_chunks::<VECTOR>().0) {
+                        // SAFETY: `vector` has as many bytes as are loaded.
+                        *sum = $add(*sum, unsafe { $load(vector.as_ptr().cast()) });
+                    }
+                }
+                let sum = sums.into_iter().fold($zero(), |sum, other| $add(sum, other));
+                let mut words = [0_u8; VECTOR];
+                for (word, lane) in words.chunks_exact_mut(8).zip(lanes(sum)) {
+                    word.copy_from_slice(&lane.to_le_bytes());
+                }
+                return sum_words(&words).wrapping_add(sum_words(rest));
+
+                fn lanes(sum: $vector) -> [u64; VECTOR / 8] {
+                    // SAFETY: Both types have the same size, and all bits are valid words.
+                    unsafe { std::mem::transmute(sum) }
+                }
+            }
+        };
+    }
+
+    sum!(sum_512, "avx512f", __m512i, _mm512_setzero_si512, _mm512_loadu_si512, _mm512_add_epi64);
+    sum!(sum_256, "avx2", __m256i, _mm256_setzero_si256, _mm256_loadu_si256, _mm256_add_epi64);
+
+    macro_rules! multiply_adds {
+        ($name:ident, $features:literal, $set:ident, $fma:ident) => {
+            #[target_feature(enable = $features)]
+            pub(super) fn $name(turns: usize) {
+                let (factor, addend) = ($set(black_box(0.5)), $set(black_box(1.0)));
+                let mut sums = black_box([addend; ACCUMULATORS]);
+                for _ in 0..turns {
+                    for sum in &mut sums {
+                        *sum = $fma(*sum, factor, addend);
+                    }
+                }
+                black_box(sums);
+            }
+        };
+    }
+
+    multiply_adds!(multiply_adds_512, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps);
+    multiply_adds!(multiply_adds_256, "avx2,fma", _mm256_set1_ps, _mm256_fmadd_ps);
+}

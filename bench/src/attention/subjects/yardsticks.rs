@@ -1,0 +1,105 @@
+//! The bounds: reading every valid byte once, and the multiply-adds alone.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use kvscatter::Isa;
+use kvscatter_bench::Failed;
+
+use super::{Run, raw, with_threads};
+use crate::attention::scene::Scene;
+use crate::attention::suite::{HEAD_SIZE, Parameters};
+
+/// Sums the valid bytes of keys and values as words.
+#[derive(Default)]
+pub(super) struct Pass {
+    sum: u64,
+}
+
+impl Run for Pass {
+    fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
+        let mut heads: Vec<_> = scene.valid_bytes().collect();
+        // With fewer heads than threads nothing would be left for some. Halves are enough for two threads.
+        let half = |bytes: &'_ [u8]| bytes.len() / 2 / 64 * 64;
+        heads = heads
+            .into_iter()
+            .flat_map(|[key, value]| {
+                let ((k, key), (v, value)) = (key.split_at(half(key)), value.split_at(half(value)));
+                [[k, v], [key, value]]
+            })
+            .collect();
+        with_threads(&scene.case, |executor| {
+            let began = Instant::now();
+            for _ in 0..calls {
+                let (next, sum) = (AtomicUsize::new(0), AtomicU64::new(0));
+                let work = || {
+                    let mut own = 0_u64;
+                    while let Some([key, value]) = heads.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        own = own.wrapping_add(raw::sum(key)).wrapping_add(raw::sum(value));
+                    }
+                    sum.fetch_add(own, Ordering::Relaxed);
+                };
+                match executor {
+                    Some(executor) => executor.broadcast(&work),
+                    None => work(),
+                }
+                self.sum = sum.into_inner();
+            }
+            Ok(began.elapsed())
+        })
+    }
+
+    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+        let words = |bytes: &[u8]| {
+            let words = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word));
+            words.fold(0, u64::wrapping_add)
+        };
+        let expected = scene.valid_bytes().flatten().map(words).fold(0, u64::wrapping_add);
+        if self.sum == expected { Ok(()) } else { Err(format!("the sum is {}, not {expected}", self.sum)) }
+    }
+}
+
+/// Makes as many multiply-adds as the case, with operands in registers.
+pub(super) struct MultiplyAdds {
+    isa: Isa,
+    /// The multiply-adds of all threads together.
+    count: usize,
+    done: usize,
+}
+
+impl MultiplyAdds {
+    pub(super) fn prepare(case: &Parameters, isa: Isa) -> Result<Box<dyn Run>, String> {
+        if raw::lanes(isa).is_none() {
+            return Err(format!("there is no loop for {isa}"));
+        }
+        // One product with each key, and one with each value.
+        let count = case.query_heads * case.seen() * 2 * HEAD_SIZE;
+        Ok(Box::new(Self { isa, count, done: 0 }))
+    }
+}
+
+impl Run for MultiplyAdds {
+    fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
+        let (isa, share) = (self.isa, self.count.div_ceil(scene.case.threads));
+        with_threads(&scene.case, |executor| {
+            let began = Instant::now();
+            for _ in 0..calls {
+                let done = AtomicUsize::new(0);
+                let work = || {
+                    done.fetch_add(black_box(raw::multiply_adds(isa, share)), Ordering::Relaxed);
+                };
+                match executor {
+                    Some(executor) => executor.broadcast(&work),
+                    None => work(),
+                }
+                self.done = done.into_inner();
+            }
+            Ok(began.elapsed())
+        })
+    }
+
+    fn check(&mut self, _: &Scene) -> Result<(), String> {
+        if self.done >= self.count { Ok(()) } else { Err(format!("{} of {}", self.done, self.count)) }
+    }
+}
