@@ -50,7 +50,7 @@ enum Task {
     /// Packages every published crate, builds each from its package, and installs the command from its
     /// package
     Package,
-    /// Tests the core on every instruction set, with limits so small that the tests take every path
+    /// Tests the core and attention on every instruction set, with limits so small that the tests take every path
     Kernels,
     /// Checks that the work on models that are long in one part grows with their length and not with its
     /// square
@@ -120,8 +120,8 @@ enum Task {
     NoStd,
     /// Checks licences, bans and sources of the dependencies (needs cargo-deny)
     Deny,
-    /// Runs the core's tests on every instruction set, and the C programs, under the address sanitizer (needs
-    /// a nightly toolchain)
+    /// Runs the tests of the core and of attention on every instruction set, and the C programs, under the
+    /// address sanitizer (needs a nightly toolchain)
     Asan,
     /// Runs the fuzz targets one after the other (needs a nightly toolchain and cargo-fuzz)
     Fuzz {

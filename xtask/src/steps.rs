@@ -156,23 +156,29 @@ pub(crate) fn unit_all() -> Step {
     Step::new("unit-all", vec![cargo(&format!("test {HEAVY}"))])
 }
 
-/// Runs the core's tests on every instruction set for which it has kernels. The limits are first so small
-/// that the tests' tensors take every path. The tests that depend on the limits then run with the real ones.
-/// [`unit_core()`] covers the widest instruction set.
+/// Runs the tests of the core and of attention on every instruction set for which they have kernels. The limits
+/// are first so small that the tests' tensors take every path. The tests that depend on the limits then run with
+/// the real ones. [`unit_core()`] and [`unit_all()`] cover the widest instruction set.
 pub(crate) fn kernels() -> Step {
-    let tiny = INSTRUCTION_SETS.map(|isa| {
-        let mut test = cargo("test -p kvscatter --lib --tests --features=picture");
+    const TEST: [&str; 2] =
+        ["test -p kvscatter --lib --tests --features=picture", "test -p kvscatter-attention --lib --tests"];
+    let sets = || TEST.into_iter().flat_map(|test| INSTRUCTION_SETS.map(|isa| (test, isa)));
+    let tiny = sets().map(|(test, isa)| {
+        let mut test = cargo(test);
         test.envs([("RUSTFLAGS", TINY), TINY_LIMITS, (MAX_ISA, isa)]);
         test.arg("--target-dir").arg(target_dir().join("tiny"));
         test
     });
-    let real = INSTRUCTION_SETS.map(|isa| {
-        let mut test = cargo("test -p kvscatter --lib --tests --features=picture --");
-        test.args(["cases::", "exhaustive::", "properties::"].map(|small| format!("--skip={small}")));
+    let real = sets().map(|(test, isa)| {
+        let mut test = cargo(test);
+        test.args(["--", "--skip=cases::", "--skip=exhaustive::"]);
+        if !test.get_args().any(|argument| argument == "kvscatter-attention") {
+            test.arg("--skip=properties::");
+        }
         test.env(MAX_ISA, isa);
         test
     });
-    Step::new("kernels", tiny.into_iter().chain(real).collect())
+    Step::new("kernels", tiny.chain(real).collect())
 }
 
 /// Counts the work on models that are long in one part, and compares several lengths.
@@ -187,7 +193,7 @@ pub(crate) fn linear() -> Step {
     Step::new("linear", vec![test])
 }
 
-/// Runs the core's tests with the address sanitizer.
+/// Runs the tests of the core and of attention with the address sanitizer.
 ///
 /// The build is optimised because of the exhaustive tests, and keeps the checks of a debug build. The
 /// exhaustive tests take most of the time, so they run once, with the real limits on the widest instruction
@@ -195,17 +201,24 @@ pub(crate) fn linear() -> Step {
 /// target is named so that the flags apply to the tests and not to the build scripts.
 pub(crate) fn asan() -> Step {
     const FLAGS: &str = "-Zsanitizer=address -Cdebug-assertions -Coverflow-checks";
-    const TEST: &str = "+nightly test --release -p kvscatter --lib --tests --features=picture \
-                        --target=x86_64-unknown-linux-gnu";
-    let mut real = cargo(TEST);
-    real.env("RUSTFLAGS", FLAGS);
-    let tiny = INSTRUCTION_SETS.map(|isa| {
-        let mut test = cargo(TEST);
+    const TEST: [&str; 2] = [
+        "+nightly test --release -p kvscatter --lib --tests --features=picture \
+         --target=x86_64-unknown-linux-gnu",
+        "+nightly test --release -p kvscatter-attention --lib --tests --target=x86_64-unknown-linux-gnu",
+    ];
+    let real = TEST.map(|test| {
+        let mut test = cargo(test);
+        test.env("RUSTFLAGS", FLAGS);
+        test
+    });
+    let sets = TEST.into_iter().flat_map(|test| INSTRUCTION_SETS.map(|isa| (test, isa)));
+    let tiny = sets.map(|(test, isa)| {
+        let mut test = cargo(test);
         test.env("RUSTFLAGS", format!("{FLAGS} {TINY}")).envs([TINY_LIMITS, (MAX_ISA, isa)]);
         test.arg("--target-dir").arg(target_dir().join("tiny")).args(["--", "--skip=exhaustive::"]);
         test
     });
-    Step::new("asan", [real].into_iter().chain(tiny).collect()).needs(&[NIGHTLY])
+    Step::new("asan", real.into_iter().chain(tiny).collect()).needs(&[NIGHTLY])
 }
 
 pub(crate) fn fuzz(seconds: u32) -> Step {
@@ -229,7 +242,7 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
     // Random bytes rarely form a model, so the reader starts from real models.
     let mut reader = run("onnx_reader");
     reader.arg(format!("-seed_inputs={SEEDS}"));
-    Step::new("fuzz", vec![run("differential"), tiny, reader]).needs(&[NIGHTLY, TOOL])
+    Step::new("fuzz", vec![run("differential"), tiny, run("attention"), reader]).needs(&[NIGHTLY, TOOL])
 }
 
 /// Counts instructions and compares them with the checked-in table. The count does not depend on how busy the

@@ -36,6 +36,7 @@ fn a_decode() {
 }
 
 /// Runs a call over tensors of both ranks, twice with the same scratch.
+#[cfg(test)]
 fn check<T: Float>(op: Attention, queries: usize, with_mask: bool) {
     const SLOTS: usize = 2000;
     let shapes: [[&[usize]; 3]; 2] = [

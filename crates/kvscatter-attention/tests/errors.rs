@@ -222,6 +222,7 @@ fn a_scratch_for_other_shapes() {
     assert_ne!(y, [7.0; 168]);
 }
 
+#[cfg(test)]
 #[track_caller]
 fn prepare(shapes: Shapes<'_>) -> Prepared {
     Attention::new().prepare(&shapes).unwrap()
