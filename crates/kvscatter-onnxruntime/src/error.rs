@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-/// An error of finding or loading ONNX Runtime or the plugin. Errors of a model are [`kvscatter_session::SessionError`].
+/// An error of finding or loading ONNX Runtime or the plugin. Errors of a model are
+/// [`kvscatter_session::SessionError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]

@@ -89,7 +89,8 @@ pub fn stay_loaded() {
 static STAYS: AtomicBool = AtomicBool::new(false);
 
 /// The function runs when the library is unloaded or the process ends. The runtime was loaded before the
-/// library, so its code is still there, unless the library [stays loaded](stay_loaded). Systems without such a list of functions leak the registrations.
+/// library, so its code is still there, unless the library [stays loaded](stay_loaded). Systems without such
+/// a list of functions leak the registrations.
 #[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = ".fini_array")]

@@ -57,6 +57,7 @@ impl PyKvSession {
     #[pyo3(signature = (path, *, batch=None, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
     #[pyo3(text_signature = "(path, *, batch=None, capacity=None, threads=None, memory=17179869184, \
         onnxruntime=None, plugin=True)")]
+    #[expect(clippy::too_many_arguments, reason = "the options of a session, by keyword")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
