@@ -11,7 +11,7 @@ const ATTENTION_CASES: &str = "crates/kvscatter-onnx/python-tests/support/attent
 const LOCK: &str = "crates/kvscatter-onnx/python-tests/requirements.txt";
 
 /// Runs the Python tests in NumPy and ONNX Runtime, and the Rust tests that need ONNX Runtime. All of them
-/// use the ONNX Runtime of the environment.
+/// use the ONNX Runtime of the environment. Only the Rust tests use the plugin.
 pub(crate) fn models() -> Step {
     let environment = Environment::new("models", LOCK);
     let mut tests = environment.python();
@@ -27,6 +27,10 @@ pub(crate) fn models() -> Step {
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());
     }
+    // A plugin that another step has built would be beside the command.
+    tests.env("KVSCATTER_ORT_PLUGIN", "none");
+    engine.env("KVSCATTER_ORT_PLUGIN", target_dir().join("debug/libkvscatter_ort.so"));
+    let plugin = cargo("build -p kvscatter-ort");
     let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
-    Step::new("models", vec![environment.make(), command(), tests, write_cases, engine]).needs(needs)
+    Step::new("models", vec![environment.make(), command(), tests, write_cases, plugin, engine]).needs(needs)
 }

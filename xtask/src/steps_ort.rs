@@ -7,8 +7,10 @@ use crate::cargo::{cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
 
-/// The first version that supports such plugins, the first with a built-in `TensorScatter`, and the newest.
-const VERSIONS: [&str; 3] = ["1.24.4", "1.25.1", "1.31.1"];
+/// Every minor version from the first that supports such plugins, each with its newest patch. 1.25 is the first
+/// with a built-in `TensorScatter`, and 1.32 the first with operator set 25. The last is the newest.
+const VERSIONS: [&str; 9] =
+    ["1.24.4", "1.25.1", "1.26.0", "1.27.0", "1.28.0", "1.29.0", "1.30.0", "1.31.1", "1.32.0"];
 
 /// The newest version that the plugin must reject.
 const TOO_OLD: &str = "1.23.2";
@@ -26,13 +28,16 @@ const GLIBC: Tool = Tool {
 pub(crate) fn ort() -> Step {
     let mut commands = prepare();
     commands.push(command());
+    commands.push(cargo("build -p kvscatter-oracle --example export-attention-cases"));
     let mut too_old = python(TOO_OLD);
     too_old.arg(format!("{TESTS}/too_old.py"));
     commands.push(too_old);
     let built = target_dir().join("debug/kvscatter");
+    let cases = target_dir().join("debug/examples/export-attention-cases");
     commands.extend(VERSIONS.map(|version| {
         let mut tests = python(version);
-        tests.args(["-m", "pytest", "--quiet", TESTS]).env("KVSCATTER_COMMAND", &built);
+        tests.args(["-m", "pytest", "--quiet", TESTS]);
+        tests.env("KVSCATTER_COMMAND", &built).env("KVSCATTER_ATTENTION_CASES", &cases);
         tests
     }));
     Step::new("ort", commands).needs(needs())
@@ -58,6 +63,11 @@ fn prepare() -> Vec<Command> {
 fn needs() -> &'static [Tool] {
     let are_made = versions().all(|version| environment(version).is_made());
     if are_made { &[PYTHON, GLIBC] } else { &[PYTHON, GLIBC, INDEX] }
+}
+
+/// Returns the environments of the versions that the plugin supports.
+pub(crate) fn environments() -> [Environment; VERSIONS.len()] {
+    VERSIONS.map(environment)
 }
 
 fn versions() -> impl Iterator<Item = &'static str> {

@@ -9,10 +9,11 @@ use crate::step::Step;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The crates that are published, each after those that it depends on.
-const PUBLISHED: [&str; 13] = [
+const PUBLISHED: [&str; 14] = [
     "kvscatter-text",
     "kvscatter-oracle",
     "kvscatter",
+    "kvscatter-attention",
     "kvscatter-bench",
     "kvscatter-onnx",
     "kvscatter-session",

@@ -8,10 +8,12 @@ use std::process::Command;
 use crate::cargo::{root, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
+use crate::steps_ort;
 
 const CRATE: &str = "crates/kvscatter-python";
 const PACKAGE: &str = "crates/kvscatter-python/python/kvscatter";
 const TESTS: &str = "crates/kvscatter-python/tests";
+const PLUGIN_TESTS: &str = "crates/kvscatter-python/tests/test_onnxruntime.py";
 const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
 const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
 const BENCH: &str = "crates/kvscatter-python/bench";
@@ -83,7 +85,7 @@ impl Version {
 /// Returns every step that does not need PyTorch.
 pub(crate) fn all() -> Vec<Step> {
     let versions = VERSIONS.iter().map(in_empty_environment);
-    [build(), lint(), test()].into_iter().chain(versions).chain([sdist()]).collect()
+    [build(), lint(), test(), plugin()].into_iter().chain(versions).chain([sdist()]).collect()
 }
 
 /// Tests the package with PyTorch and with the packages that are often used with it.
@@ -150,6 +152,17 @@ fn test() -> Step {
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
     commands.push(documents(&tools, &[ONNX, SESSION]));
     Step::new("python-test", commands).needs(needs(&[tools]))
+}
+
+/// Tests the plugin that the wheel contains in every version of ONNX Runtime that the plugin supports.
+fn plugin() -> Step {
+    let environments = steps_ort::environments();
+    let commands = environments.iter().flat_map(|environment| {
+        let mut commands = installed(environment);
+        commands.push(pytest(environment, &[PLUGIN_TESTS]));
+        commands
+    });
+    Step::new("python-onnxruntime", commands.collect()).needs(needs(&environments))
 }
 
 /// Installs the wheel with only the packages that it requires, and runs the examples of the documents.

@@ -1,5 +1,6 @@
 //! The element types of attention.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
@@ -10,8 +11,8 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// A floating-point element: `f32`, [`half::f16`] or [`half::bf16`]. All sums are in float32.
-pub trait Float: bytemuck::Pod + Send + Sync + sealed::Sealed + crate::kernel::Loads {
+/// The conversions of a floating-point element. All sums are in float32.
+pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// The element type in ONNX.
     const ELEMENT: ElementType;
 
@@ -23,9 +24,17 @@ pub trait Float: bytemuck::Pod + Send + Sync + sealed::Sealed + crate::kernel::L
 
     /// Converts a number to the nearest element. Ties go to the even one.
     fn of_f32(value: f32) -> Self;
+
+    /// Converts elements to float32. Both slices must have the same length.
+    #[doc(hidden)]
+    fn widen(from: &[Self], to: &mut [f32]);
+
+    /// Converts numbers to the nearest elements. Both slices must have the same length.
+    #[doc(hidden)]
+    fn narrow(from: &[f32], to: &mut [Self]);
 }
 
-impl Float for f32 {
+impl Element for f32 {
     const ELEMENT: ElementType = ElementType::Float32;
     const LOWEST: Self = Self::MIN;
 
@@ -36,9 +45,17 @@ impl Float for f32 {
     fn of_f32(value: f32) -> Self {
         value
     }
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
 }
 
-impl Float for f16 {
+impl Element for f16 {
     const ELEMENT: ElementType = ElementType::Float16;
     const LOWEST: Self = Self::MIN;
 
@@ -49,9 +66,17 @@ impl Float for f16 {
     fn of_f32(value: f32) -> Self {
         Self::from_f32(value)
     }
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
 }
 
-impl Float for bf16 {
+impl Element for bf16 {
     const ELEMENT: ElementType = ElementType::BFloat16;
     const LOWEST: Self = Self::MIN;
 
@@ -61,5 +86,13 @@ impl Float for bf16 {
 
     fn of_f32(value: f32) -> Self {
         Self::from_f32(value)
+    }
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
     }
 }

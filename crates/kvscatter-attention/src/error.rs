@@ -51,7 +51,7 @@ impl fmt::Display for Operand {
 }
 
 /// An error of this crate. A call that returns an error has written nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttentionError {
     /// The kernels do not support the element type.
@@ -73,6 +73,20 @@ pub enum AttentionError {
     /// The tensors have rank 3, but the operator has no numbers of heads.
     #[error("inputs of rank 3 need q_num_heads and kv_num_heads")]
     HeadsMissing,
+    /// The numbers of heads differ from those of tensors of rank 4.
+    #[error("q_num_heads and kv_num_heads are {got:?}, but Q and K have {expected:?} heads")]
+    Heads {
+        /// The attributes `q_num_heads` and `kv_num_heads`.
+        got: (usize, usize),
+        /// The second dimensions of Q and K.
+        expected: (usize, usize),
+    },
+    /// The scale is negative or not a number. ONNX multiplies queries and keys by its square root.
+    #[error("scale = {scale}: must be 0 or more")]
+    Scale {
+        /// The attribute.
+        scale: f32,
+    },
     /// The last dimension of a tensor of rank 3 is not a multiple of the number of heads.
     #[error("{operand} has {hidden} elements a token, which is not a multiple of {heads} heads")]
     HiddenSize {
@@ -143,6 +157,9 @@ pub enum AttentionError {
         /// The number of slots, or `i64::MAX` for a ring.
         max: i64,
     },
+    /// The scratch was made for a call with other shapes or attributes.
+    #[error("the scratch was made for other shapes")]
+    Scratch,
     /// Lengths cannot be combined with past keys and values.
     #[error("nonpad_kv_seqlen cannot be used with past_key and past_value")]
     LengthsAndPast,

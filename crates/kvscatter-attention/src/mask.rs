@@ -1,7 +1,7 @@
 //! The mask that is added to the scores.
 
-use crate::element::Float;
 use crate::error::AttentionError;
+use crate::kernel::Float;
 
 /// The values of a mask.
 #[derive(Clone, Copy, Debug)]
@@ -41,11 +41,20 @@ impl<T: Float> Mask<'_, T> {
         }
     }
 
+    /// Returns `true` if a row of a mask has the lowest number at this slot.
+    pub(crate) fn is_lowest(&self, slot: usize) -> bool {
+        let Self::Float(added) = self else { return false };
+        added.get(slot).is_some_and(|added| added.to_f32() == T::LOWEST.to_f32())
+    }
+
     /// Returns `true` if a row of a mask of numbers has one above the lowest for any of these slots.
     pub(crate) fn has_a_slot(&self, slots: core::ops::Range<usize>) -> bool {
         let Self::Float(added) = self else { return true };
         let slots = slots.start.min(added.len())..slots.end.min(added.len());
-        added[slots].iter().any(|added| !(added.to_f32() <= T::LOWEST.to_f32()))
+        added[slots]
+            .iter()
+            .map(|added| added.to_f32())
+            .any(|added| added > T::LOWEST.to_f32() || added.is_nan())
     }
 }
 
@@ -82,6 +91,11 @@ impl MaskLayout {
             step = step.checked_mul(dim).ok_or_else(refused)?;
         }
         Ok(Self { keys: *keys, strides, len: step })
+    }
+
+    /// Returns whether the heads of a sample may have different masks.
+    pub(crate) fn differs_by_head(&self) -> bool {
+        self.strides[1] != 0
     }
 
     /// Returns the elements of a mask for one query, at most `keys`.

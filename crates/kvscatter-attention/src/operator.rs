@@ -1,14 +1,9 @@
 //! The attributes of the operator.
 
-use crate::Shapes;
-use crate::error::AttentionError;
-use crate::prepared::Prepared;
-use crate::sizes::Sizes;
-
 /// ONNX `Attention` of operator sets 23 to 25. Attributes that are not set have ONNX's defaults.
 ///
-/// [`prepare`](Self::prepare) checks shapes once. The [`Prepared`] is then run for every step with these
-/// shapes.
+/// [`prepare`](Self::prepare) checks shapes once. The [`Prepared`](crate::Prepared) is then run for every step
+/// with these shapes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
     pub(crate) is_causal: bool,
@@ -106,13 +101,5 @@ impl Attention {
     #[must_use]
     pub fn ring(self) -> Self {
         Self { is_ring: true, ..self }
-    }
-
-    /// Checks the shapes and chooses the kernels.
-    ///
-    /// # Errors
-    /// Returns an error if an element type is not supported or if two shapes disagree.
-    pub fn prepare(&self, shapes: &Shapes<'_>) -> Result<Prepared, AttentionError> {
-        Prepared::new(*self, Sizes::new(self, shapes)?, shapes)
     }
 }

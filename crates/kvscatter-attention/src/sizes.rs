@@ -3,8 +3,8 @@
 use kvscatter::Mode;
 use kvscatter::visibility::Visibility;
 
-use crate::Shapes;
 use crate::error::{AttentionError, Operand};
+use crate::operands::Shapes;
 use crate::operator::Attention;
 
 /// The sizes of a call, after a check that they agree with each other and that every tensor fits the address
@@ -30,6 +30,9 @@ impl Sizes {
     /// # Errors
     /// Returns an error about the first tensor that does not fit.
     pub(crate) fn new(op: &Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
+        if let Some(scale) = op.scale.filter(|scale| *scale < 0.0 || scale.is_nan()) {
+            return Err(AttentionError::Scale { scale });
+        }
         let rank = shapes.query.len();
         let (query_heads, heads) = match (rank, op.heads) {
             (4, _) => (0, 0),
@@ -54,6 +57,11 @@ impl Sizes {
         let [.., value_size] = of_value;
         agree(Operand::Key, of_key, [batch, heads, keys, head_size])?;
         agree(Operand::Value, of_value, [batch, heads, keys, value_size])?;
+        if let Some(got) = op.heads
+            && got != (query_heads, heads)
+        {
+            return Err(AttentionError::Heads { got, expected: (query_heads, heads) });
+        }
         if query_heads.checked_rem(heads) != Some(0) {
             return Err(AttentionError::Group { query: query_heads, key: heads });
         }

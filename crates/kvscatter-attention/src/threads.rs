@@ -4,62 +4,95 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use kvscatter::Executor;
 
-use crate::block::{Call, Room};
-use crate::element::Float;
-use crate::prepared::Scratch;
+use crate::block::Call;
+use crate::kernel::Float;
+use crate::room::{Room, Scratch};
 
-/// Runs every item of a call. Threads claim items until none are left, and the calling thread computes those
-/// that no thread has claimed.
+/// The smallest number of multiplications for which a call uses the executor. They take about 20 microseconds
+/// on one thread, and waking a thread takes as long.
+const MIN_MULTIPLICATIONS: usize = if cfg!(kvscatter_tiny) { 1 } else { 1 << 20 };
+
+/// Computes every item of a call. Threads claim items, or chunks of items if there are few, until none are left.
+/// The calling thread computes those that no other thread has claimed.
+///
+/// The results of chunks are always merged in the order of their positions, so the result does not depend on
+/// the threads.
 pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor: Option<&dyn Executor>) {
-    let items = call.prepared.items();
-    match executor {
-        Some(executor) if items > 1 && scratch.workers.len() > 1 => {
-            let (next, arrived) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            let rooms = Rooms { first: scratch.workers.as_mut_ptr(), count: scratch.workers.len() };
-            let work = || {
-                if let Some(room) = rooms.take(arrived.fetch_add(1, Ordering::Relaxed)) {
-                    claim(call, room, &next);
-                }
-            };
-            executor.broadcast(&work);
-            // By the executor's contract, every call of `work` has returned, so the first room is free again.
-            if let Some(room) = scratch.workers.first_mut() {
-                claim(call, room, &next);
-            }
+    let items = call.setup.items();
+    let threads = scratch.rooms.len();
+    let executor = executor.filter(|_| threads > 1 && call.multiplications() >= MIN_MULTIPLICATIONS);
+    let Some(executor) = executor else {
+        if let Some(room) = scratch.rooms.first_mut() {
+            (0..items).for_each(|item| call.item(item, room));
         }
-        _ => {
-            if let Some(room) = scratch.workers.first_mut() {
-                (0..items).for_each(|item| call.item(item, room));
-            }
+        return;
+    };
+    if !call.setup.divides_items(threads) {
+        share(executor, &mut scratch.rooms, items, |item, room| call.item(item, room));
+        return;
+    }
+    let chunks = call.setup.max_chunks();
+    let parts = Shared::new(&mut scratch.parts);
+    share(executor, &mut scratch.rooms, parts.count, |index, room| {
+        // SAFETY: Each index is claimed once.
+        if let Some(part) = unsafe { parts.get(index) } {
+            call.part(index / chunks, index % chunks, room, part);
+        }
+    });
+    if let Some(room) = scratch.rooms.first_mut() {
+        for (item, parts) in scratch.parts.chunks_exact(chunks).enumerate() {
+            call.join(item, parts, room);
         }
     }
 }
 
-fn claim<T: Float>(call: &Call<'_, T>, room: &mut Room, next: &AtomicUsize) {
-    loop {
-        let item = next.fetch_add(1, Ordering::Relaxed);
-        if item >= call.prepared.items() {
-            return;
+/// Calls `work` once with each index below `count`, on the threads of the executor.
+fn share(executor: &dyn Executor, rooms: &mut [Room], count: usize, work: impl Fn(usize, &mut Room) + Sync) {
+    let (next, arrived) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let claim = |room: &mut Room| {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return;
+            }
+            work(index, room);
         }
-        call.item(item, room);
+    };
+    let shared = Shared::new(rooms);
+    executor.broadcast(&|| {
+        // SAFETY: Each number is returned by the counter once.
+        if let Some(room) = unsafe { shared.get(arrived.fetch_add(1, Ordering::Relaxed)) } {
+            claim(room);
+        }
+    });
+    // By the executor's contract, every call of the closure has returned, so the first room is free again.
+    if let Some(room) = rooms.first_mut() {
+        claim(room);
     }
 }
 
-/// The rooms of a scratch, each of which one thread uses.
-struct Rooms {
-    first: *mut Room,
+/// A slice whose elements are used by one thread each.
+struct Shared<'a, T> {
+    first: *mut T,
     count: usize,
+    borrows: core::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: `take` returns each room to one thread only, and a room may be used on any thread.
-unsafe impl Sync for Rooms {}
+// SAFETY: `get` returns each element to one thread only, and the elements may be used on any thread.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
-impl Rooms {
-    /// Returns a room, or `None` if more threads arrived than there are rooms.
-    #[expect(clippy::mut_from_ref, reason = "each index is passed once")]
-    fn take(&self, index: usize) -> Option<&mut Room> {
-        // SAFETY: The counter that `index` comes from returns each number once, so nothing else uses this
-        // room. The scratch is borrowed mutably while the executor runs.
+impl<'a, T> Shared<'a, T> {
+    fn new(slice: &'a mut [T]) -> Self {
+        Self { first: slice.as_mut_ptr(), count: slice.len(), borrows: core::marker::PhantomData }
+    }
+
+    /// Returns an element, or `None` if the index is not in the slice.
+    ///
+    /// # Safety
+    /// No index may be passed twice.
+    #[expect(clippy::mut_from_ref, reason = "each element is returned once")]
+    unsafe fn get(&self, index: usize) -> Option<&mut T> {
+        // SAFETY: The index is in the slice, which is borrowed mutably, and no other call returns this element.
         (index < self.count).then(|| unsafe { &mut *self.first.wrapping_add(index) })
     }
 }

@@ -12,8 +12,10 @@
 
 mod timings;
 
+use std::fmt;
 use std::ops::Range;
 
+use kvscatter_session::engine_label;
 use serde::{Deserialize, Serialize};
 
 pub use timings::{
@@ -140,6 +142,17 @@ pub struct RuntimeInfo {
     pub version: String,
     /// The device that the runtime computes on, such as `CPU`.
     pub device: String,
+    /// The name and version of the plugin that the runtime used, such as `kvscatter 0.1.0`, or `None` if it
+    /// used none.
+    #[serde(default)]
+    pub plugin: Option<String>,
+}
+
+/// Formats the name, the version and the plugin.
+impl fmt::Display for RuntimeInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&engine_label(&self.name, &self.version, self.plugin.as_deref()))
+    }
 }
 
 /// The machine on which the model ran.

@@ -210,6 +210,7 @@ fn runtime(engine: &dyn Engine) -> RuntimeInfo {
         name: engine.name().to_owned(),
         version: engine.version().to_owned(),
         device: engine.device().to_owned(),
+        plugin: engine.plugin().map(str::to_owned),
     }
 }
 

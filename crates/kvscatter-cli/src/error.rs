@@ -40,8 +40,8 @@ pub(crate) enum CommandError {
          (in a checkout: cargo run --release --features {feature} -- ...)"
     )]
     NotBuilt { what: &'static str, feature: &'static str },
-    #[error("--ort-lib: the engine tract uses no library; add --engine ort to use ONNX Runtime")]
-    LibraryUnused,
+    #[error("{option}: the engine tract uses no library; add --engine ort to use ONNX Runtime")]
+    LibraryUnused { option: &'static str },
     /// A line of a file of prompts is wrong.
     #[error("{place}, line {line}: {problem}")]
     Prompt { place: String, line: usize, problem: String },

@@ -218,6 +218,14 @@ impl Operator {
         matches!(self, Self::KvCacheOperation(_))
     }
 
+    /// Returns whether the cache is linear or a ring.
+    pub(crate) fn mode(&self) -> Mode {
+        match self {
+            Self::TensorScatter(options) => options.mode,
+            Self::KvCacheUpdate(_) | Self::KvCacheOperation(_) => Mode::Linear,
+        }
+    }
+
     /// Returns the files that the indices are read from.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         let indices = match self {

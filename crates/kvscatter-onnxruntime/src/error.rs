@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// An error of finding or loading ONNX Runtime. Errors of a model are [`kvscatter_session::SessionError`].
+/// An error of finding or loading ONNX Runtime or the plugin. Errors of a model are [`kvscatter_session::SessionError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -19,6 +19,12 @@ pub enum RuntimeError {
     /// This process has already loaded another library.
     #[error("{}: this process already runs the ONNX Runtime of {}", path.display(), loaded.display())]
     Loaded { path: PathBuf, loaded: PathBuf },
+    /// The named file is not kvscatter's plugin, or the library refuses it.
+    #[error("{}: {why}", path.display())]
+    PluginUnusable { path: PathBuf, why: String },
+    /// This process has already loaded another plugin.
+    #[error("{}: this process already uses the plugin {}", path.display(), loaded.display())]
+    PluginLoaded { path: PathBuf, loaded: PathBuf },
 }
 
 impl RuntimeError {
@@ -32,6 +38,8 @@ impl RuntimeError {
             Self::Unusable { .. } => "runtime_unusable",
             Self::TooOld { .. } => "runtime_too_old",
             Self::Loaded { .. } => "runtime_loaded",
+            Self::PluginUnusable { .. } => "plugin_unusable",
+            Self::PluginLoaded { .. } => "plugin_loaded",
         }
     }
 }
@@ -48,6 +56,8 @@ mod tests {
             (RuntimeError::Unusable { path: path(), why: String::new() }, "runtime_unusable"),
             (RuntimeError::TooOld { path: path(), version: String::new() }, "runtime_too_old"),
             (RuntimeError::Loaded { path: path(), loaded: path() }, "runtime_loaded"),
+            (RuntimeError::PluginUnusable { path: path(), why: String::new() }, "plugin_unusable"),
+            (RuntimeError::PluginLoaded { path: path(), loaded: path() }, "plugin_loaded"),
         ];
         for (error, name) in named {
             assert_eq!(error.kind(), name, "{error:?}");

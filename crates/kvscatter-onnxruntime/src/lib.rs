@@ -8,6 +8,9 @@
 
 mod error;
 mod locate;
+mod message;
+#[expect(unsafe_code, reason = "the library's interface is C")]
+mod plugin;
 #[expect(unsafe_code, reason = "the library's interface is C and takes pointers to our tensors")]
 mod session;
 mod version;
@@ -21,10 +24,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ort::environment::Environment;
 
 use kvscatter_onnx::ModelFile;
-use kvscatter_session::{Engine, LoadOptions, Session};
+use kvscatter_session::{Engine, LoadOptions, Session, engine_label};
+
+use plugin::Plugin;
 
 pub use error::RuntimeError;
-pub use locate::locate;
+pub use locate::{locate, locate_plugin};
 pub use version::{OLDEST, Version};
 
 /// The loaded library.
@@ -32,6 +37,7 @@ pub struct OnnxRuntime {
     environment: Environment,
     version: String,
     library: PathBuf,
+    plugin: Option<Plugin>,
 }
 
 /// The library of this process. It cannot be unloaded, and a process cannot load a second one.
@@ -57,6 +63,21 @@ impl OnnxRuntime {
                 (error, _) => error,
             }
         })
+    }
+
+    /// Loads kvscatter's plugin, which sessions of this engine then use. The library is called
+    /// `libkvscatter_ort.so`, and [`locate_plugin`] finds it.
+    ///
+    /// A process loads the plugin once and keeps it loaded. Loading a library runs its code, so name only
+    /// files that you trust.
+    ///
+    /// # Errors
+    /// - Returns [`RuntimeError::PluginUnusable`] if the file is not a plugin, or if the plugin refuses this
+    ///   version of ONNX Runtime.
+    /// - Returns [`RuntimeError::PluginLoaded`] if this process has already loaded another plugin.
+    pub fn with_plugin(self, library: &Path) -> Result<Self, RuntimeError> {
+        let plugin = Plugin::register(&self.environment, library)?;
+        Ok(Self { plugin: Some(plugin), ..self })
     }
 
     /// Returns the path of the library file that was loaded.
@@ -89,7 +110,7 @@ impl OnnxRuntime {
                 environment
             }
         };
-        Ok(Self { environment, version, library })
+        Ok(Self { environment, version, library, plugin: None })
     }
 }
 
@@ -98,6 +119,7 @@ impl fmt::Debug for OnnxRuntime {
         f.debug_struct("OnnxRuntime")
             .field("version", &self.version)
             .field("library", &self.library)
+            .field("plugin", &self.plugin)
             .finish_non_exhaustive()
     }
 }
@@ -115,18 +137,20 @@ impl Engine for OnnxRuntime {
         "CPU"
     }
 
+    fn plugin(&self) -> Option<&str> {
+        self.plugin.as_ref().map(|plugin| plugin.label.as_str())
+    }
+
     fn load(
         &self,
         model: &ModelFile,
         options: LoadOptions,
     ) -> Result<Box<dyn Session>, kvscatter_session::SessionError> {
-        Ok(Box::new(session::OrtSession::load(&self.environment, model.path(), options, self.label())?))
-    }
-}
-
-impl OnnxRuntime {
-    fn label(&self) -> String {
-        format!("{} {}", self.name(), self.version)
+        let engine = engine_label(self.name(), self.version(), self.plugin());
+        let with_plugin = self.plugin.is_some();
+        let session =
+            session::OrtSession::load(&self.environment, model.path(), options, with_plugin, engine)?;
+        Ok(Box::new(session))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Finds ONNX Runtime's library by a path, by an environment variable, or in the package of the active
-//! Python.
+//! Python. Finds kvscatter's plugin by a path, by an environment variable, or beside the running program.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,9 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::RuntimeError;
+use crate::message::lowercase_message;
 
 /// The environment variables that name the library or its folder. The first one that is set is used.
 const VARIABLES: [&str; 2] = ["KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"];
+
+/// The environment variable that names the plugin.
+const PLUGIN_VARIABLE: &str = "KVSCATTER_ORT_PLUGIN";
+
+/// The name, instead of a path, that chooses no plugin.
+const NO_PLUGIN: &str = "none";
 
 /// A program that prints the folder of the package. It does not import the package, because an import takes a
 /// second and may print text. The empty entry of `sys.path` is the current folder, from which no library is
@@ -53,6 +60,36 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
         }
     }
     Err(RuntimeError::Missing { tried })
+}
+
+/// Finds the plugin and returns its path, or `None` if there is none.
+///
+/// The first of these that is given is used:
+///
+/// 1. the path `named`;
+/// 2. the path in `KVSCATTER_ORT_PLUGIN`;
+/// 3. the library `libkvscatter_ort.so` (`.dylib`, or `kvscatter_ort.dll`) in the folder of the running
+///    program, or in the folder `lib` beside that folder.
+///
+/// A path that is given need not exist, and [`OnnxRuntime::with_plugin`](crate::OnnxRuntime::with_plugin) then
+/// returns an error. The path `none` chooses no plugin.
+#[must_use]
+pub fn locate_plugin(named: Option<&Path>) -> Option<PathBuf> {
+    let given = named
+        .map(Path::to_owned)
+        .or_else(|| env::var_os(PLUGIN_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from));
+    match given {
+        Some(path) => Some(path).filter(|path| path.as_os_str() != NO_PLUGIN),
+        None => plugin_beside(&env::current_exe().ok()?.canonicalize().ok()?),
+    }
+}
+
+/// Returns the plugin in the folder of a program, or in the folder `lib` beside it.
+fn plugin_beside(program: &Path) -> Option<PathBuf> {
+    let name = format!("{}kvscatter_ort{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
+    let folder = program.parent()?;
+    let folders = [Some(folder.to_owned()), folder.parent().map(|parent| parent.join("lib"))];
+    folders.into_iter().flatten().map(|folder| folder.join(&name)).find(|file| file.is_file())
 }
 
 /// Returns the library at a path: the file itself, or a file in this folder.
@@ -137,16 +174,12 @@ fn package_folder(python: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Formats an error in lower case, without `(os error 2)`.
-fn lowercase_message(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    text.to_lowercase()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{library_at, library_in};
+    use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
+    use std::path::{Path, PathBuf};
+
+    use super::{library_at, library_in, locate_plugin, plugin_beside};
     use crate::RuntimeError;
 
     #[cfg(target_os = "linux")]
@@ -164,6 +197,32 @@ mod tests {
             assert_eq!(library_in(given), Some(library.clone()), "{}", given.display());
         }
         assert_eq!(library_at(&library).unwrap(), library.canonicalize().unwrap());
+    }
+
+    #[test]
+    fn the_plugin_is_found_beside_a_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let (bin, lib) = (folder.path().join("bin"), folder.path().join("lib"));
+        let name = format!("{DLL_PREFIX}kvscatter_ort{DLL_SUFFIX}");
+        let program = bin.join("kvscatter");
+        std::fs::create_dir(&bin).unwrap();
+        std::fs::create_dir(&lib).unwrap();
+        std::fs::create_dir(bin.join(&name)).unwrap();
+        std::fs::write(lib.join("libother.so"), []).unwrap();
+        assert_eq!(plugin_beside(&program), None, "a folder and another library");
+        std::fs::write(lib.join(&name), []).unwrap();
+        assert_eq!(plugin_beside(&program), Some(lib.join(&name)));
+        std::fs::remove_dir(bin.join(&name)).unwrap();
+        std::fs::write(bin.join(&name), []).unwrap();
+        assert_eq!(plugin_beside(&program), Some(bin.join(&name)), "the program's folder is first");
+        assert_eq!(plugin_beside(Path::new("/")), None);
+    }
+
+    #[test]
+    fn a_named_plugin_is_used_as_it_is() {
+        assert_eq!(locate_plugin(Some(Path::new("absent.so"))), Some(PathBuf::from("absent.so")));
+        assert_eq!(locate_plugin(Some(Path::new("./none"))), Some(PathBuf::from("./none")));
+        assert_eq!(locate_plugin(Some(Path::new("none"))), None);
     }
 
     #[test]

@@ -14,6 +14,9 @@ use ort::value::{DynTensor, DynTensorValueType, TensorElementType};
 
 use kvscatter_session::{LoadOptions, Session, SessionError, Step, StepOutput, Tensor};
 
+use crate::message::one_line;
+use crate::plugin;
+
 /// A loaded model.
 pub(super) struct OrtSession {
     session: RuntimeSession,
@@ -25,6 +28,7 @@ impl OrtSession {
         environment: &ort::environment::Environment,
         model: &Path,
         options: LoadOptions,
+        with_plugin: bool,
         engine: String,
     ) -> Result<Self, SessionError> {
         let refused = |error: ort::Error| SessionError::Load {
@@ -36,6 +40,8 @@ impl OrtSession {
         if let Some(threads) = options.threads {
             builder = builder.with_intra_threads(threads).map_err(|error| refused(error.into()))?;
         }
+        let devices = plugin::devices(environment, with_plugin);
+        builder = builder.with_devices(devices, None).map_err(|error| refused(error.into()))?;
         let session = builder.commit_from_file(model).map_err(refused)?;
         Ok(Self { session, engine })
     }
@@ -200,26 +206,4 @@ fn runtime_element(element: ElementType) -> Option<TensorElementType> {
 
 fn core_element(element: TensorElementType) -> Option<ElementType> {
     TYPES.iter().find(|(_, of_runtime)| *of_runtime == element).map(|(of_core, _)| *of_core)
-}
-
-/// Formats a message of ONNX Runtime in one line, without the source position and the failed condition.
-fn one_line(message: &str) -> String {
-    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Some((node, message)) = line.split_once(" Status Message: ") else { return line };
-    let node = node.trim_start_matches("Non-zero status code returned while running ");
-    let message = message.split_once(" was false. ").map_or(message, |(_, message)| message);
-    format!("{node}: {message}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::one_line;
-
-    #[test]
-    fn what_went_wrong_is_kept_and_where_in_their_source_is_not() {
-        let message = "Non-zero status code returned while running TensorScatter node. Name:'write' Status Message: \
-                       /src/tensorscatter.cc:83 virtual Status Compute() wi <= max was false. index 64 is too large\n";
-        assert_eq!(one_line(message), "TensorScatter node. Name:'write': index 64 is too large");
-        assert_eq!(one_line("Missing Input:\n k"), "Missing Input: k");
-    }
 }

@@ -1,7 +1,8 @@
 """Loads the plugin once for all tests, as an application does.
 
-``cargo xtask ort`` sets two variables. KVSCATTER_ORT_LIBRARY is the path of the plugin. KVSCATTER_COMMAND is
-the command line tool that writes the oracle's cases.
+``cargo xtask ort`` sets three variables. KVSCATTER_ORT_LIBRARY is the path of the plugin. KVSCATTER_COMMAND is
+the command line tool that writes the oracle's cases, and KVSCATTER_ATTENTION_CASES is the program that writes
+those of attention.
 """
 
 import os
@@ -34,6 +35,15 @@ def cases(tmp_path_factory):
     command = [os.environ["KVSCATTER_COMMAND"], "cases", "--output", folder, "--seed", "24", "--count", "624"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="session")
+def attention_cases(tmp_path_factory):
+    """Returns a file of cases of attention with the oracle's answers. It has every pair of a theme and an
+    element type twice, and every rule that a call can break."""
+    path = tmp_path_factory.mktemp("oracle") / "attention.jsonl"
+    subprocess.run([os.environ["KVSCATTER_ATTENTION_CASES"], path, "24", "234"], check=True)
+    return path
 
 
 def pytest_collection_modifyitems(items):

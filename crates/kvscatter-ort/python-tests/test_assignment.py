@@ -6,7 +6,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from support import models
-from support.sessions import HAS_BUILTIN, LIBRARY, PROVIDER, assignment, builtin, options, plugin
+from support.sessions import (
+    HAS_BUILTIN,
+    LIBRARY,
+    PROVIDER,
+    add_provider,
+    assignment,
+    builtin,
+    options,
+    plugin,
+)
 
 MODEL = models.tensor_scatter(TensorProto.FLOAT)
 
@@ -49,12 +58,21 @@ def test_the_provider_can_be_asked_for_by_name():
     assert assignment(session) == {PROVIDER: ["TensorScatter"]}
 
 
-def test_an_option_that_there_is_none_of_is_refused():
+def add_and_make(**entries: str) -> ort.InferenceSession:
     made = options()
-    devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
-    made.add_provider_for_devices(devices, {"threads": "2"})
-    with pytest.raises(Exception, match=f"{PROVIDER} has no option threads"):
-        ort.InferenceSession(MODEL, made, enable_fallback=0)
+    add_provider(made, **entries)
+    return ort.InferenceSession(MODEL, made, enable_fallback=0)
+
+
+def test_an_option_that_there_is_none_of_is_refused():
+    with pytest.raises(Exception, match=f"{PROVIDER} has no option threads, its only option is attention"):
+        add_and_make(threads="2")
+
+
+@pytest.mark.parametrize("value", ["", "On", "true", "off "])
+def test_a_value_that_there_is_none_of_is_refused(value):
+    with pytest.raises(Exception, match=f"{PROVIDER}: attention must be 'on' or 'off', got '{value}'"):
+        add_and_make(attention=value)
 
 
 def test_plain_run_with_numpy_arrays():

@@ -19,11 +19,14 @@ def test_a_thousand_loads_and_unloads_leave_nothing_behind():
     done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
-    # The unit is bytes a cycle. No allocation is this small.
-    assert measured["registration"]["heap"] < 16, measured
+    # The unit is bytes a cycle. No allocation is this small. A table of 1.29 and 1.30 grows and shrinks in turns
+    # by some 3000 bytes a registration, with any library.
+    has_restless_table = (1, 29) <= VERSION < (1, 31)
+    assert measured["registration"]["heap"] < (4096 if has_restless_table else 16), measured
     assert measured["operators"]["heap"] < 16, measured
-    # 1.31 itself keeps some 50 bytes of each session, and 100 of each failed run, with its own kernels too.
-    assert measured["session"]["heap"] < (512 if VERSION >= (1, 31) else 16), measured
+    # 1.31 itself keeps some 50 bytes of each session, and 100 of each failed run, with its own kernels too. The
+    # table of 1.29 and 1.30 counts here as well.
+    assert measured["session"]["heap"] < (512 if VERSION >= (1, 29) else 16), measured
     for name, grown in measured.items():
         assert grown["resident"] < 2 << 20, measured
         assert grown["handles"] == 0 and grown["threads"] == 0, measured
@@ -32,8 +35,8 @@ def test_a_thousand_loads_and_unloads_leave_nothing_behind():
         # once.
         assert grown["mappings"] < (64 if name == "session" else 4), measured
     assert not measured["operators"]["loaded"], measured
-    # Up to 1.25, each registration keeps a reference to the library until the process ends.
-    is_kept = VERSION < (1, 31)
+    # Up to 1.26, each registration keeps a reference to the library until the process ends.
+    is_kept = VERSION < (1, 27)
     assert measured["registration"]["loaded"] == measured["session"]["loaded"] == is_kept, measured
 
 

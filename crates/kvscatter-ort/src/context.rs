@@ -1,4 +1,4 @@
-//! One call of a kernel, with its inputs, its output and the threads that it may use.
+//! One call of a kernel, with its inputs, its outputs and the threads that it may use.
 //!
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
@@ -6,9 +6,12 @@ use core::marker::PhantomData;
 use core::ptr::{self, null_mut};
 use std::borrow::Cow;
 
+use bytemuck::Pod;
 use kvscatter::{Argument, ElementType, Error};
+use kvscatter_attention::Operand;
 use ort_sys::{OrtKernelContext, OrtValue};
 
+use crate::recent::Signature;
 use crate::runtime::{RuntimeApi, element_code, element_type};
 use crate::status::Failure;
 use crate::threads::ParallelFor;
@@ -32,16 +35,16 @@ impl<'a> Context<'a> {
     }
 
     /// Returns an input that the operator needs.
-    pub(crate) fn input(&self, index: usize, argument: Argument) -> Result<InputTensor<'a>, Failure> {
-        self.optional_input(index, argument)?.ok_or_else(|| Failure::argument(argument, "is missing"))
+    pub(crate) fn input<R: Role>(&self, index: usize, role: R) -> Result<InputTensor<'a, R>, Failure> {
+        self.optional_input(index, role)?.ok_or_else(|| role.failure("is missing".to_owned()))
     }
 
     /// Returns an optional input. The input is absent if the node has fewer inputs, or an empty name for it.
-    pub(crate) fn optional_input(
+    pub(crate) fn optional_input<R: Role>(
         &self,
         index: usize,
-        argument: Argument,
-    ) -> Result<Option<InputTensor<'a>>, Failure> {
+        role: R,
+    ) -> Result<Option<InputTensor<'a, R>>, Failure> {
         if index >= self.inputs {
             return Ok(None);
         }
@@ -54,14 +57,14 @@ impl<'a> Context<'a> {
             return Ok(None);
         }
         // SAFETY: Inputs are valid until the call returns (R2), which `'a` does not outlive.
-        unsafe { InputTensor::new(self.runtime, argument, value) }.map(Some)
+        unsafe { InputTensor::new(self.runtime, role, value) }.map(Some)
     }
 
     /// Returns the size of a tensor's memory in bytes, as computed by the runtime.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn bytes(&self, tensor: &InputTensor<'_>) -> Result<usize, Failure> {
+    pub(crate) fn bytes<R>(&self, tensor: &InputTensor<'_, R>) -> Result<usize, Failure> {
         let mut bytes = 0;
         // SAFETY: `tensor` is an input of this call (R2), and `bytes` takes the result (R1).
         let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(tensor.value, &raw mut bytes) };
@@ -74,18 +77,18 @@ impl<'a> Context<'a> {
         ParallelFor::new(self.runtime, self.raw)
     }
 
-    /// Returns the memory of output 0, which has this shape. If the runtime lets the kernel write in place,
+    /// Returns the memory of an output, which has this shape. If the runtime lets the kernel write in place,
     /// it is the memory of an input.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn output(&self, shape: &[i64]) -> Result<*mut u8, Failure> {
+    pub(crate) fn output(&self, index: usize, shape: &[i64]) -> Result<*mut u8, Failure> {
         let Self { runtime, raw, .. } = *self;
         let mut value = null_mut();
         // SAFETY: `raw` is valid by the contract of `new`, `shape` has `shape.len()` dimensions, and `value`
         // takes the result (R1).
         let status = unsafe {
-            (runtime.api.KernelContext_GetOutput)(raw, 0, shape.as_ptr(), shape.len(), &raw mut value)
+            (runtime.api.KernelContext_GetOutput)(raw, index, shape.as_ptr(), shape.len(), &raw mut value)
         };
         runtime.check(status)?;
         if value.is_null() {
@@ -98,10 +101,52 @@ impl<'a> Context<'a> {
     }
 }
 
+/// The role of an input. Errors about the input name it.
+pub(crate) trait Role: Copy {
+    /// Creates the failure of an input of this role. The message begins with the name of the input.
+    fn failure(self, problem: String) -> Failure;
+
+    /// Creates the failure of an input whose elements have another type than the accepted ones.
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> Failure;
+
+    /// Creates the failure of an input that is not a list.
+    fn list_failure(self, rank: usize) -> Failure;
+}
+
+/// An input of a write. The operator has a name for it in messages.
+impl Role for Argument {
+    fn failure(self, problem: String) -> Failure {
+        Failure::argument(self, problem)
+    }
+
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> Failure {
+        Error::ElementType { argument: self, element, accepted }.into()
+    }
+
+    fn list_failure(self, rank: usize) -> Failure {
+        Error::Rank { argument: self, rank, expected: &[1] }.into()
+    }
+}
+
+/// An input of attention, which is displayed with its name in a model.
+impl Role for Operand {
+    fn failure(self, problem: String) -> Failure {
+        Failure::fail(format!("{self} {problem}"))
+    }
+
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> Failure {
+        let accepted: Vec<String> = accepted.iter().map(ElementType::to_string).collect();
+        self.failure(format!("has elements of type {element}, must be {}", accepted.join(" or ")))
+    }
+
+    fn list_failure(self, rank: usize) -> Failure {
+        self.failure(format!("has rank {rank}, must be 1"))
+    }
+}
+
 /// An input of a call.
-pub(crate) struct InputTensor<'a> {
-    /// The role of the input. The operator has a name for it in messages.
-    pub(crate) argument: Argument,
+pub(crate) struct InputTensor<'a, R = Argument> {
+    pub(crate) role: R,
     value: *const OrtValue,
     /// The element type, as the runtime's number for it.
     pub(crate) code: i32,
@@ -111,12 +156,12 @@ pub(crate) struct InputTensor<'a> {
     pub(crate) data: *mut u8,
 }
 
-impl<'a> InputTensor<'a> {
+impl<'a, R: Role> InputTensor<'a, R> {
     /// Creates an input from a tensor of the runtime, with its type, shape and address.
     ///
     /// # Safety
     /// `value` is a tensor of the runtime that is valid for `'a`.
-    unsafe fn new(runtime: RuntimeApi, argument: Argument, value: *const OrtValue) -> Result<Self, Failure> {
+    unsafe fn new(runtime: RuntimeApi, role: R, value: *const OrtValue) -> Result<Self, Failure> {
         let (mut code, mut dims, mut rank) = (0_i32, ptr::null(), 0);
         let code_out = (&raw mut code).cast();
         // SAFETY: `value` is valid by this function's contract. `code`, `dims` and `rank` take the results
@@ -140,13 +185,13 @@ impl<'a> InputTensor<'a> {
         let mut data = ptr::null();
         // SAFETY: `value` is valid by this function's contract, and `data` takes the result (R1).
         runtime.check(unsafe { (runtime.api.GetTensorData)(value, &raw mut data) })?;
-        Ok(Self { argument, value, code, shape, data: data.cast_mut().cast() })
+        Ok(Self { role, value, code, shape, data: data.cast_mut().cast() })
     }
 
     /// Returns a tensor without memory.
     #[cfg(test)]
-    pub(crate) fn without_data(argument: Argument, code: i32, shape: &'a [i64]) -> Self {
-        Self { argument, value: ptr::null(), code, shape, data: null_mut() }
+    pub(crate) fn without_data(role: R, code: i32, shape: &'a [i64]) -> Self {
+        Self { role, value: ptr::null(), code, shape, data: null_mut() }
     }
 
     /// Returns the type of the elements.
@@ -155,8 +200,7 @@ impl<'a> InputTensor<'a> {
     /// Returns an error if no operator supports the type.
     pub(crate) fn element(&self) -> Result<ElementType, Failure> {
         element_type(self.code).ok_or_else(|| {
-            let problem = format!("has element type {}, which no operator supports", self.code);
-            Failure::argument(self.argument, problem)
+            self.role.failure(format!("has element type {}, which no operator supports", self.code))
         })
     }
 
@@ -167,9 +211,13 @@ impl<'a> InputTensor<'a> {
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
         let size = |&dim: &i64| usize::try_from(dim);
         self.shape.iter().map(size).collect::<Result<_, _>>().map_err(|_| {
-            let problem = format!("has shape {:?}: no dimension may be negative", self.shape);
-            Failure::argument(self.argument, problem)
+            self.role.failure(format!("has shape {:?}: no dimension may be negative", self.shape))
         })
+    }
+
+    /// Returns the element type and the shape.
+    pub(crate) fn signature(&self) -> Signature<'a> {
+        (self.code, self.shape)
     }
 
     /// Returns `true` if the elements are of this type.
@@ -180,34 +228,60 @@ impl<'a> InputTensor<'a> {
     /// Returns the values of a tensor that is a list of such integers.
     ///
     /// # Errors
-    /// Returns [`Error::ElementType`] or [`Error::Rank`] if the tensor has another type or rank.
+    /// Returns an error if the tensor has another type or rank.
     pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Failure> {
-        let argument = self.argument;
-        if !self.has_element(T::ELEMENT) {
-            let accepted = const { &[T::ELEMENT] };
-            return Err(Error::ElementType { argument, element: self.element()?, accepted }.into());
+        self.check_element(const { &[T::ELEMENT] })?;
+        if self.shape.len() != 1 {
+            return Err(self.role.list_failure(self.shape.len()));
         }
-        let &[count] = self.shape else {
-            return Err(Error::Rank { argument, rank: self.shape.len(), expected: &[1] }.into());
+        self.elements()
+    }
+
+    /// Returns an error if the elements are not of one of these types.
+    pub(crate) fn check_element(&self, accepted: &'static [ElementType]) -> Result<(), Failure> {
+        if accepted.iter().any(|&element| self.has_element(element)) {
+            return Ok(());
+        }
+        Err(self.role.type_failure(self.element()?, accepted))
+    }
+
+    /// Returns the elements, which have the width of `T`. The caller has checked their type.
+    ///
+    /// # Errors
+    /// Returns an error if a dimension is negative, or if the width is not that of `T`.
+    pub(crate) fn elements<T: Pod>(&self) -> Result<Cow<'a, [T]>, Failure> {
+        if element_type(self.code).and_then(ElementType::bits) != Some(8 * size_of::<T>()) {
+            return Err(self
+                .role
+                .failure(format!("has elements that are not {} bytes wide", size_of::<T>())));
+        }
+        let count = self.shape.iter().try_fold(1_usize, |product, &dim| match usize::try_from(dim) {
+            Ok(dim) => product.checked_mul(dim),
+            Err(_) => None,
+        });
+        let Some(count) = count.filter(|count| count.checked_mul(size_of::<T>()).is_some()) else {
+            return Err(self.role.failure(format!("has shape {:?}, which no tensor can have", self.shape)));
         };
-        let Ok(count @ 1..) = usize::try_from(count) else { return Ok(Cow::Borrowed(&[])) };
+        if count == 0 {
+            return Ok(Cow::Borrowed(&[]));
+        }
         let data = self.data.cast::<T>();
         if data.is_aligned() {
-            // SAFETY: `data` points to `count` integers of type `T`, valid for `'a` by the contract of `new`,
-            // and is aligned.
+            // SAFETY: `data` points to `count` elements as wide as `T`, valid for `'a` by the contract of
+            // `new`, and is aligned. Any bits are a value of `T`, which is `Pod`.
             return Ok(Cow::Borrowed(unsafe { core::slice::from_raw_parts(data, count) }));
         }
         // Memory that a program binds to an input may have any alignment.
-        let mut values = vec![T::default(); count];
-        // SAFETY: `self.data` points to `count` integers of type `T`, by the contract of `new`, and `values`
-        // is new memory for the same number of integers.
+        let mut values = vec![T::zeroed(); count];
+        // SAFETY: `self.data` points to `count` elements as wide as `T`, by the contract of `new`, and `values`
+        // is new memory for the same number of elements.
         unsafe { ptr::copy_nonoverlapping(self.data, values.as_mut_ptr().cast(), size_of_val(&*values)) };
         Ok(Cow::Owned(values))
     }
 }
 
 /// An integer type of positions and lengths.
-pub(crate) trait Integer: Copy + Default {
+pub(crate) trait Integer: Pod {
     /// The element type of the integer.
     const ELEMENT: ElementType;
 }

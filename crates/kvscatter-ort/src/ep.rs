@@ -10,7 +10,8 @@ use ort_sys::{
     OrtSessionOptions, OrtStatusPtr,
 };
 
-use crate::owned::Owned;
+use crate::graph_node::GraphNode;
+use crate::options::EpOptions;
 use crate::registry::Registry;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
@@ -149,8 +150,8 @@ impl Factory {
         let factory = unsafe { &*this.cast::<Self>() };
         guarded(factory.runtime.api, || {
             // SAFETY: `options` is valid until this returns (R2).
-            unsafe { refuse_options(factory.runtime, options) }?;
-            let ep = Box::into_raw(Box::new(Ep::new(factory.runtime, factory.registry.as_ptr())));
+            let options = unsafe { EpOptions::read(factory.runtime, options) }?;
+            let ep = Box::into_raw(Box::new(Ep::new(factory.runtime, options, factory.registry.as_ptr())));
             // SAFETY: `out` points to a variable for the result (R3).
             unsafe { out.write(ep.cast()) };
             Ok(())
@@ -179,50 +180,17 @@ impl Factory {
     }
 }
 
-/// Returns an error for every option, because the provider has none.
-///
-/// # Safety
-/// `options` is an object of the runtime and valid until this returns.
-unsafe fn refuse_options(runtime: RuntimeApi, options: *const OrtSessionOptions) -> Result<(), Failure> {
-    // SAFETY: `options` is valid by this function's contract, and `out` takes the result (R1).
-    let entries = Owned::new(runtime, runtime.api.ReleaseKeyValuePairs, |out| unsafe {
-        (runtime.api.GetSessionOptionsConfigEntries)(options, out)
-    })?;
-    let (mut keys, mut values, mut count) = (null(), null(), 0);
-    // SAFETY: `entries` is not released yet, and the three variables take the results (R1).
-    unsafe {
-        (runtime.api.GetKeyValuePairs)(entries.as_ptr(), &raw mut keys, &raw mut values, &raw mut count);
-    }
-    // The runtime keeps the options of a provider among those of the session, with this prefix.
-    let prefix = format!("ep.{}.", NAME.to_string_lossy().to_lowercase());
-    for index in 0..count {
-        // SAFETY: `keys` has `count` elements (R5), and `index` is below that.
-        let key = unsafe { keys.add(index) };
-        // SAFETY: `key` points to an element of `keys`, which lives as long as `entries` (R5).
-        let key = unsafe { key.read() };
-        // SAFETY: `key` is a string of `entries`, which ends in a zero byte and lives as long as `entries`
-        // (R5).
-        let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
-        if let Some(option) = key.strip_prefix(&prefix) {
-            let provider = NAME.to_string_lossy();
-            return Err(Failure::invalid_argument(format!(
-                "{provider} has no option {option}, because it has no options"
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// The execution provider of one session.
 #[repr(C)]
 struct Ep {
     base: sys::Ep,
     runtime: RuntimeApi,
+    options: EpOptions,
     registry: *const OrtKernelRegistry,
 }
 
 impl Ep {
-    fn new(runtime: RuntimeApi, registry: *const OrtKernelRegistry) -> Self {
+    fn new(runtime: RuntimeApi, options: EpOptions, registry: *const OrtKernelRegistry) -> Self {
         let base = sys::Ep {
             ort_version_supported: API_VERSION,
             GetName: Self::name,
@@ -240,21 +208,21 @@ impl Ep {
             GetKernelRegistry: Self::kernel_registry,
             IsConcurrentRunSupported: None,
         };
-        Self { base, runtime, registry }
+        Self { base, runtime, options, registry }
     }
 
     unsafe extern "system" fn name(_this: *const sys::Ep) -> *const c_char {
         NAME.as_ptr()
     }
 
-    /// Takes every node that has a kernel.
+    /// Takes every node that has a kernel and that the kernel supports.
     unsafe extern "system" fn capability(
         this: *mut sys::Ep,
         graph: *const OrtGraph,
         info: *mut OrtEpGraphSupportInfo,
     ) -> OrtStatusPtr {
         // SAFETY: The runtime passes the address of a provider of ours, which it has not released yet (R4).
-        let runtime = unsafe { &*this.cast::<Self>() }.runtime;
+        let Self { runtime, options, .. } = *unsafe { &*this.cast::<Self>() };
         guarded(runtime.api, || {
             let mut count = 0;
             // SAFETY: `graph` is valid until this returns (R2), and `count` takes the result (R1).
@@ -270,7 +238,9 @@ impl Ep {
                 let status =
                     unsafe { (runtime.ep.EpGraphSupportInfo_LookUpKernel)(info, node, &raw mut kernel) };
                 runtime.check(status)?;
-                if !kernel.is_null() {
+                // SAFETY: `node` is valid until this returns (R2).
+                let described = unsafe { GraphNode::new(runtime, node) };
+                if !kernel.is_null() && options.takes(&described)? {
                     // SAFETY: `info` and `node` are valid until this returns (R2).
                     runtime.check(unsafe { (runtime.ep.EpGraphSupportInfo_AddSingleNode)(info, node) })?;
                 }

@@ -8,12 +8,12 @@ use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtStatusPtr};
 
 use crate::context::Context;
 use crate::node::Node;
-use crate::operators::{Operator, TensorScatter};
+use crate::operators::Operator;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{API_VERSION, KernelImpl};
 
-/// A kernel of a custom operator, with the operator and the runtime that calls it.
+/// A kernel of one node, with the operator and the runtime that calls it.
 pub(crate) struct Kernel<O> {
     runtime: RuntimeApi,
     operator: O,
@@ -54,12 +54,12 @@ impl<O: Operator> Kernel<O> {
 
 /// A kernel of the execution provider. It begins with the struct that the runtime reads.
 #[repr(C)]
-pub(crate) struct EpKernel {
+pub(crate) struct EpKernel<O> {
     base: KernelImpl,
-    kernel: Kernel<TensorScatter>,
+    kernel: Kernel<O>,
 }
 
-impl EpKernel {
+impl<O: Operator> EpKernel<O> {
     /// Creates a kernel. The function is a `KernelCreateFn` of the runtime.
     ///
     /// # Safety

@@ -3,25 +3,31 @@
 //! The plugin has two entry points:
 //!
 //! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX
-//!   `TensorScatter-24` for every element type that the runtime supports.
+//!   `TensorScatter-24` for every element type that the runtime supports, and ONNX `Attention` of operator
+//!   sets 23 to 25 for the types and inputs that `kvscatter_attention` supports.
 //! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of
 //!   the domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!
-//! Both write in place if the runtime gives the output the memory of the cache. Otherwise they copy the cache
-//! and write the update in one pass. They check every index before they request the output, so a call that
-//! returns an error changes nothing. A negative index is an error, even in a ring, as in the runtime's own
-//! operator.
+//! Both write caches in place if the runtime gives the output the memory of the cache. Otherwise they copy the
+//! cache and write the update in one pass. They check every index before they request the output, so a call
+//! that returns an error changes nothing. A negative index is an error, even in a ring, as in the runtime's
+//! own operator.
+//!
+//! # The Python package
+//!
+//! The compiled module of the Python package links this crate as a Rust library and exports its functions. So
+//! that module is a plugin too. It calls [`stay_loaded`], because an interpreter never unloads it.
 //!
 //! # Layers
 //!
 //! - `sys` declares the structs that no binding declares. `status` converts the results of all functions that
 //!   the runtime calls to statuses. `runtime` uses both to negotiate the version.
-//! - `ep`, `registry` and `kernel` are the execution provider.
+//! - `ep`, `options`, `registry`, `graph_node` and `kernel` are the execution provider.
 //! - `registration`, `custom_ops` and `inference` are the custom operators.
-//! - `operators` reads a node through `node` and `tensor_info`, and a call through `context`. It executes the
-//!   call through `write`, which uses `recent` and `threads`.
+//! - `operators` reads a node through `node` and `tensor_info`, and a call through `context`. It executes a
+//!   write through `write`. Every operator uses `recent` and `threads`.
 //!
-//! The core defines every write and every error about a write.
+//! The core defines every write and every error about a write. `kvscatter_attention` does so for attention.
 //!
 //! # Requirements
 //!
@@ -53,10 +59,12 @@
 mod context;
 mod custom_ops;
 mod ep;
+mod graph_node;
 mod inference;
 mod kernel;
 mod node;
 mod operators;
+mod options;
 mod owned;
 mod recent;
 mod registration;
@@ -76,6 +84,8 @@ use ort_sys::{OrtApiBase, OrtLogger, OrtSessionOptions, OrtStatusPtr};
 use crate::ep::Factory;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, guarded};
+
+pub use registration::stay_loaded;
 
 /// Creates the factory of the execution provider. `RegisterExecutionProviderLibrary` calls this function.
 ///

@@ -1,4 +1,5 @@
-//! Reads the attributes of a node whose kernel is being made, and the types and shapes of its inputs.
+//! Reads the attributes of a node whose kernel is being made, the types and shapes of its inputs, and which
+//! outputs it has.
 //!
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
@@ -12,6 +13,21 @@ use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
+
+/// The attributes of a node that an execution provider may take, or of one that it has taken.
+pub(crate) trait Attributes {
+    /// Returns the integer attribute of this name, if the node has it.
+    ///
+    /// # Errors
+    /// Returns an error if the attribute is not an integer.
+    fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure>;
+
+    /// Returns the floating-point attribute of this name, if the node has it.
+    ///
+    /// # Errors
+    /// Returns an error if the attribute is not a number.
+    fn float(&self, name: &CStr) -> Result<Option<f32>, Failure>;
+}
 
 /// A node whose kernel is being made.
 pub(crate) struct Node<'a> {
@@ -42,6 +58,23 @@ impl Node<'_> {
         match self.runtime.check(status) {
             Ok(()) => Ok(Some(value)),
             Err(_) if self.has_attribute(name) => Err(mistyped(name, "an integer")),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Returns the floating-point attribute of this name, if the node has it.
+    ///
+    /// # Errors
+    /// Returns an error if the attribute is not a number.
+    pub(crate) fn float(&self, name: &CStr) -> Result<Option<f32>, Failure> {
+        let mut value = 0.0;
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
+        let status = unsafe {
+            (self.runtime.api.KernelInfoGetAttribute_float)(self.raw, name.as_ptr(), &raw mut value)
+        };
+        match self.runtime.check(status) {
+            Ok(()) => Ok(Some(value)),
+            Err(_) if self.has_attribute(name) => Err(mistyped(name, "a number")),
             Err(_) => Ok(None),
         }
     }
@@ -98,6 +131,28 @@ impl Node<'_> {
         (0..count).map(input).collect()
     }
 
+    /// Returns whether the node has each output.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    pub(crate) fn outputs(&self) -> Result<Vec<bool>, Failure> {
+        let Self { runtime, raw, .. } = *self;
+        let mut count = 0;
+        // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the result (R1).
+        runtime.check(unsafe { (runtime.api.KernelInfo_GetOutputCount)(raw, &raw mut count) })?;
+        let is_present = |index| {
+            // An absent output has no name. The answer includes the NUL after it.
+            let mut length = 0;
+            // SAFETY: `raw` is valid by the contract of `new`, the node has the output `index`, and `length`
+            // takes the length because there is no buffer (R1).
+            let status =
+                unsafe { (runtime.api.KernelInfo_GetOutputName)(raw, index, null_mut(), &raw mut length) };
+            runtime.check(status)?;
+            Ok(length > 1)
+        };
+        (0..count).map(is_present).collect()
+    }
+
     /// Returns `true` if the node has an attribute of this name. The status of the runtime for an absent
     /// attribute differs from that for an attribute of another kind only in its message, so this tries all
     /// kinds.
@@ -128,7 +183,17 @@ impl Node<'_> {
     }
 }
 
-fn mistyped(name: &CStr, wanted: &str) -> Failure {
+impl Attributes for Node<'_> {
+    fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
+        self.integer(name)
+    }
+
+    fn float(&self, name: &CStr) -> Result<Option<f32>, Failure> {
+        self.float(name)
+    }
+}
+
+pub(crate) fn mistyped(name: &CStr, wanted: &str) -> Failure {
     Failure::invalid_argument(format!("attribute {} must be {wanted}", name.to_string_lossy()))
 }
 

@@ -1,6 +1,7 @@
 //! The operators. Each operator reads a node's attributes, checks the types and shapes that the model
 //! declares for its inputs, and executes one call. Its messages use the names of its specification.
 
+mod attention;
 mod kv_cache_operation;
 mod kv_cache_update;
 mod tensor_scatter;
@@ -16,6 +17,7 @@ use crate::node::Node;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 
+pub(crate) use attention::Attention;
 pub(crate) use kv_cache_operation::KvCacheOperation;
 pub(crate) use kv_cache_update::KvCacheUpdate;
 pub(crate) use tensor_scatter::TensorScatter;

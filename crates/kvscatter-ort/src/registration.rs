@@ -7,6 +7,8 @@
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use std::sync::Mutex;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ort_sys::{OrtCustomOpDomain, OrtSessionOptions};
 
@@ -73,8 +75,21 @@ impl Registration {
     }
 }
 
+/// Keeps the registrations when the process ends.
+///
+/// A library that contains this crate and that was loaded before a runtime must call this function when it is
+/// loaded. At the end of the process, such a runtime is gone before the library.
+pub fn stay_loaded() {
+    #[cfg(target_os = "linux")]
+    STAYS.store(true, Ordering::Relaxed);
+}
+
+/// Whether the registrations are kept when the process ends.
+#[cfg(target_os = "linux")]
+static STAYS: AtomicBool = AtomicBool::new(false);
+
 /// The function runs when the library is unloaded or the process ends. The runtime was loaded before the
-/// library, so its code is still there. Systems without such a list of functions leak the registrations.
+/// library, so its code is still there, unless the library [stays loaded](stay_loaded). Systems without such a list of functions leak the registrations.
 #[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -82,6 +97,9 @@ static UNLOAD: extern "C" fn() = unload;
 
 #[cfg(target_os = "linux")]
 extern "C" fn unload() {
+    if STAYS.load(Ordering::Relaxed) {
+        return;
+    }
     catch_panic(|| {
         // If the process ends during a registration, this leaks the registration.
         if let Ok(mut registrations) = REGISTRATIONS.try_lock() {

@@ -2,20 +2,20 @@
 //!
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
+
+use kvscatter::ElementType;
 
 use crate::kernel::EpKernel;
-use crate::operators::{Operator, TensorScatter};
+use crate::operators::{Attention, Operator, TensorScatter};
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
 use crate::status::Failure;
-use crate::sys::{ONNX_DOMAIN, OrtDataType, OrtKernelDef, OrtKernelDefBuilder, OrtKernelRegistry};
+use crate::sys::{
+    KernelCreateFn, ONNX_DOMAIN, OrtDataType, OrtKernelDef, OrtKernelDefBuilder, OrtKernelRegistry,
+};
 
-/// The first and last version of ONNX's operators whose `TensorScatter` this kernel implements. ONNX has one
-/// definition so far, and a node of a later opset uses it until ONNX adds a newer one.
-const SINCE_VERSION: (i32, i32) = (24, 24);
-
-/// A registry with the kernel of `TensorScatter`, for every element type that the runtime supports.
+/// A registry with the kernels of `TensorScatter` and `Attention`.
 pub(crate) struct Registry {
     registry: Owned<OrtKernelRegistry>,
     /// The state that kernels are made with. The registry contains its address.
@@ -23,24 +23,26 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Registers the kernel.
+    /// Registers the kernels.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
     pub(crate) fn new(runtime: RuntimeApi, provider: &'static CStr) -> Result<Self, Failure> {
         let ep = runtime.ep;
         let runtime = Box::new(runtime);
-        let definition = tensor_scatter(*runtime, provider)?;
         // SAFETY: `out` takes the result (R1).
         let registry =
             Owned::new(*runtime, ep.ReleaseKernelRegistry, |out| unsafe { (ep.CreateKernelRegistry)(out) })?;
         let state = (&raw const *runtime).cast_mut().cast();
-        // SAFETY: `registry` and `definition` are not released yet. The registry copies the definition.
-        // `runtime`, the state, stays at its address until after the registry is released.
-        let status = unsafe {
-            (ep.KernelRegistry_AddKernel)(registry.as_ptr(), definition.as_ptr(), EpKernel::create, state)
-        };
-        runtime.check(status)?;
+        for kernel in [tensor_scatter(*runtime), attention(*runtime)] {
+            let definition = kernel.define(*runtime, provider)?;
+            // SAFETY: `registry` and `definition` are not released yet. The registry copies the definition.
+            // `runtime`, the state, stays at its address until after the registry is released.
+            let status = unsafe {
+                (ep.KernelRegistry_AddKernel)(registry.as_ptr(), definition.as_ptr(), kernel.create, state)
+            };
+            runtime.check(status)?;
+        }
         Ok(Self { registry, _runtime: runtime })
     }
 
@@ -50,41 +52,88 @@ impl Registry {
     }
 }
 
-fn tensor_scatter(runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<OrtKernelDef>, Failure> {
-    let ep = runtime.ep;
-    // SAFETY: `out` takes the result (R1).
-    let builder = Owned::<OrtKernelDefBuilder>::new(runtime, ep.ReleaseKernelDefBuilder, |out| unsafe {
-        (ep.CreateKernelDefBuilder)(out)
-    })?;
-    // `raw` is live in all calls below, because `builder` releases it at the end of this function. The runtime
-    // copies the names and lists that it is given (R1).
-    let raw = builder.as_ptr();
-    // SAFETY: `raw` is live, and the name is copied (R1).
-    runtime.check(unsafe { (ep.KernelDefBuilder_SetOperatorType)(raw, TensorScatter::NAME.as_ptr()) })?;
-    // SAFETY: `raw` is live, and the name is copied (R1).
-    runtime.check(unsafe { (ep.KernelDefBuilder_SetDomain)(raw, ONNX_DOMAIN.as_ptr()) })?;
-    let (first, last) = SINCE_VERSION;
-    // SAFETY: `raw` is live (R1).
-    runtime.check(unsafe { (ep.KernelDefBuilder_SetSinceVersion)(raw, first, last) })?;
-    // SAFETY: `raw` is live, and the name is copied (R1).
-    runtime.check(unsafe { (ep.KernelDefBuilder_SetExecutionProvider)(raw, provider.as_ptr()) })?;
-    let types: Vec<*const OrtDataType> =
-        runtime.supported_elements().map(|(_, data_type)| data_type).collect();
-    // SAFETY: `raw` is live, and the name and the `types.len()` elements of `types` are copied (R1).
-    let status =
-        unsafe { (ep.KernelDefBuilder_AddTypeConstraint)(raw, c"T".as_ptr(), types.as_ptr(), types.len()) };
-    runtime.check(status)?;
-    let (past_cache, present_cache) = (0, 0);
-    // SAFETY: `raw` is live, and both indices are copied, one for each list (R1).
-    let status = unsafe {
-        (ep.KernelDefBuilder_AddInputOutputMutableAliases)(
-            raw,
-            &raw const past_cache,
-            &raw const present_cache,
-            1,
-        )
+/// A kernel, and the nodes that the runtime may use it for.
+struct KernelEntry {
+    operator: &'static CStr,
+    /// The first and last version of ONNX's operators whose definition the kernel implements. A node of a
+    /// later opset uses the last one until ONNX adds a newer one. The range must end, because the runtime
+    /// takes a range without an end for its first version only.
+    versions: (c_int, c_int),
+    /// The types that each type parameter of the operator may have. A parameter of absent inputs may have any.
+    types: Vec<(&'static CStr, Vec<*const OrtDataType>)>,
+    /// An input and the output that may have its memory.
+    in_place: Option<(c_int, c_int)>,
+    create: KernelCreateFn,
+}
+
+/// `TensorScatter` for every element type that the runtime supports, with the present in the past's memory.
+fn tensor_scatter(runtime: RuntimeApi) -> KernelEntry {
+    KernelEntry {
+        operator: TensorScatter::NAME,
+        versions: (24, 24),
+        types: vec![(c"T", runtime.supported_elements().map(|(_, data_type)| data_type).collect())],
+        in_place: Some((0, 0)),
+        create: EpKernel::<TensorScatter>::create,
+    }
+}
+
+/// `Attention`, whose nodes [`Attention::check_node`] restricts further.
+fn attention(runtime: RuntimeApi) -> KernelEntry {
+    let of_types = |elements: &[ElementType]| -> Vec<_> {
+        let is_one = |element: &ElementType| elements.contains(element);
+        runtime.supported_elements().filter(|(element, _)| is_one(element)).map(|(_, it)| it).collect()
     };
-    runtime.check(status)?;
-    // SAFETY: `raw` is live, and `out` takes the result (R1).
-    Owned::new(runtime, ep.ReleaseKernelDef, |out| unsafe { (ep.KernelDefBuilder_Build)(raw, out) })
+    let floats = of_types(&Attention::FLOATS);
+    let masks = [floats.clone(), of_types(&[ElementType::Bool])].concat();
+    KernelEntry {
+        operator: Attention::NAME,
+        versions: (23, 25),
+        types: vec![(c"T1", floats.clone()), (c"T2", floats), (c"U", masks)],
+        in_place: None,
+        create: EpKernel::<Attention>::create,
+    }
+}
+
+impl KernelEntry {
+    fn define(&self, runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<OrtKernelDef>, Failure> {
+        let ep = runtime.ep;
+        // SAFETY: `out` takes the result (R1).
+        let builder = Owned::<OrtKernelDefBuilder>::new(runtime, ep.ReleaseKernelDefBuilder, |out| unsafe {
+            (ep.CreateKernelDefBuilder)(out)
+        })?;
+        // `raw` is live in all calls below, because `builder` releases it at the end of this function. The
+        // runtime copies the names and lists that it is given (R1).
+        let raw = builder.as_ptr();
+        // SAFETY: `raw` is live, and the name is copied (R1).
+        runtime.check(unsafe { (ep.KernelDefBuilder_SetOperatorType)(raw, self.operator.as_ptr()) })?;
+        // SAFETY: `raw` is live, and the name is copied (R1).
+        runtime.check(unsafe { (ep.KernelDefBuilder_SetDomain)(raw, ONNX_DOMAIN.as_ptr()) })?;
+        let (first, last) = self.versions;
+        // SAFETY: `raw` is live (R1).
+        runtime.check(unsafe { (ep.KernelDefBuilder_SetSinceVersion)(raw, first, last) })?;
+        // SAFETY: `raw` is live, and the name is copied (R1).
+        runtime.check(unsafe { (ep.KernelDefBuilder_SetExecutionProvider)(raw, provider.as_ptr()) })?;
+        for (name, types) in &self.types {
+            // SAFETY: `raw` is live, and the name and the `types.len()` elements of `types` are copied (R1).
+            let status = unsafe {
+                (ep.KernelDefBuilder_AddTypeConstraint)(raw, name.as_ptr(), types.as_ptr(), types.len())
+            };
+            runtime.check(status)?;
+        }
+        // The runtime refuses an empty list.
+        if let Some((input, output)) = self.in_place {
+            // SAFETY: `raw` is live, and both indices are copied, one for each list (R1).
+            let status = unsafe {
+                (ep.KernelDefBuilder_AddInputOutputMutableAliases)(
+                    raw,
+                    &raw const input,
+                    &raw const output,
+                    1,
+                )
+            };
+            runtime.check(status)?;
+        }
+        // SAFETY: `raw` is live, and `out` takes the result (R1).
+        Owned::new(runtime, ep.ReleaseKernelDef, |out| unsafe { (ep.KernelDefBuilder_Build)(raw, out) })
+    }
 }

@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvscatter::{Argument, Error};
+use kvscatter_attention::AttentionError;
 use ort_sys::{OrtApi, OrtErrorCode, OrtStatus, OrtStatusPtr};
 
 /// Runs the body of a function that the runtime calls. A panic or a failure becomes the status that the
@@ -99,6 +100,12 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Core(error)
+    }
+}
+
+impl From<AttentionError> for Failure {
+    fn from(error: AttentionError) -> Self {
+        Self::fail(error.to_string())
     }
 }
 

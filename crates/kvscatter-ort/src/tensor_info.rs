@@ -62,9 +62,36 @@ impl TensorInfo {
         Ok(Self { element: element_type(code), shape, has_every_dimension })
     }
 
+    /// Creates a description for a test. A dimension of `None` is unknown.
+    #[cfg(test)]
+    pub(crate) fn of(element: ElementType, shape: &[Option<usize>]) -> Self {
+        let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
+        let shape = Some(shape.iter().map(dimension).collect());
+        Self { element: Some(element), shape, has_every_dimension: false }
+    }
+
     /// Returns the type and shape as a tensor of the core. Both are unknown for an absent input.
     pub(crate) fn partial(&self) -> PartialTensor<'_> {
         PartialTensor { element: self.element, shape: self.shape.as_deref() }
+    }
+
+    /// Returns the element type. It is unknown for an absent input.
+    pub(crate) fn element(&self) -> Option<ElementType> {
+        self.element
+    }
+
+    /// Returns the number of dimensions, if it is known.
+    pub(crate) fn rank(&self) -> Option<usize> {
+        self.shape.as_ref().map(Vec::len)
+    }
+
+    /// Returns the dimensions, if all of them are known.
+    pub(crate) fn sizes(&self) -> Option<Vec<usize>> {
+        let size = |dimension: &Dimension<'_>| match dimension {
+            Dimension::Known(size) => Some(*size),
+            _ => None,
+        };
+        self.shape.as_ref()?.iter().map(size).collect()
     }
 
     /// Returns `true` if the node has this input.

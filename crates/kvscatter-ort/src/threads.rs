@@ -1,4 +1,4 @@
-//! Runs large writes on the runtime's own threads.
+//! Runs large calls on the runtime's own threads.
 //!
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
@@ -20,8 +20,8 @@ pub(crate) struct ParallelFor {
     context: *const OrtKernelContext,
 }
 
-// SAFETY: The core calls `broadcast` on the thread on which the runtime called the kernel, and `context` may
-// be used there. Other threads share this value as a part of the plan and do not use it.
+// SAFETY: The core and `kvscatter_attention` call `broadcast` on the thread on which the runtime called the
+// kernel, and `context` may be used there. Other threads share this value and do not use it.
 unsafe impl Sync for ParallelFor {}
 
 impl ParallelFor {
@@ -40,7 +40,7 @@ impl Executor for ParallelFor {
         let status = unsafe {
             (self.runtime.api.KernelContext_ParallelFor)(self.context, Job::run, thread_count(), 0, data)
         };
-        // The core writes what no thread has written, so an error makes the write slower but not wrong.
+        // The caller does the work that no thread has done, so an error makes the call slower but not wrong.
         let _refused = self.runtime.check(status);
         let panicked = job.panicked.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(payload) = panicked {
@@ -74,7 +74,7 @@ impl Job<'_> {
 /// Returns the number of calls of the work, one for each thread that the machine can run. The runtime does
 /// not report the number of threads in its pool. If the pool has fewer, some threads call the work twice, and
 /// the second call does nothing.
-fn thread_count() -> usize {
+pub(crate) fn thread_count() -> usize {
     // The number is cached, because computing it takes several system calls.
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| available_parallelism().map_or(1, usize::from))

@@ -45,8 +45,8 @@ impl PreparedWrites {
             check_memory(context, prepared.geometry(), cache, update)?;
             Ok(prepared)
         };
-        self.recent
-            .with(cache, update, prepare, |prepared| run(CheckedWrite { prepared, context, cache, update }))
+        let tensors = [cache.signature(), update.signature()].into_iter();
+        self.recent.with(tensors, prepare, |prepared| run(CheckedWrite { prepared, context, cache, update }))
     }
 }
 
@@ -69,7 +69,7 @@ impl CheckedWrite<'_> {
         let Self { context, cache, update, .. } = *self;
         let geometry = self.prepared.geometry();
         assert!(ptr::eq(plan.geometry(), geometry), "the plan of another write");
-        let present = context.output(cache.shape)?;
+        let present = context.output(0, cache.shape)?;
         let buffer = |ptr: *mut u8, len: Option<usize>| RawBuffer { ptr, len: len.unwrap_or(0) };
         let update = buffer(update.data, geometry.update_bytes());
         let threads = context.threads();
@@ -106,7 +106,7 @@ impl Deref for CheckedWrite<'_> {
 /// Returns the element type of both tensors. The runtime has checked that they agree if the model declares
 /// both types.
 fn common_element(cache: &InputTensor<'_>, update: &InputTensor<'_>) -> Result<ElementType, Failure> {
-    Ok(same_element_type(cache.element()?, update.argument, update.element()?)?)
+    Ok(same_element_type(cache.element()?, update.role, update.element()?)?)
 }
 
 /// Checks that the runtime and the core compute the same size for the memory of each tensor.
@@ -117,7 +117,7 @@ fn check_memory(
     update: &InputTensor<'_>,
 ) -> Result<(), Failure> {
     for (tensor, expected) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
-        let (argument, expected, got) = (tensor.argument, expected.unwrap_or(0), context.bytes(tensor)?);
+        let (argument, expected, got) = (tensor.role, expected.unwrap_or(0), context.bytes(tensor)?);
         if got != expected {
             let unit = LengthUnit::Bytes;
             return Err(Error::BufferLength { argument, pair: 0, got, expected, unit, exact: true }.into());

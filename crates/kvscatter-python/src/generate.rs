@@ -10,6 +10,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use crate::indices::Indices;
+use crate::runtime::Plugin;
 use crate::session::CHUNK;
 use crate::session_error::raise;
 use crate::{options, runtime};
@@ -25,7 +26,7 @@ use crate::{options, runtime};
 ///     prompts: The token ids of each prompt: sequences of integers, or integer arrays of one dimension.
 ///     tokens: The maximum number of tokens to generate for each prompt.
 ///     eos: Tokens after which a prompt ends.
-///     capacity, threads, memory, onnxruntime: See `KvSession`.
+///     capacity, threads, memory, onnxruntime, plugin: See `KvSession`.
 ///     chunk: The maximum number of tokens of one prompt in a run of the model.
 ///     progress: A function that is called after every token. Its arguments are the number of tokens
 ///         generated for each prompt and the number of prompts that continue. An exception in it ends the
@@ -42,10 +43,10 @@ use crate::{options, runtime};
 ///     PositionError: The model does not have a token, or a prompt has no room for its continuation. This is
 ///         raised before the model runs.
 #[pyfunction]
-#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, onnxruntime=None, progress=None))]
+#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
 #[pyo3(
     text_signature = "(path, prompts, tokens, *, eos=(), capacity=None, threads=None, memory=17179869184, chunk=512, \
-    onnxruntime=None, progress=None)"
+    onnxruntime=None, plugin=True, progress=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the options of generation, by keyword")]
 pub(crate) fn generate<'py>(
@@ -59,6 +60,7 @@ pub(crate) fn generate<'py>(
     #[pyo3(from_py_with = options::memory)] memory: u64,
     #[pyo3(from_py_with = options::chunk)] chunk: usize,
     onnxruntime: Option<PathBuf>,
+    plugin: Plugin,
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     if progress.as_ref().is_some_and(|progress| !progress.is_callable()) {
@@ -69,7 +71,7 @@ pub(crate) fn generate<'py>(
     let prompts = prompts.try_iter()?.map(|prompt| Ok(list(Indices::of(Some(&prompt?), "prompts")?)));
     let prompts = prompts.collect::<PyResult<Vec<Vec<i64>>>>()?;
     let greedy = GreedyOptions { tokens, eos: list(Indices::of(eos, "eos")?), chunk };
-    let engine = runtime::load(py, onnxruntime)?;
+    let engine = runtime::load(py, onnxruntime, plugin)?;
     let options = SessionOptions { batch: None, capacity, threads, memory };
     let mut raised = None;
     let mut report = |at: Progress| match Python::attach(|py| report_progress(py, progress.as_ref(), at)) {
@@ -85,7 +87,7 @@ pub(crate) fn generate<'py>(
     });
     match raised {
         Some(error) => Err(error),
-        None => python_generated(py, generated.map_err(|error| raise(py, &error))?),
+        None => python_generated(py, generated.map_err(|error| raise(py, &error))?, runtime::label(&engine)),
     }
 }
 
@@ -98,7 +100,7 @@ fn report_progress(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -
     }
 }
 
-fn python_generated(py: Python<'_>, generated: Generated) -> PyResult<Bound<'_, PyAny>> {
+fn python_generated(py: Python<'_>, generated: Generated, engine: String) -> PyResult<Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "kvscatter._session", "Generated")?.call1((
         generated.samples,
@@ -109,5 +111,6 @@ fn python_generated(py: Python<'_>, generated: Generated) -> PyResult<Bound<'_, 
         generated.decode.as_secs_f64(),
         generated.written_per_step,
         generated.copied,
+        engine,
     ))
 }

@@ -4,6 +4,8 @@
 //! core's types, `indices` copies positions, `write` calls the core, and `error` turns the core's errors
 //! into exceptions. `cuda` does the same for arrays on a device. `session` and `generate` run decoders in
 //! the ONNX Runtime of this Python, which `runtime` loads.
+//!
+//! The module is also the plugin for ONNX Runtime, because it exports the functions of `kvscatter-ort`.
 
 mod array;
 mod cases;
@@ -81,6 +83,8 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // ONNX Runtime loads this module by its path, as a plugin, and the interpreter keeps it loaded.
+        kvscatter_ort::stay_loaded();
         // These classes are exported under their own names by `kvscatter.cuda`.
         let py = module.py();
         module.add("CudaStatus", py.get_type::<CudaStatus>())?;

@@ -3,21 +3,54 @@
 use std::path::PathBuf;
 
 use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_session::{Engine, engine_label};
 use pyo3::prelude::*;
 
 use crate::session_error::no_runtime;
 
+/// The value of the argument `plugin`.
+#[derive(FromPyObject)]
+pub(crate) enum Plugin {
+    /// Whether this module is used as the plugin.
+    #[pyo3(annotation = "bool")]
+    OfPackage(bool),
+    #[pyo3(annotation = "str | os.PathLike")]
+    At(PathBuf),
+}
+
 /// Loads the library at this path, otherwise that of this Python's package, otherwise the one that the
-/// environment names.
+/// environment names. Then loads the plugin.
 ///
 /// The package comes before the environment. A process has only one library, and Python code that imports
 /// the package needs the package's library.
-pub(crate) fn load(py: Python<'_>, library: Option<PathBuf>) -> PyResult<OnnxRuntime> {
+pub(crate) fn load(py: Python<'_>, library: Option<PathBuf>, plugin: Plugin) -> PyResult<OnnxRuntime> {
     let library = match library {
         None => package(py)?,
         library => library,
     };
-    py.detach(|| OnnxRuntime::load(library.as_deref())).map_err(|error| no_runtime(py, &error))
+    let plugin = match plugin {
+        Plugin::OfPackage(true) => Some(own_path(py)?),
+        Plugin::OfPackage(false) => None,
+        Plugin::At(path) => Some(path),
+    };
+    let load = || {
+        let runtime = OnnxRuntime::load(library.as_deref())?;
+        match plugin {
+            Some(plugin) => runtime.with_plugin(&plugin),
+            None => Ok(runtime),
+        }
+    };
+    py.detach(load).map_err(|error| no_runtime(py, &error))
+}
+
+/// Returns the name and version of an engine and its plugin.
+pub(crate) fn label(engine: &OnnxRuntime) -> String {
+    engine_label(engine.name(), engine.version(), engine.plugin())
+}
+
+/// Returns the path of this module, which is a plugin.
+fn own_path(py: Python<'_>) -> PyResult<PathBuf> {
+    py.import("kvscatter._native")?.getattr("__file__")?.extract()
 }
 
 /// Returns the folder of the installed package.

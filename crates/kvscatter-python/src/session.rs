@@ -10,6 +10,7 @@ use pyo3::types::{PyMapping, PyTuple, PyType};
 
 use crate::indices::Indices;
 use crate::logits::{PyLogits, PySample};
+use crate::runtime::Plugin;
 use crate::session_error::{closed, raise};
 use crate::{options, runtime};
 
@@ -33,16 +34,19 @@ use crate::{options, runtime};
 ///     onnxruntime: The library of ONNX Runtime, or a folder that contains it. The default is the library of
 ///         the installed package `onnxruntime`, and otherwise the library that `KVSCATTER_ORT_LIB` or
 ///         `ORT_DYLIB_PATH` names. A process can load only one library. Loading it runs its code.
+///     plugin: Whether ONNX Runtime uses kvscatter's kernels, which this package contains. A path names
+///         another build of the plugin. A process can load only one plugin.
 ///
 /// Raises:
-///     SessionError: There is no usable ONNX Runtime, the file is not a model, or the model cannot run in
-///         place.
+///     SessionError: There is no usable ONNX Runtime or plugin, the file is not a model, or the model cannot
+///         run in place.
 ///     OptionError: The model has another batch or capacity, the caches need more than `memory`, or a number
 ///         is out of range. The maximum number of threads is 1024.
 #[pyclass(frozen, name = "KvSession", module = "kvscatter")]
 pub(crate) struct PyKvSession {
     batch: usize,
     capacity: usize,
+    engine: String,
     /// The session, or `None` after it was closed.
     open: Mutex<Option<KvSession>>,
 }
@@ -50,10 +54,9 @@ pub(crate) struct PyKvSession {
 #[pymethods]
 impl PyKvSession {
     #[new]
-    #[pyo3(signature = (path, *, batch=None, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None))]
-    #[pyo3(
-        text_signature = "(path, *, batch=None, capacity=None, threads=None, memory=17179869184, onnxruntime=None)"
-    )]
+    #[pyo3(signature = (path, *, batch=None, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
+    #[pyo3(text_signature = "(path, *, batch=None, capacity=None, threads=None, memory=17179869184, \
+        onnxruntime=None, plugin=True)")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -62,13 +65,14 @@ impl PyKvSession {
         #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
         #[pyo3(from_py_with = options::memory)] memory: u64,
         onnxruntime: Option<PathBuf>,
+        plugin: Plugin,
     ) -> PyResult<Self> {
-        let engine = runtime::load(py, onnxruntime)?;
+        let engine = runtime::load(py, onnxruntime, plugin)?;
         let options = SessionOptions { batch, capacity, threads, memory };
         let session =
             py.detach(|| KvSession::open(&engine, &path, options)).map_err(|error| raise(py, &error))?;
         let (batch, capacity) = (session.batch(), session.capacity());
-        Ok(Self { batch, capacity, open: Mutex::new(Some(session)) })
+        Ok(Self { batch, capacity, engine: runtime::label(&engine), open: Mutex::new(Some(session)) })
     }
 
     /// The maximum number of samples.
@@ -81,6 +85,13 @@ impl PyKvSession {
     #[getter]
     fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// The name and version of ONNX Runtime and its plugin, such as
+    /// `ONNX Runtime 1.31.1 with plugin kvscatter 0.1.0`.
+    #[getter]
+    fn engine(&self) -> &str {
+        &self.engine
     }
 
     /// The number of tokens that the model knows. If the model does not declare it, it is None until the

@@ -13,11 +13,15 @@ pub(crate) fn raise(py: Python<'_>, error: &SessionError) -> PyErr {
     raise_of(py, class, error.kind(), argument, format!("{error}{}", keyword(error)), &fields)
 }
 
-/// Creates the exception for a missing or unusable ONNX Runtime.
+/// Creates the exception for a missing or unusable ONNX Runtime or plugin.
 #[cold]
 pub(crate) fn no_runtime(py: Python<'_>, error: &RuntimeError) -> PyErr {
-    let keyword = if matches!(error, RuntimeError::Missing { .. }) { " (onnxruntime=)" } else { "" };
-    raise_of(py, Class::Session, error.kind(), Some("onnxruntime"), format!("{error}{keyword}"), &[])
+    let (argument, keyword) = match error {
+        RuntimeError::Missing { .. } => ("onnxruntime", " (onnxruntime=)"),
+        RuntimeError::PluginUnusable { .. } | RuntimeError::PluginLoaded { .. } => ("plugin", " (plugin=)"),
+        _ => ("onnxruntime", ""),
+    };
+    raise_of(py, Class::Session, error.kind(), Some(argument), format!("{error}{keyword}"), &[])
 }
 
 /// Creates the exception for a call of a closed session.

@@ -292,6 +292,39 @@ def test_a_session_that_cannot_be(
     assert expected in str(caught.value)
 
 
+def test_the_plugin_is_that_of_the_package() -> None:
+    engine = f"ONNX Runtime {onnxruntime.__version__}"
+    plugin = f"{engine} with plugin kvscatter {kvscatter.__version__}"
+    module = Path(kvscatter.onnxruntime.library())
+    scores = []
+    for given, expected in [(True, plugin), (module, plugin), (str(module), plugin), (False, engine)]:
+        with KvSession(STATIC, threads=1, plugin=given) as session:
+            assert session.engine == expected
+            sample = session.add()
+            scores.append(session.step({sample: [5, 9, 200]}).last(sample))
+    for other in scores:
+        np.testing.assert_allclose(other, scores[0], rtol=0, atol=1e-4)
+    for given, expected in [(True, plugin), (False, engine)]:
+        assert kvscatter.generate(STATIC, [[5]], 1, plugin=given).engine == expected
+
+
+@pytest.mark.parametrize(
+    ("plugin", "kind", "expected"),
+    [
+        (TESTDATA / "absent.so", "plugin_unusable", "absent.so: no such file or directory (plugin=)"),
+        (STATIC, "plugin_loaded", "this process already uses the plugin "),
+    ],
+)
+def test_a_plugin_that_cannot_be(plugin: Path, kind: str, expected: str) -> None:
+    KvSession(STATIC).close()
+    with pytest.raises(errors.SessionError) as caught:
+        KvSession(STATIC, plugin=plugin)
+    assert (caught.value.kind, caught.value.argument) == (kind, "plugin")
+    assert expected in str(caught.value)
+    with pytest.raises(TypeError):
+        KvSession(STATIC, plugin=None)  # type: ignore[arg-type]
+
+
 def test_a_runtime_that_is_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for variable in ("KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"):

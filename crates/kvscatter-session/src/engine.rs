@@ -22,11 +22,24 @@ pub trait Engine {
     /// Returns the device that the engine computes on, such as `CPU`.
     fn device(&self) -> &str;
 
+    /// Returns the name and version of the plugin that this engine uses, such as `kvscatter 0.1.0`. Returns
+    /// `None` if it uses none.
+    fn plugin(&self) -> Option<&str> {
+        None
+    }
+
     /// Loads a model with its external data. The caller has already checked every location of that data.
     ///
     /// # Errors
     /// Returns [`SessionError::Load`] with the engine's message.
     fn load(&self, model: &ModelFile, options: LoadOptions) -> Result<Box<dyn Session>, SessionError>;
+}
+
+/// Formats an engine's name, version and plugin, such as `ONNX Runtime 1.31.1 with plugin kvscatter 0.1.0`.
+#[must_use]
+pub fn engine_label(name: &str, version: &str, plugin: Option<&str>) -> String {
+    let plugin = plugin.map(|plugin| format!(" with plugin {plugin}")).unwrap_or_default();
+    format!("{name} {version}{plugin}")
 }
 
 /// Options of [`Engine::load`].

@@ -107,6 +107,7 @@ impl Feed {
             .collect()
     }
 
+    /// Returns which slots contain tokens. Which of these a query sees is decided by the masks of the model.
     fn mask(&self, slots: usize) -> Vec<i64> {
         let of = |sample: &SampleFeed| {
             let valid = sample.valid();

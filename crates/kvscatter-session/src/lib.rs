@@ -29,7 +29,7 @@ mod runner;
 mod sample;
 mod tensor;
 
-pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput};
+pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label};
 pub use error::{ModelSize, SessionError, SessionSetting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator, GreedyOptions, Progress};

@@ -1,32 +1,30 @@
-//! The `Attention` operator of operator sets 23 to 25. It reads tensors in place, so no key is copied,
-//! transposed or repeated.
+//! The `Attention` operator of operator sets 23 to 25, which [`kvscatter_attention`] computes.
 //!
-//! Causal masking follows ONNX's own reference. Query `i` of a causal node attends to key `j` if `j <= i +
-//! offset`. The offset is the length of the past, or `nonpad_kv_seqlen` less the number of queries.
+//! This module translates tract's nodes, types and tensors. The kernels read tensors in place, so no key is
+//! copied, transposed or repeated.
 
-mod float;
-mod kernel;
-mod mask;
-mod operands;
+mod facts;
 mod operator;
-mod shapes;
+mod state;
+mod threads;
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
 use crate::scatter::as_int64;
-use operator::Attention;
+use operator::AttentionNode;
+use state::AttentionState;
 
 /// Builds the operator of a node.
 pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    Ok((expand(Attention::of(node)?), vec![]))
+    Ok((expand(AttentionNode::of(node)?), vec![]))
 }
 
-impl Expansion for Attention {
+impl Expansion for AttentionNode {
     fn name(&self) -> StaticName {
         "Attention".into()
     }
@@ -50,10 +48,8 @@ impl Expansion for Attention {
         for same in [key, value, y] {
             solver.equals(&query.rank, &same.rank)?;
         }
-        for index in self.outputs.presents().chain(self.outputs.scores.map(|(index, _)| index)) {
-            if let Some(output) = outputs.get(index) {
-                solver.equals(&output.rank, 4)?;
-            }
+        for output in outputs.iter().skip(1) {
+            solver.equals(&output.rank, 4)?;
         }
         solver.equals(&query.shape[0], &y.shape[0])?;
         solver.equals(&query.shape[1], &y.shape[1])?;
@@ -78,7 +74,7 @@ impl Expansion for Attention {
     }
 }
 
-impl Op for Attention {
+impl Op for AttentionNode {
     fn name(&self) -> StaticName {
         "Attention".into()
     }
@@ -86,20 +82,20 @@ impl Op for Attention {
     op_as_typed_op!();
 }
 
-impl TypedOp for Attention {
+impl TypedOp for AttentionNode {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        Ok(shapes::facts(self, inputs).map_err(|why| self.error(why))?)
+        Ok(facts::facts(self, inputs).map_err(|why| self.error(why))?)
     }
 
     as_op!();
 }
 
-impl EvalOp for Attention {
+impl EvalOp for AttentionNode {
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
-        Ok(Some(self.eval(&EvalContext::out_of_plan(), inputs)?))
+        Ok(Some(AttentionState::default().run(self, &inputs)?))
     }
 
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        Ok(operands::run(self, &inputs).map_err(|why| self.error(why))?)
+    fn state(&self, _: &EvalContext<'_>) -> TractResult<Option<Box<dyn OpState>>> {
+        Ok(Some(Box::new(AttentionState::default())))
     }
 }

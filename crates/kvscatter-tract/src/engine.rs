@@ -15,7 +15,7 @@ use messages::{VERSION, label};
 /// The engine tract, which computes on the CPU.
 ///
 /// tract uses one thread unless [`LoadOptions::threads`] requests more. Several threads share only its matrix
-/// products.
+/// products and large calls of attention.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;
 

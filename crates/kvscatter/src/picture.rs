@@ -1,8 +1,9 @@
 //! Draws pictures of a write as [text](Picture::text) and as [SVG](Picture::svg).
 //!
 //! A picture has one lane per sample, along the sequence axis. Old, written, wrapped and skipped slots differ
-//! in glyph or hatching, not only in colour. If the cache is wider than the picture, the scale keeps a single
-//! written slot visible. Slots are counted from 0.
+//! in glyph or hatching, not only in colour, and so do the slots that [`visible`](Picture::visible) marks. If
+//! the cache is wider than the picture, the scale keeps a single written slot visible. Slots are counted from
+//! 0.
 
 mod model;
 mod scale;

@@ -27,6 +27,7 @@
 
 use crate::error::Error;
 use crate::plan::Mode;
+use crate::visibility::Visibility;
 
 /// Converts `write_indices` to the length after the write.
 ///
@@ -93,12 +94,11 @@ pub fn start_from_seqlens_k(last: i64, rows: usize) -> Result<i64, Error> {
 /// the rows do not fit the capacity.
 pub fn nonpad_kv_seqlen(start: i64, rows: usize, capacity: usize, mode: Mode) -> Result<i64, Error> {
     let length = length_after(start, rows)?;
-    match i64::try_from(capacity) {
-        Ok(capacity) if length > capacity => match mode {
-            Mode::Circular => Ok(capacity),
-            Mode::Linear => Err(Error::InvalidPosition { value: start, rows }),
-        },
-        _ => Ok(length),
+    let cached = Visibility::new(mode, capacity).cached(length);
+    if cached.end == length {
+        Ok(cached.end.saturating_sub(cached.start))
+    } else {
+        Err(Error::InvalidPosition { value: start, rows })
     }
 }
 

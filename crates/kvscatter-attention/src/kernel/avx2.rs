@@ -1,11 +1,16 @@
-//! The kernels for AVX2, FMA and F16C. Every processor with AVX2 that the project knows has all three, and
-//! [`Kernels::new`](super::Kernels) checks them.
+//! The kernels for AVX2, FMA and F16C.
+
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "each block is one expression of instructions, which need only that the machine has them"
+)]
 
 use core::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{Kernels, Load, Rows, Run, Vector, generic};
+use super::generic;
+use super::vector::{Kernels, Load, Rows, Run, Vector};
 
 /// A register of 8 numbers.
 #[derive(Clone, Copy)]
@@ -153,9 +158,11 @@ unsafe fn part<T: Copy + Default>(at: *const T, count: usize) -> Avx2
 where
     Avx2: Load<T>,
 {
-    let mut elements = [T::default(); 8];
-    // SAFETY: `at` is valid for reads of `count` elements, and the array has at least as many.
-    unsafe { core::ptr::copy_nonoverlapping(at, elements.as_mut_ptr(), count) };
+    // A copy of a length that the compiler does not know is a call, which takes longer than this loop.
+    let elements: [T; 8] = core::array::from_fn(|index| {
+        // SAFETY: `at` is valid for reads of `count` elements.
+        if index < count { unsafe { at.wrapping_add(index).read() } } else { T::default() }
+    });
     // SAFETY: The array has 8 elements. The machine has the instruction set.
     unsafe { Avx2::load_wide(elements.as_ptr()) }
 }

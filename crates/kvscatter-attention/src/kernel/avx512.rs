@@ -1,10 +1,16 @@
 //! The kernels for AVX-512 F, BW and VL.
 
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "each block is one expression of instructions, which need only that the machine has them"
+)]
+
 use core::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{Kernels, Load, Rows, Run, Vector, generic};
+use super::generic;
+use super::vector::{Kernels, Load, Rows, Run, Vector};
 
 /// A register of 16 numbers.
 #[derive(Clone, Copy)]
@@ -117,8 +123,9 @@ impl Load<f32> for Avx512 {
 
     #[inline(always)]
     unsafe fn load_part(at: *const f32, count: usize) -> Self {
-        // SAFETY: The contract is the same.
-        unsafe { part(at, count) }
+        // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
+        // instruction set.
+        Self(unsafe { _mm512_maskz_loadu_ps(first(count), at) })
     }
 }
 
@@ -131,8 +138,11 @@ impl Load<f16> for Avx512 {
 
     #[inline(always)]
     unsafe fn load_part(at: *const f16, count: usize) -> Self {
-        // SAFETY: The contract is the same.
-        unsafe { part(at, count) }
+        // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
+        // instruction set.
+        let narrow = unsafe { _mm256_maskz_loadu_epi16(first(count), at.cast()) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_cvtph_ps(narrow) })
     }
 }
 
@@ -147,26 +157,20 @@ impl Load<bf16> for Avx512 {
 
     #[inline(always)]
     unsafe fn load_part(at: *const bf16, count: usize) -> Self {
-        // SAFETY: The contract is the same.
-        unsafe { part(at, count) }
+        // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
+        // instruction set.
+        let narrow = unsafe { _mm256_maskz_loadu_epi16(first(count), at.cast()) };
+        // SAFETY: The machine has the instruction set.
+        let wide = unsafe { _mm512_cvtepu16_epi32(narrow) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)) })
     }
 }
 
-/// Loads a part of a vector through an array.
-///
-/// # Safety
-/// `at` must be valid for reads of `count` elements, and `count` at most 16. The machine must have the
-/// instruction set.
+/// Returns a mask of the first `count` lanes.
 #[inline(always)]
-unsafe fn part<T: Copy + Default>(at: *const T, count: usize) -> Avx512
-where
-    Avx512: Load<T>,
-{
-    let mut elements = [T::default(); 16];
-    // SAFETY: `at` is valid for reads of `count` elements, and the array has at least as many.
-    unsafe { core::ptr::copy_nonoverlapping(at, elements.as_mut_ptr(), count) };
-    // SAFETY: The array has 16 elements. The machine has the instruction set.
-    unsafe { Avx512::load_wide(elements.as_ptr()) }
+fn first(count: usize) -> __mmask16 {
+    u16::MAX.checked_shr(16 - count as u32).unwrap_or(0)
 }
 
 /// Returns the kernels.

@@ -9,7 +9,7 @@
               set is there, and the addresses are those that the function's contract covers"
 )]
 
-use super::{LANES, Load, Rows, Run, Vector};
+use super::vector::{LANES, Load, Rows, Run, Vector};
 
 /// The number of slots whose values are summed before the next columns of the same slots. They stay in the
 /// first-level cache.
@@ -18,14 +18,17 @@ const SLOTS: usize = 32;
 /// The number of bytes of a cache line.
 const LINE: usize = 64;
 
-
-
-/// See [`Products`](super::Products). `KEYS` is the number of keys that one row multiplies at a time.
+/// See [`Products`](super::vector::Products). `KEYS` is the number of keys that one row multiplies at a time.
 ///
 /// # Safety
-/// See [`Products`](super::Products).
+/// See [`Products`](super::vector::Products).
 #[inline(always)]
-pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usize, const B: usize>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
+pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usize, const B: usize>(
+    queries: Rows,
+    keys: Run<T>,
+    size: usize,
+    scores: Rows,
+) {
     let mut row = 0;
     while row < queries.count {
         let left = queries.count - row;
@@ -156,10 +159,10 @@ fn prefetch<V: Vector, T>(slot: *const T, ahead: usize, size: usize) {
     }
 }
 
-/// See [`WeightedSums`](super::WeightedSums).
+/// See [`WeightedSums`](super::vector::WeightedSums).
 ///
 /// # Safety
-/// See [`WeightedSums`](super::WeightedSums).
+/// See [`WeightedSums`](super::vector::WeightedSums).
 #[inline(always)]
 pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize, const S: usize>(
     weights: Rows,
@@ -266,10 +269,10 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     }
 }
 
-/// See [`Weights`](super::Weights).
+/// See [`Weights`](super::vector::Weights).
 ///
 /// # Safety
-/// See [`Weights`](super::Weights).
+/// See [`Weights`](super::vector::Weights).
 #[inline(always)]
 pub(super) unsafe fn weights<V: Vector>(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The machine has the instruction set. `count` is a multiple of `LANES`, which is a multiple of

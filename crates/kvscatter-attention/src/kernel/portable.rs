@@ -1,7 +1,8 @@
 //! The kernels without instructions of one architecture. The compiler vectorises the arrays.
 
-use super::{Kernels, Load, Rows, Run, Vector, generic};
-use crate::element::Float;
+use super::generic;
+use super::vector::{Kernels, Load, Rows, Run, Vector};
+use crate::element::Element;
 
 /// Eight numbers, whose products are rounded before they are added.
 #[derive(Clone, Copy)]
@@ -55,8 +56,7 @@ impl Vector for Portable {
 
     #[inline(always)]
     unsafe fn power_of_two(self) -> Self {
-        // The conversion turns NaN into 0, so NaN is added again.
-        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23) + (n - n)))
+        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
     }
 
     #[inline(always)]
@@ -80,11 +80,11 @@ impl Vector for Portable {
     }
 }
 
-impl<T: Float> Load<T> for Portable {
+impl<T: Element> Load<T> for Portable {
     #[inline(always)]
     unsafe fn load_wide(at: *const T) -> Self {
         // SAFETY: `at` is valid for reads of 8 elements, by the contract of this method.
-        Self(unsafe { at.cast::<[T; 8]>().read_unaligned() }.map(Float::to_f32))
+        Self(unsafe { at.cast::<[T; 8]>().read_unaligned() }.map(Element::to_f32))
     }
 
     #[inline(always)]
@@ -99,16 +99,16 @@ impl<T: Float> Load<T> for Portable {
 }
 
 /// Returns the kernels.
-pub(super) fn kernels<T: Float>() -> Kernels<T> {
+pub(super) fn kernels<T: Element>() -> Kernels<T> {
     Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
 }
 
-unsafe fn products<T: Float>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
+unsafe fn products<T: Element>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
     // SAFETY: The contract is the same.
     unsafe { generic::products::<Portable, T, 2, 4, 4>(queries, keys, size, scores) }
 }
 
-unsafe fn weighted_sums<T: Float>(weights: Rows, values: Run<T>, size: usize, sums: Rows) {
+unsafe fn weighted_sums<T: Element>(weights: Rows, values: Run<T>, size: usize, sums: Rows) {
     // SAFETY: The contract is the same.
     unsafe { generic::weighted_sums::<Portable, T, 2, 8>(weights, values, size, sums) }
 }

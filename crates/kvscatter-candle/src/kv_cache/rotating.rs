@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 use kvscatter::Mode;
+use kvscatter::visibility::Visibility;
 
 use super::growing::{shorter, tokens};
 use super::store::{Store, StoreRequirements};
@@ -157,14 +158,15 @@ impl RotatingCache {
         if seq_len >= self.max_seq_len {
             return (self.current_seq_len..length).collect();
         }
-        // The last token is in the slot before the next one to write.
+        // After a long append, the slots restart at 0, as candle-nn's do. From then on they are the slots of a
+        // ring with fewer tokens, `counted`.
         let next = self.offset.saturating_add(seq_len) % self.max_seq_len;
-        let age = |slot: usize| match next.checked_sub(slot.saturating_add(1)) {
-            Some(age) => age,
-            None => next.saturating_add(self.max_seq_len).saturating_sub(slot.saturating_add(1)),
-        };
-        let slots = length.min(self.max_seq_len);
-        (0..slots).map(|slot| length.saturating_sub(age(slot).saturating_add(1))).collect()
+        let counted = if length < self.max_seq_len { length } else { next.saturating_add(self.max_seq_len) };
+        let ring = Visibility::new(Mode::Circular, self.max_seq_len);
+        let slots = 0..length.min(self.max_seq_len);
+        let positions = slots.filter_map(|slot| ring.position_of(signed(counted), slot));
+        let uncounted = length.saturating_sub(counted);
+        positions.filter_map(|position| usize::try_from(position).ok()?.checked_add(uncounted)).collect()
     }
 
     /// Returns the mask for `seq_len` tokens and the tensor that their `append` will return.
@@ -179,12 +181,14 @@ impl RotatingCache {
             return Ok(None);
         }
         let keys = self.positions(seq_len);
-        let queries = (0..seq_len).map(|token| self.current_seq_len.saturating_add(token));
+        let length = self.current_seq_len.saturating_add(seq_len);
+        // The keys are identified by their positions, as the slots of a linear cache are.
+        let rule = Visibility::new(Mode::Linear, length).causal().window(self.max_seq_len);
         let hidden = |query: usize| {
-            keys.iter()
-                .map(move |&key| u8::from(key > query || key.saturating_add(self.max_seq_len) <= query))
+            let seen = rule.positions(signed(length), signed(query));
+            keys.iter().map(move |&key| u8::from(!seen.contains(&signed(key))))
         };
-        let mask: Vec<u8> = queries.flat_map(hidden).collect();
+        let mask: Vec<u8> = (self.current_seq_len..length).flat_map(hidden).collect();
         Tensor::from_vec(mask, (seq_len, keys.len()), device).map(Some)
     }
 }
@@ -201,6 +205,11 @@ pub(super) fn truncated_ring(
         return Err(CandleError::RingWrapped { length, current, capacity });
     }
     Ok(kept)
+}
+
+/// Converts a number of tokens. No sequence has more than `i64::MAX` tokens.
+pub(super) fn signed(tokens: usize) -> i64 {
+    i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
 /// A ring after an append.

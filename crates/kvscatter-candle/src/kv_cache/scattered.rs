@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 use kvscatter::Mode;
+use kvscatter::visibility::Visibility;
 
 use super::growing::tokens;
-use super::rotating::truncated_ring;
+use super::rotating::{signed, truncated_ring};
 use super::store::Store;
 use crate::{CandleError, TensorScatter, WriteAt, write_many};
 
@@ -193,21 +194,20 @@ impl ScatteredCacheBuilder {
         let written = seq_len.min(self.context);
         let left_out = seq_len.saturating_sub(written);
         let (mut starts, mut lengths) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
-        for (sample, end) in ends.into_iter().enumerate() {
-            let first = self.next_slot(sample);
-            let (start, length) = end.map_or((first, 0), |_| ((first + left_out) % self.context, written));
-            starts.push(start as i64);
-            lengths.push(length as i64);
-            if let Some(end) = end {
-                self.positions[sample] = end;
-            }
+        let ring = self.rule(Mode::Circular, self.context);
+        for (position, end) in self.positions.iter_mut().zip(ends) {
+            // The sums are at most the ends, which fit.
+            let (first, length) = end.map_or((*position, 0), |_| (*position + left_out, written));
+            starts.push(signed(ring.slot_of(signed(first)).unwrap_or_default()));
+            lengths.push(signed(length));
+            *position = end.unwrap_or(*position);
         }
         Ok(IndicesAndMask { seq_len, rows: left_out..seq_len, starts, lengths, mask })
     }
 
-    /// Returns the next slot that a sequence writes.
-    fn next_slot(&self, sample: usize) -> usize {
-        self.positions[sample] % self.context
+    /// Returns the rule for what a token sees in these slots: itself and the `context - 1` tokens before it.
+    fn rule(&self, mode: Mode, slots: usize) -> Visibility {
+        Visibility::new(mode, slots).causal().window(self.context)
     }
 
     /// Returns the lengths of the active sequences after a step.
@@ -227,41 +227,33 @@ impl ScatteredCacheBuilder {
     /// Returns the mask of a step that is shorter than the context. Its tokens attend to the slots as they
     /// are after the step.
     fn mask_of_slots(&self, seq_len: usize, batch_mask: &[bool]) -> Result<Tensor> {
-        let mut mask = Vec::with_capacity(self.batch_size() * seq_len * self.context);
-        for (sample, &active) in batch_mask.iter().enumerate() {
-            let (length, first) = (self.positions[sample], self.next_slot(sample));
-            let after: Vec<_> =
-                (0..self.context).map(|slot| self.position_after(slot, first, length, seq_len)).collect();
-            for query in length..length + seq_len {
-                let sees = |token: &Option<usize>| !active || token.is_some_and(|position| position <= query);
-                mask.extend(after.iter().map(|token| if sees(token) { 0.0 } else { f32::NEG_INFINITY }));
+        let rule = self.rule(Mode::Circular, self.context);
+        let mut mask = vec![f32::NEG_INFINITY; self.batch_size() * seq_len * self.context];
+        let mut rows = mask.chunks_exact_mut(self.context);
+        for (&length, &active) in self.positions.iter().zip(batch_mask) {
+            let after = signed(length + seq_len);
+            for (query, row) in (signed(length)..after).zip(rows.by_ref()) {
+                let seen = rule.slots(rule.positions(after, query));
+                show(row, if active { seen } else { [0..self.context, 0..0] });
             }
         }
         let shape = (self.batch_size(), 1, seq_len, self.context);
         Tensor::from_vec(mask, shape, &self.device)?.to_dtype(self.dtype)
     }
 
-    /// Returns the position of the token in a slot after a step, or `None` if the slot is empty.
-    fn position_after(&self, slot: usize, first: usize, length: usize, seq_len: usize) -> Option<usize> {
-        // From the first written slot on, the slots contain the new tokens and then the oldest ones.
-        let distance = (slot + self.context - first) % self.context;
-        if distance < seq_len {
-            Some(length + distance)
-        } else {
-            (length + distance).checked_sub(self.context)
-        }
-    }
-
-    /// Returns the mask of a step that is at least as long as the context. Each token attends to the last
-    /// `context` tokens of the step.
+    /// Returns the mask of a step that is at least as long as the context. Its tokens attend to each other, so
+    /// each is in the slot of its index.
     fn mask_of_itself(&self, seq_len: usize) -> Result<Tensor> {
-        let context = self.context;
-        let cell = move |query: usize, key: usize| {
-            let sees = key <= query && query - key < context;
-            if sees { 0.0 } else { f32::NEG_INFINITY }
-        };
-        let row = |query| (0..seq_len).map(move |key| cell(query, key));
-        let mask: Vec<f32> = (0..seq_len).flat_map(row).collect();
+        let rule = self.rule(Mode::Linear, seq_len);
+        let mut mask = vec![f32::NEG_INFINITY; seq_len * seq_len];
+        for (query, row) in (0..).zip(mask.chunks_exact_mut(seq_len)) {
+            show(row, rule.slots(rule.positions(signed(seq_len), query)));
+        }
         Tensor::from_vec(mask, (seq_len, seq_len), &self.device)?.to_dtype(self.dtype)
     }
+}
+
+/// Shows slots in a row of a mask that hides them.
+fn show(row: &mut [f32], slots: [Range<usize>; 2]) {
+    slots.into_iter().for_each(|slots| row[slots].fill(0.0));
 }

@@ -65,8 +65,7 @@ fn head(certificate: &Certificate) -> Markup {
             }
             p.note {
                 "kvscatter " (Plain(&certificate.tool_version)) ", "
-                (Plain(&certificate.runtime.name)) " " (Plain(&certificate.runtime.version))
-                " on " (Plain(&certificate.runtime.device))
+                (Plain(&certificate.runtime.to_string())) " on " (Plain(&certificate.runtime.device))
                 @if let Some(made_at) = &certificate.made_at { ", " time { (Plain(made_at)) } " UTC" }
             }
             dl.figures {
@@ -142,8 +141,8 @@ fn reproduce(certificate: &Certificate) -> Markup {
         section #reproduce {
             h2 { "How to repeat this" }
             p {
-                "Run this with the files above, which their hashes identify, and with " (Plain(&certificate.runtime.name)) " "
-                (Plain(&certificate.runtime.version)) ":"
+                "Run this with the files above, which their hashes identify, and with "
+                (Plain(&certificate.runtime.to_string())) ":"
             }
             pre { code { (Plain(&certificate.command)) } }
             p.note {
@@ -261,7 +260,14 @@ mod tests {
 
     #[test]
     fn a_certificate_survives_its_json() {
-        for certificate in [sample::passed(), sample::failed()] {
+        for mut certificate in [sample::passed(), sample::failed()] {
+            let text = serde_json::to_string(&certificate).unwrap();
+            assert_eq!(serde_json::from_str::<Certificate>(&text).unwrap(), certificate);
+            // Documents of earlier builds do not have this field.
+            let older = text.replace(r#","plugin":null"#, "");
+            assert_ne!(older, text);
+            assert_eq!(serde_json::from_str::<Certificate>(&older).unwrap(), certificate);
+            certificate.runtime.plugin = Some("kvscatter 0.1.0".to_owned());
             let text = serde_json::to_string(&certificate).unwrap();
             assert_eq!(serde_json::from_str::<Certificate>(&text).unwrap(), certificate);
         }
@@ -272,7 +278,11 @@ mod tests {
         let mut certificate = sample::passed();
         let head = |page: &str| page.split("</header>").next().unwrap().to_owned();
         let engine = "both models ran in ONNX Runtime 1.31.1";
-        assert!(head(&html(&certificate)).contains(engine));
+        assert!(head(&html(&certificate)).contains(&format!("{engine}. ")));
+        certificate.runtime.plugin = Some("kvscatter 0.1.0".to_owned());
+        let with_plugin = format!("{engine} with plugin kvscatter 0.1.0. ");
+        assert!(head(&html(&certificate)).contains(&with_plugin));
+        certificate.runtime.plugin = None;
         certificate.second_opinion = SecondOpinion::None;
         let why = "not comparable because one scale is that of a whole tensor";
         certificate.evidence.observed.push(Check::not_comparable("in-batches", "Batches are alike.", why));

@@ -26,6 +26,7 @@ pub(crate) fn passed() -> Certificate {
             name: "ONNX Runtime".to_owned(),
             version: "1.31.1".to_owned(),
             device: "CPU".to_owned(),
+            plugin: None,
         },
         machine: Machine { cpu: "Example 9000".to_owned(), cores: 8, os: "linux x86_64".to_owned() },
         decoder: decoder(),

@@ -84,7 +84,7 @@ pub fn headline(certificate: &Certificate) -> &'static str {
 /// faults that a comparison with it cannot show.
 #[must_use]
 pub fn second_opinion(certificate: &Certificate) -> String {
-    let engine = format!("{} {}", certificate.runtime.name, certificate.runtime.version);
+    let engine = certificate.runtime.to_string();
     match certificate.second_opinion {
         SecondOpinion::None => format!(
             "No second opinion: the logits were only compared with other runs of the same model in {engine}. This cannot \

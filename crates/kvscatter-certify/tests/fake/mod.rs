@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use kvscatter::ElementType;
+use kvscatter::visibility::Visibility;
+use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::ModelFile;
 use kvscatter_session::{Engine, LoadOptions, Session, SessionError, Step, StepOutput, Tensor};
 
@@ -166,10 +167,12 @@ impl FakeSession {
         for (sample, &start) in starts.iter().enumerate() {
             for column in 0..width {
                 let mut seen = [0.0_f32; ROW];
+                let hidden = usize::from(self.fault == Fault::LengthOffByOne && start > 0);
+                let [tokens, query] = [start + width, start + column - hidden].map(|it| it as i64);
                 for cache in caches.iter_mut() {
+                    let rule = Visibility::new(Mode::Linear, cache.slots).causal();
                     for slot in 0..cache.slots {
-                        let hidden = usize::from(self.fault == Fault::LengthOffByOne && start > 0);
-                        let is_visible = slot + hidden <= start + column;
+                        let is_visible = rule.sees(tokens, query, slot);
                         let weight = match (is_visible, self.fault) {
                             (true, _) => 1.0,
                             (false, Fault::SeesUnwritten) => 0.1,

@@ -42,6 +42,10 @@ pub(crate) use issue::run;
 /// --ort-lib, else of KVSCATTER_ORT_LIB or ORT_DYLIB_PATH, else from the active Python. Use 1.31 or later.
 /// Version 1.25 aligns the causal mask wrongly if Attention has no mask input, and the certificate then
 /// fails. ONNX Runtime parses the model, and a model contains no code that could run.
+///
+/// ONNX Runtime uses kvscatter's plugin (libkvscatter_ort) if there is one: that of --ort-plugin, else of
+/// KVSCATTER_ORT_PLUGIN, else the library in the folder of this command or in ../lib. The value none means no
+/// plugin. The certificate names the plugin.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -69,6 +73,10 @@ pub(crate) struct Certify {
     /// The library of ONNX Runtime, or a folder with its package
     #[arg(long, value_name = "PATH")]
     ort_lib: Option<PathBuf>,
+
+    /// The plugin for ONNX Runtime, or none [default: the one beside this command, if any]
+    #[arg(long, value_name = "PATH|none")]
+    ort_plugin: Option<PathBuf>,
 
     /// Tokens in the prompt of each sample [default: 7,3,5 as far as they fit]
     #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_onnx::convert::{self, Converted};
+use kvscatter_onnx::convert::{self, ConvertOptions, Converted};
 use kvscatter_onnx::{DataFile, Model};
 use kvscatter_text::units;
 use serde::Serialize;
@@ -21,6 +21,10 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// attention_mask becomes [batch, N]. Slot j is then visible to new token i of sample b if and only if
 /// j <= write_indices[b] + i and attention_mask[b, j]. The model is raised to operator set 24, and its
 /// metadata describes the new inputs. Weights are not changed.
+///
+/// Attention that consists of separate nodes (MatMul, scale, mask, Softmax, MatMul, and the Expand that
+/// repeats grouped heads) becomes one Attention node that reads the caches as they are. The command evaluates
+/// both on random queries and caches, and keeps the nodes if the results differ.
 ///
 /// The command computes which slots the masks of the exporter hide, and compares them with this rule. It
 /// refuses a decoder that follows another rule (a sliding window shorter than N, ALiBi) or that it does not
@@ -47,6 +51,10 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     max_seq: usize,
 
+    /// Leave attention that consists of separate nodes as it is
+    #[arg(long)]
+    keep_attention: bool,
+
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
@@ -60,11 +68,21 @@ struct ConvertDocument<'a> {
     max_seq: usize,
     caches: usize,
     attentions: usize,
+    attention_nodes: usize,
+    fused: usize,
+    kept: Vec<KeptDocument<'a>>,
     write_indices: &'a str,
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
     cost: Cost,
     files: Vec<WeightFileDocument>,
+}
+
+/// An attention operation that could not become one node.
+#[derive(Serialize)]
+struct KeptDocument<'a> {
+    output: &'a str,
+    reason: String,
 }
 
 /// The cost of a static cache, which does not depend on how much of it is in use.
@@ -153,8 +171,10 @@ impl Cost {
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let model = Model::load(&args.model)?;
-    let converted = convert::convert(&model, args.max_seq).map_err(|cause| {
-        kvscatter_onnx::OnnxError::InFile { path: args.model.clone(), cause: Box::new(cause) }
+    let options = ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention);
+    let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
+        path: args.model.clone(),
+        cause: Box::new(cause),
     })?;
     let files = converted.model.save_with_weights(&args.output, args.weights.into())?;
     if output.is_json() {
@@ -178,10 +198,19 @@ fn show(
         one_line(&args.output.display().to_string()),
         count(converted.caches, "cache"),
         count(slots, "slot"),
-        count(converted.attentions, "Attention node")
+        readers(converted)
     );
     writeln!(output, "{}", hanging(0, &heading))?;
     weights::show(files, output)?;
+    if converted.fused > 0 {
+        let became =
+            format!("{} took the place of separate nodes.", count(converted.fused, "Attention node"));
+        writeln!(output, "{became}")?;
+    }
+    for kept in &converted.kept {
+        let kept = format!("Kept the separate nodes of {:?}: {}", kept.output, kept.reason);
+        writeln!(output, "{}", hanging(2, &one_line(&kept)))?;
+    }
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
     let mut rows =
@@ -205,6 +234,17 @@ fn show(
     Ok(())
 }
 
+/// Returns the number of attention operations of each kind.
+fn readers(converted: &Converted) -> String {
+    let nodes = count(converted.attention_nodes, "Attention node");
+    let separate = converted.attentions.saturating_sub(converted.attention_nodes);
+    match (converted.attention_nodes, separate) {
+        (_, 0) => nodes,
+        (0, _) => format!("{} of separate nodes", count(separate, "attention")),
+        _ => format!("{nodes} and {} of separate nodes", count(separate, "attention")),
+    }
+}
+
 fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> ConvertDocument<'a> {
     ConvertDocument {
         model: args.model.display().to_string(),
@@ -212,6 +252,13 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         max_seq: args.max_seq,
         caches: converted.caches,
         attentions: converted.attentions,
+        attention_nodes: converted.attention_nodes,
+        fused: converted.fused,
+        kept: converted
+            .kept
+            .iter()
+            .map(|kept| KeptDocument { output: &kept.output, reason: kept.reason.to_string() })
+            .collect(),
         write_indices: &converted.write_indices,
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),

@@ -11,7 +11,7 @@ use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 use kvscatter_session::{Generator, GreedyOptions, SessionOptions};
 
-use crate::engines::{self, EngineInfo, EngineName};
+use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
@@ -66,6 +66,10 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "PATH")]
     ort_lib: Option<PathBuf>,
 
+    /// The plugin for ONNX Runtime, or none [default: as for certify]
+    #[arg(long, value_name = "PATH|none")]
+    ort_plugin: Option<PathBuf>,
+
     /// The most tokens of a prompt in one run of the model
     #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
     chunk: NonZeroUsize,
@@ -85,7 +89,8 @@ pub(crate) struct Generate {
 
 pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, CommandError> {
     let prompts = args.prompts.read()?;
-    let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
+    let ort = OrtFiles { lib: args.ort_lib.as_deref(), plugin: args.ort_plugin.as_deref() };
+    let engine = engines::open(args.engine, ort)?;
     let options = SessionOptions {
         batch: None,
         capacity: args.capacity.map(NonZeroUsize::get),

@@ -1,16 +1,19 @@
 //! `kvscatter plan`: shows what a write would change, as a picture and as blocks.
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use kvscatter::picture::Picture;
+use kvscatter::visibility::Visibility;
 use kvscatter::{Block, ElementType, Loop, Segment, WritePlan};
 use kvscatter_onnx::file::OutputFileKind;
 use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::files;
+use crate::numbers::integer;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, hanging, one_line, table};
 
@@ -35,6 +38,8 @@ Examples:
       --write-indices 3,0,14,7 --mode circular
   kvscatter plan tensor-scatter --cache k.npy --update new.npy \\
       --write-indices at.npy --svg write.svg
+  kvscatter plan tensor-scatter --cache 2,8,16,64 --update 2,8,1,64 \\
+      --write-indices 3,21 --mode circular --visible=8
   kvscatter plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 \\
       --write-indices 2,0,5 --update-lengths 0,1,1,3
   kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 \\
@@ -74,6 +79,13 @@ pub(crate) struct Planned<O: Args> {
     /// Element type of shapes, and of .npy files that give only its width [default: float16]
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
     ty: Option<ElementType>,
+
+    /// Also mark the slots that the last written token sees, with a window of WINDOW tokens if given
+    ///
+    /// The token sees itself and the cached tokens before it. With a window, it sees only the last WINDOW of
+    /// these.
+    #[arg(long, value_name = "WINDOW", num_args = 0..=1, require_equals = true, value_parser = integer::<NonZeroUsize>)]
+    visible: Option<Option<NonZeroUsize>>,
 
     /// Also draw the picture into this SVG file; - prints only the picture
     ///
@@ -148,14 +160,20 @@ impl<O: Args> Planned<O> {
         let operator = operator(self.operator);
         let [cache, update] = described.clone().map(|side| side.shape);
         operator.with_plan(&described, |plan| {
+            let picture = |lanes| {
+                let picture = Picture::new(plan, lanes);
+                let Some(window) = self.visible else { return picture };
+                let rule = Visibility::new(operator.mode(), picture.capacity).causal();
+                picture.visible(window.map_or(rule, |size| rule.window(size.get())))
+            };
             if self.svg.as_deref() == Some(Path::new("-")) {
-                write!(output, "{}", Picture::new(plan, SVG_LANES).svg())?;
+                write!(output, "{}", picture(SVG_LANES).svg())?;
                 return Ok(Outcome::Passed);
             }
             if let Some(path) = &self.svg {
                 let operands = [self.cache.path(), self.update.path()].into_iter().flatten();
                 let inputs: Vec<_> = operands.chain(operator.files()).collect();
-                let svg = Picture::new(plan, SVG_LANES).svg().to_string();
+                let svg = picture(SVG_LANES).svg().to_string();
                 files::write_page(path, &svg, OutputFileKind::Svg, &inputs)?;
             }
             if output.is_json() {
@@ -164,7 +182,7 @@ impl<O: Args> Planned<O> {
             }
             let element = plan.geometry().element();
             writeln!(output, "{}\n", hanging(0, &format!("{element} cache {cache:?}, update {update:?}")))?;
-            output.picture(&Picture::new(plan, SHOWN))?;
+            output.picture(&picture(SHOWN))?;
             writeln!(output)?;
             print_blocks(plan, output)?;
             let samples = plan.geometry().cache_batch();

@@ -168,6 +168,7 @@ fn refusals() {
         format!("{STATIC} --prompt-ids 1 --engine cuda"),
         format!("{STATIC} --prompt-ids 1 --ort-lib testdata/files/two.npz"),
         format!("{STATIC} --prompt-ids 1 --engine ort --ort-lib testdata/files/two.npz"),
+        format!("{STATIC} --prompt-ids 1 --ort-plugin none"),
         format!("{STATIC} --prompt-ids 1,256"),
         format!("{STATIC} --prompt-ids 1 --eos 256"),
         format!("{STATIC} --prompt-ids 1 --capacity 32"),
@@ -190,6 +191,41 @@ fn the_last_token_needs_no_slot() {
     let folder = Folder::with_testdata();
     let text = tokens(folder.run(&format!("generate {STATIC} --prompt-ids 1,2,3 --tokens 62")));
     assert_eq!(text[0].split(',').count(), 62);
+}
+
+/// Names the plugin in every output. KVSCATTER_ORT_LIB names ONNX Runtime, and KVSCATTER_ORT_PLUGIN the
+/// plugin.
+#[test]
+#[ignore = "needs ONNX Runtime and the plugin: cargo xtask models"]
+fn the_plugin_is_loaded_and_named() {
+    let folder = Folder::with_testdata();
+    let label = concat!("kvscatter ", env!("CARGO_PKG_VERSION"));
+    let engine = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&folder.run(&format!("{line} --engine ort --json")).passed()).unwrap()
+    };
+    let generate = format!("generate {STATIC} --prompt-ids 1,2,3 --tokens 4");
+    let certify = format!("certify {STATIC} --steps 2 --no-timing");
+    let run = "run testdata/onnx-node/test_tensorscatter".to_owned();
+    for (line, key) in [(&generate, "engine"), (&certify, "runtime"), (&run, "engine")] {
+        let at = |document: serde_json::Value| match document.get(key) {
+            Some(engine) => engine["plugin"].clone(),
+            None => document["calls"][0][key]["plugin"].clone(),
+        };
+        assert_eq!(at(engine(line)), label, "{line}");
+        assert_eq!(at(engine(&format!("{line} --ort-plugin none"))), serde_json::Value::Null, "{line}");
+        let text = folder.run(&format!("{line} --engine ort")).passed();
+        assert!(text.contains(&format!(" with plugin {label} on CPU")), "{text}");
+    }
+    assert_eq!(
+        tokens(folder.run(&format!("{generate} --engine ort"))),
+        tokens(folder.run(&format!("{generate} --engine ort --ort-plugin none")))
+    );
+    let refused =
+        folder.run(&format!("{generate} --engine ort --ort-plugin testdata/files/two.npz")).refused();
+    assert!(refused.starts_with("error: testdata/files/two.npz: "), "{refused}");
+    let page = folder.path("page.html");
+    folder.run(&format!("{certify} --engine ort --html page.html")).passed();
+    assert!(std::fs::read_to_string(page).unwrap().contains(&format!(" with plugin {label} on CPU")));
 }
 
 /// Compares both engines with ragged prompts on every model that can be made static. KVSCATTER_ORT_LIB names

@@ -114,6 +114,7 @@ fn usage_errors_are_one_line() {
         "generate",
         "generate m.onnx",
         "run m.onnx --ort-lib lib",
+        "run m.onnx --ort-plugin none",
         "certify",
         "cases -o d --count x",
         "completions tcsh",
@@ -184,6 +185,7 @@ fn a_forgotten_value_is_not_what_follows() {
         ("cases -o -1 --count 1", "unexpected argument '-1' found"),
         ("certify m.onnx --html -1", "unexpected argument '-1' found"),
         ("run m.onnx --engine ort --ort-lib -1", "unexpected argument '-1' found"),
+        ("generate m.onnx --ort-plugin --threads 1", "a value is required for '--ort-plugin <"),
     ] {
         let refused = folder.run(line).refused();
         assert!(refused.starts_with(&format!("error: {problem}")), "{line}: {refused}");

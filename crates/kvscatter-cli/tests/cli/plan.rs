@@ -12,6 +12,24 @@ fn a_ring_with_every_kind_of_lane() {
 }
 
 #[test]
+fn what_the_last_written_token_sees() {
+    let folder = Folder::new();
+    let ring = "plan tensor-scatter --cache 3,8,16,64 --update 3,8,2,64 --write-indices 3,20,31 --mode circular \
+                --lengths 2,1,2 --svg seen.svg";
+    let windowed = folder.run(&format!("{ring} --visible=8")).passed();
+    insta::assert_snapshot!("seen_in_a_ring", windowed);
+    assert!(String::from_utf8(folder.read("seen.svg")).unwrap().contains("url(#visible)"));
+    // Without a window, a token of a full ring sees all slots.
+    assert!(folder.run(&format!("{ring} --visible")).passed().contains("  4, sees 5-15, 0-4\n"));
+    assert!(!folder.run(ring).passed().contains("sees"));
+    // The positions of this operator are lengths after the write.
+    let operation = "plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 --layer-id 1 --token-offset 5,2 \
+                     --seq-len 2,1 --visible=4";
+    let text = folder.run(operation).passed();
+    assert!(text.contains("  3-4, sees 1-4\n") && text.contains("  1, sees 0-1\n"), "{text}");
+}
+
+#[test]
 fn skipped_samples() {
     let line = "plan tensor-scatter --cache 3,2,8,4 --update 3,2,2,4 --write-indices 7,0,-1 --out-of-range skip-sample";
     insta::assert_snapshot!(Folder::new().run(line).passed());

@@ -1,9 +1,11 @@
-//! Rewrites `Attention` nodes that have past inputs.
+//! Writes `Attention` nodes that read static caches, for nodes that have past inputs and for attention that
+//! consists of separate nodes.
 
 use std::collections::BTreeSet;
 
 use kvscatter::ElementType;
 
+use super::fusion::Operands;
 use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
@@ -94,6 +96,43 @@ impl<'m> Attentions<'m> {
     }
 }
 
+/// Replaces attention that consists of separate nodes by one node.
+pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> Result<(), OnnxError> {
+    if let Some(last) = rewriter.editor.producer(&operands.output) {
+        rewriter.editor.remove_node(last);
+    }
+    let new = static_attention(rewriter, [&operands.queries, &operands.keys, &operands.values])?;
+    let new = operands.attributes(new);
+    match operands.cast() {
+        None => rewriter.editor.add(new.outputs(&[&operands.output])),
+        Some(to) => {
+            let attended = rewriter.editor.add(new.called("attention"));
+            let cast = NewNode::new("Cast", &[&attended]).int("to", i64::from(to.onnx_code()));
+            rewriter.editor.add(cast.outputs(&[&operands.output]))
+        }
+    };
+    Ok(())
+}
+
+/// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each.
+fn static_attention(rewriter: &mut Rewriter<'_, '_, '_>, operands: [&str; 3]) -> Result<NewNode, OnnxError> {
+    let visible = rewriter.visible(4)?;
+    let nonpad = rewriter.nonpad_kv_seqlen();
+    Ok(over_caches(operands, &visible, &nonpad))
+}
+
+/// Creates an `Attention` of queries to keys and values with a mask and the number of slots in use.
+///
+/// The mask decides which slots each token sees, so the node is not causal. Runtimes disagree on where a
+/// causal mask begins if there are more keys than queries.
+pub(super) fn over_caches(
+    [queries, keys, values]: [&str; 3],
+    visible: &str,
+    nonpad_kv_seqlen: &str,
+) -> NewNode {
+    NewNode::new("Attention", &[queries, keys, values, visible, "", "", nonpad_kv_seqlen])
+}
+
 impl<'m> Attention<'m> {
     fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         let mask = self.node.input(MASK).map(|name| fold.value(name).cloned()).transpose()?;
@@ -108,7 +147,7 @@ impl<'m> Attention<'m> {
             |amount| fold.charge(amount),
             |at| {
                 let &[.., token, slot] = at else { return Ok(false) };
-                let is_future = self.is_causal && slot > probe.past.saturating_add(token);
+                let is_future = self.is_causal && !probe.is_causal(token, slot);
                 let is_masked = mask.as_ref().map(|mask| effect.is_visible(mask, at).map(|visible| !visible));
                 Ok(!is_future && !is_masked.transpose()?.unwrap_or_default())
             },
@@ -126,17 +165,12 @@ impl<'m> Attention<'m> {
             let update = self.by_head(rewriter, input(slot), of_keys)?;
             rewriter.scatter(input(past), &update, node.output(present).unwrap_or_default());
         }
-        let visible = rewriter.visible(4)?;
-        let nonpad = rewriter.nonpad_kv_seqlen();
         let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
-        let inputs = [queries.as_str(), presents[0], presents[1], &visible, "", "", &nonpad];
         let output = node.output(0).unwrap_or_default();
-        // The mask decides which slots each token sees, so `is_causal` is dropped. Runtimes disagree on where
-        // a causal mask begins if there are more keys than queries.
         let kept = node.proto().attribute.iter().filter(|attribute| {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
         });
-        let new = NewNode::new("Attention", &inputs);
+        let new = static_attention(rewriter, [&queries, presents[0], presents[1]])?;
         let new = new.attributes(kept.cloned());
         if !self.is_flat {
             rewriter.editor.add(new.outputs(&[output]));

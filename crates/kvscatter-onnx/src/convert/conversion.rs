@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::equivalence::Comparison;
 use super::exported::Exported;
+use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
 use super::rewriter::AddedInputs;
-use super::{caches, rewrite};
+use super::{ConvertOptions, caches, rewrite};
 use crate::decoder::{CostAt, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, opset};
@@ -27,6 +28,13 @@ pub struct Converted {
     pub bytes_per_slot: Option<u64>,
     /// The number of attention operations that read the caches.
     pub attentions: usize,
+    /// The number of those that are one `Attention` node each. The others consist of separate nodes.
+    pub attention_nodes: usize,
+    /// The number of `Attention` nodes that took the place of separate nodes.
+    pub fused: usize,
+    /// The attention operations of separate nodes that could not become one node. It is empty if the
+    /// [options](ConvertOptions) keep all of them.
+    pub kept: Vec<KeptAttention>,
     /// The name of the input with the first slot written for each sample, int64 `[batch]`.
     pub write_indices: String,
     /// The name of the input with the number of slots in use after the write, int64 `[batch]`. It is `None`
@@ -37,7 +45,8 @@ pub struct Converted {
     pub attention_mask: Option<String>,
 }
 
-/// Converts a decoder to a static cache of `max_seq` slots for each sample.
+/// Converts a decoder to a static cache. The options are a number of slots for each sample, or
+/// [`ConvertOptions`].
 ///
 /// # Errors
 /// * Returns the errors of [`Model::graph`] for an invalid graph.
@@ -46,19 +55,24 @@ pub struct Converted {
 ///   [`OnnxError::InNode`], if a node has no equivalent in the operator set of the converted model.
 /// * Returns [`OnnxError::Capacity`] or [`OnnxError::Convert`], often wrapped in [`OnnxError::InNode`], if
 ///   this decoder cannot be converted.
-pub fn convert(model: &Model, max_seq: usize) -> Result<Converted, OnnxError> {
+pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
+    let options = options.into();
     let graph = model.graph()?;
-    caches::check(&graph, &Decoder::of(&graph)?, max_seq)?;
+    caches::check(&graph, &Decoder::of(&graph)?, options.max_seq)?;
     let mut raised = model.clone();
     opset::upgrade(raised.proto_mut(), OPSET)?;
     let raised_graph = raised.graph()?;
-    convert_raised(&raised, &raised_graph, max_seq).map_err(|error| about(&graph, &raised_graph, error))
+    convert_raised(&raised, &raised_graph, options).map_err(|error| about(&graph, &raised_graph, error))
 }
 
 /// Converts a decoder of operator set 24.
-fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Converted, OnnxError> {
+fn convert_raised(
+    model: &Model,
+    graph: &Graph<'_>,
+    ConvertOptions { max_seq, keep_attention }: ConvertOptions,
+) -> Result<Converted, OnnxError> {
     let decoder = Decoder::of(graph)?;
     let dims = BTreeMap::new();
     let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
@@ -66,39 +80,65 @@ fn convert_raised(model: &Model, graph: &Graph<'_>, max_seq: usize) -> Result<Co
     let bytes_per_slot = costs.try_fold(0_u64, |sum, cost| sum.checked_add(cost?.per_token));
     let exported = Exported::new(model, graph, &decoder, max_seq)?;
     exported.check_masks()?;
-    let (converted, rewritten) = rewrite_and_compare(&exported)?;
+    let mut rewritten = rewrite_and_compare(&exported)?;
+    let fusions =
+        if keep_attention { Fusions::default() } else { Fusions::find(&exported, &rewritten.model)? };
+    if !fusions.fused.is_empty() {
+        rewritten = rewritten.fused(&exported, &fusions.fused)?;
+    }
     Ok(Converted {
         caches: decoder.caches.len(),
         bytes_per_slot,
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
+        attention_nodes: exported.attentions.len().saturating_add(fusions.fused.len()),
+        fused: fusions.fused.len(),
+        kept: fusions.kept,
         attention_mask: decoder.input(InputRole::AttentionMask).map(|mask| mask.name.to_owned()),
-        write_indices: rewritten.write_indices,
-        nonpad_kv_seqlen: rewritten.nonpad_kv_seqlen,
-        model: converted,
+        write_indices: rewritten.added.write_indices,
+        nonpad_kv_seqlen: rewritten.added.nonpad_kv_seqlen,
+        model: rewritten.model,
     })
+}
+
+/// A converted model, and what was replaced in it.
+struct Rewritten<'m> {
+    model: Model,
+    added: AddedInputs,
+    replacements: Vec<Replacement<'m>>,
 }
 
 /// Rewrites the model and compares it with the exported one. Values that depend on the length of the past are
 /// replaced only if the first comparison fails.
-fn rewrite_and_compare(exported: &Exported<'_, '_>) -> Result<(Model, AddedInputs), OnnxError> {
-    let plain = rewrite_with(exported, &[])?;
-    let Err(difference) = compare(exported, &plain.0) else { return Ok(plain) };
+fn rewrite_and_compare<'m>(exported: &Exported<'_, 'm>) -> Result<Rewritten<'m>, OnnxError> {
+    let plain = Rewritten::new(exported, Vec::new(), &[])?;
+    let Err(difference) = compare(exported, &plain.model) else { return Ok(plain) };
     let replacements = length::replacements(exported.graph, &exported.probes, |probe| exported.fold(probe))?;
     if replacements.is_empty() {
         return Err(difference);
     }
-    let replaced = rewrite_with(exported, &replacements)?;
-    compare(exported, &replaced.0)?;
+    let replaced = Rewritten::new(exported, replacements, &[])?;
+    compare(exported, &replaced.model)?;
     Ok(replaced)
 }
 
-fn rewrite_with<'m>(
-    exported: &Exported<'_, 'm>,
-    replacements: &[Replacement<'m>],
-) -> Result<(Model, AddedInputs), OnnxError> {
-    let mut model = exported.model.clone();
-    let rewritten = rewrite::rewrite(exported, replacements, model.proto_mut())?;
-    Ok((model, rewritten))
+impl<'m> Rewritten<'m> {
+    fn new(
+        exported: &Exported<'_, 'm>,
+        replacements: Vec<Replacement<'m>>,
+        fused: &[Operands],
+    ) -> Result<Self, OnnxError> {
+        let mut model = exported.model.clone();
+        let added = rewrite::rewrite(exported, &replacements, fused, model.proto_mut())?;
+        Ok(Self { model, added, replacements })
+    }
+
+    /// Rewrites the exported model again, with one node for each of these attention operations, and compares
+    /// it with the exported one.
+    fn fused(self, exported: &Exported<'_, 'm>, fused: &[Operands]) -> Result<Self, OnnxError> {
+        let rewritten = Self::new(exported, self.replacements, fused)?;
+        compare(exported, &rewritten.model)?;
+        Ok(rewritten)
+    }
 }
 
 fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), OnnxError> {

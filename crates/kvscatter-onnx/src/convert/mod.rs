@@ -9,6 +9,8 @@
 //! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and
 //! > `attention_mask[b, j]`
 //!
+//! This is causal visibility in a linear cache ([`kvscatter::visibility`]), limited to real tokens.
+//!
 //! The converted decoder computes one mask by this rule in each step and uses it instead of the exported
 //! masks.
 //!
@@ -16,6 +18,9 @@
 //! evaluation are called a *probe*: a few samples with cached tokens, new tokens and padding. On every probe,
 //! the exported masks must follow the rule, and all other values that the arithmetic of both decoders uses
 //! must be equal. Lengths that no probe has are not checked.
+//!
+//! Attention that consists of separate nodes then becomes one `Attention` node that reads the caches, wherever
+//! the node computes the same on random queries and caches. [`ConvertOptions`] can leave it as it is.
 //!
 //! The conversion uses only the structure of the graph, never names. It does not change weights, and it does
 //! not read weights that are stored in other files.
@@ -25,8 +30,10 @@ mod caches;
 mod conversion;
 mod equivalence;
 mod exported;
+mod fusion;
 mod length;
 mod metadata;
+mod options;
 mod outcome;
 mod probe;
 mod refusal;
@@ -36,5 +43,7 @@ mod sites;
 mod visibility;
 
 pub use conversion::{Converted, convert};
+pub use fusion::{KeptAttention, KeptReason};
+pub use options::ConvertOptions;
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;

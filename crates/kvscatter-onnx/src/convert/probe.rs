@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kvscatter::ElementType;
+use kvscatter::visibility::Visibility;
+use kvscatter::{ElementType, Mode};
 
 use super::refusal::ConvertRefusal;
 use crate::decoder::{Decoder, Input, InputRole};
@@ -80,10 +81,17 @@ impl Probe {
         slot < self.total() && self.mask.get(at).copied().unwrap_or_default()
     }
 
-    /// Returns `true` if the rule makes slot `j` visible to new token `i`: `j <= past + i` and the slot
-    /// contains a real token.
+    /// Returns `true` if the rule makes a slot visible to a new token: causality does, and the slot contains a
+    /// real token.
     pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize) -> bool {
-        slot <= self.past.saturating_add(token) && self.is_real(sample, slot)
+        self.is_causal(token, slot) && self.is_real(sample, slot)
+    }
+
+    /// Returns `true` if causality makes a slot visible to a new token.
+    pub(super) fn is_causal(&self, token: usize, slot: usize) -> bool {
+        let [tokens, query] =
+            [self.total(), self.past.saturating_add(token)].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
+        Visibility::new(Mode::Linear, self.total()).causal().sees(tokens, query, slot)
     }
 
     /// Feeds the inputs of the exported decoder to a fold, one evaluation of a graph.

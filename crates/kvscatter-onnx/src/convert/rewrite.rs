@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
+use super::attention;
 use super::caches::AXIS;
 use super::exported::Exported;
+use super::fusion::Operands;
 use super::length::Replacement;
 use super::metadata;
 use super::refusal::ConvertRefusal;
@@ -16,7 +18,8 @@ use crate::edit::{Editor, NewNode};
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
-/// Rewrites the graph of a model. `proto` must be a copy of the exported model.
+/// Rewrites the graph of a model. `proto` must be a copy of the exported model. The attention operations in
+/// `fused` become one node each.
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::ScoresType`] if a mask cannot be created for scores, and the errors of the
@@ -24,6 +27,7 @@ use crate::{Dimension, OnnxError};
 pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
+    fused: &[Operands],
     proto: &mut ModelProto,
 ) -> Result<AddedInputs, OnnxError> {
     let mut editor = Editor::new(proto)?;
@@ -33,6 +37,9 @@ pub(super) fn rewrite<'m>(
     }
     rewrite_masks(&mut rewriter, &exported.sites)?;
     exported.attentions.rewrite(&mut rewriter)?;
+    for operands in fused {
+        attention::fuse(&mut rewriter, operands)?;
+    }
     for replacement in replacements {
         replace(&mut rewriter, replacement)?;
     }

@@ -1,5 +1,7 @@
 //! The state that all parts of a rewrite share: the editor, the added inputs, and values computed from them.
 
+use std::collections::BTreeMap;
+
 use kvscatter::ElementType;
 
 use super::caches::AXIS;
@@ -27,8 +29,9 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
     nonpad_kv_seqlen: Option<String>,
     capacity: Option<String>,
     positions: Option<String>,
-    /// The name of the value that contains the visibility of slots, `[batch, new tokens, slots]`.
-    visible: Option<String>,
+    /// The names of the values that contain the visibility of slots, by rank. Rank 3 is
+    /// `[batch, new tokens, slots]`.
+    visible: BTreeMap<usize, String>,
 }
 
 impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
@@ -46,7 +49,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             nonpad_kv_seqlen: None,
             capacity: None,
             positions: None,
-            visible: None,
+            visible: BTreeMap::new(),
         }
     }
 
@@ -98,21 +101,24 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// Adds the visibility of slots for scores of this rank: bool `[batch, 1.., new tokens, slots]`. Returns
     /// the name.
     pub(super) fn visible(&mut self, rank: usize) -> Result<String, OnnxError> {
-        let visible = match &self.visible {
-            Some(visible) => visible.clone(),
-            None => {
-                let visible = self.visible_to_tokens()?;
-                self.visible.insert(visible).clone()
-            }
-        };
-        let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
-        if heads.is_empty() {
-            return Ok(visible);
+        let rank = rank.max(3);
+        if let Some(visible) = self.visible.get(&rank) {
+            return Ok(visible.clone());
         }
-        let heads = self.editor.ints(&heads)?;
-        Ok(self.editor.node("Unsqueeze", &[&visible, &heads]))
+        let visible = if rank == 3 {
+            self.visible_to_tokens()?
+        } else {
+            let visible = self.visible(3)?;
+            let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
+            let heads = self.editor.ints(&heads)?;
+            self.editor.node("Unsqueeze", &[&visible, &heads])
+        };
+        self.visible.insert(rank, visible.clone());
+        Ok(visible)
     }
 
+    /// Adds the nodes that compute the rule of visibility. They state the rule again, because a runtime evaluates
+    /// them. A test in `visibility.rs` compares them with the rule.
     fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
         let capacity = self.capacity()?;
         let slots = self.range(&capacity)?;

@@ -224,3 +224,68 @@ fn hidden(value: &Value) -> Result<(), OnnxError> {
         _ => Err(ConvertRefusal::MaskUnknown.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kvscatter::Mode;
+    use kvscatter::visibility::Visibility;
+
+    use super::{Inputs, Probe, SAMPLES};
+    use crate::convert::convert;
+    use crate::decoder::Decoder;
+    use crate::fold::{Fold, Values};
+    use crate::{Graph, Model};
+
+    /// The nodes that a conversion writes state the rule a second time, because a runtime evaluates them.
+    #[test]
+    fn the_mask_of_a_converted_decoder_is_the_rule() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-dynamic"));
+        let model = Model::load(&folder.join("model.onnx")).unwrap();
+        let (graph, mut compared) = (model.graph().unwrap(), 0);
+        let decoder = Decoder::of(&graph).unwrap();
+        let inputs = Inputs::of(&decoder).unwrap();
+        for capacity in 1..=6 {
+            let converted = convert(&model, capacity).unwrap();
+            let graph = converted.model.graph().unwrap();
+            for (past, new) in
+                (0..capacity).flat_map(|past| (1..=capacity - past).map(move |new| (past, new)))
+            {
+                for padding in 0..=past + new {
+                    let probe = Probe::new(SAMPLES, past, new).padded(&[0..padding, padding..padding + 1]);
+                    assert_eq!(mask(&graph, &inputs, &probe, capacity), rule(&probe, capacity), "{probe:?}");
+                    compared += 1;
+                }
+            }
+        }
+        assert_eq!(compared, 252);
+    }
+
+    /// Returns the elements of the mask that the attention of a converted decoder reads.
+    fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, capacity: usize) -> Vec<bool> {
+        let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
+        let mut fold = Fold::new(graph, None);
+        probe.feed_static(&Decoder::of(graph).unwrap(), inputs, capacity, &mut fold).unwrap();
+        let mask = fold.value(attention.input(3).unwrap()).unwrap();
+        assert_eq!(mask.shape, [SAMPLES, 1, probe.new, capacity]);
+        match &mask.data {
+            Some(Values::Bools(mask)) => mask.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns the mask by the rule and by which tokens are real.
+    fn rule(probe: &Probe, capacity: usize) -> Vec<bool> {
+        let rule = Visibility::new(Mode::Linear, capacity).causal();
+        let [past, total] = [probe.past, probe.total()].map(|tokens| i64::try_from(tokens).unwrap());
+        let mut mask = Vec::new();
+        for sample in 0..SAMPLES {
+            for query in past..total {
+                let is_visible = |slot| rule.sees(total, query, slot) && probe.is_real(sample, slot);
+                mask.extend((0..capacity).map(is_visible));
+            }
+        }
+        mask
+    }
+}

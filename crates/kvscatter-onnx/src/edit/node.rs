@@ -41,6 +41,10 @@ impl NewNode {
         self.set(AttributeType::INT, name, |attribute| attribute.i = Some(value))
     }
 
+    pub(crate) fn float(self, name: &str, value: f32) -> Self {
+        self.set(AttributeType::FLOAT, name, |attribute| attribute.f = Some(value))
+    }
+
     pub(crate) fn ints(self, name: &str, values: &[i64]) -> Self {
         self.set(AttributeType::INTS, name, |attribute| attribute.ints = values.to_vec())
     }

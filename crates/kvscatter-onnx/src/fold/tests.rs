@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 
 use super::{Fold, Value, Values};
-use crate::{FoldError, Graph, Model, OnnxError};
+use crate::test_dir::TestCase;
+use crate::{FoldError, Graph, Model, OnnxError, test_dir};
 
 const BATCH: usize = 2;
 const PAST: usize = 7;
@@ -45,6 +46,33 @@ fn inputs_of<'m>(graph: &Graph<'m>, op_type: &str, slot: usize) -> Vec<&'m str> 
 
 fn maker<'g, 'm>(graph: &'g Graph<'m>, value: &str) -> &'g crate::Node<'m> {
     graph.nodes().iter().find(|node| node.proto().output.iter().any(|output| output == value)).unwrap()
+}
+
+/// Evaluates ONNX's own tests of `Attention` with a mask, a length, causality and grouped heads.
+#[test]
+fn attention_is_computed_as_onnx_defines_it() {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx-attention"));
+    let found = test_dir::discover(&root).unwrap();
+    assert_eq!(found.cases.len(), 7);
+    for folder in found.cases {
+        let case = TestCase::open(&folder).unwrap();
+        let model = Model::load(&case.model_path()).unwrap();
+        let graph = model.graph().unwrap();
+        for data in &case.data_sets {
+            let mut fold = Fold::new(&graph, None);
+            for (name, tensor) in data.read_inputs(&graph).unwrap() {
+                fold.set(&name, Value::of(&tensor).unwrap()).unwrap();
+            }
+            let expected = Value::of(&data.read_outputs().unwrap()[0]).unwrap();
+            let actual = fold.value(graph.output_names().next().unwrap()).unwrap();
+            assert_eq!((actual.element, &actual.shape), (expected.element, &expected.shape));
+            let tolerance = if actual.element == ElementType::Float16 { 1e-3 } else { 1e-6 };
+            let pairs = actual.as_floats().unwrap().iter().zip(expected.as_floats().unwrap());
+            for (actual, expected) in pairs {
+                assert!((actual - expected).abs() <= tolerance, "{}: {actual} {expected}", folder.display());
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertRefusal, Converted, convert};
 use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
-use kvscatter_onnx::{Dimension, Model, OnnxError};
+use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
 
 use crate::support::{int, node, testdata, value};
 
@@ -81,7 +81,15 @@ fn every_cache_is_written_by_one_node_at_one_place() {
         }
         let mask = found.input(InputRole::AttentionMask).unwrap();
         assert_eq!(mask.shape.as_ref().unwrap()[1], Dimension::Known(MAX_SEQ), "{decoder}");
-        assert_eq!(converted.nonpad_kv_seqlen.is_some(), ATTENTION.contains(&decoder), "{decoder}");
+        assert_eq!(converted.nonpad_kv_seqlen.as_deref(), Some("nonpad_kv_seqlen"), "{decoder}");
+        let fused = if CONCAT.contains(&decoder) { 2 } else { 0 };
+        assert_eq!((converted.attention_nodes, converted.fused), (2, fused), "{decoder}");
+        assert!(converted.kept.is_empty(), "{decoder}: {:?}", converted.kept);
+        for cache in &found.caches {
+            let reads = |node: &&Node<'_>| node.reads().contains(cache.present);
+            let readers: Vec<_> = graph.nodes().iter().filter(reads).map(Node::op_type).collect();
+            assert_eq!(readers, ["Attention"], "{decoder}");
+        }
         let hazards = found.hazards();
         let expected = hazards.iter().all(|hazard| format!("{hazard:?}").starts_with("Runtime"));
         assert!(expected, "{decoder}: {hazards:?}");

@@ -6,6 +6,7 @@ mod convert;
 mod decoder;
 mod eval;
 mod external;
+mod fusion;
 mod lower;
 mod models;
 mod placement;

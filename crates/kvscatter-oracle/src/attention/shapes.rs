@@ -1,5 +1,6 @@
-use super::AttentionRefusal as Refusal;
-use super::{Array, Attention, Inputs, Positions};
+use super::attributes::Attention;
+use super::inputs::{Array, Inputs, Positions};
+use super::refusal::AttentionRefusal as Refusal;
 
 /// The sizes of a call that breaks no rule.
 pub(super) struct Shapes {

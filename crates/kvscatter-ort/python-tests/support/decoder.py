@@ -28,13 +28,15 @@ def with_mask() -> bytes:
     return model.SerializeToString()
 
 
-def generate(session: ort.InferenceSession, lengths: list[int], steps: int, in_place: bool = True):
-    """Returns greedy tokens [batch, steps] and their logits, after random prompts of these lengths."""
+def generate(session: ort.InferenceSession, lengths: list[int], steps: int, in_place: bool = True, fill=0.0):
+    """Returns greedy tokens [batch, steps] and their logits, after random prompts of these lengths.
+
+    The caches contain ``fill`` before the first step."""
     batch = len(lengths)
     tokens = np.random.default_rng(24).integers(0, VOCABULARY, (batch, max(lengths)))
     inputs = [value.name for value in session.get_inputs()]
     caches = {
-        name: ort.OrtValue.ortvalue_from_numpy(np.zeros((batch, SLOTS, WIDTH), np.float32))
+        name: ort.OrtValue.ortvalue_from_numpy(np.full((batch, SLOTS, WIDTH), fill, np.float32))
         for name in inputs
         if "cache" in name
     }
@@ -63,6 +65,9 @@ def generate(session: ort.InferenceSession, lengths: list[int], steps: int, in_p
                 binding.bind_output(f"updated_{name}")
         session.run_with_iobinding(binding)
         made, *updated = binding.get_outputs()
+        if in_place:
+            addresses = [cache.data_ptr() for cache in caches.values()]
+            assert [output.data_ptr() for output in updated] == addresses
         if not in_place:
             caches = dict(zip(caches, updated, strict=True))
 

@@ -15,6 +15,9 @@ VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 # ONNX Runtime has a TensorScatter kernel from this version on.
 HAS_BUILTIN = VERSION >= (1, 25)
 
+# ONNX Runtime has operator set 25 from this version on. Earlier versions read it as 24, and refuse windows.
+HAS_WINDOWS = VERSION >= (1, 32)
+
 # NOT_CARRIED are the types that this version of ONNX Runtime has no tensors of.
 NOT_CARRIED = [] if VERSION >= (1, 31) else [BY_NAME["float8e8m0"]]
 CARRIED = [element for element in ALL if element not in NOT_CARRIED]
@@ -31,17 +34,20 @@ def options(threads: int = 1, **entries: str) -> ort.SessionOptions:
     return made
 
 
-def add_provider(made: ort.SessionOptions) -> None:
-    """Lets the plugin take nodes of the sessions that are made with these options."""
+def add_provider(made: ort.SessionOptions, **entries: str) -> None:
+    """Lets the plugin take nodes of the sessions that are made with these options, and sets its options."""
     made.add_provider_for_devices(
-        [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], {}
+        [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER], entries
     )
 
 
-def plugin(model, threads: int = 1, operators: bool = False) -> ort.InferenceSession:
-    """Returns a session in which the plugin takes every node that it can."""
-    made = options(threads)
-    add_provider(made)
+def plugin(
+    model, threads: int = 1, operators: bool = False, entries=None, **provider
+) -> ort.InferenceSession:
+    """Returns a session in which the plugin takes every node that it can. ``entries`` are options of the
+    session, and ``provider`` those of the plugin."""
+    made = options(threads, **(entries or {}))
+    add_provider(made, **provider)
     if operators:
         made.register_custom_ops_library(LIBRARY)
     return ort.InferenceSession(model, made, enable_fallback=0)

@@ -1,6 +1,6 @@
 """Writes new keys and values into a KV cache in place, exactly as ONNX, TensorRT and Ascend define it."""
 
-from kvscatter import cuda, errors, positions
+from kvscatter import cuda, errors, onnxruntime, positions
 from kvscatter._native import (
     KvSession,
     Logits,
@@ -58,6 +58,7 @@ __all__ = [
     "generate",
     "kv_cache_operation_",
     "kv_cache_update_",
+    "onnxruntime",
     "plan",
     "positions",
     "prepare",

@@ -75,6 +75,7 @@ def generate(
     memory: int = 17179869184,
     chunk: int = 512,
     onnxruntime: str | PathLike[str] | None = None,
+    plugin: bool | str | PathLike[str] = True,
     progress: Callable[[int, int], object] | None = None,
 ) -> Generated: ...
 
@@ -89,11 +90,14 @@ class KvSession:
         threads: int | None = None,
         memory: int = 17179869184,
         onnxruntime: str | PathLike[str] | None = None,
+        plugin: bool | str | PathLike[str] = True,
     ) -> KvSession: ...
     @property
     def batch(self) -> int: ...
     @property
     def capacity(self) -> int: ...
+    @property
+    def engine(self) -> str: ...
     @property
     def vocabulary(self) -> int | None: ...
     @property

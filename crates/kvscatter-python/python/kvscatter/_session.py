@@ -56,3 +56,5 @@ class Generated:
     copied: int
     """The bytes of static caches that ONNX Runtime copied, in all steps, instead of writing them in
     place."""
+    engine: str
+    """The name and version of ONNX Runtime and its plugin."""

@@ -1,5 +1,7 @@
 //! The attributes of a node, and its optional inputs and outputs.
 
+use kvscatter::ElementType;
+use kvscatter_attention::{Attention, AttentionError, Scores, Shapes, Softmax};
 use tract_onnx::pb::NodeProto;
 
 use crate::attributes::{Attributes, given_index};
@@ -7,29 +9,17 @@ use crate::error::{NodeError, label};
 
 /// The operator of one node.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Attention {
+pub(super) struct AttentionNode {
     pub(super) node: String,
+    pub(super) op: Attention,
     /// The numbers of query heads and of key and value heads, if the inputs have rank 3.
     pub(super) heads: Option<(usize, usize)>,
-    pub(super) scale: Option<f32>,
-    /// The cap of the scores, or 0 if they have no cap.
-    pub(super) softcap: f32,
-    pub(super) window: Window,
-    pub(super) softmax_in_f64: bool,
     pub(super) inputs: Inputs,
     pub(super) outputs: Outputs,
 }
 
 /// Two nodes are the same if their floats are equal by `==`.
-impl Eq for Attention {}
-
-/// The window of a query, relative to its position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
-    pub(super) is_causal: bool,
-    pub(super) left: Option<usize>,
-    pub(super) right: Option<usize>,
-}
+impl Eq for AttentionNode {}
 
 /// The indices of the optional inputs among those that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,25 +30,27 @@ pub(super) struct Inputs {
     pub(super) nonpad_kv_seqlen: Option<usize>,
 }
 
-/// The indices of the optional outputs among those that are present.
+/// The optional outputs that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outputs {
     pub(super) count: usize,
-    pub(super) present_key: Option<usize>,
-    pub(super) present_value: Option<usize>,
-    pub(super) scores: Option<(usize, Scores)>,
+    /// Whether the node has `present_key` and `present_value`.
+    pub(super) has_presents: [bool; 2],
+    /// Whether the node has `qk_matmul_output`.
+    pub(super) has_scores: bool,
 }
 
-/// The kind of scores in `qk_matmul_output`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scores {
-    Raw,
-    Capped,
-    Biased,
-    Weights,
+/// The inputs of a node, or what is known about them, by their roles.
+pub(super) struct Operands<'a, T> {
+    pub(super) query: &'a T,
+    pub(super) key: &'a T,
+    pub(super) value: &'a T,
+    pub(super) mask: Option<&'a T>,
+    pub(super) past: Option<[&'a T; 2]>,
+    pub(super) lengths: Option<&'a T>,
 }
 
-impl Attention {
+impl AttentionNode {
     pub(super) fn of(node: &NodeProto) -> Result<Self, NodeError> {
         let refused = |why: &str| NodeError::of(node, why);
         let known = [
@@ -89,29 +81,30 @@ impl Attention {
                 .map(Some)
                 .map_err(|_| refused(&format!("attribute {name:?} must be at least -1, got {bound}"))),
         };
-        let softmax_in_f64 = match attributes.integer("softmax_precision")? {
-            // All sums are in float32, which is at least as accurate as float16 and bfloat16.
-            None | Some(1 | 10 | 16) => false,
-            Some(11) => true,
+        let softmax = match attributes.integer("softmax_precision")? {
+            None | Some(1 | 10 | 16) => Softmax::Float32,
+            Some(11) => Softmax::Float64,
             Some(code) => {
                 return Err(refused(&format!("softmax_precision {code} is not a floating-point type")));
             }
         };
-        let mode = attributes.integer("qk_matmul_output_mode")?.unwrap_or(0);
-        Ok(Self {
-            node: label(node),
-            heads,
-            scale: attributes.float("scale")?,
-            softcap: attributes.float("softcap")?.unwrap_or(0.0),
-            window: Window {
-                is_causal: attributes.integer("is_causal")?.unwrap_or(0) != 0,
-                left: bound("left_window_size")?,
-                right: bound("right_window_size")?,
-            },
-            softmax_in_f64,
-            inputs: Inputs::of(node)?,
-            outputs: Outputs::of(node, mode)?,
-        })
+        let scores = match attributes.integer("qk_matmul_output_mode")?.unwrap_or(0) {
+            0 => Scores::Products,
+            1 => Scores::Capped,
+            2 => Scores::Masked,
+            3 => Scores::Weights,
+            mode => return Err(refused(&format!("qk_matmul_output_mode is 0 to 3, got {mode}"))),
+        };
+        let (inputs, outputs) = (Inputs::of(node)?, Outputs::of(node)?);
+        let op = Attention::new()
+            .causal(attributes.integer("is_causal")?.unwrap_or(0) != 0)
+            .softcap(attributes.float("softcap")?.unwrap_or(0.0))
+            .window(bound("left_window_size")?, bound("right_window_size")?)
+            .softmax(softmax);
+        let op = attributes.float("scale")?.map_or(op, |scale| op.scale(scale));
+        let op = heads.map_or(op, |(query, key)| op.heads(query, key));
+        let op = if outputs.has_scores { op.scores(scores) } else { op };
+        Ok(Self { node: label(node), op, heads, inputs, outputs })
     }
 
     pub(super) fn error(&self, why: impl std::fmt::Display) -> NodeError {
@@ -120,7 +113,7 @@ impl Attention {
 }
 
 impl Inputs {
-    pub(super) fn of(node: &NodeProto) -> Result<Self, NodeError> {
+    fn of(node: &NodeProto) -> Result<Self, NodeError> {
         let at = |index| given_index(&node.input, index);
         if (0..3).any(|index| at(index).is_none()) || node.input.len() > 7 {
             return Err(NodeError::of(node, format!("takes 3 to 7 inputs, got {}", node.input.len())));
@@ -137,35 +130,63 @@ impl Inputs {
         };
         let nonpad_kv_seqlen = at(6);
         if past.is_some() && nonpad_kv_seqlen.is_some() {
-            return Err(NodeError::of(node, "nonpad_kv_seqlen cannot be used with past_key and past_value"));
+            return Err(NodeError::of(node, AttentionError::LengthsAndPast));
         }
         let count = node.input.iter().filter(|name| !name.is_empty()).count();
         Ok(Self { count, mask: at(3), past, nonpad_kv_seqlen })
     }
+
+    /// Returns the inputs of a node by their roles, or `None` if one is missing.
+    pub(super) fn select<'a, T>(&self, all: &'a [T]) -> Option<Operands<'a, T>> {
+        if all.len() != self.count {
+            return None;
+        }
+        let at = |index: Option<usize>| index.and_then(|index| all.get(index));
+        let past = match self.past {
+            Some((key, value)) => Some([all.get(key)?, all.get(value)?]),
+            None => None,
+        };
+        Some(Operands {
+            query: all.first()?,
+            key: all.get(1)?,
+            value: all.get(2)?,
+            mask: at(self.mask),
+            past,
+            lengths: at(self.nonpad_kv_seqlen),
+        })
+    }
+}
+
+impl<'a, T> Operands<'a, T> {
+    /// Returns the shapes of a call, or `None` if one of them is not known.
+    pub(super) fn shapes(
+        &self,
+        element: ElementType,
+        shape: impl Fn(&'a T) -> Option<&'a [usize]>,
+    ) -> Option<Shapes<'a>> {
+        let mask = match self.mask {
+            Some(mask) => Some(shape(mask)?),
+            None => None,
+        };
+        let past = match self.past {
+            Some([key, value]) => Some([shape(key)?, shape(value)?]),
+            None => None,
+        };
+        let [query, key, value] = [shape(self.query)?, shape(self.key)?, shape(self.value)?];
+        Some(Shapes { element, query, key, value, mask, past })
+    }
 }
 
 impl Outputs {
-    pub(super) fn of(node: &NodeProto, mode: i64) -> Result<Self, NodeError> {
+    fn of(node: &NodeProto) -> Result<Self, NodeError> {
         let at = |index| given_index(&node.output, index);
         if at(0).is_none() || node.output.len() > 4 {
             return Err(NodeError::of(node, format!("has 1 to 4 outputs, got {}", node.output.len())));
         }
-        let scores = match mode {
-            0 => Scores::Raw,
-            1 => Scores::Capped,
-            2 => Scores::Biased,
-            3 => Scores::Weights,
-            mode => return Err(NodeError::of(node, format!("qk_matmul_output_mode is 0 to 3, got {mode}"))),
-        };
         Ok(Self {
             count: node.output.iter().filter(|name| !name.is_empty()).count(),
-            present_key: at(1),
-            present_value: at(2),
-            scores: at(3).map(|index| (index, scores)),
+            has_presents: [at(1).is_some(), at(2).is_some()],
+            has_scores: at(3).is_some(),
         })
-    }
-
-    pub(super) fn presents(&self) -> impl Iterator<Item = usize> {
-        self.present_key.into_iter().chain(self.present_value)
     }
 }

@@ -353,6 +353,60 @@ fn what_lies_behind_the_length_has_no_influence() {
     assert_eq!(case.run(&inputs, DatumType::F32).unwrap().0, clean);
 }
 
+/// A state keeps what it prepared for the last shapes and the threads of its plan.
+#[test]
+fn neither_threads_nor_earlier_calls_change_a_result() {
+    let small = Case {
+        batch: 2,
+        heads: [8, 4],
+        queries: 3,
+        keys: 20,
+        past: 0,
+        sizes: [64, 48],
+        is_rank_3: false,
+        is_causal: true,
+        lengths: Some(vec![20, 4]),
+        mask: None,
+        mode: None,
+        ..Case::random(3)
+    };
+    // The kernels share calls of 2^20 multiplications and more.
+    let large = Case { queries: 20, keys: 200, lengths: Some(vec![190, 100]), ..small.clone() };
+    let inputs = [&small, &large].map(|case| {
+        let (attention, given) = case.node(&case.inputs(&mut Random::new(5, 1)), DatumType::F32).unwrap();
+        let (infos, tensors): (Vec<_>, Vec<_>) = given.into_iter().unzip();
+        let tensors: TVec<TValue> = tensors.into_iter().map(TValue::from).collect();
+        (model(vec![attention], infos, vec![value("y", 1, &[])]), tensors)
+    });
+    let one_thread = plan(&inputs[0].0).unwrap();
+    let executor = Some(multithread::Executor::multithread(3));
+    let options = RunOptions { executor, ..RunOptions::default() };
+    let three_threads = one_thread.model().clone().into_runnable_with_options(&options).unwrap();
+    let mut state = three_threads.spawn().unwrap();
+    for turn in [0, 1, 1, 0, 0, 1] {
+        let tensors = &inputs[turn].1;
+        let (got, expected) = (state.run(tensors.clone()).unwrap(), one_thread.run(tensors.clone()).unwrap());
+        assert_eq!(got[0].as_bytes(), expected[0].as_bytes(), "turn {turn}");
+    }
+}
+
+#[test]
+fn a_node_may_have_one_present() {
+    let case = Case { past: 4, keys: 5, lengths: None, mask: None, mode: None, ..Case::random(3) };
+    let inputs = case.inputs(&mut Random::new(5, 1));
+    let (mut attention, given) = case.node(&inputs, DatumType::F32).unwrap();
+    attention.output[1].clear();
+    let (infos, tensors): (Vec<_>, Vec<_>) = given.into_iter().unzip();
+    let outputs = ["y", "present_value"].map(|name| value(name, 1, &[])).to_vec();
+    let plan = plan(&model(vec![attention], infos, outputs)).unwrap();
+    let results = plan.run(tensors.into_iter().map(TValue::from).collect()).unwrap();
+    let [size, keys, past] = [case.sizes[1], case.keys, case.past];
+    let rows = inputs.past_value.chunks(past * size).zip(inputs.value.chunks(keys * size));
+    let expected: Vec<f32> = rows.flat_map(|(past, new)| [past, new].concat()).collect();
+    assert_eq!(results[1].shape(), [case.batch, case.heads[1], past + keys, size]);
+    assert_eq!(results[1].try_as_plain_ram().unwrap().as_slice::<f32>().unwrap(), expected);
+}
+
 #[test]
 fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
     let right =
@@ -361,13 +415,16 @@ fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
     let message_of =
         |case: &Case| words(case.run(&case.inputs(&mut Random::new(5, 1)), DatumType::F32).map(|_| ()));
     for (case, expected) in [
-        (Case { lengths: Some(vec![6; batch]), ..right.clone() }, "nonpad_kv_seqlen is 6, there are 5 keys"),
+        (
+            Case { lengths: Some(vec![6; batch]), ..right.clone() },
+            "nonpad_kv_seqlen[0] = 6: must be between 0 and 5",
+        ),
         (
             Case { lengths: Some(vec![-1; batch]), ..right.clone() },
-            "nonpad_kv_seqlen is -1, there are 5 keys",
+            "nonpad_kv_seqlen[0] = -1: must be between 0 and 5",
         ),
-        (Case { mask: Some((vec![7, 5], true)), queries: 2, ..right.clone() }, "attn_mask of shape [7, 5]"),
-        (Case { mask: Some((vec![6], false)), ..right.clone() }, "attn_mask of shape [6]"),
+        (Case { mask: Some((vec![7, 5], true)), queries: 2, ..right.clone() }, "attn_mask has shape [7, 5]"),
+        (Case { mask: Some((vec![6], false)), ..right.clone() }, "attn_mask has shape [6]"),
     ] {
         let words = message_of(&case);
         assert!(words.starts_with("node \"attend\" (Attention): ") && words.contains(expected), "{words}");

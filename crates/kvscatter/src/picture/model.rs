@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::{Argument, WritePlan};
+use crate::visibility::Visibility;
+use crate::{Argument, Mode, WritePlan};
 
 /// The effect of a write on each sample of a cache.
 ///
@@ -54,6 +55,9 @@ pub struct Lane {
     pub position: Option<i64>,
     /// The effect of the write on the sample.
     pub outcome: SampleOutcome,
+    /// The slots that the last written token sees, in the order of their positions. Both ranges are empty
+    /// unless [`Picture::visible`] has computed them.
+    pub visible: [Range<usize>; 2],
 }
 
 /// The effect of a write on one sample.
@@ -92,7 +96,7 @@ impl Picture {
                 wrapped: run().unwrap_or_default(),
             };
             let outcome = if plan.skips(sample) { SampleOutcome::Skipped } else { written };
-            Lane { sample, position: plan.position(sample), outcome }
+            Lane { sample, position: plan.position(sample), outcome, visible: [0..0, 0..0] }
         };
         Self {
             capacity: geometry.capacity(),
@@ -101,6 +105,49 @@ impl Picture {
             positions: geometry.names().positions,
             lanes: (0..samples.min(lanes).min(Self::MAX_LANES)).map(&mut lane).collect(),
         }
+    }
+
+    /// Marks the slots that the last written token of each sample sees after the write. The rule must be for the
+    /// cache of the picture.
+    ///
+    /// A slot that is written keeps its mark. A sample of which nothing is written, or whose position is
+    /// negative, has no marks: how many tokens a ring contains does not follow from a negative position.
+    ///
+    /// ```
+    /// use kvscatter::picture::Picture;
+    /// use kvscatter::visibility::Visibility;
+    /// use kvscatter::{ElementType, Mode, spec::onnx::TensorScatter};
+    ///
+    /// let ring = TensorScatter::new().mode(Mode::Circular);
+    /// let write = ring.prepare(ElementType::Float16, &[2, 1, 8, 64], &[2, 1, 1, 64])?;
+    /// let rule = Visibility::new(Mode::Circular, 8).causal().window(5);
+    /// let picture = Picture::new(&write.plan(&[2, 9])?, 64).visible(rule);
+    /// let text = picture.text().width(8).ascii(true).to_string();
+    /// assert!(text.contains("     0              2  --#.....  2, sees 0-2\n"));
+    /// assert!(text.contains("     1              9  -#...---  1, sees 5-7, 0-1\n"));
+    /// # Ok::<(), kvscatter::Error>(())
+    /// ```
+    #[must_use]
+    pub fn visible(mut self, rule: Visibility) -> Self {
+        for lane in &mut self.lanes {
+            let rows = lane.runs().fold(0, |rows: usize, (_, run)| rows.saturating_add(run.len()));
+            let first = match (rule.mode(), &lane.outcome) {
+                // Positions of a linear cache are slots. The operator's position may be another number.
+                (Mode::Linear, SampleOutcome::Written { first, .. }) => i64::try_from(first.start).ok(),
+                _ => lane.position,
+            };
+            let first = first.filter(|&first| rows > 0 && first >= 0);
+            let tokens = first.and_then(|first| first.checked_add(i64::try_from(rows).ok()?));
+            lane.visible = tokens
+                .map_or([0..0, 0..0], |tokens| rule.slots(rule.positions(tokens, tokens.saturating_sub(1))));
+        }
+        self
+    }
+
+    /// Returns the marks that the legend explains.
+    pub(super) fn marks(&self) -> impl Iterator<Item = Mark> {
+        let shows_visible = self.lanes.iter().any(|lane| lane.seen().next().is_some());
+        Mark::ALL.into_iter().filter(move |mark| *mark != Mark::Visible || shows_visible)
     }
 
     pub(super) fn hidden(&self) -> usize {
@@ -119,34 +166,42 @@ impl Lane {
         runs.into_iter().filter_map(|(mark, run)| Some((mark, run?))).filter(|(_, run)| !run.is_empty())
     }
 
+    /// Returns the runs that the last written token sees.
+    pub(super) fn seen(&self) -> impl Iterator<Item = &Range<usize>> {
+        self.visible.iter().filter(|run| !run.is_empty())
+    }
+
     /// Returns the mark of a column that stands for these slots. If both runs share the column, the shorter
     /// run is drawn, because the longer run is also visible in the next column.
     pub(super) fn mark(&self, slots: &Range<usize>) -> Mark {
         if self.outcome == SampleOutcome::Skipped {
             return Mark::Skipped;
         }
-        self.runs()
-            .filter(|(_, run)| run.start < slots.end && slots.start < run.end)
-            .min_by_key(|(_, run)| run.len())
-            .map_or(Mark::Old, |(mark, _)| mark)
+        let touches = |run: &Range<usize>| run.start < slots.end && slots.start < run.end;
+        let written = self.runs().filter(|(_, run)| touches(run)).min_by_key(|(_, run)| run.len());
+        let old = if self.seen().any(touches) { Mark::Visible } else { Mark::Old };
+        written.map_or(old, |(mark, _)| mark)
     }
 }
 
-/// The four ways to draw a slot.
+/// The ways to draw a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     Old,
+    /// An old slot that the last written token sees.
+    Visible,
     Written,
     Wrapped,
     Skipped,
 }
 
 impl Mark {
-    pub(super) const ALL: [Self; 4] = [Self::Old, Self::Written, Self::Wrapped, Self::Skipped];
+    pub(super) const ALL: [Self; 5] = [Self::Old, Self::Visible, Self::Written, Self::Wrapped, Self::Skipped];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Old => "old",
+            Self::Visible => "visible",
             Self::Written => "written",
             Self::Wrapped => "wrapped",
             Self::Skipped => "skipped",

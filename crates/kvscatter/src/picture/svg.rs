@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use super::model::{Lane, Mark, Picture, SampleOutcome};
 use super::scale::Scale;
-use super::words::{Ends, UNTOUCHED, digits, plural};
+use super::words::{Ends, Sees, UNTOUCHED, digits, plural};
 use crate::Argument;
 
 /// A [`Picture`] as a standalone SVG document of fixed size, which `Display` prints.
@@ -74,6 +74,13 @@ const STYLE: &str = "\
 <rect class='ground' width='12' height='12'/><path class='cross' d='M3 3L9 9M9 3L3 9'/></pattern>
   </defs>";
 
+/// The pattern of visible slots, in pictures that show them.
+const VISIBLE: &str = "\
+  <defs>
+    <pattern id='visible' width='8' height='8' patternUnits='userSpaceOnUse'>\
+<rect class='ground' width='8' height='8'/><rect class='written' y='3' width='8' height='2'/></pattern>
+  </defs>";
+
 impl<'a> Svg<'a> {
     pub(super) const fn new(picture: &'a Picture) -> Self {
         Self { picture }
@@ -92,6 +99,9 @@ impl<'a> Svg<'a> {
             writeln!(f, "    {}", Sentence { positions: self.picture.positions, lane })?;
         }
         writeln!(f, "  </desc>\n{STYLE}")?;
+        if self.picture.marks().any(|mark| mark == Mark::Visible) {
+            writeln!(f, "{VISIBLE}")?;
+        }
         writeln!(
             f,
             "  <rect class='card' x='0.5' y='0.5' width='{}' height='{}' rx='8'/>",
@@ -124,6 +134,9 @@ impl<'a> Svg<'a> {
         let width = page.scale.columns();
         let ground = if lane.outcome == SampleOutcome::Skipped { Mark::Skipped } else { Mark::Old };
         bar(f, &(0..width), ground)?;
+        for run in lane.seen() {
+            bar(f, &page.bar_of(run), Mark::Visible)?;
+        }
         // The shorter run is drawn last. If both runs share a pixel, the longer one is also visible in the
         // next pixel.
         let mut runs: Vec<_> = lane.runs().collect();
@@ -143,9 +156,9 @@ fn bar(f: &mut fmt::Formatter<'_>, columns: &Range<usize>, mark: Mark) -> fmt::R
     writeln!(f, "    <rect x='{x}' width='{width}' height='{LANE}' fill='url(#{})'/>", mark.name())
 }
 
-fn legend(f: &mut fmt::Formatter<'_>, top: usize) -> fmt::Result {
+fn legend(f: &mut fmt::Formatter<'_>, picture: &Picture, top: usize) -> fmt::Result {
     let mut left = MARGIN;
-    for mark in Mark::ALL {
+    for mark in picture.marks() {
         let name = mark.name();
         writeln!(f, "  <g transform='translate({left} {top})'>")?;
         writeln!(f, "    <rect width='24' height='{LEGEND}' fill='url(#{name})'/>")?;
@@ -269,7 +282,7 @@ impl fmt::Display for Sentence<'_> {
             let separator = if mark == Mark::Written { ":" } else { "," };
             write!(f, "{separator} {} {}", mark.name(), Ends(run))?;
         }
-        f.write_str(".")
+        write!(f, "{}.", Sees(lane))
     }
 }
 
@@ -289,7 +302,7 @@ impl fmt::Display for Svg<'_> {
             writeln!(f, "  <text x='{x}' y='{y}'>… {hidden} more sample{}</text>", plural(hidden))?;
             top = top.saturating_add(more_height(self.picture));
         }
-        legend(f, top.saturating_add(8))?;
+        legend(f, self.picture, top.saturating_add(8))?;
         writeln!(f, "</svg>")
     }
 }

@@ -3,19 +3,23 @@ use core::ops::Range;
 
 use super::*;
 use crate::Argument;
+use crate::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use crate::spec::onnx::TensorScatter;
+use crate::visibility::Visibility;
 use crate::{ElementType, Mode, OutOfRange};
 
 fn written(sample: usize, position: i64, first: Range<usize>, wrapped: Range<usize>) -> Lane {
-    Lane { sample, position: Some(position), outcome: SampleOutcome::Written { first, wrapped } }
+    let outcome = SampleOutcome::Written { first, wrapped };
+    Lane { sample, position: Some(position), outcome, visible: [0..0, 0..0] }
 }
 
 fn skipped(sample: usize, position: i64) -> Lane {
-    Lane { sample, position: Some(position), outcome: SampleOutcome::Skipped }
+    Lane { sample, position: Some(position), outcome: SampleOutcome::Skipped, visible: [0..0, 0..0] }
 }
 
 fn untouched(sample: usize) -> Lane {
-    Lane { sample, position: None, outcome: SampleOutcome::Written { first: 0..0, wrapped: 0..0 } }
+    let outcome = SampleOutcome::Written { first: 0..0, wrapped: 0..0 };
+    Lane { sample, position: None, outcome, visible: [0..0, 0..0] }
 }
 
 fn picture(capacity: usize, lanes: Vec<Lane>) -> Picture {
@@ -39,6 +43,19 @@ fn large() -> Picture {
         skipped(5, i64::MIN),
     ];
     Picture { samples: 256, ..picture(4096, lanes) }
+}
+
+/// Returns a picture of a ring with what the last token of each sample sees.
+fn with_visible() -> Picture {
+    let lanes = vec![
+        written(0, 3, 3..7, 0..0),
+        written(1, 30, 14..16, 0..2),
+        written(2, 37, 5..6, 0..0),
+        written(3, -1, 15..16, 0..0),
+        skipped(4, 99),
+        untouched(5),
+    ];
+    picture(16, lanes).visible(Visibility::new(Mode::Circular, 16).causal().window(9))
 }
 
 /// Returns pictures of one lane each. They show writes of several lengths near both ends of a ring.
@@ -65,6 +82,16 @@ fn text_in_ascii() {
 #[test]
 fn text_of_a_large_cache() {
     insta::assert_snapshot!(large().text().width(64));
+}
+
+#[test]
+fn text_with_visible_slots() {
+    insta::assert_snapshot!(with_visible().text());
+}
+
+#[test]
+fn svg_with_visible_slots() {
+    insta::assert_snapshot!(with_visible().svg());
 }
 
 #[test]
@@ -145,7 +172,7 @@ fn whatever_a_lane_claims_is_drawn_within_the_cache() {
         let lanes = vec![
             written(usize::MAX, i64::MAX, 0..usize::MAX, usize::MAX - 1..usize::MAX),
             written(0, 0, Range { start: 5, end: 2 }, 7..7),
-            written(1, 0, 3..9, 3..9),
+            Lane { visible: [2..usize::MAX, 0..usize::MAX], ..written(1, 0, 3..9, 3..9) },
         ];
         Picture { samples: 0, ..picture(capacity, lanes) }
     };
@@ -166,6 +193,37 @@ fn a_plan_becomes_lanes() -> Result<(), crate::Error> {
     let write = ring.prepare(ElementType::Float16, &[3, 2, 8, 4], &[3, 2, 3, 4])?;
     let lanes = vec![written(0, 1, 1..4, 0..0), written(1, -1, 7..8, 0..2), written(2, 13, 5..8, 0..0)];
     assert_eq!(Picture::new(&write.plan(&[1, -1, 13])?, 64), picture(8, lanes));
+    Ok(())
+}
+
+/// Compares each glyph with the rule, for starts in a linear cache and in a ring that has wrapped.
+#[test]
+fn glyphs_of_old_slots_follow_the_rule() -> Result<(), crate::Error> {
+    for (mode, starts) in [(Mode::Linear, 0..6), (Mode::Circular, 0..20)] {
+        let scatter = TensorScatter::new().mode(mode);
+        let write = scatter.prepare(ElementType::Float16, &[1, 2, 7, 4], &[1, 2, 2, 4])?;
+        for (start, window) in starts.flat_map(|start| (1..9).map(move |window| (start, window))) {
+            let starts = [start];
+            let plan = write.plan(&starts)?;
+            let rule = Visibility::new(mode, 7).causal().window(window);
+            let text = Picture::new(&plan, 1).visible(rule).text().width(7).ascii(true).to_string();
+            let lane = text.lines().nth(2).and_then(|lane| lane.get(23..30)).unwrap();
+            for (slot, glyph) in lane.chars().enumerate().filter(|(_, glyph)| !"#=".contains(*glyph)) {
+                let expected = if rule.sees(start + 2, start + 1, slot) { '-' } else { '.' };
+                assert_eq!(glyph, expected, "{mode:?} {start} {window} {slot}\n{text}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ascend's position is the length after the write.
+#[test]
+fn positions_of_a_linear_cache_are_slots() -> Result<(), crate::Error> {
+    let write = KvCacheOperation::new().prepare(ElementType::Float16, &[1, 1, 8, 4], &[2, 4])?;
+    let call = KvCacheOperationCall::new(&[0], &[5], &[2]);
+    let picture = Picture::new(&write.plan(call)?, 1).visible(Visibility::new(Mode::Linear, 8).causal());
+    assert_eq!(picture.lanes[0].visible, [0..5, 0..0]);
     Ok(())
 }
 

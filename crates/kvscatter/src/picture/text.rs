@@ -6,7 +6,7 @@ use core::iter;
 
 use super::model::{Lane, Mark, Picture, SampleOutcome};
 use super::scale::Scale;
-use super::words::{Ends, UNTOUCHED, digits, plural};
+use super::words::{Ends, Sees, UNTOUCHED, digits, plural};
 
 /// A [`Picture`] as text, which `Display` prints. Every line ends in a newline.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +37,12 @@ impl<'a> Text<'a> {
     pub(super) const fn glyph(&self, mark: Mark) -> char {
         match (mark, self.ascii) {
             (Mark::Old, false) => '·',
+            (Mark::Visible, false) => '─',
             (Mark::Written, false) => '█',
             (Mark::Wrapped, false) => '▒',
             (Mark::Skipped, false) => '×',
             (Mark::Old, true) => '.',
+            (Mark::Visible, true) => '-',
             (Mark::Written, true) => '#',
             (Mark::Wrapped, true) => '=',
             (Mark::Skipped, true) => 'x',
@@ -75,7 +77,7 @@ impl<'a> Text<'a> {
     }
 
     fn legend(&self, f: &mut fmt::Formatter<'_>, scale: Scale) -> fmt::Result {
-        for mark in Mark::ALL {
+        for mark in self.picture.marks() {
             write!(f, "{} {}  ", self.glyph(mark), mark.name())?;
         }
         let (columns, slots) = (scale.columns_per_slot(), scale.slots_per_column());
@@ -104,7 +106,7 @@ impl Left {
     }
 }
 
-/// The slots that a lane writes, in words.
+/// The slots that a lane writes, and those that its last token sees, in words.
 struct Note<'a>(&'a Lane);
 
 impl fmt::Display for Note<'_> {
@@ -115,7 +117,8 @@ impl fmt::Display for Note<'_> {
         let mut runs = self.0.runs();
         let Some((_, first)) = runs.next() else { return f.write_str(UNTOUCHED) };
         write!(f, "{}", Ends(first))?;
-        runs.try_for_each(|(_, run)| write!(f, ", {}", Ends(run)))
+        runs.try_for_each(|(_, run)| write!(f, ", {}", Ends(run)))?;
+        write!(f, "{}", Sees(self.0))
     }
 }
 

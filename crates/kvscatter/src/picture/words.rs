@@ -1,7 +1,9 @@
 //! Words and numbers that all drawings use.
 
-use core::fmt;
 use core::ops::Range;
+use core::{fmt, iter};
+
+use super::model::Lane;
 
 /// The text for a lane in which no slot is written.
 pub(super) const UNTOUCHED: &str = "nothing written";
@@ -16,6 +18,16 @@ impl fmt::Display for Ends<'_> {
             last if last == *start => write!(f, "{start}"),
             last => write!(f, "{start}-{last}"),
         }
+    }
+}
+
+/// The slots that the last written token of a lane sees, after a comma. Empty if there are none.
+pub(super) struct Sees<'a>(pub(super) &'a Lane);
+
+impl fmt::Display for Sees<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = iter::once(", sees ").chain(iter::repeat(", "));
+        self.0.seen().zip(words).try_for_each(|(run, words)| write!(f, "{words}{}", Ends(run)))
     }
 }
 

@@ -268,6 +268,9 @@ impl CallRules {
 }
 
 /// The rule that converts a start to a slot.
+///
+/// It also refuses starts, and a negative start is taken modulo the capacity. For all other starts,
+/// [`Visibility::slot_of`](crate::visibility::Visibility::slot_of) is the same rule. A test compares both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotRule {
     mode: Mode,

@@ -17,7 +17,7 @@ pub(super) fn section(certificate: &Certificate) -> Markup {
             dl.facts {
                 dt { "Runtime" }
                 dd {
-                    (Plain(&certificate.runtime.name)) " " (Plain(&certificate.runtime.version)) ", "
+                    (Plain(&certificate.runtime.to_string())) ", "
                     (Plain(&certificate.runtime.device))
                 }
                 dt { "Machine" }

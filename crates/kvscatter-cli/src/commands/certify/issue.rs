@@ -11,9 +11,10 @@ use kvscatter_onnx::Model;
 use kvscatter_onnx::file::OutputFileKind;
 
 use super::{Certify, show};
+use crate::engines::{self, OrtFiles};
 use crate::error::CommandError;
+use crate::files;
 use crate::output::{Outcome, Output, quoted};
-use crate::{engines, files};
 
 pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, CommandError> {
     let inputs = args.inputs()?;
@@ -22,7 +23,8 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
         // This is checked first, because certifying is slow.
         files::check_page(html, OutputFileKind::Html, &inputs)?;
     }
-    let engine = engines::open(args.engine, args.ort_lib.as_deref())?;
+    let ort = OrtFiles { lib: args.ort_lib.as_deref(), plugin: args.ort_plugin.as_deref() };
+    let engine = engines::open(args.engine, ort)?;
     let bar = ProgressBar::no_length();
     let certificate = certify(&*engine, &args.options(), &mut |progress| show_progress(&bar, progress));
     bar.finish_and_clear();

@@ -60,7 +60,7 @@ fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
         writeln!(output, "compared with {}", file(original))?;
     }
     let prompts: Vec<String> = parameters.prompts.iter().map(ToString::to_string).collect();
-    writeln!(output, "{} {} on {}", runtime.name, one_line(&runtime.version), runtime.device)?;
+    writeln!(output, "{} on {}", one_line(&runtime.to_string()), runtime.device)?;
     let sizes = format!(
         "{} of {} slots, {} in all; prompts of {} tokens, {}, seed {}",
         count(decoder.caches.len(), "cache"),

@@ -73,6 +73,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PATH", requires = "engine")]
     pub(super) ort_lib: Option<PathBuf>,
 
+    /// The plugin for ONNX Runtime, or none [default: as for certify]
+    #[arg(long, value_name = "PATH|none", requires = "engine")]
+    pub(super) ort_plugin: Option<PathBuf>,
+
     /// Relative tolerance of the outputs [default: 0.001 in an engine, else equal bits]
     #[arg(long, value_name = "R", value_parser = tolerance)]
     rtol: Option<f64>,

@@ -10,7 +10,7 @@ use super::args::Run;
 use super::loaded::Loaded;
 use super::record::{Input, RunResult};
 use crate::compare::Tolerance;
-use crate::engines::{self, EngineInfo, EngineName};
+use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
 use crate::error::CommandError;
 
 /// The most lanes of a picture.
@@ -39,7 +39,8 @@ impl<'m> Subject<'m> {
                 Err(error) => return Err(error.into()),
             },
         };
-        let engine = engines::open(engine, args.ort_lib.as_deref())?;
+        let ort = OrtFiles { lib: args.ort_lib.as_deref(), plugin: args.ort_plugin.as_deref() };
+        let engine = engines::open(engine, ort)?;
         Ok(Self::Loaded(Loaded::new(&*engine, model, args.placement())?))
     }
 

@@ -3,6 +3,8 @@
 //! Only the shape of a `TensorScatter` is computed here, even if its inputs are known. Masks and positions do
 //! not depend on its elements, and the core computes them elsewhere.
 
+mod weighted;
+
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::{FoldError, Value};
@@ -14,6 +16,7 @@ pub(super) fn like_first(call: &Call<'_>) -> Outputs {
 }
 
 /// Evaluates ONNX `Attention` of versions 23 and 24. In rank 3, the last axis contains all heads in a row.
+/// Only the first output has elements.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
     let [query, key, value] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let q = Heads::new(call, 0, "q_num_heads")?;
@@ -32,15 +35,18 @@ pub(super) fn attention(call: &Call<'_>) -> Outputs {
         3 => vec![q.batch, q.length, q.heads.saturating_mul(v.size)],
         _ => vec![q.batch, q.heads, q.length, v.size],
     };
-    call.shaped([
-        (query.element, output),
+    let attended = call.make(query.element, output, |_| weighted::values(call, [q, k, v]))?;
+    let others = call.shaped([
+        (query.element, attended.shape.clone()),
         (key.element, vec![k.batch, k.heads, total, k.size]),
         (value.element, vec![v.batch, v.heads, total_values, v.size]),
         (query.element, vec![q.batch, q.heads, q.length, total]),
-    ])
+    ])?;
+    Ok([attended].into_iter().chain(others.into_iter().skip(1)).collect())
 }
 
 /// The dimensions of a query, key or value.
+#[derive(Clone, Copy)]
 struct Heads {
     batch: usize,
     heads: usize,

@@ -188,6 +188,14 @@ fn what_only_has_a_shape() {
         "RotaryEmbedding | float 2x3x8, float 9x2, float 9x2 => float 2x3x8",
         "Attention q_num_heads=4 kv_num_heads=2 | float 2x3x64, float 2x3x32, float 2x3x32, -, float 2x2x7x16, float 2x2x7x16 => float 2x3x64, float 2x2x10x16, float 2x2x10x16",
         "Attention | float 2x4x3x16, float 2x2x5x16, float 2x2x5x8 => float 2x4x3x8",
+        // Two heads of queries share one of keys. The weights of ln 3 and 0 are 3/4 and 1/4.
+        "Attention scale=1.0 | float 1x2x1x1: 1 0, float 1x1x2x1: 1.0986122886681098 0, float 1x1x2x1: 8 4 => float 1x2x1x1: 7 6",
+        "Attention | float 1x1x1x4: 2 0 0 0, float 1x1x2x4: 1.0986122886681098 0 0 0 0 0 0 0, float 1x1x2x1: 8 4 => float 1x1x1x1: 7",
+        "Attention q_num_heads=2 kv_num_heads=1 scale=1.0 | float 1x1x2: 1 0, float 1x2x1: 1.0986122886681098 0, float 1x2x1: 8 4 => float 1x1x2: 7 6",
+        // The cap comes before the mask. A query that sees nothing gives zeros.
+        "Attention softcap=1e-9 | float 1x1x2x1: 5 5, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, bool 2x3: 1 1 0 0 0 0 => float 1x1x2x1: 6 0",
+        "Attention | float 1x1x1x1: 0, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, float 1x3: 0 1.0986122886681098 0, -, -, int64 1: 2 => float 1x1x1x1: 5",
+        "Attention is_causal=1 | float 1x1x2x1: 0 0, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, -, -, -, int64 1: 2 => float 1x1x2x1: 8 6",
         "GroupQueryAttention@com.microsoft num_heads=4 kv_num_heads=2 | float 2x1x128, -, -, float 2x2x6x16, float 2x2x6x16, int32 2, int32 scalar: 7 => float 2x1x64, float 2x2x7x16, float 2x2x7x16",
         "GroupQueryAttention@com.microsoft num_heads=4 kv_num_heads=2 | float 2x1x128, -, -, float 2x2x32x16, float 2x2x32x16, int32 2, int32 scalar: 7 => float 2x1x64, float 2x2x32x16, float 2x2x32x16",
         "MultiHeadAttention@com.microsoft num_heads=2 | float 2x3x8, float 2x3x8, float 2x3x12, -, -, -, float 2x2x4x4, float 2x2x4x6 => float 2x3x12, float 2x2x7x4, float 2x2x7x6",

@@ -1,6 +1,7 @@
+use super::super::Random;
+use super::case::AttentionCase;
 use super::mask::MaskPlan;
-use super::{Attention, AttentionCase, Float, Inputs, Positions, Random};
-use crate::attention::Array;
+use crate::attention::{Array, Attention, Float, Inputs, Positions};
 use crate::size;
 
 /// The parts of a case that a theme chooses. The values follow from them.

@@ -1,6 +1,6 @@
 use super::super::exhaustive::tuples;
-use super::{Attention, AttentionCase, Float, Inputs, Mask, Positions};
-use crate::attention::Array;
+use super::case::AttentionCase;
+use crate::attention::{Array, Attention, Float, Inputs, Mask, Positions};
 use crate::size;
 
 /// Returns every call of a small domain. The values are small integers, and `scale` is 1.

@@ -1,5 +1,5 @@
-use super::{Float, Mask, Random};
-use crate::attention::Array;
+use super::super::Random;
+use crate::attention::{Array, Float, Mask};
 use crate::size;
 
 /// How the entries of a mask are chosen.

@@ -1,10 +1,11 @@
 //! Calls that break one rule.
 
+use super::super::Random;
+use super::case::AttentionCase;
 use super::draft::{Draft, values};
 use super::mask::{Entries, MaskPlan};
 use super::themes::any;
-use super::{AttentionCase, Float, Mask, Positions, Random};
-use crate::attention::Array;
+use crate::attention::{Array, Float, Mask, Positions};
 
 /// One rule: its name, and a function that breaks it in a case that [`plain`] drafted.
 pub(super) type Theme = (&'static str, fn(&mut Random, &mut AttentionCase));

@@ -1,8 +1,9 @@
 //! The ideas that random cases follow.
 
+use super::super::Random;
 use super::draft::Draft;
 use super::mask::{Entries, MaskPlan};
-use super::{Attention, Float, Positions, Random};
+use crate::attention::{Attention, Float, Positions};
 
 /// One adversarial idea: its name, and a function that drafts a call for an element type.
 pub(super) type Theme = (&'static str, fn(&mut Random, Float) -> Draft);

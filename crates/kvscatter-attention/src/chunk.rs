@@ -1,0 +1,188 @@
+//! One chunk of the positions of a block.
+
+use core::ops::Range;
+
+use crate::block::{Block, Call};
+use crate::kernel::{Float, LANES, Rows, Run};
+use crate::operator::{Scores, Softmax};
+use crate::room::Room;
+use crate::runs::interleaved;
+use crate::setup::Blocking;
+use crate::sizes::Sizes;
+use crate::slots::Slots;
+
+impl<T: Float> Call<'_, T> {
+    /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
+    pub(crate) fn chunk(&self, block: &Block, number: i64, room: &mut Room) -> bool {
+        let Blocking { chunk, slots, is_whole, .. } = self.setup.blocking;
+        let positions = self.positions(block);
+        // The position of the first index of the lists of a room.
+        let base = match is_whole {
+            true if self.setup.op.is_ring => positions.start,
+            true => 0,
+            false => number * chunk as i64,
+        };
+        let positions = base.max(positions.start)..base.saturating_add(chunk as i64).min(positions.end);
+        let Sizes { head_size, value_size, .. } = self.setup.sizes;
+        let (query_size, sum_size) = (head_size.next_multiple_of(LANES), value_size.next_multiple_of(LANES));
+        let rows = block.rows.len();
+        self.find_runs(block, base, &positions, room);
+        let seen = core::mem::take(&mut room.runs);
+        if seen.is_empty() && self.setup.op.scores.is_none() {
+            room.runs = seen;
+            return false;
+        }
+        let total = self.setup.sizes.total();
+        let all = self.segments(0, &(0..total as i64));
+        let (read, used) = match self.setup.op.scores {
+            None => (seen.as_slice(), (positions.end - base) as usize),
+            Some(_) => (all.as_slice(), total),
+        };
+        let used = used.next_multiple_of(LANES);
+        for (run, head) in interleaved(read, block.heads.len(), slots) {
+            let queries = rows_of(&mut room.queries, query_size, head * rows, rows);
+            let scores = rows_of(&mut room.scores[run.index..], chunk, head * rows, rows);
+            let keys = self.run(block, head, &run, Part::Key);
+            // SAFETY: `Setup` has an instruction set of the machine. The slots are in K or the past. The
+            // queries are padded with zeros. The run ends inside the chunk, so the scores have an element for
+            // each key.
+            unsafe { (self.kernels.products)(queries, keys, head_size, scores) };
+        }
+        for (at, place) in block.each().enumerate() {
+            let scores = &mut room.scores[at * chunk..][..used];
+            let bias = room.bias.get(at * chunk..).and_then(|bias| bias.get(..used));
+            self.finish_scores(block, base, place, scores, bias);
+            let (most, weight) = if self.setup.op.softmax == Softmax::Float64 {
+                weights_in_f64(scores)
+            } else {
+                // SAFETY: `Setup` has an instruction set of the machine. `used` is a multiple of `LANES`.
+                unsafe { (self.kernels.weights)(scores.as_mut_ptr(), used) }
+            };
+            (room.part.most[at], room.part.weight[at]) = (most, weight);
+            if self.setup.op.scores == Some(Scores::Weights) {
+                let weights = scores.iter().map(|score| if weight == 0.0 { 0.0 } else { score / weight });
+                self.store_scores(block, place, weights);
+            }
+        }
+        room.part.sums.fill(0.0);
+        for (run, head) in interleaved(&seen, block.heads.len(), slots) {
+            let weights = rows_of(&mut room.scores[run.index..], chunk, head * rows, rows);
+            let sums = rows_of(&mut room.part.sums, sum_size, head * rows, rows);
+            let values = self.run(block, head, &run, Part::Value);
+            // SAFETY: As for the products. The sums are padded.
+            unsafe { (self.kernels.weighted_sums)(weights, values, value_size, sums) };
+        }
+        room.runs = seen;
+        true
+    }
+
+    /// Returns a run of keys or values. `head` counts from the first head of the block.
+    fn run(&self, block: &Block, head: usize, run: &Slots, part: Part) -> Run<T> {
+        let sizes = &self.setup.sizes;
+        let (size, new, past) = match part {
+            Part::Key => (sizes.head_size, self.inputs.key, self.inputs.past.map(|past| past[0])),
+            Part::Value => (sizes.value_size, self.inputs.value, self.inputs.past.map(|past| past[1])),
+        };
+        let (rows, strides) = if run.is_past {
+            (past.unwrap_or(&[]), sizes.strides_by_head(sizes.past, size))
+        } else {
+            (new, sizes.strides(sizes.heads, sizes.keys, size))
+        };
+        let first = strides.offset(block.sample, block.heads.start + head, run.slots.start);
+        let last = first + (run.slots.len() - 1) * strides.row;
+        // This proves to the kernels that the slots are inside the tensor.
+        assert!(last + size <= rows.len(), "slots lie inside their tensor");
+        Run {
+            first: rows.as_ptr().wrapping_add(first),
+            stride: strides.row,
+            count: run.slots.len(),
+            ahead: if sizes.is_rank_3 {
+                size
+            } else if block.rows.len() == 1 {
+                0
+            } else {
+                16 * strides.row
+            },
+        }
+    }
+
+    /// Caps the scores of a row, adds the mask and hides the positions that the row does not see.
+    fn finish_scores(
+        &self,
+        block: &Block,
+        base: i64,
+        place: (usize, usize),
+        scores: &mut [f32],
+        bias: Option<&[f32]>,
+    ) {
+        let op = &self.setup.op;
+        let visible = self.indices(block, base, place.1);
+        if op.scores == Some(Scores::Products) {
+            self.store_scores(block, place, scores.iter().copied());
+        }
+        if op.softcap > 0.0 {
+            let all = if op.scores.is_some() { 0..scores.len() } else { visible.clone() };
+            for score in &mut scores[all] {
+                *score = op.softcap * (*score / op.softcap).tanh();
+            }
+        }
+        if op.scores == Some(Scores::Capped) {
+            self.store_scores(block, place, scores.iter().copied());
+        }
+        scores[..visible.start].fill(f32::NEG_INFINITY);
+        scores[visible.end..].fill(f32::NEG_INFINITY);
+        if let Some(bias) = bias {
+            for (score, bias) in scores[visible.clone()].iter_mut().zip(&bias[visible.clone()]) {
+                // The score of a slot that is not read is not a number of this call. The lowest number absorbs
+                // every score.
+                *score = if *bias <= T::LOWEST.to_f32() { *bias } else { *score + *bias };
+            }
+        }
+        if op.scores == Some(Scores::Masked) {
+            self.store_masked_scores(block, place, &visible, scores);
+        }
+    }
+
+    /// Writes a row of scores after the mask. They contain the lowest number where the mask does, also where it
+    /// hides a slot.
+    fn store_masked_scores(
+        &self,
+        block: &Block,
+        place: (usize, usize),
+        visible: &Range<usize>,
+        scores: &[f32],
+    ) {
+        let (head, query) = self.place(place);
+        let row = self.inputs.mask.zip(self.setup.mask.as_ref());
+        let row = row.map(|(mask, layout)| layout.row(mask, [block.sample, head, query]));
+        let is_lowest = |slot| visible.contains(&slot) && row.is_some_and(|row| row.is_lowest(slot));
+        let scores = scores.iter().enumerate();
+        let scores = scores.map(|(slot, score)| if is_lowest(slot) { T::LOWEST.to_f32() } else { *score });
+        self.store_scores(block, place, scores);
+    }
+}
+
+/// Keys or values.
+#[derive(Clone, Copy)]
+enum Part {
+    Key,
+    Value,
+}
+
+/// Returns rows of a list whose rows are `stride` numbers apart.
+fn rows_of(list: &mut [f32], stride: usize, first: usize, count: usize) -> Rows {
+    Rows { first: list.as_mut_ptr().wrapping_add(first * stride), stride, count }
+}
+
+/// Converts scores to weights in float64, like [`Weights`](crate::kernel::Weights).
+fn weights_in_f64(scores: &mut [f32]) -> (f32, f32) {
+    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let shift = f64::from(if most == f32::NEG_INFINITY { 0.0 } else { most });
+    let mut sum = 0.0;
+    for score in scores {
+        let weight = (f64::from(*score) - shift).exp();
+        sum += weight;
+        *score = weight as f32;
+    }
+    (most, sum as f32)
+}

@@ -1,0 +1,55 @@
+//! The memory in which a thread works.
+
+use crate::kernel::LANES;
+use crate::partial::Partial;
+use crate::setup::{Blocking, Dimensions, Setup};
+use crate::sizes::Sizes;
+use crate::slots::Slots;
+
+/// The memory in which one thread works. A block of rows of a head has one entry of each list for each row.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// The scaled queries, padded with zeros to a multiple of [`LANES`].
+    pub(crate) queries: Vec<f32>,
+    /// The scores of a chunk, and then the weights.
+    pub(crate) scores: Vec<f32>,
+    /// The numbers that the mask adds to the scores of a chunk.
+    pub(crate) bias: Vec<f32>,
+    /// The result of one chunk.
+    pub(crate) part: Partial,
+    /// The result of all chunks so far.
+    pub(crate) total: Partial,
+    /// The slots of a chunk that any row sees.
+    pub(crate) runs: Vec<Slots>,
+    /// Whether each row sees a slot that the mask does not hide with the lowest number.
+    pub(crate) has_a_slot: Vec<bool>,
+}
+
+impl Room {
+    /// Allocates memory for the blocks of a prepared call.
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let Blocking { heads, rows, chunk, .. } = setup.blocking;
+        let Sizes { head_size, value_size, .. } = setup.sizes;
+        let all = heads * rows;
+        let padded = |size: usize| size.next_multiple_of(LANES);
+        Self {
+            queries: vec![0.0; all * padded(head_size)],
+            scores: vec![0.0; all * chunk],
+            bias: if setup.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
+            part: Partial::new(all, padded(value_size)),
+            total: Partial::new(all, padded(value_size)),
+            runs: Vec::with_capacity(if setup.mask.is_some() { chunk / 2 + 2 } else { 2 }),
+            has_a_slot: Vec::with_capacity(all),
+        }
+    }
+}
+
+/// The memory that a call works in. A call that is prepared uses it again and again and allocates nothing.
+#[derive(Debug)]
+pub struct Scratch {
+    /// One for each thread.
+    pub(crate) rooms: Vec<Room>,
+    /// The results of the chunks of each item, if an item is divided between threads.
+    pub(crate) parts: Vec<Partial>,
+    pub(crate) made_for: Dimensions,
+}

@@ -1,0 +1,120 @@
+//! The slots of a chunk that are read.
+
+use core::ops::Range;
+
+use crate::block::{Block, Call};
+use crate::kernel::Float;
+use crate::mask::Mask;
+use crate::room::Room;
+use crate::slots::Slots;
+
+impl<T: Float> Call<'_, T> {
+    /// Stores the runs of positions that any row of the block sees in `room.runs`, and the mask of the chunk in
+    /// `room.bias`.
+    pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
+        room.runs.clear();
+        let segments = self.segments(base, positions);
+        let (Some(mask), Some(layout)) = (self.inputs.mask, &self.setup.mask) else {
+            room.runs.extend(segments.into_iter().filter(|run| !run.slots.is_empty()));
+            return;
+        };
+        let chunk = self.setup.blocking.chunk;
+        let rows = block.heads.len() * block.rows.len();
+        for (at, place) in block.each().enumerate() {
+            let bias = &mut room.bias[at * chunk..][..chunk];
+            bias.fill(f32::NEG_INFINITY);
+            let (head, query) = self.place(place);
+            let row = layout.row(mask, [block.sample, head, query]);
+            let visible = self.indices(block, base, place.1);
+            let hides_lowest = room.has_a_slot.get(at).copied().unwrap_or(false);
+            for run in &segments {
+                let first = self.index_in_mask(run);
+                let shared = visible.start.max(run.index)..visible.end.min(run.index + run.slots.len());
+                if !shared.is_empty() {
+                    let in_mask = first + shared.start - run.index;
+                    row.fill(in_mask, hides_lowest, &mut bias[shared]);
+                }
+            }
+        }
+        for run in segments {
+            let mut start = None;
+            for offset in 0..=run.slots.len() {
+                let is_seen = offset < run.slots.len()
+                    && (0..rows).any(|at| room.bias[at * chunk + run.index + offset] != f32::NEG_INFINITY);
+                match (start, is_seen) {
+                    (None, true) => start = Some(offset),
+                    (Some(first), false) => {
+                        room.runs.push(run.part(first..offset));
+                        start = None;
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Records which rows see a slot that a mask of numbers does not hide with the lowest one.
+    ///
+    /// A runtime adds the lowest number to a score, which absorbs the score. So the slots that it hides have
+    /// the weight 0 if there is any other slot, and equal weights if there is none.
+    pub(crate) fn find_rows_with_a_slot(&self, block: &Block, room: &mut Room) {
+        room.has_a_slot.clear();
+        let (Some(mask @ Mask::Float(_)), Some(layout)) = (self.inputs.mask, &self.setup.mask) else {
+            return;
+        };
+        room.has_a_slot.extend(block.each().map(|place| {
+            let (head, query) = self.place(place);
+            let row = layout.row(mask, [block.sample, head, query]);
+            let positions = self.setup.rule.positions(block.tokens, self.position(block, place.1));
+            self.segments(0, &positions).iter().any(|run| {
+                let first = self.index_in_mask(run);
+                row.has_a_slot(first..first + run.slots.len())
+            })
+        }));
+    }
+
+    /// Returns the slots of consecutive positions. The indices count from the position `base`.
+    pub(crate) fn segments(&self, base: i64, positions: &Range<i64>) -> [Slots; 2] {
+        let index = (positions.start - base) as usize;
+        if self.setup.has_past {
+            let past = self.setup.sizes.past;
+            let (start, end) = (positions.start as usize, positions.end as usize);
+            let split = past.clamp(start, end);
+            return [
+                Slots { index, is_past: true, slots: start..split },
+                Slots {
+                    index: index + split - start,
+                    is_past: false,
+                    slots: split - past.min(split)..end - past.min(end),
+                },
+            ];
+        }
+        let [first, second] = self.setup.rule.slots(positions.clone());
+        let index_of_second = index + first.len();
+        [
+            Slots { index, is_past: false, slots: first },
+            Slots { index: index_of_second, is_past: false, slots: second },
+        ]
+    }
+
+    /// Returns the index of a run's first slot in the last dimension of a mask.
+    pub(crate) fn index_in_mask(&self, run: &Slots) -> usize {
+        run.slots.start + if run.is_past { 0 } else { self.setup.sizes.past }
+    }
+}
+
+/// Returns each run with each head. Runs are cut into parts of `slots`, and all heads read one part before the
+/// next one.
+pub(crate) fn interleaved(
+    runs: &[Slots],
+    heads: usize,
+    slots: usize,
+) -> impl Iterator<Item = (Slots, usize)> {
+    runs.iter().flat_map(move |run| {
+        let count = run.slots.len();
+        (0..count.div_ceil(slots)).flat_map(move |part| {
+            let part = run.part(part * slots..(part * slots).saturating_add(slots).min(count));
+            (0..heads).map(move |head| (part.clone(), head))
+        })
+    })
+}

@@ -1,0 +1,127 @@
+//! What is known about a call when its shapes are known.
+
+use kvscatter::visibility::Visibility;
+use kvscatter::{ElementType, Isa};
+
+use crate::error::AttentionError;
+use crate::kernel::LANES;
+use crate::mask::MaskLayout;
+use crate::operands::Shapes;
+use crate::operator::{Attention, Softmax};
+use crate::sizes::Sizes;
+
+/// The number of positions that are processed together. Blocks of positions begin at multiples of this number,
+/// so the order of the sums depends on positions only.
+const CHUNK: usize = if cfg!(kvscatter_tiny) { 2 * LANES } else { 512 };
+
+/// The largest number of rows of a head that are processed together. Each key is read from memory once for these
+/// rows. 16 rows and the keys that they share fit in the second-level cache.
+const ROWS: usize = 16;
+
+/// The number of consecutive slots of which all heads are read before the next slots, if the heads of one slot
+/// are neighbours in memory.
+const INTERLEAVED_SLOTS: usize = 8;
+
+/// An [`Attention`] with checked shapes, and the choices that depend on them.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) op: Attention,
+    pub(crate) sizes: Sizes,
+    pub(crate) element: ElementType,
+    pub(crate) mask: Option<MaskLayout>,
+    pub(crate) has_past: bool,
+    pub(crate) rule: Visibility,
+    pub(crate) isa: Isa,
+    pub(crate) blocking: Blocking,
+}
+
+/// How the rows and positions of a call are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blocking {
+    /// The number of heads of keys whose rows are processed together.
+    pub(crate) heads: usize,
+    /// The largest number of rows of one head that are processed together.
+    pub(crate) rows: usize,
+    /// The number of positions that are processed together.
+    pub(crate) chunk: usize,
+    /// The number of slots of one head that are read before those of the next head.
+    pub(crate) slots: usize,
+    /// Whether every position is processed in one chunk, read or not. An output of scores needs this.
+    pub(crate) is_whole: bool,
+}
+
+/// What the sizes of a scratch follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dimensions {
+    sizes: Sizes,
+    blocking: Blocking,
+    has_mask: bool,
+    items: usize,
+}
+
+impl Blocking {
+    fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>) -> Self {
+        let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
+        let rows = sizes.rows().min(ROWS);
+        let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { CHUNK };
+        // Heads that are read together read the same slots, so a mask must hide the same slots from them.
+        let interleaves = sizes.is_rank_3 && !is_whole && !mask.is_some_and(MaskLayout::differs_by_head);
+        Self {
+            heads: if interleaves { sizes.heads } else { 1 },
+            rows,
+            chunk,
+            slots: if interleaves { INTERLEAVED_SLOTS } else { usize::MAX },
+            is_whole,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn new(op: Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
+        let sizes = Sizes::new(&op, shapes)?;
+        let element = shapes.element;
+        if !matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16) {
+            return Err(AttentionError::ElementType { element });
+        }
+        let expected = [sizes.batch, sizes.query_heads, sizes.queries, sizes.total()];
+        let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;
+        let blocking = Blocking::new(&op, &sizes, mask.as_ref());
+        Ok(Self {
+            op,
+            sizes,
+            element,
+            mask,
+            has_past: shapes.past.is_some(),
+            rule: sizes.visibility(&op),
+            isa: Isa::allowed(),
+            blocking,
+        })
+    }
+
+    /// Returns what the sizes of a scratch follow from.
+    pub(crate) fn dimensions(&self) -> Dimensions {
+        let Self { sizes, blocking, mask, .. } = self;
+        Dimensions { sizes: *sizes, blocking: *blocking, has_mask: mask.is_some(), items: self.items() }
+    }
+
+    /// Returns the number of parts that threads can claim.
+    pub(crate) fn items(&self) -> usize {
+        let Sizes { batch, heads, value_size, .. } = self.sizes;
+        // Empty outputs may have any number of rows.
+        if value_size == 0 && (self.op.scores.is_none() || self.sizes.total() == 0) {
+            return 0;
+        }
+        batch * heads.div_ceil(self.blocking.heads) * self.sizes.rows().div_ceil(self.blocking.rows.max(1))
+    }
+
+    /// Returns whether this many threads would be idle if each item was computed by one thread.
+    pub(crate) fn divides_items(&self, threads: usize) -> bool {
+        threads > 1 && self.max_chunks() > 1 && self.items() < 2 * threads
+    }
+
+    /// Returns the largest number of chunks of an item. One more than the positions need if they begin inside a
+    /// chunk.
+    pub(crate) fn max_chunks(&self) -> usize {
+        if self.blocking.is_whole { 1 } else { self.sizes.total().div_ceil(self.blocking.chunk) + 1 }
+    }
+}

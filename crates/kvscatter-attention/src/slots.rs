@@ -1,0 +1,20 @@
+//! Consecutive slots.
+
+use core::ops::Range;
+
+/// Consecutive positions of a chunk in consecutive slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    /// The index of the first position in the chunk.
+    pub(crate) index: usize,
+    pub(crate) is_past: bool,
+    pub(crate) slots: Range<usize>,
+}
+
+impl Slots {
+    /// Returns a part of the run, by the distance from its first slot.
+    pub(crate) fn part(&self, part: Range<usize>) -> Self {
+        let slots = self.slots.start + part.start..self.slots.start + part.end;
+        Self { index: self.index + part.start, is_past: self.is_past, slots }
+    }
+}

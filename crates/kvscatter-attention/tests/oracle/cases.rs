@@ -1,0 +1,34 @@
+//! The oracle's random cases, in every element type.
+
+use kvscatter_oracle::attention::Positions;
+use kvscatter_oracle::cases::attention::{random, refused};
+
+use crate::call::{Operands, operator, scores};
+use crate::scene::{Ways, check};
+
+#[test]
+fn random_cases_agree_with_the_oracle() {
+    random(20, 400).for_each(|case| check(&case, Ways::All));
+}
+
+#[test]
+fn refused_cases_are_refused() {
+    let mut refused_ones = 0;
+    for case in refused(21, 400) {
+        assert!(case.expected().is_err());
+        let attention = &case.attention;
+        // The builder cannot express these calls.
+        let (Some(op), Some(_), Some(operands)) = (
+            operator(attention, &case.inputs.positions),
+            scores(attention.qk_matmul_output_mode),
+            Operands::<f32>::new(&case.inputs),
+        ) else {
+            continue;
+        };
+        let result = operands.run(&op);
+        assert!(result.is_err(), "{}: {result:?}", case.name);
+        let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
+        refused_ones += usize::from(!is_ring);
+    }
+    assert!(refused_ones > 200, "{refused_ones}");
+}

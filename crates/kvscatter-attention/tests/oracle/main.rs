@@ -1,0 +1,20 @@
+//! Compares the crate with the oracle, and results with each other.
+
+#[cfg(test)]
+mod bounds;
+#[cfg(test)]
+mod call;
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod element;
+#[cfg(test)]
+mod executors;
+#[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
+mod onnx_cases;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod scene;

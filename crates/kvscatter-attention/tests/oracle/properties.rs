@@ -1,0 +1,275 @@
+//! Results that must have the same bits.
+
+use half::{bf16, f16};
+use kvscatter::Executor;
+use kvscatter_attention::{Attention, Scores};
+use kvscatter_oracle::cases::Random;
+
+use crate::call::{AnyMask, Operands, Tensor};
+use crate::element::{Element, bits};
+use crate::executors::{Threads, Times};
+
+/// The sizes of generated operands of rank 4.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    query_heads: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    head_size: usize,
+    value_size: usize,
+}
+
+/// Sizes for which a call has enough work to use its executor.
+const LONG: Sizes =
+    Sizes { batch: 1, query_heads: 4, heads: 2, queries: 3, keys: 1700, head_size: 40, value_size: 24 };
+
+#[test]
+fn threads_do_not_change_the_result() {
+    /// Few items are divided into chunks of positions, and many are not.
+    const MANY: Sizes = Sizes { batch: 3, heads: 4, queries: 20, keys: 600, ..LONG };
+    for sizes in [LONG, MANY, Sizes { batch: 2, ..LONG }] {
+        check_threads::<f32>(sizes);
+        check_threads::<f16>(sizes);
+        check_threads::<bf16>(sizes);
+    }
+}
+
+fn check_threads<T: Element>(sizes: Sizes) {
+    let r = &mut Random::new(30, 0);
+    let mut operands = Operands::<T>::random(r, sizes);
+    let lengths: Vec<_> = (0..sizes.batch).map(|_| r.between(sizes.keys - 100, sizes.keys) as i64).collect();
+    operands.lengths = Some(lengths);
+    for op in [Attention::new().causal(true), Attention::new().causal(true).window(Some(700), None)] {
+        let expected = operands.run(&op).unwrap();
+        let prepared = operands.prepare(&op).unwrap();
+        for threads in 1..=8 {
+            let mut scratch = prepared.scratch(threads);
+            let executors: [&dyn Executor; 5] =
+                [&Times(0), &Times(1), &Times(3), &Threads(2), &Threads(threads + 1)];
+            for executor in executors {
+                let results = operands.run_on(&prepared, &op, false, &mut scratch, Some(executor)).unwrap();
+                assert!(bits(&results.y) == bits(&expected.y), "{threads} threads, {op:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_gives_the_bits_of_a_linear_cache() {
+    check_rings::<f32>();
+    check_rings::<f16>();
+    check_rings::<bf16>();
+}
+
+/// Compares rings with linear caches that contain the same positions and more.
+fn check_rings<T: Element>() {
+    for (n, (capacity, tokens)) in
+        [(5, 1300), (100, 512), (700, 1300), (700, 701), (1030, 1700), (1100, 1024)].into_iter().enumerate()
+    {
+        for queries in [1, 3] {
+            let r = &mut Random::new(31, n);
+            let sizes = Sizes { queries, keys: tokens, ..LONG };
+            let mut linear = Operands::<T>::random(r, sizes);
+            linear.lengths = Some(vec![tokens as i64]);
+            let mut ring = linear.clone();
+            let nan = T::of(f64::NAN);
+            for of_ring in [&mut ring.key, &mut ring.value] {
+                let size = of_ring.shape[3];
+                let of_linear = std::mem::replace(&mut of_ring.data, vec![nan; 2 * capacity * size]);
+                of_ring.shape[2] = capacity;
+                for (head, position) in
+                    (0..2).flat_map(|head| (tokens.saturating_sub(capacity)..tokens).map(move |p| (head, p)))
+                {
+                    let from = &of_linear[(head * tokens + position) * size..][..size];
+                    of_ring.data[(head * capacity + position % capacity) * size..][..size]
+                        .copy_from_slice(from);
+                }
+            }
+            // The first query sees only positions that are in the ring.
+            let left = capacity.min(tokens) - queries;
+            let windows = [left, left / 2, 0];
+            for left in windows {
+                let op = Attention::new().causal(true).window(Some(left), None);
+                let expected = linear.run(&op).unwrap();
+                let results = ring.run(&op.ring()).unwrap();
+                assert!(bits(&results.y) == bits(&expected.y), "{capacity} {tokens} {queries} {left}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_capacity_does_not_change_the_result() {
+    let r = &mut Random::new(32, 0);
+    let small = Operands::<f32>::random(r, Sizes { keys: 530, ..LONG });
+    let op = Attention::new().causal(true);
+    for capacity in [531, 544, 1024, 3000] {
+        let mut large = small.clone();
+        large.lengths = Some(vec![530]);
+        for tensor in [&mut large.key, &mut large.value] {
+            let size = tensor.shape[3];
+            let rows = tensor.data.chunks_exact(530 * size);
+            let padding = vec![f32::NAN; (capacity - 530) * size];
+            tensor.data = rows.flat_map(|rows| [rows, &padding].concat()).collect();
+            tensor.shape[2] = capacity;
+        }
+        let mut exact = small.clone();
+        exact.lengths = Some(vec![530]);
+        assert_eq!(bits(&large.run(&op).unwrap().y), bits(&exact.run(&op).unwrap().y), "{capacity}");
+    }
+}
+
+#[test]
+fn tensors_of_rank_3_give_the_bits_of_those_of_rank_4() {
+    check_ranks::<f32>();
+    check_ranks::<f16>();
+    check_ranks::<bf16>();
+}
+
+fn check_ranks<T: Element>() {
+    for (n, (head_size, value_size)) in [(40, 24), (7, 33), (64, 64), (128, 1)].into_iter().enumerate() {
+        for queries in [1, 2, 5, 19] {
+            let sizes = Sizes { batch: 2, queries, keys: 600, head_size, value_size, ..LONG };
+            let r = &mut Random::new(33, n);
+            let mut by_head = Operands::<T>::random(r, sizes);
+            for with_mask in [false, true] {
+                if with_mask {
+                    by_head.mask = Some(AnyMask::Bool(Tensor {
+                        shape: vec![2, 4, queries, 600],
+                        data: r.many(2 * 4 * queries * 600, |r| r.below(3) as u8),
+                    }));
+                } else {
+                    by_head.lengths = Some(vec![600, 571]);
+                }
+                let mut flat = by_head.clone();
+                for tensor in [&mut flat.query, &mut flat.key, &mut flat.value] {
+                    *tensor = tensor.flat();
+                }
+                let op = Attention::new().causal(true).heads(4, 2);
+                for op in [op, op.scores(Scores::Masked)] {
+                    let (by_head, flat) = (by_head.run(&op).unwrap(), flat.run(&op).unwrap());
+                    let y = Tensor { shape: vec![2, 4, queries, value_size], data: by_head.y };
+                    assert!(bits(&y.flat().data) == bits(&flat.y), "{sizes:?} {op:?}");
+                    assert!(by_head.scores.as_deref().map(bits) == flat.scores.as_deref().map(bits));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn samples_do_not_influence_each_other() {
+    let r = &mut Random::new(34, 0);
+    let sizes = Sizes { batch: 3, keys: 700, ..LONG };
+    let mut together = Operands::<f32>::random(r, sizes);
+    let lengths = [700, 3, 520];
+    together.lengths = Some(lengths.to_vec());
+    let op = Attention::new().causal(true).softcap(5.0);
+    for flat in [false, true] {
+        if flat {
+            for tensor in [&mut together.query, &mut together.key, &mut together.value] {
+                *tensor = tensor.flat();
+            }
+        }
+        let op = if flat { op.heads(4, 2) } else { op };
+        let expected = together.run(&op).unwrap().y;
+        for (sample, length) in lengths.into_iter().enumerate() {
+            let mut alone = together.clone();
+            for tensor in [&mut alone.query, &mut alone.key, &mut alone.value] {
+                let part = tensor.data.len() / 3;
+                tensor.data = tensor.data[sample * part..][..part].to_vec();
+                tensor.shape[0] = 1;
+            }
+            alone.lengths = Some(vec![length]);
+            let y = alone.run(&op).unwrap().y;
+            assert!(bits(&y) == bits(&expected[sample * y.len()..][..y.len()]), "{sample}");
+            // What the other samples contain has no influence, either.
+            let mut poisoned = together.clone();
+            for tensor in [&mut poisoned.query, &mut poisoned.key, &mut poisoned.value] {
+                let part = tensor.data.len() / 3;
+                tensor
+                    .data
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(at, _)| at / part != sample)
+                    .for_each(|(_, element)| *element = f32::NAN);
+            }
+            let poisoned = poisoned.run(&op).unwrap().y;
+            assert!(bits(&y) == bits(&poisoned[sample * y.len()..][..y.len()]), "{sample}");
+        }
+    }
+}
+
+#[test]
+fn what_a_scratch_was_used_for_has_no_influence() {
+    let r = &mut Random::new(35, 0);
+    let sizes = Sizes { head_size: 37, value_size: 21, queries: 5, ..LONG };
+    let masks = [
+        None,
+        Some(AnyMask::Bool(Tensor { shape: vec![5, 1700], data: r.many(5 * 1700, |r| r.below(2) as u8) })),
+    ];
+    for mask in masks {
+        let mut operands = Operands::<f32>::random(r, sizes);
+        operands.mask = mask;
+        operands.lengths = Some(vec![1111]);
+        let mut poisoned = operands.clone();
+        for tensor in [&mut poisoned.query, &mut poisoned.key, &mut poisoned.value] {
+            tensor.data.fill(f32::NAN);
+        }
+        poisoned.lengths = Some(vec![1700]);
+        let op = Attention::new().causal(true);
+        for op in [op, op.scores(Scores::Weights)] {
+            let expected = operands.run(&op).unwrap();
+            let prepared = operands.prepare(&op).unwrap();
+            for threads in [1, 3] {
+                let mut scratch = prepared.scratch(threads);
+                let executor = Some(&Times(3) as &dyn Executor);
+                poisoned.run_on(&prepared, &op, true, &mut scratch, executor).unwrap();
+                let results = operands.run_on(&prepared, &op, true, &mut scratch, executor).unwrap();
+                assert!(bits(&results.y) == bits(&expected.y), "{threads} {op:?}");
+                assert!(results.scores.as_deref().map(bits) == expected.scores.as_deref().map(bits));
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for Sizes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { batch, query_heads, heads, queries, keys, head_size, value_size } = self;
+        write!(f, "{batch}x{query_heads}/{heads}x{queries} on {keys} slots of {head_size} and {value_size}")
+    }
+}
+
+impl<T: Element> Operands<T> {
+    fn random(r: &mut Random, sizes: Sizes) -> Self {
+        let Sizes { batch, query_heads, heads, queries, keys, head_size, value_size } = sizes;
+        Self {
+            query: Tensor::random(r, [batch, query_heads, queries, head_size]),
+            key: Tensor::random(r, [batch, heads, keys, head_size]),
+            value: Tensor::random(r, [batch, heads, keys, value_size]),
+            mask: None,
+            past: None,
+            lengths: None,
+        }
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    fn random(r: &mut Random, shape: [usize; 4]) -> Self {
+        let element = |r: &mut Random| T::of(r.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0);
+        Self { shape: shape.to_vec(), data: r.many(shape.iter().product(), element) }
+    }
+
+    /// Returns `[batch, heads, rows, size]` as `[batch, rows, heads * size]`.
+    fn flat(&self) -> Self {
+        let &[batch, heads, rows, size] = self.shape.as_slice() else { unreachable!("rank 4") };
+        let places =
+            (0..batch).flat_map(|b| (0..rows).flat_map(move |row| (0..heads).map(move |h| (b, row, h))));
+        let row = |(b, row, head): (usize, usize, usize)| {
+            self.data[((b * heads + head) * rows + row) * size..][..size].iter().copied()
+        };
+        Self { shape: vec![batch, rows, heads * size], data: places.flat_map(row).collect() }
+    }
+}

@@ -1,0 +1,94 @@
+//! Runs a case of the oracle in every way that must give the same bits, and compares it with the oracle.
+
+use half::{bf16, f16};
+use kvscatter::Executor;
+use kvscatter_attention::{Attention, Softmax};
+use kvscatter_oracle::attention::{Float, Positions};
+use kvscatter_oracle::cases::attention::AttentionCase;
+
+use crate::bounds::Bounds;
+use crate::call::{Operands, Results, operator, scores};
+use crate::element::{Element, bits, elements};
+use crate::executors::{Threads, Times};
+
+/// How a case is run, besides once on the calling thread with a new scratch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ways {
+    /// On an executor that calls the work twice, with scratch for two threads.
+    Two,
+    /// On executors, with scratch for several numbers of threads.
+    All,
+}
+
+/// Checks a case that breaks no rule, in its element type.
+pub(crate) fn check(case: &AttentionCase, ways: Ways) {
+    match case.inputs.element {
+        Float::F32 => check_as::<f32>(case, ways),
+        Float::F16 => check_as::<f16>(case, ways),
+        Float::Bf16 => check_as::<bf16>(case, ways),
+    }
+}
+
+fn check_as<T: Element>(case: &AttentionCase, ways: Ways) {
+    assert_eq!(case.inputs.element, T::TYPE);
+    let bounds = Bounds::new(case);
+    let operands = Operands::<T>::new(&case.inputs).unwrap();
+    let op = operator(&case.attention, &case.inputs.positions).unwrap();
+    let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
+    let scored = op.scores(scores(case.attention.qk_matmul_output_mode).unwrap());
+    let ops = [Some(op), Some(op.softmax(Softmax::Float64)), (!is_ring).then_some(scored)];
+    for op in ops.into_iter().flatten() {
+        let name = || format!("{} {op:?}", case.name);
+        let results = operands.run(&op).unwrap_or_else(|error| panic!("{}: {error}", name()));
+        compare(&bounds, &results, &name);
+        let ways: &[(&dyn Executor, usize)] = match ways {
+            Ways::Two => &[(&Times(2), 2)],
+            Ways::All => {
+                &[(&Times(0), 1), (&Times(1), 2), (&Times(3), 2), (&Threads(3), 3), (&Threads(4), 8)]
+            }
+        };
+        check_ways(&operands, &op, &results, ways, &name);
+    }
+}
+
+/// Compares results with the oracle's.
+fn compare<T: Element>(bounds: &Bounds, results: &Results<T>, name: &dyn Fn() -> String) {
+    let numbers = |results: &[T]| results.iter().map(|number| f64::from(number.to_f32())).collect::<Vec<_>>();
+    bounds.check_y(numbers(&results.y).into_iter(), name);
+    if let Some([key, value]) = &results.present {
+        // Bits of NaN may differ, because the oracle's numbers are float64.
+        let same = |got: &[T], expected: &[f64]| {
+            let expected = elements::<T>(expected);
+            got.len() == expected.len()
+                && got.iter().zip(expected).all(|(got, expected)| {
+                    got.bits() == expected.bits() || got.to_f32().is_nan() && expected.to_f32().is_nan()
+                })
+        };
+        assert!(same(key, &bounds.expected.present_key.data), "{}: present_key", name());
+        assert!(same(value, &bounds.expected.present_value.data), "{}: present_value", name());
+    }
+    if let Some(scores) = &results.scores {
+        bounds.check_scores(numbers(scores).into_iter(), name);
+    }
+}
+
+/// Runs a call on executors, with several numbers of threads, with and without a present, and again and again
+/// with the same scratch. All results must have the same bits.
+fn check_ways<T: Element>(
+    operands: &Operands<T>,
+    op: &Attention,
+    expected: &Results<T>,
+    executors: &[(&dyn Executor, usize)],
+    name: &dyn Fn() -> String,
+) {
+    let prepared = operands.prepare(op).unwrap();
+    for &(executor, threads) in executors {
+        let mut scratch = prepared.scratch(threads);
+        for with_present in [true, false] {
+            let results = operands.run_on(&prepared, op, with_present, &mut scratch, Some(executor)).unwrap();
+            assert!(bits(&results.y) == bits(&expected.y), "{}: Y on {threads} threads", name());
+            let score_bits = |results: &Results<T>| results.scores.as_deref().map(bits);
+            assert!(score_bits(&results) == score_bits(expected), "{}: QK on {threads} threads", name());
+        }
+    }
+}

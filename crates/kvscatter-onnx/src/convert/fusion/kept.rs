@@ -1,0 +1,44 @@
+//! Attention that stays as it is.
+
+use kvscatter::ElementType;
+
+use crate::OnnxError;
+
+/// An attention operation of separate nodes that did not become one `Attention` node, and the reason.
+#[derive(Debug)]
+pub struct KeptAttention {
+    /// The name of the value that the attention computes: the product of weights and values.
+    pub output: String,
+    /// The reason.
+    pub reason: KeptReason,
+}
+
+/// The reason why an attention operation stays as it is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum KeptReason {
+    /// A part of the attention does not have the form that `Attention` has.
+    #[error("{what}")]
+    Form { what: &'static str },
+    /// Scores, queries or keys are multiplied by more than one number.
+    #[error("{value:?} is not a single number, and Attention has one scale and one cap")]
+    Factor { value: String },
+    /// Another node reads a value inside of the attention, or an output of the graph returns it.
+    #[error("{value:?} is computed inside of the attention and is also used elsewhere")]
+    Read { value: String },
+    /// Queries and caches are of different types.
+    #[error("the queries are {queries}, and a cache is {cache}")]
+    Types { queries: ElementType, cache: ElementType },
+    /// The elements of a value that the attention reads are not known.
+    #[error("the elements of {value:?} are not known")]
+    Unknown { value: String },
+    /// The attention cannot be evaluated.
+    #[error(transparent)]
+    Evaluation(#[from] OnnxError),
+    /// The attention computes other values than an `Attention` node.
+    #[error(
+        "Attention with scale {scale} and softcap {softcap} computes other values, which differ by {difference}"
+    )]
+    Differs { scale: f32, softcap: f32, difference: f64 },
+}

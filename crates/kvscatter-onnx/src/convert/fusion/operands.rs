@@ -1,0 +1,304 @@
+//! Finds the queries, caches, scale and cap of an attention operation by following its nodes backwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use super::KeptReason;
+use crate::convert::caches::RANK;
+use crate::convert::sites::Sites;
+use crate::decoder::Decoder;
+use crate::edit::NewNode;
+use crate::fold::Fold;
+use crate::{Graph, Node};
+
+/// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
+const MAX_STEPS: usize = 64;
+
+/// The operands of the `Attention` node that an attention operation may become.
+#[derive(Clone, Debug)]
+pub(in crate::convert) struct Operands {
+    /// The queries before they are scaled, `[batch, heads, new tokens, head size]`.
+    pub(in crate::convert) queries: String,
+    /// The present with the keys.
+    pub(in crate::convert) keys: String,
+    /// The present with the values.
+    pub(in crate::convert) values: String,
+    /// The name of the result, `[batch, heads, new tokens, head size]`.
+    pub(in crate::convert) output: String,
+    /// The product of all factors of queries, keys and scores.
+    pub(super) scale: f32,
+    /// The largest magnitude of a score, or 0 if there is no limit.
+    pub(super) softcap: f32,
+    /// The type of the queries, keys and values.
+    pub(super) element: ElementType,
+    /// The type of the result.
+    pub(super) output_element: ElementType,
+    /// The type of the scores when the softmax reads them.
+    softmax_element: ElementType,
+}
+
+impl Operands {
+    /// Sets the attributes of an `Attention` node.
+    pub(in crate::convert) fn attributes(&self, attention: NewNode) -> NewNode {
+        let mut attention = attention.float("scale", self.scale);
+        if self.softcap != 0.0 {
+            attention = attention.float("softcap", self.softcap);
+        }
+        if self.softmax_element != self.element {
+            attention = attention.int("softmax_precision", i64::from(self.softmax_element.onnx_code()));
+        }
+        attention
+    }
+
+    /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
+    /// are rounded to 16 bits are then too inexact to be compared.
+    pub(super) fn amounts_of_capping(&self) -> &'static [bool] {
+        let is_exact = matches!(self.element, ElementType::Float32 | ElementType::Float64);
+        if self.softcap != 0.0 && is_exact { &[false, true] } else { &[false] }
+    }
+
+    /// Returns the type to which the result of the node is cast, or `None` if it has the type already.
+    pub(in crate::convert) fn cast(&self) -> Option<ElementType> {
+        (self.output_element != self.element).then_some(self.output_element)
+    }
+}
+
+/// Follows the nodes of a converted graph backwards.
+pub(super) struct Finder<'f, 'g, 'm, 's> {
+    graph: &'f Graph<'m>,
+    sites: &'f Sites<'s>,
+    /// An evaluation of the graph on a small probe.
+    fold: &'f mut Fold<'g, 'm>,
+    /// Evaluations at other lengths. A number must be the same in all of them.
+    others: Vec<Fold<'g, 'm>>,
+    presents: BTreeSet<&'m str>,
+    makers: BTreeMap<&'m str, Node<'m>>,
+    /// The node that reads a value, or `None` if there are several.
+    readers: BTreeMap<&'m str, Option<Node<'m>>>,
+}
+
+/// The nodes between the product of queries and keys and the softmax.
+struct Scores<'m> {
+    product: Node<'m>,
+    scale: f64,
+    softcap: f64,
+}
+
+impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
+    /// Creates a finder. The folds must have been fed, and the scores of the graph are those of `sites` by
+    /// name.
+    pub(super) fn new(
+        graph: &'f Graph<'m>,
+        decoder: &Decoder<'m>,
+        sites: &'f Sites<'s>,
+        fold: &'f mut Fold<'g, 'm>,
+        others: Vec<Fold<'g, 'm>>,
+    ) -> Self {
+        let mut makers = BTreeMap::new();
+        let mut readers = BTreeMap::new();
+        for node in graph.nodes() {
+            makers
+                .extend((0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node))));
+            for value in node.reads() {
+                readers.entry(value).and_modify(|reader| *reader = None).or_insert(Some(*node));
+            }
+        }
+        let presents = decoder.caches.iter().map(|cache| cache.present).collect();
+        Self { graph, sites, fold, others, presents, makers, readers }
+    }
+
+    /// Returns the nodes that multiply weights with values, which end an attention operation each.
+    pub(super) fn ends(&self) -> Vec<Node<'m>> {
+        let ends = |node: &&Node<'m>| {
+            node.is("MatMul")
+                && [0, 1].iter().all(|&slot| node.input(slot).is_some_and(|it| self.has_slots(it)))
+        };
+        self.graph.nodes().iter().filter(ends).copied().collect()
+    }
+
+    /// Returns the operands of the attention operation that ends at a node.
+    ///
+    /// # Errors
+    /// Returns the reason why the operation cannot become one node.
+    pub(super) fn operands(&mut self, last: &Node<'m>) -> Result<Operands, KeptReason> {
+        let softmax = self.softmax(last.input(0).unwrap_or_default())?;
+        let scores = self.scores(softmax.input(0).unwrap_or_default())?;
+        let (values, value_factor) = self.cache(last.input(1).unwrap_or_default())?;
+        let (keys, key_factor) = self.cache(scores.product.input(1).unwrap_or_default())?;
+        if value_factor != 1.0 {
+            return Err(KeptReason::Form { what: "the values are scaled" });
+        }
+        let element = self.fold.value(keys)?.element;
+        let (queries, query_factor) = self.queries(scores.product.input(0).unwrap_or_default(), element)?;
+        for (value, cache) in [(queries, keys), (queries, values)] {
+            let (queries, cache) = (self.fold.value(value)?.element, self.fold.value(cache)?.element);
+            if queries != cache {
+                return Err(KeptReason::Types { queries, cache });
+            }
+        }
+        let output = self.output(last)?;
+        Ok(Operands {
+            queries: queries.to_owned(),
+            keys: keys.to_owned(),
+            values: values.to_owned(),
+            output: output.to_owned(),
+            scale: single(scores.scale * key_factor * query_factor),
+            // The hyperbolic tangent is odd, so the sign of the cap goes to the scale alone.
+            softcap: single(scores.softcap.abs()),
+            element,
+            output_element: self.fold.value(output)?.element,
+            softmax_element: self.fold.value(softmax.output(0).unwrap_or_default())?.element,
+        })
+    }
+
+    /// Follows weights back to their softmax.
+    fn softmax(&self, mut value: &'m str) -> Result<Node<'m>, KeptReason> {
+        for _ in 0..MAX_STEPS {
+            let Some(node) = self.makers.get(value) else { break };
+            if node.is("Softmax") {
+                return Ok(*node);
+            }
+            let Some(before) = self.passed(node) else { break };
+            value = before;
+        }
+        Err(KeptReason::Form { what: "the weights do not come from one softmax" })
+    }
+
+    /// Follows masked scores back to the product of queries and keys.
+    fn scores(&mut self, mut value: &'m str) -> Result<Scores<'m>, KeptReason> {
+        let (mut scale, mut softcap) = (1.0, 0.0);
+        for _ in 0..MAX_STEPS {
+            let Some(&node) = self.makers.get(value) else { break };
+            match node.op_type() {
+                "MatMul" => return Ok(Scores { product: node, scale, softcap }),
+                "Mul" | "Div" => scale *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?,
+                "Tanh" if softcap == 0.0 => softcap = scale,
+                "Tanh" => return Err(KeptReason::Form { what: "the scores have two caps" }),
+                "Add" => return Err(KeptReason::Form { what: "something is added to the scores" }),
+                _ => {}
+            }
+            let Some(before) = self.passed(&node) else { break };
+            value = before;
+        }
+        Err(KeptReason::Form { what: "the scores are not one product of queries and keys" })
+    }
+
+    /// Follows keys or values back to their cache. Returns the present and the product of all factors.
+    fn cache(&mut self, mut value: &'m str) -> Result<(&'m str, f64), KeptReason> {
+        let mut product = 1.0;
+        for _ in 0..MAX_STEPS {
+            if let Some(present) = self.presents.get(value) {
+                return Ok((present, product));
+            }
+            let Some(&node) = self.makers.get(value) else { break };
+            if node.is("Mul") || node.is("Div") {
+                product *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?;
+            }
+            let Some(before) = self.passed(&node) else { break };
+            value = before;
+        }
+        Err(KeptReason::Form { what: "keys or values are not a whole cache" })
+    }
+
+    /// Follows queries back to where they have the rank and the type of a cache and are not scaled. Returns
+    /// them and the product of all factors.
+    fn queries(&mut self, mut value: &'m str, element: ElementType) -> Result<(&'m str, f64), KeptReason> {
+        let mut product = 1.0;
+        for _ in 0..MAX_STEPS {
+            let Some(&node) = self.makers.get(value) else { break };
+            let known = self.fold.value(value)?;
+            let is_moved = node.is("Reshape") && known.rank() != RANK;
+            let is_cast = node.is("Cast") && known.element != element;
+            value = match node.op_type() {
+                "Mul" | "Div" => match self.scaled(&node)? {
+                    Some((scaled, factor)) => {
+                        product *= factor;
+                        scaled
+                    }
+                    None => break,
+                },
+                _ if is_moved || is_cast => node.input(0).unwrap_or_default(),
+                _ => break,
+            };
+        }
+        if self.fold.shape(value)?.len() == RANK {
+            return Ok((value, product));
+        }
+        Err(KeptReason::Form { what: "the queries are not [batch, heads, new tokens, head size]" })
+    }
+
+    /// Returns the value that a node multiplies by one number, and that number. Returns `None` if the node
+    /// multiplies by something else.
+    fn scaled(&mut self, node: &Node<'m>) -> Result<Option<(&'m str, f64)>, KeptReason> {
+        let [left, right] = [0, 1].map(|slot| node.input(slot).unwrap_or_default());
+        if let Some(number) = self.number(right)? {
+            let factor = if node.is("Div") { number.recip() } else { number };
+            return Ok(Some((left, factor)));
+        }
+        let number = if node.is("Mul") { self.number(left)? } else { None };
+        Ok(number.map(|number| (right, number)))
+    }
+
+    /// Returns the number by which a node multiplies the value at one of its inputs.
+    fn factor(&mut self, node: &Node<'m>, slot: usize) -> Result<f64, KeptReason> {
+        let other = node.input(usize::from(slot == 0)).unwrap_or_default();
+        let number = self.number(other)?.ok_or_else(|| KeptReason::Factor { value: other.to_owned() })?;
+        Ok(if node.is("Div") { number.recip() } else { number })
+    }
+
+    /// Returns the number that all elements of a value are at every length, or `None` if they differ or are
+    /// not known. A factor may change far into a text, as that of Llama 4's queries does.
+    fn number(&mut self, value: &str) -> Result<Option<f64>, KeptReason> {
+        let Some(number) = single_number(self.fold, value)? else { return Ok(None) };
+        for other in &mut self.others {
+            if single_number(other, value)? != Some(number) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(number))
+    }
+
+    /// Returns the result with the rank of a cache. A result of another rank must be reshaped to it by its
+    /// only reader.
+    fn output(&mut self, last: &Node<'m>) -> Result<&'m str, KeptReason> {
+        let output = last.output(0).unwrap_or_default();
+        if self.fold.shape(output)?.len() == RANK {
+            return Ok(output);
+        }
+        let reshaped = self.readers.get(output).copied().flatten().filter(|reader| reader.is("Reshape"));
+        match reshaped.and_then(|reshape| reshape.output(0)) {
+            Some(output) if self.fold.shape(output)?.len() == RANK => Ok(output),
+            _ => Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" }),
+        }
+    }
+
+    /// Returns the value with one entry for each slot that a node passes on.
+    fn passed(&self, node: &Node<'m>) -> Option<&'m str> {
+        node.input(value_of(node, |value| self.has_slots(value))).filter(|value| self.has_slots(value))
+    }
+
+    fn has_slots(&self, value: &str) -> bool {
+        self.presents.contains(value) || self.sites.has_slots(value)
+    }
+}
+
+/// Returns the index of the input that a node passes on. The condition of a `Where` is not passed on.
+fn value_of(node: &Node<'_>, has_slots: impl Fn(&str) -> bool) -> usize {
+    let first = usize::from(node.is("Where"));
+    let inputs = first..node.proto().input.len();
+    inputs.into_iter().find(|&slot| node.input(slot).is_some_and(&has_slots)).unwrap_or_default()
+}
+
+/// Returns the number that all elements of a value are. It is finite and not 0.
+fn single_number(fold: &mut Fold<'_, '_>, value: &str) -> Result<Option<f64>, KeptReason> {
+    let floats = fold.known(value)?.and_then(|value| value.as_floats());
+    let Some((&first, rest)) = floats.and_then(<[f64]>::split_first) else { return Ok(None) };
+    let is_single = first.is_finite() && first != 0.0 && rest.iter().all(|it| *it == first);
+    Ok(is_single.then_some(first))
+}
+
+#[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "an attribute is a float32")]
+fn single(value: f64) -> f32 {
+    value as f32
+}

@@ -1,0 +1,193 @@
+//! Evaluates an attention operation and the `Attention` node that may replace it on the same random values.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use super::region::Region;
+use super::{KeptReason, Operands};
+use crate::convert::attention::over_caches;
+use crate::convert::probe::{Inputs, Probe, SAMPLES};
+use crate::edit::NewNode;
+use crate::edit::names::Names;
+use crate::fold::{Fold, MAX_VALUES, Value, Values, round, to_float};
+use crate::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, random_inputs};
+
+/// The deviation of the scores from their mean, which makes many weights of a softmax count.
+const SPREAD: f64 = 1.5;
+
+/// The deviation of a product of two of the random numbers.
+const DEVIATION: f64 = 2.2;
+
+/// The names of the values that the `Attention` node reads and computes.
+const NAMES: [&str; 5] = ["queries", "keys", "values", "visible", "nonpad_kv_seqlen"];
+const OUTPUT: &str = "output";
+
+/// Returns the steps on which both are evaluated: several tokens with a hidden slot among the visible ones,
+/// and one token.
+pub(super) fn probes(inputs: &Inputs<'_>) -> Vec<Probe> {
+    let batch = inputs.batch().unwrap_or(SAMPLES);
+    let new = |wanted| inputs.new_tokens().unwrap_or(wanted);
+    vec![Probe::new(batch, 3, new(2)).padded(&[1..2, 0..0]), Probe::new(batch, 8, new(1))]
+}
+
+/// Returns the number of slots of a probe's caches. Two slots are empty after the step.
+pub(super) fn capacity(probe: &Probe) -> usize {
+    probe.total().saturating_add(2)
+}
+
+/// An attention operation of a converted model on one probe.
+pub(super) struct Proof<'a, 'm> {
+    pub(super) model: &'a Model,
+    pub(super) region: &'a Region<'m>,
+    pub(super) operands: &'a Operands,
+    pub(super) probe: &'a Probe,
+    /// Whether the scores are so large that their cap changes them much.
+    pub(super) is_capped: bool,
+}
+
+impl Proof<'_, '_> {
+    /// Checks that both compute the same for every token that sees a slot.
+    ///
+    /// A token of padding may see no slot. The operation then gives the mean of all slots, and the node gives
+    /// zeros. No other token sees either.
+    ///
+    /// # Errors
+    /// Returns the reason why the operation is not proved equal.
+    pub(super) fn check(&self, given: &mut Fold<'_, '_>) -> Result<(), KeptReason> {
+        let random = self.random(given)?;
+        let before = self.separate(given, &random)?;
+        let after = self.fused(&random)?;
+        let floats = |value: &Value| match &value.data {
+            Some(Values::Floats(floats)) => Ok(floats.clone()),
+            _ => Err(KeptReason::Unknown { value: self.operands.output.clone() }),
+        };
+        let [before_floats, after_floats] = [floats(&before)?, floats(&after)?];
+        let &[_, heads, new, size] = after.shape.as_slice() else {
+            return Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" });
+        };
+        if before.shape != after.shape || before.element != after.element {
+            return Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" });
+        }
+        let rows = before_floats.chunks(size.max(1)).zip(after_floats.chunks(size.max(1)));
+        let mut difference = 0.0_f64;
+        for (row, (before, after)) in rows.enumerate() {
+            let token = row.checked_rem(new).unwrap_or_default();
+            let sample = row.checked_div(new.saturating_mul(heads)).unwrap_or_default();
+            if (0..self.probe.total()).any(|slot| self.probe.is_visible(sample, token, slot)) {
+                let differences = before.iter().zip(after).map(|(before, after)| (before - after).abs());
+                difference =
+                    differences.fold(difference, |most, it| if it > most || it.is_nan() { it } else { most });
+            }
+        }
+        if difference <= tolerance(self.operands.element) {
+            return Ok(());
+        }
+        let Operands { scale, softcap, .. } = *self.operands;
+        Err(KeptReason::Differs { scale, softcap, difference })
+    }
+
+    /// Returns random queries, keys and values, with scores whose deviation is known.
+    fn random(&self, given: &mut Fold<'_, '_>) -> Result<[Value; 3], KeptReason> {
+        let Operands { queries, keys, values, scale, softcap, .. } = self.operands;
+        let mut types = BTreeMap::new();
+        for (name, value) in NAMES.into_iter().zip([queries, keys, values]) {
+            let known = given.value(value)?;
+            if known.len() > MAX_VALUES {
+                return Err(KeptReason::Unknown { value: value.clone() });
+            }
+            types.insert(name, (known.element, known.shape.clone()));
+        }
+        let tensors = random_inputs::tensors(&types, 0, DEFAULT_MEMORY_LIMIT)?;
+        let value = |name: &str| tensors.get(name).map(Value::of).transpose();
+        let [Some(mut queries), Some(keys), Some(values)] =
+            [value(NAMES[0])?, value(NAMES[1])?, value(NAMES[2])?]
+        else {
+            return Err(KeptReason::Unknown { value: queries.clone() });
+        };
+        let head_size = to_float(queries.shape.last().copied().unwrap_or_default());
+        let spread = f64::from(*scale).abs() * head_size.sqrt() * DEVIATION;
+        let wanted = if self.is_capped { f64::from(*softcap).abs() } else { SPREAD };
+        if let Some(Values::Floats(floats)) = &mut queries.data {
+            floats.iter_mut().for_each(|number| *number = round(queries.element, *number * wanted / spread));
+        }
+        Ok([queries, keys, values])
+    }
+
+    /// Evaluates the separate nodes. Everything else that they read has the value that the probe gives it.
+    fn separate(&self, given: &mut Fold<'_, '_>, random: &[Value; 3]) -> Result<Value, KeptReason> {
+        let Operands { queries, keys, values, output, .. } = self.operands;
+        let nodes = &self.region.nodes;
+        let made: BTreeSet<_> =
+            nodes.iter().flat_map(|node| &node.proto().output).map(String::as_str).collect();
+        let mut inputs: BTreeMap<&str, Value> =
+            [queries, keys, values].into_iter().map(String::as_str).zip(random.iter().cloned()).collect();
+        for value in nodes.iter().flat_map(|node| node.reads()).filter(|value| !made.contains(value)) {
+            if inputs.contains_key(value) {
+                continue;
+            }
+            let known = given.known(value)?.filter(|known| known.data.is_some());
+            let known = known.ok_or_else(|| KeptReason::Unknown { value: value.to_owned() })?;
+            inputs.insert(value, known.clone());
+        }
+        evaluate(self.model, nodes.iter().map(|node| node.proto().clone()).collect(), inputs, output)
+    }
+
+    /// Evaluates the `Attention` node.
+    fn fused(&self, random: &[Value; 3]) -> Result<Value, KeptReason> {
+        let (probe, slots) = (self.probe, capacity(self.probe));
+        let mut visible = Vec::new();
+        for sample in 0..probe.batch {
+            for token in 0..probe.new {
+                visible.extend((0..slots).map(|slot| probe.is_visible(sample, token, slot)));
+            }
+        }
+        let shape = vec![probe.batch, 1, probe.new, slots];
+        let visible = Value::new(ElementType::Bool, shape, Some(Values::Bools(visible)))?;
+        let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
+        let others = [visible, Value::ints(vec![length; probe.batch])?];
+        let inputs = NAMES.into_iter().zip(random.iter().chain(&others).cloned()).collect();
+        let [queries, keys, values, visible, nonpad] = NAMES;
+        let node = self.operands.attributes(over_caches([queries, keys, values], visible, nonpad));
+        let names = &mut Names::default();
+        let nodes = match self.operands.cast() {
+            None => vec![node.outputs(&[OUTPUT]).into_proto(names)],
+            Some(to) => {
+                let cast = NewNode::new("Cast", &["attended"]).int("to", i64::from(to.onnx_code()));
+                vec![node.outputs(&["attended"]).into_proto(names), cast.outputs(&[OUTPUT]).into_proto(names)]
+            }
+        };
+        evaluate(self.model, nodes, inputs, OUTPUT)
+    }
+}
+
+/// Evaluates nodes that read these inputs, with the operator sets of a model.
+fn evaluate(
+    model: &Model,
+    nodes: Vec<NodeProto>,
+    inputs: BTreeMap<&str, Value>,
+    output: &str,
+) -> Result<Value, KeptReason> {
+    let declared =
+        |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
+    let graph =
+        GraphProto { node: nodes, input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
+    let opset_import = model.proto().opset_import.clone();
+    let proto = ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() };
+    let graph = Graph::new(&proto)?;
+    let mut fold = Fold::new(&graph, None);
+    for (name, value) in inputs {
+        fold.set(name, value)?;
+    }
+    Ok(fold.value(output)?.clone())
+}
+
+/// Returns the largest difference that rounding explains. The random values are below 4.
+fn tolerance(element: ElementType) -> f64 {
+    match element {
+        ElementType::Float16 => 0.05,
+        ElementType::BFloat16 => 0.3,
+        _ => 1e-4,
+    }
+}

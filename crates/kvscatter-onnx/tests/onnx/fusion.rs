@@ -1,0 +1,578 @@
+//! Tests that attention of separate nodes becomes one `Attention` node in every form that exporters write, and
+//! that it stays as it is where one node would compute something else.
+//!
+//! `python-tests/test_fuse.py` shows in ONNX Runtime that such decoders compute the same.
+
+use half::f16;
+use kvscatter::ElementType;
+use kvscatter_onnx::convert::{ConvertOptions, Converted, KeptReason, convert};
+use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
+use kvscatter_onnx::{Model, Node};
+
+use crate::support::{int, ints, model, node, testdata, value};
+
+/// The sizes of the decoder. Its vocabulary is as large as its hidden state, so that the table of embeddings
+/// is known by the logits.
+const HEADS: usize = 6;
+const KV_HEADS: usize = 3;
+const SIZE: usize = 4;
+const SLOTS: usize = 16;
+
+/// One attention operation that reads two caches, with a node at each place where exporters put one. Each
+/// function adds nodes that read a value and returns the name of the result.
+#[derive(Clone)]
+struct Form {
+    element: ElementType,
+    kv_heads: usize,
+    queries: Step,
+    keys: Step,
+    repeat: Step,
+    values: Step,
+    scores: Step,
+    mask: Step,
+    masked: Step,
+    weights: Step,
+}
+
+type Step = fn(&mut Nodes, &str) -> String;
+
+impl Form {
+    /// Returns attention as it is defined, with a mask that is added.
+    fn plain() -> Self {
+        Self {
+            element: ElementType::Float32,
+            kv_heads: HEADS,
+            queries: as_it_is,
+            keys: as_it_is,
+            repeat: as_it_is,
+            values: as_it_is,
+            scores: |nodes, scores| nodes.number("Mul", scores, 0.5),
+            mask: |nodes, scores| nodes.add("Add", &[scores, "bias"]),
+            masked: as_it_is,
+            weights: as_it_is,
+        }
+    }
+
+    fn grouped() -> Self {
+        Self { kv_heads: KV_HEADS, repeat: expanded, ..Self::plain() }
+    }
+
+    fn model(&self) -> Model {
+        let mut nodes = Nodes { element: self.element, nodes: Vec::new(), initializers: Vec::new() };
+        let hidden = HEADS * SIZE;
+        nodes.floats("table", &[hidden, hidden], 0.1);
+        nodes.floats("places_table", &[32, hidden], 0.3);
+        nodes.floats("low", &[], if self.element == ElementType::Float16 { -65504.0 } else { f32::MIN });
+        nodes.floats("none", &[], 0.0);
+        nodes.floats("project", &[hidden, self.kv_heads * SIZE], 0.2);
+        for (name, values) in [
+            ("zero", &[0_i64][..]),
+            ("one", &[1]),
+            ("last", &[-1]),
+            ("first_two", &[1, 2]),
+            ("two", &[2]),
+            ("shared", &[1, 1, 2, 1, 1]),
+            ("times", &[1, 2, 1, 1, 1]),
+            ("by_head", &[0, 0, 6, 4]),
+            ("by_kv_head", &[0, 0, self.kv_heads.try_into().unwrap(), 4]),
+            ("all_heads", &[0, 6, -1, 4]),
+            ("flat", &[0, 0, 24]),
+        ] {
+            nodes.ints(name, values);
+        }
+        nodes.called("words", "Gather", &["table", "input_ids"]);
+        nodes.called("where", "Gather", &["places_table", "position_ids"]);
+        nodes.called("x", "Add", &["words", "where"]);
+        nodes.visible();
+        let queries = nodes.by_head("x", "by_head");
+        let rows = nodes.add("MatMul", &["x", "project"]);
+        let rows = nodes.by_head(&rows, "by_kv_head");
+        for part in ["k", "v"] {
+            let present = format!("present.{part}");
+            nodes.called(&present, "Concat", &[&format!("past.{part}"), &rows]);
+            nodes.attribute(int("axis", 2));
+        }
+        let keys = (self.repeat)(&mut nodes, "present.k");
+        let keys = nodes.add("Transpose", &[&keys]);
+        nodes.attribute(ints("perm", &[0, 1, 3, 2]));
+        let keys = (self.keys)(&mut nodes, &keys);
+        let queries = (self.queries)(&mut nodes, &queries);
+        let scores = nodes.add("MatMul", &[&queries, &keys]);
+        let scores = (self.scores)(&mut nodes, &scores);
+        let masked = (self.mask)(&mut nodes, &scores);
+        let masked = (self.masked)(&mut nodes, &masked);
+        let weights = nodes.add("Softmax", &[&masked]);
+        let weights = (self.weights)(&mut nodes, &weights);
+        let values = (self.repeat)(&mut nodes, "present.v");
+        let values = (self.values)(&mut nodes, &values);
+        nodes.called("y", "MatMul", &[&weights, &values]);
+        nodes.called("by_token", "Transpose", &["y"]);
+        nodes.attribute(ints("perm", &[0, 2, 1, 3]));
+        nodes.called("logits", "Reshape", &["by_token", "flat"]);
+        let cache = |name: &str, length| {
+            value(name, self.element, &["batch", &self.kv_heads.to_string(), length, "4"])
+        };
+        let mut model = model(
+            vec![
+                value("input_ids", ElementType::Int64, &["batch", "tokens"]),
+                value("position_ids", ElementType::Int64, &["batch", "tokens"]),
+                value("attention_mask", ElementType::Int64, &["batch", "all"]),
+                cache("past.k", "past"),
+                cache("past.v", "past"),
+            ],
+            nodes.nodes,
+            vec![
+                value("logits", self.element, &["batch", "tokens", "24"]),
+                cache("present.k", "all"),
+                cache("present.v", "all"),
+            ],
+        );
+        model.proto_mut().graph.get_or_insert_default().initializer = nodes.initializers;
+        model
+    }
+}
+
+/// The nodes of a decoder while it is built.
+struct Nodes {
+    element: ElementType,
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+}
+
+impl Nodes {
+    fn called(&mut self, output: &str, op_type: &str, inputs: &[&str]) {
+        self.nodes.push(node(op_type, inputs, output));
+    }
+
+    fn add(&mut self, op_type: &str, inputs: &[&str]) -> String {
+        let output = format!("{}_{}", op_type.to_lowercase(), self.nodes.len());
+        self.called(&output, op_type, inputs);
+        output
+    }
+
+    fn attribute(&mut self, attribute: kvscatter_onnx::proto::AttributeProto) {
+        self.nodes.last_mut().unwrap().attribute.push(attribute);
+    }
+
+    /// Adds a node that multiplies or divides by a number.
+    fn number(&mut self, op_type: &str, value: &str, number: f32) -> String {
+        let name = format!("number_{}", self.nodes.len());
+        self.floats(&name, &[], number);
+        self.add(op_type, &[value, &name])
+    }
+
+    fn cast(&mut self, value: &str, to: ElementType) -> String {
+        let output = self.add("Cast", &[value]);
+        self.attribute(int("to", to.onnx_code().into()));
+        output
+    }
+
+    fn by_head(&mut self, value: &str, shape: &str) -> String {
+        let split = self.add("Reshape", &[value, shape]);
+        let output = self.add("Transpose", &[&split]);
+        self.attribute(ints("perm", &[0, 2, 1, 3]));
+        output
+    }
+
+    /// Adds `visible` and `bias`, `[batch, 1, tokens, all]`.
+    fn visible(&mut self) {
+        for (of, axis, output) in [("past.k", 2, "length"), ("input_ids", 1, "new")] {
+            let size = self.add("Shape", &[of]);
+            self.attribute(int("start", axis));
+            self.attribute(int("end", axis + 1));
+            self.called(output, "Squeeze", &[&size]);
+        }
+        for (name, from) in [("zero", "from"), ("one", "step")] {
+            self.called(from, "Squeeze", &[name]);
+        }
+        self.called("total", "Add", &["length", "new"]);
+        self.called("slots", "Range", &["from", "total", "step"]);
+        self.called("places", "Range", &["length", "total", "step"]);
+        self.called("column", "Unsqueeze", &["places", "last"]);
+        self.called("causal", "LessOrEqual", &["slots", "column"]);
+        let real = self.cast("attention_mask", ElementType::Bool);
+        self.called("real", "Unsqueeze", &[&real, "first_two"]);
+        self.called("visible", "And", &["causal", "real"]);
+        self.called("bias", "Where", &["visible", "none", "low"]);
+    }
+
+    fn floats(&mut self, name: &str, shape: &[usize], first: f32) {
+        let count = shape.iter().product::<usize>();
+        let number = |at: usize| first * if at % 3 == 0 { 1.0 } else { -0.5 };
+        let data: Vec<u8> = match self.element {
+            ElementType::Float16 => {
+                (0..count).flat_map(|at| f16::from_f32(number(at)).to_le_bytes()).collect()
+            }
+            _ => (0..count).flat_map(|at| number(at).to_le_bytes()).collect(),
+        };
+        self.initializers.push(TensorProto {
+            name: Some(name.to_owned()),
+            dims: shape.iter().map(|&dim| dim.try_into().unwrap()).collect(),
+            data_type: Some(self.element.onnx_code()),
+            raw_data: Some(data),
+            ..TensorProto::default()
+        });
+    }
+
+    fn ints(&mut self, name: &str, values: &[i64]) {
+        self.initializers.push(TensorProto {
+            name: Some(name.to_owned()),
+            dims: vec![values.len().try_into().unwrap()],
+            data_type: Some(ElementType::Int64.onnx_code()),
+            raw_data: Some(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            ..TensorProto::default()
+        });
+    }
+}
+
+fn as_it_is(_: &mut Nodes, value: &str) -> String {
+    value.to_owned()
+}
+
+/// Repeats each head of keys or values for the queries that share it.
+fn expanded(nodes: &mut Nodes, value: &str) -> String {
+    let apart = nodes.add("Unsqueeze", &[value, "two"]);
+    let repeated = nodes.add("Expand", &[&apart, "shared"]);
+    nodes.add("Reshape", &[&repeated, "all_heads"])
+}
+
+/// Repeats all heads in a row, so that neighbouring queries read different heads.
+fn tiled_heads(nodes: &mut Nodes, value: &str) -> String {
+    let apart = nodes.add("Unsqueeze", &[value, "one"]);
+    let repeated = nodes.add("Tile", &[&apart, "times"]);
+    nodes.add("Reshape", &[&repeated, "all_heads"])
+}
+
+fn capped(nodes: &mut Nodes, scores: &str) -> String {
+    let scaled = nodes.number("Mul", scores, 0.5);
+    let small = nodes.number("Div", &scaled, 4.0);
+    let bent = nodes.add("Tanh", &[&small]);
+    nodes.number("Mul", &bent, 4.0)
+}
+
+fn converted(form: &Form) -> Converted {
+    convert(&form.model(), SLOTS).unwrap()
+}
+
+fn op_types(converted: &Converted) -> Vec<&str> {
+    let graph: &GraphProto = converted.model.proto().graph.as_option().unwrap();
+    graph.node.iter().filter_map(|node| node.op_type.as_deref()).collect()
+}
+
+/// Returns the attributes of the only `Attention`: its scale, its cap and the precision of its softmax.
+fn attributes(attention: &Node<'_>) -> (f32, f32, i64) {
+    let attribute = |name| attention.attribute(name);
+    let float = |name| attribute(name).and_then(|it| it.f).unwrap_or_default();
+    (float("scale"), float("softcap"), attribute("softmax_precision").and_then(|it| it.i).unwrap_or_default())
+}
+
+/// Checks that a decoder has one `Attention` that reads the caches, and returns the attributes.
+fn fused(what: &str, form: &Form) -> (f32, f32, i64) {
+    let converted = converted(form);
+    let kept: Vec<_> = converted.kept.iter().map(|kept| kept.reason.to_string()).collect();
+    assert_eq!(
+        (converted.attentions, converted.attention_nodes, converted.fused),
+        (1, 1, 1),
+        "{what}: {kept:?}"
+    );
+    let graph = converted.model.graph().unwrap();
+    let attention = *graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
+    assert_eq!(
+        [1, 2, 6].map(|slot| attention.input(slot)),
+        ["present.k", "present.v", "nonpad_kv_seqlen"].map(Some)
+    );
+    assert_eq!([4, 5].map(|slot| attention.input(slot)), [None, None], "{what}");
+    assert_eq!(converted.nonpad_kv_seqlen.as_deref(), Some("nonpad_kv_seqlen"), "{what}");
+    let visible = attention.input(3).unwrap();
+    let mask = graph.nodes().iter().find(|node| node.output(0) == Some(visible)).unwrap();
+    assert_eq!(mask.op_type(), "Unsqueeze", "{what}");
+    let readers = |name: &str| {
+        graph.nodes().iter().filter(|node| node.reads().contains(name)).map(Node::op_type).collect::<Vec<_>>()
+    };
+    assert_eq!([readers("present.k"), readers("present.v")], [["Attention"], ["Attention"]], "{what}");
+    let of_attention = ["Softmax", "Expand", "Tile", "Tanh", "Where", "Max"];
+    assert!(!op_types(&converted).iter().any(|op_type| of_attention.contains(op_type)), "{what}");
+    attributes(&attention)
+}
+
+/// Checks that the attention of a decoder stays as it is, and returns the reason.
+fn kept(form: &Form) -> KeptReason {
+    let mut converted = converted(form);
+    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
+    assert!(op_types(&converted).contains(&"Softmax") && !op_types(&converted).contains(&"Attention"));
+    assert_eq!(converted.nonpad_kv_seqlen, None);
+    let kept = converted.kept.remove(0);
+    assert!(converted.kept.is_empty());
+    assert_eq!(kept.output, "y");
+    kept.reason
+}
+
+#[test]
+fn the_scale_is_found_wherever_exporters_put_it() {
+    let half: Step = |nodes, value| nodes.number("Mul", value, 0.5);
+    let divided: Step = |nodes, value| nodes.number("Div", value, 4.0);
+    let first: Step = |nodes, value| {
+        nodes.floats("factor", &[1], 0.5);
+        nodes.add("Mul", &["factor", value])
+    };
+    let unscaled = Form { scores: as_it_is, ..Form::plain() };
+    let forms = [
+        ("nowhere", unscaled.clone(), 1.0),
+        ("on the scores", Form::plain(), 0.5),
+        ("dividing the scores", Form { scores: divided, ..unscaled.clone() }, 0.25),
+        ("before the scores", Form { scores: first, ..unscaled.clone() }, 0.5),
+        ("on the queries", Form { queries: half, ..unscaled.clone() }, 0.5),
+        ("before the queries", Form { queries: first, ..unscaled.clone() }, 0.5),
+        ("on the keys", Form { keys: divided, ..unscaled.clone() }, 0.25),
+        ("on both", Form { queries: half, keys: half, ..unscaled.clone() }, 0.25),
+        ("on all three", Form { queries: half, keys: divided, ..Form::plain() }, 0.0625),
+        ("after the mask", Form { masked: half, ..unscaled }, 0.5),
+    ];
+    for (what, form, scale) in forms {
+        assert_eq!(fused(what, &form), (scale, 0.0, 0), "{what}");
+    }
+}
+
+#[test]
+fn every_form_of_mask_becomes_the_mask_of_the_node() {
+    let chosen: Step = |nodes, scores| nodes.add("Where", &["visible", scores, "low"]);
+    let hidden: Step = |nodes, scores| {
+        let hidden = nodes.add("Not", &["visible"]);
+        nodes.add("Where", &[&hidden, "low", scores])
+    };
+    let floored: Step = |nodes, scores| {
+        let sum = nodes.add("Add", &["bias", scores]);
+        nodes.add("Max", &[&sum, "low"])
+    };
+    let guarded: Step = |nodes, weights| {
+        let flags = nodes.add("IsNaN", &[weights]);
+        nodes.add("Where", &[&flags, "none", weights])
+    };
+    for (what, mask, weights) in [
+        ("added", Form::plain().mask, as_it_is as Step),
+        ("chosen", chosen, as_it_is),
+        ("chosen where hidden", hidden, as_it_is),
+        ("with a floor", floored, as_it_is),
+        ("with a guard", Form::plain().mask, guarded),
+    ] {
+        assert_eq!(fused(what, &Form { mask, weights, ..Form::plain() }), (0.5, 0.0, 0), "{what}");
+    }
+}
+
+#[test]
+fn grouped_heads_are_not_repeated() {
+    let tiled: Step = |nodes, value| {
+        let apart = nodes.add("Unsqueeze", &[value, "two"]);
+        let repeated = nodes.add("Tile", &[&apart, "shared"]);
+        nodes.add("Reshape", &[&repeated, "all_heads"])
+    };
+    assert_eq!(fused("expanded", &Form::grouped()), (0.5, 0.0, 0));
+    assert_eq!(fused("tiled", &Form { repeat: tiled, ..Form::grouped() }), (0.5, 0.0, 0));
+    let one = Form { kv_heads: 1, repeat: as_it_is, ..Form::plain() };
+    assert_eq!(fused("one head by broadcast", &one), (0.5, 0.0, 0));
+}
+
+#[test]
+fn a_cap_becomes_an_attribute() {
+    assert_eq!(fused("capped", &Form { scores: capped, ..Form::grouped() }), (0.5, 4.0, 0));
+    // The hyperbolic tangent is odd.
+    let negative: Step = |nodes, scores| {
+        let small = nodes.number("Mul", scores, -0.25);
+        let bent = nodes.add("Tanh", &[&small]);
+        nodes.number("Mul", &bent, -2.0)
+    };
+    assert_eq!(fused("negative", &Form { scores: negative, ..Form::plain() }), (0.5, 2.0, 0));
+}
+
+#[test]
+fn float16() {
+    let element = ElementType::Float16;
+    assert_eq!(fused("float16", &Form { element, ..Form::grouped() }), (0.5, 0.0, 0));
+    assert_eq!(fused("capped", &Form { element, scores: capped, ..Form::plain() }), (0.5, 4.0, 0));
+    // The softmax is computed in float32.
+    let scores: Step = |nodes, scores| {
+        let scaled = nodes.number("Mul", scores, 0.5);
+        nodes.cast(&scaled, ElementType::Float32)
+    };
+    let mask: Step = |nodes, scores| {
+        let wide = nodes.cast("bias", ElementType::Float32);
+        nodes.add("Add", &[scores, &wide])
+    };
+    let narrow: Step = |nodes, weights| nodes.cast(weights, ElementType::Float16);
+    let form = Form { element, scores, mask, weights: narrow, ..Form::grouped() };
+    assert_eq!(fused("a softmax in float32", &form), (0.5, 0.0, 1));
+    // The values are cast as well, so the result is float32 and is cast to it.
+    let values: Step = |nodes, values| nodes.cast(values, ElementType::Float32);
+    let mut model = Form { weights: as_it_is, values, ..form }.model();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    graph.output[0] = value("logits", ElementType::Float32, &["batch", "tokens", "24"]);
+    let converted = convert(&model, SLOTS).unwrap();
+    assert_eq!(converted.fused, 1);
+    let graph = converted.model.graph().unwrap();
+    let last = graph.nodes().iter().find(|node| node.output(0) == Some("y")).unwrap();
+    assert_eq!((last.op_type(), last.attribute("to").unwrap().i), ("Cast", Some(1)));
+}
+
+#[test]
+fn products_of_rank_3_are_reshaped_away() {
+    let model = Model::load(&testdata("decoders/optimum-1.18-opt/model.onnx")).unwrap();
+    let converted = convert(&model, SLOTS).unwrap();
+    assert_eq!((converted.fused, converted.kept.len()), (2, 0));
+    let graph = converted.model.graph().unwrap();
+    let attentions: Vec<_> = graph.nodes().iter().filter(|node| node.is("Attention")).collect();
+    assert_eq!(attentions.len(), 2);
+    for attention in attentions {
+        let reader = graph.nodes().iter().find(|node| node.reads().contains(attention.output(0).unwrap()));
+        assert_eq!(reader.unwrap().op_type(), "Transpose");
+    }
+}
+
+#[test]
+fn another_order_of_heads_is_found_by_what_it_computes() {
+    let reason = kept(&Form { repeat: tiled_heads, ..Form::grouped() });
+    assert!(
+        matches!(reason, KeptReason::Differs { scale: 0.5, softcap: 0.0, difference } if difference > 0.1),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_factor_must_be_one_number() {
+    let by_head: Step = |nodes, scores| {
+        nodes.floats("factors", &[HEADS, 1, 1], 0.5);
+        nodes.add("Mul", &[scores, "factors"])
+    };
+    let reason = kept(&Form { scores: by_head, ..Form::plain() });
+    assert!(matches!(&reason, KeptReason::Factor { value } if value == "factors"), "{reason}");
+    // Queries keep such a factor.
+    assert_eq!(fused("queries", &Form { queries: by_head, ..Form::plain() }), (0.5, 0.0, 0));
+    // The factor is 1 up to slot 12, and 0.5 from there.
+    let by_length: Step = |nodes, value| {
+        nodes.ints("limit", &[12]);
+        let is_far = nodes.add("Less", &["limit", "total"]);
+        nodes.floats("half", &[1], 0.5);
+        nodes.floats("whole", &[1], 1.0);
+        let factor = nodes.add("Where", &[&is_far, "half", "whole"]);
+        nodes.add("Mul", &[value, &factor])
+    };
+    let error = convert(&Form { queries: by_length, ..Form::plain() }.model(), SLOTS).unwrap_err();
+    assert!(error.to_string().contains("depends on the length of the past"), "{error}");
+}
+
+/// Llama 4 multiplies queries by a factor that is 1 for the first positions and grows from there.
+#[test]
+fn a_factor_that_changes_far_into_a_text_stays_with_the_queries() {
+    let by_position: Step = |nodes, queries| {
+        nodes.ints("limit", &[12]);
+        nodes.ints("head_and_size", &[1, 3]);
+        nodes.floats("half", &[], 0.5);
+        nodes.floats("whole", &[], 1.0);
+        let is_near = nodes.add("Less", &["position_ids", "limit"]);
+        let factor = nodes.add("Where", &[&is_near, "whole", "half"]);
+        let factor = nodes.add("Unsqueeze", &[&factor, "head_and_size"]);
+        nodes.called("scaled", "Mul", &[queries, &factor]);
+        nodes.number("Mul", "scaled", 0.5)
+    };
+    let converted = converted(&Form { queries: by_position, ..Form::plain() });
+    let graph = converted.model.graph().unwrap();
+    let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
+    assert_eq!((attention.input(0), attributes(attention)), (Some("scaled"), (0.25, 0.0, 0)));
+}
+
+#[test]
+fn values_that_are_read_elsewhere_stay() {
+    let twice: Step = |nodes, weights| {
+        let other = nodes.add("MatMul", &[weights, "present.v"]);
+        nodes.called("other", "Identity", &[&other]);
+        weights.to_owned()
+    };
+    let mut model = Form { weights: twice, ..Form::plain() }.model();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    graph.output.push(value("other", ElementType::Float32, &["batch", "6", "tokens", "4"]));
+    let converted = convert(&model, SLOTS).unwrap();
+    assert_eq!((converted.attention_nodes, converted.kept.len()), (0, 2));
+    let reasons: Vec<_> = converted.kept.iter().map(|kept| &kept.reason).collect();
+    assert!(reasons.iter().any(|reason| matches!(reason, KeptReason::Read { .. })), "{reasons:?}");
+    assert!(op_types(&converted).contains(&"Softmax"));
+}
+
+#[test]
+fn parts_of_another_form_stay() {
+    let half: Step = |nodes, value| nodes.number("Mul", value, 0.5);
+    let reason = kept(&Form { values: half, ..Form::plain() });
+    assert_eq!(reason.to_string(), "the values are scaled");
+    let twice: Step = |nodes, scores| {
+        let bent = nodes.add("Tanh", &[scores]);
+        nodes.add("Tanh", &[&bent])
+    };
+    let reason = kept(&Form { scores: twice, ..Form::plain() });
+    assert_eq!(reason.to_string(), "the scores have two caps");
+    let shifted: Step = |nodes, scores| nodes.number("Add", scores, 0.5);
+    let reason = kept(&Form { scores: shifted, ..Form::plain() });
+    assert_eq!(reason.to_string(), "something is added to the scores");
+    // What takes the place of NaN depends on the tokens.
+    let guarded: Step = |nodes, weights| {
+        let flags = nodes.add("IsNaN", &[weights]);
+        let sum = nodes.add("ReduceSum", &["x"]);
+        nodes.attribute(int("keepdims", 0));
+        nodes.add("Where", &[&flags, &sum, weights])
+    };
+    let reason = kept(&Form { weights: guarded, ..Form::plain() });
+    assert!(matches!(&reason, KeptReason::Unknown { value } if value.starts_with("reducesum")), "{reason}");
+}
+
+#[test]
+fn types_of_queries_and_caches_must_be_equal() {
+    let mut model = Form::plain().model();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    // The caches become float16, and are cast before they are read.
+    for declared in graph.input[3..].iter_mut().chain(&mut graph.output[1..]) {
+        let length = if declared.name.as_deref().unwrap().starts_with("past") { "past" } else { "all" };
+        *declared =
+            value(declared.name.as_deref().unwrap(), ElementType::Float16, &["batch", "6", length, "4"]);
+    }
+    let cast = |from: &str, to: ElementType, output: &str| {
+        let mut cast = node("Cast", &[from], output);
+        cast.attribute = vec![int("to", to.onnx_code().into())];
+        cast
+    };
+    let mut nodes = Vec::new();
+    for mut node in std::mem::take(&mut graph.node) {
+        let output = node.output[0].clone();
+        if node.op_type.as_deref() == Some("Concat") {
+            nodes.push(cast(&node.input[1], ElementType::Float16, &format!("narrow_{output}")));
+            node.input[1] = format!("narrow_{output}");
+            nodes.push(node);
+            nodes.push(cast(&output, ElementType::Float32, &format!("wide_{output}")));
+            continue;
+        }
+        for input in &mut node.input {
+            if input.starts_with("present.") {
+                *input = format!("wide_{input}");
+            }
+        }
+        nodes.push(node);
+    }
+    graph.node = nodes;
+    let converted = convert(&model, SLOTS).unwrap();
+    assert_eq!(converted.fused, 0);
+    let reason = &converted.kept[0].reason;
+    let (queries, cache) = (ElementType::Float32, ElementType::Float16);
+    assert!(
+        matches!(reason, KeptReason::Types { queries: q, cache: c } if (*q, *c) == (queries, cache)),
+        "{reason}"
+    );
+}
+
+#[test]
+fn keep_attention_leaves_every_node() {
+    let options = ConvertOptions::new(SLOTS).keep_attention(true);
+    let converted = convert(&Form::grouped().model(), options).unwrap();
+    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
+    assert!(converted.kept.is_empty() && converted.nonpad_kv_seqlen.is_none());
+    assert!(op_types(&converted).contains(&"Expand") && op_types(&converted).contains(&"Softmax"));
+    // Nodes that the exporter wrote as Attention are not kept, because they have the past as inputs.
+    let exported = Model::load(&testdata("mobius-llama-dynamic/model.onnx")).unwrap();
+    let converted = convert(&exported, options).unwrap();
+    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (2, 2, 0));
+}

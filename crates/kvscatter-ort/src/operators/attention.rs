@@ -1,0 +1,67 @@
+//! ONNX `Attention` of operator sets 23 to 25, over caches as they are in memory.
+
+mod call;
+mod declaration;
+mod memory;
+
+use core::ffi::CStr;
+
+use kvscatter::ElementType;
+
+use self::call::{PreparedCall, Tensors};
+use self::declaration::Declaration;
+use super::Operator;
+use crate::context::Context;
+use crate::node::{Attributes, Node};
+use crate::recent::RecentlyPrepared;
+use crate::status::Failure;
+use crate::tensor_info::TensorInfo;
+
+/// The operator `Attention(Q, K, V, attn_mask?, past_key?, past_value?, nonpad_kv_seqlen?)`, which computes `Y`
+/// and, if the node has them, `present_key`, `present_value` and `qk_matmul_output`.
+pub(crate) struct Attention {
+    declaration: Declaration,
+    recent: RecentlyPrepared<PreparedCall>,
+}
+
+impl Attention {
+    /// The element types of the queries, keys and values.
+    pub(crate) const FLOATS: [ElementType; 3] =
+        [ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
+
+    /// Checks that the kernel supports a node, whose types the runtime has already compared with those of the
+    /// kernel.
+    ///
+    /// # Errors
+    /// Returns an error that says what is not supported.
+    pub(crate) fn check_node(
+        attributes: &impl Attributes,
+        inputs: &[TensorInfo],
+        outputs: &[bool],
+    ) -> Result<(), Failure> {
+        Declaration::read(attributes, outputs)?.check_inputs(inputs)
+    }
+}
+
+impl Operator for Attention {
+    const NAME: &'static CStr = c"Attention";
+
+    fn new(node: &Node<'_>) -> Result<Self, Failure> {
+        let declaration = Declaration::read(node, &node.outputs()?)?;
+        Ok(Self { declaration, recent: RecentlyPrepared::new() })
+    }
+
+    fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
+        let tensors = Tensors::read(context)?;
+        self.recent.with(
+            tensors.signatures(),
+            || PreparedCall::new(&self.declaration, context, &tensors),
+            |call| call.run(&self.declaration, context, &tensors),
+        )
+    }
+
+    /// Checks nothing, because [`check_node`](Self::check_node) has decided that the provider takes the node.
+    fn check(&self, _inputs: &[TensorInfo]) -> Result<(), Failure> {
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! One call of attention, and what is kept for the next call with the same shapes.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use kvscatter::ElementType;
+use kvscatter_attention::{Float, Inputs, Mask, Operand, Outputs, Prepared, Scratch, Shapes, Valid};
+
+use super::declaration::Declaration;
+use super::memory::{OutputMemory, addresses, check_separate};
+use crate::context::{Context, InputTensor, Role};
+use crate::recent::Signature;
+use crate::status::Failure;
+use crate::threads::thread_count;
+
+/// The inputs of a call.
+pub(super) struct Tensors<'a> {
+    query: Tensor<'a>,
+    key: Tensor<'a>,
+    value: Tensor<'a>,
+    mask: Option<Tensor<'a>>,
+    past: Option<[Tensor<'a>; 2]>,
+    lengths: Option<Tensor<'a>>,
+}
+
+type Tensor<'a> = InputTensor<'a, Operand>;
+
+impl<'a> Tensors<'a> {
+    /// Requests the inputs from the runtime.
+    ///
+    /// # Errors
+    /// Returns an error if one of them is missing.
+    pub(super) fn read(context: &Context<'a>) -> Result<Self, Failure> {
+        let past_key = context.optional_input(4, Operand::PastKey)?;
+        let past_value = context.optional_input(5, Operand::PastValue)?;
+        Ok(Self {
+            query: context.input(0, Operand::Query)?,
+            key: context.input(1, Operand::Key)?,
+            value: context.input(2, Operand::Value)?,
+            mask: context.optional_input(3, Operand::Mask)?,
+            past: match (past_key, past_value) {
+                (Some(key), Some(value)) => Some([key, value]),
+                (None, None) => None,
+                _ => return Err(Failure::fail("past_key and past_value must be used together")),
+            },
+            lengths: context.optional_input(6, Operand::Lengths)?,
+        })
+    }
+
+    /// Returns the types and shapes that a call is prepared for. The lengths are checked in every call.
+    pub(super) fn signatures(&self) -> impl Iterator<Item = Signature<'a>> + Clone + '_ {
+        self.prepared().map(InputTensor::signature)
+    }
+
+    fn prepared(&self) -> impl Iterator<Item = &Tensor<'a>> + Clone {
+        [&self.query, &self.key, &self.value].into_iter().chain(&self.mask).chain(self.past.iter().flatten())
+    }
+}
+
+/// A call that is prepared for the types and shapes of its inputs, with the memory that it works in.
+pub(super) struct PreparedCall {
+    prepared: Prepared,
+    scratch: Scratch,
+    output: Vec<i64>,
+    present: [Vec<i64>; 2],
+    scores: Vec<i64>,
+}
+
+impl PreparedCall {
+    /// Prepares a call.
+    ///
+    /// # Errors
+    /// Returns an error if the shapes disagree, or if the runtime's memory for an input has another size than
+    /// its shape requires.
+    pub(super) fn new(
+        declaration: &Declaration,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+    ) -> Result<Self, Failure> {
+        let past = tensors.past.as_ref().map(|[key, value]| Ok::<_, Failure>([key.sizes()?, value.sizes()?]));
+        let (mask, past) = (tensors.mask.as_ref().map(InputTensor::sizes).transpose()?, past.transpose()?);
+        let shapes = Shapes {
+            element: tensors.query.element()?,
+            query: &tensors.query.sizes()?,
+            key: &tensors.key.sizes()?,
+            value: &tensors.value.sizes()?,
+            mask: mask.as_deref(),
+            past: past.as_ref().map(|past| past.each_ref().map(Vec::as_slice)),
+        };
+        let prepared = declaration.operator.prepare(&shapes)?;
+        for tensor in tensors.prepared() {
+            let (got, expected) = (context.bytes(tensor)?, tensor.element()?.storage_len(&tensor.sizes()?));
+            if Some(got) != expected {
+                return Err(tensor.role.failure(format!("has {got} bytes, its shape requires {expected:?}")));
+            }
+        }
+        Ok(Self {
+            scratch: prepared.scratch(thread_count()),
+            output: shape(&prepared.output_shape()),
+            present: prepared.present_shapes().map(|sizes| shape(&sizes)),
+            scores: shape(&prepared.scores_shape()),
+            prepared,
+        })
+    }
+
+    /// Computes the outputs. A call that has run before with these shapes allocates nothing but the outputs.
+    ///
+    /// # Errors
+    /// Returns an error if an input does not fit. Nothing has been written then.
+    pub(super) fn run(
+        &mut self,
+        declaration: &Declaration,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+    ) -> Result<(), Failure> {
+        match tensors.query.element()? {
+            ElementType::Float16 => self.run_as::<f16>(declaration, context, tensors),
+            ElementType::BFloat16 => self.run_as::<bf16>(declaration, context, tensors),
+            // An input of another type is refused by its width or by its type.
+            _ => self.run_as::<f32>(declaration, context, tensors),
+        }
+    }
+
+    fn run_as<T: Float>(
+        &mut self,
+        declaration: &Declaration,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+    ) -> Result<(), Failure> {
+        let Tensors { query, key, value, mask, past, lengths } = tensors;
+        let (query, key, value) = (&*floats::<T>(query)?, &*floats::<T>(key)?, &*floats::<T>(value)?);
+        let mask = mask.as_ref().map(MaskElements::<T>::of).transpose()?;
+        let past = match past {
+            Some([key, value]) => Some([floats::<T>(key)?, floats::<T>(value)?]),
+            None => None,
+        };
+        let lengths = lengths.as_ref().map(InputTensor::list).transpose()?;
+        let inputs = Inputs {
+            query,
+            key,
+            value,
+            mask: mask.as_ref().map(MaskElements::as_mask),
+            past: past.as_ref().map(|[key, value]| [&**key, &**value]),
+            valid: lengths.as_deref().map_or(Valid::All, Valid::Lengths),
+        };
+
+        let request = |index, operand, shape| OutputMemory::<T>::request(context, index, operand, shape);
+        let output = request(0, Operand::Output, &self.output)?;
+        let present = if declaration.has_present {
+            let [key, value] = &self.present;
+            Some([request(1, Operand::PresentKey, key)?, request(2, Operand::PresentValue, value)?])
+        } else {
+            None
+        };
+        let scores = match declaration.has_scores {
+            true => Some(request(3, Operand::Scores, &self.scores)?),
+            false => None,
+        };
+        let all = [&output].into_iter().chain(present.iter().flatten()).chain(&scores);
+        check_separate(all, memory_of(&inputs))?;
+        // SAFETY: `check_separate` has accepted the memory of `output`, which is used only here.
+        let mut outputs = Outputs::uninit(unsafe { output.into_slice() });
+        if let Some([key, value]) = present {
+            // SAFETY: `check_separate` has accepted the memory of `key`, which is used only here.
+            let key = unsafe { key.into_slice() };
+            // SAFETY: `check_separate` has accepted the memory of `value`, which is used only here.
+            outputs = outputs.present_uninit(key, unsafe { value.into_slice() });
+        }
+        if let Some(scores) = scores {
+            // SAFETY: `check_separate` has accepted the memory of `scores`, which is used only here.
+            outputs = outputs.scores_uninit(unsafe { scores.into_slice() });
+        }
+        Ok(self.prepared.run(&inputs, &mut outputs, &mut self.scratch, Some(&context.threads()))?)
+    }
+}
+
+/// The elements of a mask.
+enum MaskElements<'a, T: Float> {
+    Bool(Cow<'a, [u8]>),
+    Float(Cow<'a, [T]>),
+}
+
+impl<'a, T: Float> MaskElements<'a, T> {
+    fn of(tensor: &Tensor<'a>) -> Result<Self, Failure> {
+        tensor.check_element(const { &[ElementType::Bool, T::ELEMENT] })?;
+        if tensor.has_element(ElementType::Bool) {
+            tensor.elements().map(Self::Bool)
+        } else {
+            tensor.elements().map(Self::Float)
+        }
+    }
+
+    fn as_mask(&self) -> Mask<'_, T> {
+        match self {
+            Self::Bool(elements) => Mask::Bool(elements),
+            Self::Float(elements) => Mask::Float(elements),
+        }
+    }
+}
+
+fn floats<'a, T: Float>(tensor: &Tensor<'a>) -> Result<Cow<'a, [T]>, Failure> {
+    tensor.check_element(const { &[T::ELEMENT] })?;
+    tensor.elements()
+}
+
+/// Returns the addresses of the inputs.
+fn memory_of<T: Float>(
+    inputs: &Inputs<'_, T>,
+) -> impl Iterator<Item = (Operand, core::ops::Range<usize>)> + Clone {
+    let mask = inputs.mask.map(|mask| match mask {
+        Mask::Bool(elements) => addresses(elements),
+        Mask::Float(elements) => addresses(elements),
+    });
+    let lengths = match inputs.valid {
+        Valid::Lengths(lengths) => Some(addresses(lengths)),
+        Valid::All => None,
+    };
+    let [past_key, past_value] = match inputs.past {
+        Some(past) => past.map(|past| Some(addresses(past))),
+        None => [None, None],
+    };
+    [
+        (Operand::Query, Some(addresses(inputs.query))),
+        (Operand::Key, Some(addresses(inputs.key))),
+        (Operand::Value, Some(addresses(inputs.value))),
+        (Operand::Mask, mask),
+        (Operand::PastKey, past_key),
+        (Operand::PastValue, past_value),
+        (Operand::Lengths, lengths),
+    ]
+    .into_iter()
+    .filter_map(|(operand, memory)| Some((operand, memory?)))
+}
+
+/// Returns sizes as the runtime's dimensions.
+fn shape(sizes: &[usize]) -> Vec<i64> {
+    sizes.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect()
+}

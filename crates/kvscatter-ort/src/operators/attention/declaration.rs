@@ -1,0 +1,381 @@
+//! What a node declares, and which nodes the kernel supports.
+
+use core::ffi::CStr;
+
+use kvscatter::ElementType;
+use kvscatter_attention::{Attention, Operand, Scores, Shapes, Softmax};
+
+use crate::node::Attributes;
+use crate::status::Failure;
+use crate::tensor_info::TensorInfo;
+
+/// The attributes of a node, and the optional outputs that it has.
+#[derive(Debug)]
+pub(super) struct Declaration {
+    pub(super) operator: Attention,
+    pub(super) has_present: bool,
+    pub(super) has_scores: bool,
+    has_heads: bool,
+}
+
+impl Declaration {
+    /// Reads a node. `outputs` contains whether the node has each output.
+    ///
+    /// # Errors
+    /// Returns an error for a value that the kernel does not support, and for one of two presents alone.
+    pub(super) fn read(attributes: &impl Attributes, outputs: &[bool]) -> Result<Self, Failure> {
+        let has = |index: usize| outputs.get(index).is_some_and(|is_present| *is_present);
+        let (has_present, has_scores) = (has(1), has(3));
+        if !has(0) {
+            return Err(refused("Y is missing"));
+        }
+        together("present_key", has_present, "present_value", has(2))?;
+        let heads = [heads(attributes, c"q_num_heads")?, heads(attributes, c"kv_num_heads")?];
+        together("q_num_heads", heads[0].is_some(), "kv_num_heads", heads[1].is_some())?;
+        let operator = Attention::new()
+            .causal(one_of(attributes, c"is_causal", &[(0, false), (1, true)])?.unwrap_or(false))
+            .window(bound(attributes, c"left_window_size")?, bound(attributes, c"right_window_size")?)
+            .softcap(number(attributes, c"softcap", |cap| cap >= 0.0)?.unwrap_or(0.0))
+            .softmax(one_of(attributes, c"softmax_precision", &PRECISIONS)?.unwrap_or_default());
+        let operator = match number(attributes, c"scale", |scale| scale >= 0.0)? {
+            Some(scale) => operator.scale(scale),
+            None => operator,
+        };
+        let operator = match heads {
+            [Some(query), Some(key)] => operator.heads(query, key),
+            _ => operator,
+        };
+        let mode = one_of(attributes, c"qk_matmul_output_mode", &MODES)?.unwrap_or(Scores::Products);
+        let operator = if has_scores { operator.scores(mode) } else { operator };
+        Ok(Self { operator, has_present, has_scores, has_heads: heads[0].is_some() })
+    }
+
+    /// Checks the types, ranks and shapes of the inputs, as far as the model declares them.
+    ///
+    /// # Errors
+    /// Returns an error for inputs that the kernel does not support, and for those that make every call fail.
+    pub(super) fn check_inputs(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+        let absent = TensorInfo::default();
+        let [query, key, value, mask, past_key, past_value, lengths] =
+            [0, 1, 2, 3, 4, 5, 6].map(|index| inputs.get(index).unwrap_or(&absent));
+        let (has_past, has_mask) = (past_key.is_present(), mask.is_present());
+        together("past_key", has_past, "past_value", past_value.is_present())?;
+        if has_past && lengths.is_present() {
+            return Err(kvscatter_attention::AttentionError::LengthsAndPast.into());
+        }
+
+        let element = query.element().filter(|element| super::Attention::FLOATS.contains(element));
+        let Some(element) = element else { return Err(refused("the type of Q is not supported")) };
+        let same = |tensor: &TensorInfo| tensor.element() == Some(element);
+        let past = [past_key, past_value].into_iter().filter(|_| has_past);
+        if ![key, value].into_iter().chain(past.clone()).all(same) {
+            return Err(refused("the types of Q, K and V differ"));
+        }
+        if has_mask && mask.element() != Some(ElementType::Bool) && !same(mask) {
+            return Err(refused("the type of attn_mask is neither bool nor that of Q"));
+        }
+
+        let mut ranks = [query, key, value].into_iter().filter_map(TensorInfo::rank);
+        let rank = ranks.next().unwrap_or(4);
+        if !matches!((rank, self.has_heads), (3, true) | (4, _)) || ranks.any(|other| other != rank) {
+            return Err(refused("the ranks of Q, K and V are not supported"));
+        }
+        let may_be = |tensor: &TensorInfo, accepted: core::ops::RangeInclusive<usize>| {
+            tensor.rank().is_none_or(|rank| accepted.contains(&rank))
+        };
+        if !past.clone().all(|past| may_be(past, 4..=4)) || !may_be(mask, 1..=4) || !may_be(lengths, 1..=1) {
+            return Err(refused("the rank of an input is not supported"));
+        }
+
+        let (Some(query), Some(key), Some(value)) = (query.sizes(), key.sizes(), value.sizes()) else {
+            return Ok(());
+        };
+        let (mask, past) = (mask.sizes(), past_key.sizes().zip(past_value.sizes()));
+        if has_mask != mask.is_some() || has_past != past.is_some() {
+            return Ok(());
+        }
+        let shapes = Shapes {
+            element,
+            query: &query,
+            key: &key,
+            value: &value,
+            mask: mask.as_deref(),
+            past: past.as_ref().map(|(key, value)| [key.as_slice(), value]),
+        };
+        let batch = self.operator.prepare(&shapes)?.scores_shape()[0];
+        match lengths.sizes().as_deref() {
+            Some(&[got]) if got != batch => {
+                let operand = Operand::Lengths;
+                Err(kvscatter_attention::AttentionError::Length { operand, got, expected: batch }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The values of `qk_matmul_output_mode`.
+const MODES: [(i64, Scores); 4] =
+    [(0, Scores::Products), (1, Scores::Capped), (2, Scores::Masked), (3, Scores::Weights)];
+
+/// The values of `softmax_precision`, which are ONNX's numbers of float, float16, double and bfloat16.
+const PRECISIONS: [(i64, Softmax); 4] =
+    [(1, Softmax::Float32), (10, Softmax::Float32), (11, Softmax::Float64), (16, Softmax::Float32)];
+
+fn refused(message: impl Into<String>) -> Failure {
+    Failure::invalid_argument(message)
+}
+
+fn together(one: &str, has_one: bool, other: &str, has_other: bool) -> Result<(), Failure> {
+    if has_one == has_other {
+        return Ok(());
+    }
+    Err(refused(format!("{one} and {other} must be used together")))
+}
+
+/// Returns what the value of an attribute stands for.
+fn one_of<T: Copy>(
+    attributes: &impl Attributes,
+    name: &CStr,
+    values: &[(i64, T)],
+) -> Result<Option<T>, Failure> {
+    let Some(value) = attributes.integer(name)? else { return Ok(None) };
+    match values.iter().find(|(number, _)| *number == value) {
+        Some((_, meaning)) => Ok(Some(*meaning)),
+        None => Err(unknown(name, value)),
+    }
+}
+
+/// Returns a number of heads.
+fn heads(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Failure> {
+    match attributes.integer(name)? {
+        None => Ok(None),
+        Some(value) => match usize::try_from(value) {
+            Ok(heads @ 1..) => Ok(Some(heads)),
+            _ => Err(unknown(name, value)),
+        },
+    }
+}
+
+/// Returns the size of one side of a window. -1 sets no bound.
+fn bound(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Failure> {
+    match attributes.integer(name)? {
+        None | Some(-1) => Ok(None),
+        Some(value) => usize::try_from(value).map(Some).map_err(|_| unknown(name, value)),
+    }
+}
+
+/// Returns a finite number.
+fn number(
+    attributes: &impl Attributes,
+    name: &CStr,
+    is_supported: impl Fn(f32) -> bool,
+) -> Result<Option<f32>, Failure> {
+    match attributes.float(name)? {
+        Some(value) if !value.is_finite() || !is_supported(value) => Err(unknown(name, value)),
+        other => Ok(other),
+    }
+}
+
+fn unknown(name: &CStr, value: impl core::fmt::Display) -> Failure {
+    refused(format!("{} = {value} is not supported", name.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::CStr;
+
+    use kvscatter::ElementType::{self, BFloat16, Bool, Float16, Float32, Float64, Int32, Int64};
+    use kvscatter_attention::{Attention, Scores, Softmax};
+
+    use super::Declaration;
+    use crate::node::Attributes;
+    use crate::status::Failure;
+    use crate::tensor_info::TensorInfo;
+
+    /// Attributes that a test sets.
+    struct Set(&'static [(&'static CStr, f64)]);
+
+    impl Set {
+        fn value(&self, name: &CStr) -> Option<f64> {
+            self.0.iter().find(|(set, _)| *set == name).map(|(_, value)| *value)
+        }
+    }
+
+    impl Attributes for Set {
+        fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
+            Ok(self.value(name).map(|value| value as i64))
+        }
+
+        fn float(&self, name: &CStr) -> Result<Option<f32>, Failure> {
+            Ok(self.value(name).map(|value| value as f32))
+        }
+    }
+
+    const ALL: [bool; 4] = [true; 4];
+
+    fn read(set: &'static [(&'static CStr, f64)], outputs: &[bool]) -> Result<Declaration, String> {
+        Declaration::read(&Set(set), outputs).map_err(|refused| refused.to_string())
+    }
+
+    #[test]
+    fn attributes_are_those_of_the_operator() {
+        let operator = |set, outputs: &[bool]| read(set, outputs).unwrap().operator;
+        let with_defaults = operator(&[], &[true]);
+        assert_eq!(with_defaults, Attention::new());
+        assert_eq!(operator(&[(c"left_window_size", -1.0)], &[true]), with_defaults);
+        assert_eq!(operator(&[], &ALL), Attention::new().scores(Scores::Products));
+        let modes = [Scores::Products, Scores::Capped, Scores::Masked, Scores::Weights];
+        let sets: [&'static [(&CStr, f64)]; 4] = [
+            &[(c"qk_matmul_output_mode", 0.0)],
+            &[(c"qk_matmul_output_mode", 1.0)],
+            &[(c"qk_matmul_output_mode", 2.0)],
+            &[(c"qk_matmul_output_mode", 3.0)],
+        ];
+        for (set, mode) in sets.into_iter().zip(modes) {
+            assert_eq!(operator(set, &ALL), Attention::new().scores(mode));
+            assert_eq!(operator(set, &[true, true, true]), with_defaults, "no output, no mode");
+        }
+        let all = operator(
+            &[
+                (c"is_causal", 1.0),
+                (c"left_window_size", 0.0),
+                (c"right_window_size", 3.0),
+                (c"softcap", 2.0),
+                (c"softmax_precision", 11.0),
+                (c"scale", 0.5),
+                (c"q_num_heads", 6.0),
+                (c"kv_num_heads", 2.0),
+            ],
+            &[true],
+        );
+        let expected = Attention::new().causal(true).window(Some(0), Some(3)).softcap(2.0).scale(0.5);
+        assert_eq!(all, expected.heads(6, 2).softmax(Softmax::Float64));
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        let sets: [&'static [(&CStr, f64)]; 12] = [
+            &[(c"is_causal", 2.0)],
+            &[(c"is_causal", -1.0)],
+            &[(c"left_window_size", -2.0)],
+            &[(c"right_window_size", -9.0)],
+            &[(c"softcap", -1.0)],
+            &[(c"softcap", f64::NAN)],
+            &[(c"scale", -0.5)],
+            &[(c"softmax_precision", 0.0)],
+            &[(c"qk_matmul_output_mode", 4.0)],
+            &[(c"qk_matmul_output_mode", -1.0)],
+            &[(c"q_num_heads", 0.0), (c"kv_num_heads", 1.0)],
+            &[(c"q_num_heads", 1.0), (c"kv_num_heads", -1.0)],
+        ];
+        for set in sets {
+            let refused = read(set, &[true]).unwrap_err();
+            assert!(refused.ends_with("is not supported"), "{set:?}: {refused}");
+        }
+        assert_eq!(read(sets[0], &[true]).unwrap_err(), "is_causal = 2 is not supported");
+        assert_eq!(
+            read(&[(c"q_num_heads", 2.0)], &[true]).unwrap_err(),
+            "q_num_heads and kv_num_heads must be used together"
+        );
+        for outputs in [[true, true, false], [true, false, true]] {
+            assert_eq!(
+                read(&[], &outputs).unwrap_err(),
+                "present_key and present_value must be used together"
+            );
+        }
+        assert_eq!(read(&[], &[false]).unwrap_err(), "Y is missing");
+    }
+
+    const HEADS: &[(&CStr, f64)] = &[(c"q_num_heads", 4.0), (c"kv_num_heads", 2.0)];
+
+    /// Returns a tensor whose dimensions are known, where they are not 0.
+    fn tensor(element: ElementType, sizes: &[usize]) -> TensorInfo {
+        let sizes: Vec<_> = sizes.iter().map(|&size| (size > 0).then_some(size)).collect();
+        TensorInfo::of(element, &sizes)
+    }
+
+    /// Returns inputs of rank 4 with a mask, and with the past or the lengths if there are more than four.
+    fn inputs() -> [TensorInfo; 4] {
+        [
+            tensor(Float32, &[2, 4, 3, 8]),
+            tensor(Float32, &[2, 2, 5, 8]),
+            tensor(Float32, &[2, 2, 5, 6]),
+            tensor(Bool, &[3, 5]),
+        ]
+    }
+
+    fn check(change: impl FnOnce(&mut Vec<TensorInfo>)) -> Result<(), String> {
+        let mut inputs = Vec::from(inputs());
+        change(&mut inputs);
+        let declared = read(&[], &[true]).unwrap();
+        declared.check_inputs(&inputs).map_err(|refused| refused.to_string())
+    }
+
+    #[test]
+    fn supported_inputs_are_taken() {
+        assert_eq!(check(|_| {}), Ok(()));
+        assert_eq!(check(|it| it.truncate(3)), Ok(()));
+        assert_eq!(check(|it| it[3] = tensor(Float32, &[2, 4, 3, 5])), Ok(()));
+        assert_eq!(check(|it| it[3] = tensor(Float32, &[5])), Ok(()));
+        assert_eq!(check(|it| it[3] = TensorInfo::default()), Ok(()));
+        assert_eq!(check(|it| it[0] = tensor(Float32, &[2, 4, 0, 8])), Ok(()), "one dimension is open");
+        for element in [Float16, BFloat16] {
+            assert_eq!(
+                check(|it| {
+                    it[0] = tensor(element, &[2, 4, 3, 8]);
+                    it[1] = tensor(element, &[2, 2, 5, 8]);
+                    it[2] = tensor(element, &[2, 2, 5, 6]);
+                }),
+                Ok(())
+            );
+        }
+        let (absent, lengths) = (TensorInfo::default, tensor(Int64, &[2]));
+        assert_eq!(check(|it| it.extend([absent(), absent(), lengths])), Ok(()));
+        let past = [tensor(Float32, &[2, 2, 7, 8]), tensor(Float32, &[2, 2, 7, 6])];
+        assert_eq!(
+            check(|it| {
+                it[3] = absent();
+                it.extend(past);
+            }),
+            Ok(())
+        );
+        let of_rank_3 = [[2, 3, 32], [2, 5, 16], [2, 5, 12]].map(|sizes| tensor(Float32, &sizes));
+        assert!(read(HEADS, &[true]).unwrap().check_inputs(&of_rank_3).is_ok());
+    }
+
+    #[test]
+    fn other_inputs_are_refused() {
+        let refused = |change: &dyn Fn(&mut Vec<TensorInfo>)| check(change).unwrap_err();
+        assert_eq!(refused(&|it| it[0] = tensor(Float64, &[2, 4, 3, 8])), "the type of Q is not supported");
+        assert_eq!(refused(&|it| it[2] = tensor(Float16, &[2, 2, 5, 6])), "the types of Q, K and V differ");
+        let of_mask = "the type of attn_mask is neither bool nor that of Q";
+        assert_eq!(refused(&|it| it[3] = tensor(Int32, &[3, 5])), of_mask);
+        assert_eq!(refused(&|it| it[3] = tensor(Float16, &[3, 5])), of_mask);
+        let of_ranks = "the ranks of Q, K and V are not supported";
+        assert_eq!(refused(&|it| it[1] = tensor(Float32, &[2, 5, 16])), of_ranks);
+        assert_eq!(refused(&|it| it[0] = tensor(Float32, &[2, 3])), of_ranks);
+        let without_heads = |it: &mut Vec<TensorInfo>| {
+            *it = vec![tensor(Float32, &[0, 0, 0]), tensor(Float32, &[0, 0, 0]), tensor(Float32, &[0, 0, 0])];
+        };
+        assert_eq!(refused(&without_heads), of_ranks);
+        let of_rank = "the rank of an input is not supported";
+        assert_eq!(refused(&|it| it[3] = tensor(Bool, &[1, 1, 1, 3, 5])), of_rank);
+        let (absent, past) = (TensorInfo::default, || tensor(Float32, &[2, 2, 7, 8]));
+        let lengths = |sizes: &[usize]| tensor(Int64, sizes);
+        assert_eq!(refused(&|it| it.extend([absent(), absent(), lengths(&[2, 1])])), of_rank);
+        assert_eq!(
+            refused(&|it| it.extend([past(), absent()])),
+            "past_key and past_value must be used together"
+        );
+        assert_eq!(
+            refused(&|it| it.extend([past(), tensor(Float32, &[2, 2, 7, 6]), lengths(&[2])])),
+            "nonpad_kv_seqlen cannot be used with past_key and past_value"
+        );
+        assert_eq!(
+            refused(&|it| it.extend([absent(), absent(), lengths(&[3])])),
+            "nonpad_kv_seqlen has 3 elements, must have 2"
+        );
+        assert!(refused(&|it| it[1] = tensor(Float32, &[2, 2, 5, 7])).starts_with("K is [2, 2, 5, 7]"));
+        assert!(refused(&|it| it[3] = tensor(Bool, &[2, 5])).starts_with("attn_mask has shape [2, 5]"));
+    }
+}

@@ -1,0 +1,128 @@
+//! The memory of the outputs of a call.
+//!
+//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
+
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::slice;
+
+use kvscatter_attention::Operand;
+
+use crate::context::Context;
+use crate::status::Failure;
+
+/// The memory of one output, which may contain anything.
+pub(super) struct OutputMemory<T> {
+    operand: Operand,
+    data: *mut MaybeUninit<T>,
+    count: usize,
+}
+
+impl<T> OutputMemory<T> {
+    /// Requests the memory of an output with elements of `T` from the runtime.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails, or an error for memory that is not aligned,
+    /// which a program may have bound.
+    pub(super) fn request(
+        context: &Context<'_>,
+        index: usize,
+        operand: Operand,
+        shape: &[i64],
+    ) -> Result<Self, Failure> {
+        let data = context.output(index, shape)?.cast();
+        let count = shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).product();
+        let memory = Self { operand, data, count };
+        if count > 0 && !memory.data.is_aligned() {
+            let width = size_of::<T>();
+            return Err(Failure::fail(format!("{operand} must begin at a multiple of {width} bytes")));
+        }
+        Ok(memory)
+    }
+
+    /// Returns the elements.
+    ///
+    /// # Safety
+    /// This is called once for the memory of a call, after [`check_separate`] has accepted it.
+    pub(super) unsafe fn into_slice<'a>(self) -> &'a mut [MaybeUninit<T>] {
+        if self.count == 0 {
+            return &mut [];
+        }
+        // SAFETY: The runtime returned an output of this shape, which is valid for writes until the call
+        // returns (R2), and `request` has checked the alignment. Nothing else refers to the memory, by this
+        // function's contract.
+        unsafe { slice::from_raw_parts_mut(self.data, self.count) }
+    }
+
+    fn addresses(&self) -> Range<usize> {
+        let first = self.data.addr();
+        first..first.saturating_add(self.count.saturating_mul(size_of::<T>()))
+    }
+}
+
+/// Checks that no output shares memory with an input or with another output. A program may have bound them so.
+///
+/// # Errors
+/// Returns an error that names both.
+pub(super) fn check_separate<'i, T: 'i>(
+    outputs: impl Iterator<Item = &'i OutputMemory<T>> + Clone,
+    inputs: impl Iterator<Item = (Operand, Range<usize>)> + Clone,
+) -> Result<(), Failure> {
+    let mut others = outputs.clone();
+    for output in outputs {
+        others.next();
+        let others = others.clone().map(|other| (other.operand, other.addresses()));
+        let memory = output.addresses();
+        if let Some((with, _)) = inputs.clone().chain(others).find(|(_, other)| overlaps(&memory, other)) {
+            return Err(Failure::fail(format!(
+                "the buffer of {} shares memory with that of {with}",
+                output.operand
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the addresses of an input.
+pub(super) fn addresses<T>(elements: &[T]) -> Range<usize> {
+    let Range { start, end } = elements.as_ptr_range();
+    start.addr()..end.addr()
+}
+
+fn overlaps(one: &Range<usize>, other: &Range<usize>) -> bool {
+    !one.is_empty() && !other.is_empty() && one.start < other.end && other.start < one.end
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter_attention::Operand;
+
+    use super::{OutputMemory, addresses, check_separate};
+
+    #[test]
+    fn memory_that_is_shared_is_refused() {
+        let mut memory = [0_u32; 12];
+        let first = memory.as_mut_ptr();
+        let output = |operand, offset: usize, count| OutputMemory::<u32> {
+            operand,
+            data: first.wrapping_add(offset).cast(),
+            count,
+        };
+        let refusal = |outputs: &[OutputMemory<u32>], input: core::ops::Range<usize>| {
+            let input = (Operand::Key, addresses(&memory[input]));
+            check_separate(outputs.iter(), [input].into_iter()).err().map(|refused| refused.to_string())
+        };
+        let (y, present) = (Operand::Output, Operand::PresentKey);
+        assert_eq!(refusal(&[output(y, 4, 4), output(present, 8, 4)], 0..4), None);
+        assert_eq!(
+            refusal(&[output(y, 4, 4), output(present, 5, 0)], 4..4),
+            None,
+            "empty ones share nothing"
+        );
+        let with_input = Some("the buffer of Y shares memory with that of K".to_owned());
+        assert_eq!(refusal(&[output(y, 3, 1)], 0..4), with_input);
+        assert_eq!(refusal(&[output(y, 0, 12)], 4..5), with_input);
+        let with_output = Some("the buffer of Y shares memory with that of present_key".to_owned());
+        assert_eq!(refusal(&[output(y, 4, 4), output(present, 7, 2)], 0..4), with_output);
+    }
+}

@@ -1,0 +1,146 @@
+//! A node's state between runs, and one call of the operator on tract's tensors.
+
+use half::f16;
+use kvscatter_attention::{Float, Inputs, Mask, Outputs, Prepared, Scratch, Valid};
+use tract_onnx::tract_hir::internal::*;
+
+use super::facts;
+use super::operator::{AttentionNode, Operands};
+use super::threads::Threads;
+
+/// The state of a node between runs.
+#[derive(Debug, Default)]
+pub(super) struct AttentionState {
+    last: Option<Call>,
+}
+
+/// What was prepared for the shapes of the last call.
+#[derive(Debug)]
+struct Call {
+    /// The shapes of all inputs.
+    shapes: TVec<TVec<usize>>,
+    threads: usize,
+    prepared: Prepared,
+    scratch: Scratch,
+}
+
+/// A copy prepares its calls itself, because a scratch serves one call at a time.
+impl Clone for AttentionState {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl OpState for AttentionState {
+    fn eval(&mut self, _: &EvalContext<'_>, op: &dyn Op, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let node = op.downcast_ref::<AttentionNode>().context("the state of an Attention")?;
+        self.run(node, &inputs)
+    }
+
+    fn reset_lanes(&mut self, _: &[LaneId]) -> TractResult<()> {
+        Ok(())
+    }
+}
+
+impl AttentionState {
+    /// Runs the operator. An error does not change the inputs, because the operator writes only to new tensors.
+    pub(super) fn run(&mut self, node: &AttentionNode, inputs: &[TValue]) -> TractResult<TVec<TValue>> {
+        match inputs.first().map(|query| query.datum_type()) {
+            Some(DatumType::F16) => self.attend::<f16>(node, inputs),
+            _ => self.attend::<f32>(node, inputs),
+        }
+    }
+
+    fn attend<T: Float + Datum>(
+        &mut self,
+        node: &AttentionNode,
+        inputs: &[TValue],
+    ) -> TractResult<TVec<TValue>> {
+        let operands = node.inputs.select(inputs).context("an input is missing")?;
+        let inputs_of_call = translate::<T>(&operands)?;
+        let threads = Threads::current();
+        let Call { prepared, scratch, .. } = self.prepare(node, inputs, &operands, threads.count())?;
+        let mut output = zeros::<T>(&prepared.output_shape())?;
+        let mut presents = match node.outputs.has_presents {
+            [false, false] => None,
+            _ => {
+                let [key, value] = prepared.present_shapes();
+                Some([zeros::<T>(&key)?, zeros::<T>(&value)?])
+            }
+        };
+        let mut scores = node.outputs.has_scores.then(|| zeros::<T>(&prepared.scores_shape())).transpose()?;
+        {
+            let mut output = output.try_as_plain_ram_mut()?;
+            let mut outputs = Outputs::new(output.as_slice_mut::<T>()?);
+            let mut of_presents = match &mut presents {
+                Some([key, value]) => Some([key.try_as_plain_ram_mut()?, value.try_as_plain_ram_mut()?]),
+                None => None,
+            };
+            if let Some([key, value]) = &mut of_presents {
+                outputs = outputs.present(key.as_slice_mut()?, value.as_slice_mut()?);
+            }
+            let mut of_scores = scores.as_mut().map(Tensor::try_as_plain_ram_mut).transpose()?;
+            if let Some(scores) = &mut of_scores {
+                outputs = outputs.scores(scores.as_slice_mut()?);
+            }
+            let ran = prepared.run(&inputs_of_call, &mut outputs, scratch, threads.executor());
+            ran.map_err(|error| node.error(error))?;
+        }
+        let presents = presents.into_iter().flatten().zip(node.outputs.has_presents);
+        let presents = presents.filter_map(|(present, is_given)| is_given.then_some(present));
+        Ok([output].into_iter().chain(presents).chain(scores).map(Tensor::into_tvalue).collect())
+    }
+
+    /// Returns the call that is prepared for the shapes of these inputs.
+    fn prepare(
+        &mut self,
+        node: &AttentionNode,
+        inputs: &[TValue],
+        operands: &Operands<'_, TValue>,
+        threads: usize,
+    ) -> TractResult<&mut Call> {
+        let is_same = |last: &Call| {
+            last.threads == threads
+                && last.shapes.iter().map(|shape| &**shape).eq(inputs.iter().map(|tensor| tensor.shape()))
+        };
+        let last = match self.last.take().filter(is_same) {
+            Some(last) => last,
+            None => {
+                let element = facts::element(operands.query.datum_type()).map_err(|why| node.error(why))?;
+                let shapes = operands.shapes(element, |tensor| Some(tensor.shape()));
+                let shapes = shapes.context("a tensor has a shape")?;
+                let prepared = node.op.prepare(&shapes).map_err(|error| node.error(error))?;
+                let scratch = prepared.scratch(threads);
+                let shapes = inputs.iter().map(|tensor| tensor.shape().into()).collect();
+                Call { shapes, threads, prepared, scratch }
+            }
+        };
+        Ok(self.last.insert(last))
+    }
+}
+
+/// Returns the inputs of a call as slices.
+fn translate<'a, T: Float + Datum>(operands: &Operands<'a, TValue>) -> TractResult<Inputs<'a, T>> {
+    let mask = match operands.mask {
+        Some(mask) if mask.datum_type() == DatumType::Bool => {
+            Some(Mask::Bool(mask.try_as_plain_ram()?.as_bytes()))
+        }
+        Some(mask) => Some(Mask::Float(slice(mask)?)),
+        None => None,
+    };
+    let past = match operands.past {
+        Some([key, value]) => Some([slice(key)?, slice(value)?]),
+        None => None,
+    };
+    let valid = operands.lengths.map_or(Ok(Valid::All), |lengths| slice(lengths).map(Valid::Lengths))?;
+    let [query, key, value] = [operands.query, operands.key, operands.value].map(|tensor| slice(tensor));
+    Ok(Inputs { query: query?, key: key?, value: value?, mask, past, valid })
+}
+
+fn slice<T: Datum>(tensor: &Tensor) -> TractResult<&[T]> {
+    tensor.try_as_plain_ram()?.as_slice()
+}
+
+fn zeros<T: Datum>(shape: &[usize]) -> TractResult<Tensor> {
+    Tensor::zero_dt(T::datum_type(), shape)
+}
