@@ -1,6 +1,6 @@
 //! A call that is prepared for one set of shapes.
 
-use kvscatter::Executor;
+use kvscatter::{Executor, Isa};
 
 use crate::block::Call;
 use crate::error::{AttentionError, Operand};
@@ -28,6 +28,13 @@ impl Attention {
 pub struct Prepared(Setup);
 
 impl Prepared {
+    /// Uses at most this instruction set. This is for benchmarks and tests that compare several in one process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn up_to(self, isa: Isa) -> Self {
+        Self(self.0.up_to(isa))
+    }
+
     /// Returns the shape of `Y`.
     #[must_use]
     pub fn output_shape(&self) -> Vec<usize> {

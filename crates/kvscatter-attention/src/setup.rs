@@ -104,6 +104,13 @@ impl Setup {
         Dimensions { sizes: *sizes, blocking: *blocking, has_mask: mask.is_some(), items: self.items() }
     }
 
+    /// Uses at most this instruction set.
+    pub(crate) fn up_to(self, isa: Isa) -> Self {
+        // A machine with AVX-512 has AVX2, too.
+        let isa = if (isa, self.isa) == (Isa::Avx2, Isa::Avx512) { isa } else { self.isa };
+        Self { isa, ..self }
+    }
+
     /// Returns the number of parts that threads can claim.
     pub(crate) fn items(&self) -> usize {
         let Sizes { batch, heads, value_size, .. } = self.sizes;
