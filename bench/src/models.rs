@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use kvscatter_bench::Budget;
-use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::convert::{ConvertOptions, convert};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -70,6 +70,9 @@ pub(crate) struct Arguments {
     /// The library of ONNX Runtime. Default: KVSCATTER_ORT_LIB, ORT_DYLIB_PATH or the active Python
     #[arg(long, value_name = "PATH")]
     ort_lib: Option<PathBuf>,
+    /// kvscatter's plugin for ONNX Runtime. Default: KVSCATTER_ORT_PLUGIN or beside the program
+    #[arg(long, value_name = "PATH")]
+    plugin: Option<PathBuf>,
     /// The folder for the results, as JSON, and the plots
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     out: PathBuf,
@@ -92,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let only = if arguments.cases.is_empty() { arguments.only } else { Some(Part::Attention) };
     let wants = |part| only.is_none_or(|only| only == part);
-    let runtimes = Runtimes::find(arguments.ort_lib.as_deref())?;
+    let runtimes = Runtimes::find(arguments.ort_lib.as_deref(), arguments.plugin.as_deref())?;
     if wants(Part::Attention) {
         let measure = || attention::measure(&runtimes, &arguments.cases, arguments.quick);
         let results: attention::Results = arguments.results("attention.json", measure)?;
@@ -163,8 +166,11 @@ fn measure_all(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
     let stock = runtimes.stock()?;
     let decoder = Decoder::default();
     let original = decoder.model(CAPACITY, Style::Growing);
-    let converted = convert(&original, CAPACITY).map_err(|error| error.to_string())?;
+    let options = ConvertOptions::new(CAPACITY);
+    let converted = convert(&original, options).map_err(|error| error.to_string())?;
+    let separate = convert(&original, options.keep_attention(true)).map_err(|error| error.to_string())?;
     let mut decoders = Decoders::new(&decoder, CAPACITY, &original, stock)?;
+    decoders.add_static(results::SEPARATE, &separate, stock)?;
     decoders.add_static(results::STATIC, &converted, stock)?;
     let plugin = runtimes.plugin();
     let plugin = plugin.and_then(|plugin| decoders.add_static(results::PLUGIN, &converted, plugin));

@@ -135,8 +135,8 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Times a generated decoder with growing caches and the decoder that `convert` makes from it, in ONNX
-    /// Runtime. Add `--help` for the options
+    /// Times attention over static caches, and decode steps with growing and with static caches, in ONNX Runtime
+    /// and tract. Add `--help` for the options
     #[command(disable_help_flag = true)]
     BenchModels {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]

@@ -276,9 +276,11 @@ pub(crate) fn bench(options: &[OsString]) -> Step {
     Step::new("bench", vec![run_bench(&[], options)])
 }
 
-/// Runs the benchmarks of decoders.
+/// Runs the benchmarks of attention and of decoders, also with the plugin for ONNX Runtime.
 pub(crate) fn bench_models(options: &[OsString]) -> Step {
-    Step::new("bench-models", vec![run_bench(&["models"], options)])
+    let mut run = run_bench(&["models"], options);
+    run.env("KVSCATTER_ORT_PLUGIN", steps_ort::library());
+    Step::new("bench-models", vec![steps_ort::build(), run])
 }
 
 /// Runs the benchmarks of the adapter for candle.

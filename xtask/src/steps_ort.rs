@@ -1,6 +1,7 @@
 //! Tests the plugin in ONNX Runtime's Python wheels of several versions.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cargo::{cargo, command, target_dir};
@@ -57,7 +58,17 @@ pub(crate) fn ort_bench(options: &[OsString]) -> Step {
 /// Creates the environments that do not exist yet, and builds the plugin with optimisation.
 fn prepare() -> Vec<Command> {
     let environments = versions().map(|version| environment(version).make());
-    environments.chain([cargo("build --release -p kvscatter-ort")]).collect()
+    environments.chain([build()]).collect()
+}
+
+/// Builds the plugin with optimisation.
+pub(crate) fn build() -> Command {
+    cargo("build --release -p kvscatter-ort")
+}
+
+/// Returns the path of the plugin.
+pub(crate) fn library() -> PathBuf {
+    target_dir().join("release/libkvscatter_ort.so")
 }
 
 fn needs() -> &'static [Tool] {
@@ -80,8 +91,7 @@ fn environment(version: &str) -> Environment {
 }
 
 fn python(version: &str) -> Command {
-    let library = target_dir().join("release/libkvscatter_ort.so");
     let mut python = environment(version).python();
-    python.env("KVSCATTER_ORT_LIBRARY", library);
+    python.env("KVSCATTER_ORT_LIBRARY", library());
     python
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_onnxruntime::{OnnxRuntime, locate_plugin};
 use kvscatter_session::{Engine, LoadOptions, Session};
 use tempfile::TempDir;
 
@@ -25,11 +25,14 @@ pub(crate) struct Runtime<'a> {
 }
 
 impl Runtimes {
-    /// Loads the library.
-    pub(crate) fn find(library: Option<&Path>) -> Result<Self, String> {
+    /// Loads the library, and the plugin into it. The plugin is used only by models that are loaded with it.
+    pub(crate) fn find(library: Option<&Path>, plugin: Option<&Path>) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let stock = OnnxRuntime::load(library).map_err(|error| error.to_string());
-        let plugin = Err("the plugin is not loaded".to_owned());
+        let load = || OnnxRuntime::load(library).map_err(|error| error.to_string());
+        let stock = load();
+        let plugin = locate_plugin(plugin).ok_or_else(|| "the plugin is not found: --plugin PATH".to_owned());
+        let plugin =
+            plugin.and_then(|plugin| load()?.with_plugin(&plugin).map_err(|error| error.to_string()));
         Ok(Self { stock, plugin, folder, count: Cell::new(0) })
     }
 

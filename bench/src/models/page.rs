@@ -9,6 +9,7 @@ use crate::table;
 
 const ORANGE: u32 = 0xbc4c00;
 const PURPLE: u32 = 0x8250df;
+const GREEN: u32 = 0x1a7f37;
 const SAND: u32 = 0xd4a72c;
 
 /// The largest allowed ratio of the static caches' time at the longest context to that at the shortest.
@@ -87,7 +88,8 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
     );
     let looks = [
         (results::GROWING, Look::Peer(ORANGE)),
-        (results::STATIC, Look::Peer(SAND)),
+        (results::SEPARATE, Look::Peer(SAND)),
+        (results::STATIC, Look::Peer(GREEN)),
         (results::PLUGIN, Look::Ours),
         (results::GROUP_QUERY, Look::Peer(PURPLE)),
     ];
@@ -114,7 +116,8 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
     let mut text = format!(
         "The decoder is generated. It has {} layers of {} heads with {} float32 each, and at {} tokens its caches take \
          {}. Its caches grow, as exporters write them. `kvscatter convert --max-seq {}` made the static decoder from it, \
-         whose past and present are bound to one buffer. In *GroupQueryAttention*, the same decoder uses this operator, \
+         whose past and present are bound to one buffer. It has `Attention` nodes, and *separate nodes* is the same with `--keep-attention`. \
+         *Plugin* is with kvscatter's plugin. In *GroupQueryAttention*, the same decoder uses this operator, \
          with past and present in one buffer. All ran in {} with one thread and batch 1. Their logits are \
          compared before each length is timed, and {}. Times are medians of interleaved rounds. Ratios are medians of \
          the ratios of the growing decoder's time to the other within a round.\n\n",

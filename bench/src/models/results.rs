@@ -8,7 +8,11 @@ use crate::host::Host;
 use crate::suite::Target;
 
 pub(super) const GROWING: &str = "growing";
+/// The converted decoder with the exported model's attention.
+pub(super) const SEPARATE: &str = "static, separate nodes";
+/// The converted decoder with `Attention` nodes.
 pub(super) const STATIC: &str = "static";
+/// The same with kvscatter's plugin.
 pub(super) const PLUGIN: &str = "static, plugin";
 pub(super) const GROUP_QUERY: &str = "GroupQueryAttention";
 
