@@ -102,6 +102,31 @@ impl Prepared {
         Ok(())
     }
 
+    /// Checks the valid slots of a call, as [`run`](Self::run) does. A host that allocates its outputs for a call
+    /// can so refuse the call before.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one length for each sample, if a length lies outside the cache, or if
+    /// lengths are used with a past.
+    pub fn check_valid(&self, valid: Valid<'_>) -> Result<(), AttentionError> {
+        let Valid::Lengths(lengths) = valid else {
+            return Ok(());
+        };
+        if self.0.has_past {
+            return Err(AttentionError::LengthsAndPast);
+        }
+        let expected = self.0.sizes.batch;
+        if lengths.len() != expected {
+            return Err(AttentionError::Length { operand: Operand::Lengths, got: lengths.len(), expected });
+        }
+        let max =
+            if self.0.op.is_ring { i64::MAX } else { i64::try_from(self.0.sizes.keys).unwrap_or(i64::MAX) };
+        match lengths.iter().enumerate().find(|(_, length)| !(0..=max).contains(*length)) {
+            None => Ok(()),
+            Some((index, &value)) => Err(AttentionError::LengthOutOfRange { index, value, max }),
+        }
+    }
+
     fn check<T: Float>(
         &self,
         inputs: &Inputs<'_, T>,
@@ -143,25 +168,6 @@ impl Prepared {
         if let Some(scores) = &outputs.scores {
             length(Operand::Scores, scores.len, batch * query_heads * queries * self.0.sizes.total())?;
         }
-        self.check_lengths(inputs.valid)
-    }
-
-    fn check_lengths(&self, valid: Valid<'_>) -> Result<(), AttentionError> {
-        let Valid::Lengths(lengths) = valid else {
-            return Ok(());
-        };
-        if self.0.has_past {
-            return Err(AttentionError::LengthsAndPast);
-        }
-        let expected = self.0.sizes.batch;
-        if lengths.len() != expected {
-            return Err(AttentionError::Length { operand: Operand::Lengths, got: lengths.len(), expected });
-        }
-        let max =
-            if self.0.op.is_ring { i64::MAX } else { i64::try_from(self.0.sizes.keys).unwrap_or(i64::MAX) };
-        match lengths.iter().enumerate().find(|(_, length)| !(0..=max).contains(*length)) {
-            None => Ok(()),
-            Some((index, &value)) => Err(AttentionError::LengthOutOfRange { index, value, max }),
-        }
+        self.check_valid(inputs.valid)
     }
 }

@@ -146,6 +146,7 @@ impl PreparedCall {
             valid: lengths.as_deref().map_or(Valid::All, Valid::Lengths),
         };
 
+        self.prepared.check_valid(inputs.valid)?;
         let request = |index, operand, shape| OutputMemory::<T>::request(context, index, operand, shape);
         let output = request(0, Operand::Output, &self.output)?;
         let present = if declaration.has_present {
