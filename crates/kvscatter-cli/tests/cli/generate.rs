@@ -209,7 +209,7 @@ fn the_plugin_is_loaded_and_named() {
     for (line, key) in [(&generate, "engine"), (&certify, "runtime"), (&run, "engine")] {
         let at = |document: serde_json::Value| match document.get(key) {
             Some(engine) => engine["plugin"].clone(),
-            None => document["calls"][0][key]["plugin"].clone(),
+            None => document[0][key]["plugin"].clone(),
         };
         assert_eq!(at(engine(line)), label, "{line}");
         assert_eq!(at(engine(&format!("{line} --ort-plugin none"))), serde_json::Value::Null, "{line}");
