@@ -66,7 +66,8 @@ impl Total {
     pub(crate) fn means(&self) -> impl Iterator<Item = impl Iterator<Item = f32>> {
         let size = self.sums.len().checked_div(self.most.len()).unwrap_or(0).max(1);
         self.weight.iter().zip(self.sums.chunks_exact(size)).map(|(&weight, sums)| {
-            sums.iter().map(move |sum| if weight == 0.0 { 0.0 } else { (sum / weight) as f32 })
+            let factor = if weight == 0.0 { 0.0 } else { 1.0 / weight };
+            sums.iter().map(move |sum| (sum * factor) as f32)
         })
     }
 }
