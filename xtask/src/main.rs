@@ -89,7 +89,11 @@ enum Task {
     /// ONNX Runtime (needs Python, downloads once)
     Models,
     /// Tests the plugin in several versions of ONNX Runtime's Python wheels (needs Python, downloads once)
-    Ort,
+    Ort {
+        /// Also test the minor versions between them
+        #[arg(long)]
+        every_version: bool,
+    },
     /// Times the plugin and compares it with ONNX Runtime's built-in kernel. Options: --quick, --write-docs
     OrtBench {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
@@ -192,7 +196,7 @@ fn main() -> ExitCode {
         Task::CandleCuda => one(steps_candle::candle_cuda()),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Models => one(steps_models::models()),
-        Task::Ort => one(steps_ort::ort()),
+        Task::Ort { every_version } => one(steps_ort::ort(every_version)),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
         Task::Python => step::run(steps_python::all(), Missing::Fails),
         Task::PythonTorch => one(steps_python::torch()),
