@@ -198,7 +198,7 @@ impl Nodes {
 
     fn floats(&mut self, name: &str, shape: &[usize], first: f32) {
         let count = shape.iter().product::<usize>();
-        let number = |at: usize| first * if at % 3 == 0 { 1.0 } else { -0.5 };
+        let number = |at: usize| first * if at.is_multiple_of(3) { 1.0 } else { -0.5 };
         let data: Vec<u8> = match self.element {
             ElementType::Float16 => {
                 (0..count).flat_map(|at| f16::from_f32(number(at)).to_le_bytes()).collect()
