@@ -124,14 +124,14 @@ def decoder(dtype, queries=1.0, keys=1.0, scores=1.0, cap=False, mask=by_sum, la
 
 
 FORMS = {
-    "scores": dict(scores=0.25),
-    "queries": dict(queries=0.25),
-    "keys": dict(keys=0.25),
-    "both": dict(queries=0.5, keys=0.5),
-    "everywhere": dict(queries=0.5, keys=2.0, scores=0.25, mask=by_choice),
-    "capped": dict(scores=0.5, cap=True),
-    "chosen": dict(scores=0.25, mask=by_choice),
-    "floor": dict(scores=0.25, mask=by_floor),
+    "scores": {"scores": 0.25},
+    "queries": {"queries": 0.25},
+    "keys": {"keys": 0.25},
+    "both": {"queries": 0.5, "keys": 0.5},
+    "everywhere": {"queries": 0.5, "keys": 2.0, "scores": 0.25, "mask": by_choice},
+    "capped": {"scores": 0.5, "cap": True},
+    "chosen": {"scores": 0.25, "mask": by_choice},
+    "floor": {"scores": 0.25, "mask": by_floor},
 }
 
 

@@ -16,7 +16,6 @@ pub use kept::{KeptAttention, KeptReason};
 pub(super) use operands::Operands;
 
 use operands::Finder;
-use proof::Proof;
 use region::regions;
 
 use super::exported::Exported;
@@ -63,15 +62,7 @@ impl Fusions {
         for (last, operands) in candidates {
             let proved = operands.and_then(|operands| {
                 let region = regions.next().unwrap_or_default();
-                if let Some(value) = region.escaped {
-                    return Err(KeptReason::Read { value: value.to_owned() });
-                }
-                for (probe, fold) in probes.iter().zip(&mut folds) {
-                    let (region, operands) = (&region, &operands);
-                    for &is_capped in operands.amounts_of_capping() {
-                        Proof { model: converted, region, operands, probe, is_capped }.check(fold)?;
-                    }
-                }
+                proof::prove(converted, &region, &operands, probes.iter().zip(&mut folds))?;
                 Ok(operands)
             });
             match proved {

@@ -37,14 +37,36 @@ pub(super) fn capacity(probe: &Probe) -> usize {
     probe.total().saturating_add(2)
 }
 
+/// Checks on every probe that an `Attention` node with these operands can take the place of a region of a
+/// converted model. The folds are evaluations of the model on the probes.
+///
+/// # Errors
+/// Returns the reason why the nodes of the region must stay.
+pub(super) fn prove<'f, 'g: 'f, 'm: 'g>(
+    model: &Model,
+    region: &Region<'_>,
+    operands: &Operands,
+    probes: impl Iterator<Item = (&'f Probe, &'f mut Fold<'g, 'm>)>,
+) -> Result<(), KeptReason> {
+    if let Some(value) = region.escaped {
+        return Err(KeptReason::Read { value: value.to_owned() });
+    }
+    for (probe, fold) in probes {
+        for &is_capped in operands.amounts_of_capping() {
+            Proof { model, region, operands, probe, is_capped }.check(fold)?;
+        }
+    }
+    Ok(())
+}
+
 /// An attention operation of a converted model on one probe.
-pub(super) struct Proof<'a, 'm> {
-    pub(super) model: &'a Model,
-    pub(super) region: &'a Region<'m>,
-    pub(super) operands: &'a Operands,
-    pub(super) probe: &'a Probe,
+struct Proof<'a, 'm> {
+    model: &'a Model,
+    region: &'a Region<'m>,
+    operands: &'a Operands,
+    probe: &'a Probe,
     /// Whether the scores are so large that their cap changes them much.
-    pub(super) is_capped: bool,
+    is_capped: bool,
 }
 
 impl Proof<'_, '_> {
@@ -55,7 +77,7 @@ impl Proof<'_, '_> {
     ///
     /// # Errors
     /// Returns the reason why the operation is not proved equal.
-    pub(super) fn check(&self, given: &mut Fold<'_, '_>) -> Result<(), KeptReason> {
+    fn check(&self, given: &mut Fold<'_, '_>) -> Result<(), KeptReason> {
         let random = self.random(given)?;
         let before = self.separate(given, &random)?;
         let after = self.fused(&random)?;
