@@ -150,6 +150,7 @@ fn concat_layers(count: usize) -> Model {
     nodes.push(node("And", &["causal", "real"], "visible"));
     nodes.push(node("Reshape", &["x", "by_head"], "split"));
     nodes.push(turned("split", &[0, 2, 1, 3], "rows"));
+    let mut sum = "rows".to_owned();
     for layer in 0..count {
         let name = |what: &str| format!("{what}{layer}");
         for part in ["k", "v"] {
@@ -165,8 +166,10 @@ fn concat_layers(count: usize) -> Model {
         nodes.push(node("Where", &["visible", &name("scores"), "low"], &name("masked")));
         nodes.push(node("Softmax", &[&name("masked")], &name("weights")));
         nodes.push(node("MatMul", &[&name("weights"), &name("v")], &name("y")));
+        nodes.push(node("Add", &[&sum, &name("y")], &name("sum")));
+        sum = name("sum");
     }
-    nodes.push(turned("y0", &[0, 2, 1, 3], "by_token"));
+    nodes.push(turned(&sum, &[0, 2, 1, 3], "by_token"));
     nodes.push(node("Reshape", &["by_token", "flat"], "logits"));
     outputs.push(value("logits", FLOAT, &["batch", "tokens", "8"]));
     let mut model = model(all, nodes, outputs);

@@ -20,10 +20,12 @@ pub(super) struct Region<'m> {
 /// part of a region, because it is known without one.
 pub(super) fn regions<'m>(graph: &Graph<'m>, attentions: &[&Operands]) -> Vec<Region<'m>> {
     let mut regions: Vec<Region<'m>> = attentions.iter().map(|_| Region::default()).collect();
-    let mut starts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut caches: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut queries: BTreeMap<&str, usize> = BTreeMap::new();
     let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, operands) in attentions.iter().enumerate() {
-        starts.extend([&operands.queries, &operands.keys, &operands.values].map(|it| (it.as_str(), at)));
+        caches.extend([&operands.keys, &operands.values].map(|it| (it.as_str(), at)));
+        queries.insert(&operands.queries, at);
         ends.insert(&operands.output, at);
     }
     // The region of each value that is computed inside of one.
@@ -31,12 +33,18 @@ pub(super) fn regions<'m>(graph: &Graph<'m>, attentions: &[&Operands]) -> Vec<Re
     for node in graph.nodes() {
         let reads = node.reads();
         let asks_for_shape = node.is("Shape") || node.is("Size");
-        let starting = reads.iter().filter(|_| !asks_for_shape).filter_map(|value| starts.get(value));
-        let within = reads.iter().filter_map(|value| inside.get(value)).chain(starting).max().copied();
+        let of = |starts: &BTreeMap<&str, usize>| {
+            let starting = reads.iter().filter_map(|value| starts.get(value).copied());
+            starting.max().filter(|_| !asks_for_shape)
+        };
+        let within = reads.iter().filter_map(|value| inside.get(value).copied()).max();
+        // Several attention operations may share their queries, so the caches come first.
+        let within = within.max(of(&caches)).or_else(|| of(&queries));
         let Some(region) = within else { continue };
         let outputs: Vec<_> = (0..node.proto().output.len()).filter_map(|slot| node.output(slot)).collect();
         let is_end = outputs.iter().any(|output| ends.get(output) == Some(&region));
-        let is_outside = !is_end && outputs.iter().any(|it| starts.contains_key(it) || ends.contains_key(it));
+        let is_outside = !is_end
+            && outputs.iter().any(|it| [&caches, &queries, &ends].iter().any(|known| known.contains_key(it)));
         for &value in &reads {
             let of = inside.get(value).filter(|of| is_outside || **of != region);
             if let Some(other) = of.and_then(|&of| regions.get_mut(of)) {
