@@ -14,7 +14,7 @@ from onnx import TensorProto
 from support import attention
 from support.attention import random, reference
 from support.sessions import plugin
-from test_threads import thread_time, time_of_others
+from support.threads import thread_time, time_of_others
 
 THREADS, STEPS = 32, 40
 TYPES = dict.fromkeys("QKV", TensorProto.FLOAT) | {"nonpad_kv_seqlen": TensorProto.INT64}
