@@ -1,8 +1,5 @@
 """Large writes use the session's own threads, and small writes do not."""
 
-import pathlib
-import threading
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -10,6 +7,7 @@ from onnx import TensorProto
 
 from support import models
 from support.sessions import add_provider, options
+from support.threads import thread_time, time_of_others
 
 MIB = 1 << 20
 
@@ -19,13 +17,6 @@ def session(threads: int) -> ort.InferenceSession:
     made = options(threads, **{"session.intra_op.allow_spinning": "0"})
     add_provider(made)
     return ort.InferenceSession(models.tensor_scatter(TensorProto.UINT8), made, enable_fallback=0)
-
-
-def time_of_others() -> int:
-    """Returns the nanoseconds for which all threads except this one have run."""
-    tasks = pathlib.Path("/proc/self/task").iterdir()
-    others = [task for task in tasks if task.name != str(threading.get_native_id())]
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in others)
 
 
 def work(rows: int, in_place: bool, repeats: int, threads: int) -> tuple[int, int]:
@@ -51,17 +42,13 @@ def work(rows: int, in_place: bool, repeats: int, threads: int) -> tuple[int, in
     return spent
 
 
-def thread_time() -> int:
-    return int(pathlib.Path("/proc/thread-self/schedstat").read_text().split()[0])
-
-
 @pytest.mark.parametrize("rows, in_place", [(32, True), (1, False)], ids=["in place", "functional"])
 def test_a_large_write_is_shared_among_the_sessions_threads(rows, in_place):
     mine, others = work(rows, in_place, repeats=20, threads=2)
     assert others > mine / 10, (mine, others)
 
 
-def test_a_small_write_wakes_nobody():
+def test_a_small_write_wakes_no_thread():
     mine, others = work(rows=0, in_place=True, repeats=2000, threads=2)
     assert others < mine / 10, (mine, others)
 
