@@ -149,7 +149,7 @@ struct Line {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {:<16}", self.name)?;
+        write!(f, "  {:<20}", self.name)?;
         match &self.outcome {
             Outcome::Passed => write!(f, "passed in {}", Seconds(self.time)),
             Outcome::Failed => write!(f, "FAILED after {}", Seconds(self.time)),

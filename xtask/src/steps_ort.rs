@@ -97,6 +97,7 @@ fn environment(version: &str) -> Environment {
 
 fn python(version: &str) -> Command {
     let mut python = environment(version).python();
-    python.env("KVSCATTER_ORT_LIBRARY", library());
+    // The runtime's telemetry allocates, and has a thread that sends.
+    python.env("KVSCATTER_ORT_LIBRARY", library()).env("ORT_DISABLE_TELEMETRY", "1");
     python
 }

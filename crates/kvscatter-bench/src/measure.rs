@@ -145,7 +145,7 @@ fn sample_in_turn(
 
 /// Times several calls in turn, as [`measure`] does in hot cases, and the first of them twice.
 ///
-/// `time` gets the index of a call. It makes this call as often as its second argument says, and returns the
+/// `time` gets the index of a call. Its second argument is the number of times to make this call. It returns the
 /// time.
 ///
 /// Returns the times of each call, and the A/A spread of the first one. There must be at least one call.

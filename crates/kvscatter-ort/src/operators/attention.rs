@@ -33,7 +33,7 @@ impl Attention {
     /// kernel.
     ///
     /// # Errors
-    /// Returns an error that says what is not supported.
+    /// Returns an error that names what is not supported.
     pub(crate) fn check_node(
         attributes: &impl Attributes,
         inputs: &[TensorInfo],
