@@ -4,18 +4,17 @@ mod candle;
 mod kvscatter;
 mod node;
 mod raw;
+mod run;
 mod tract;
 mod yardsticks;
 
-use std::thread;
-use std::time::Duration;
+use ::kvscatter::Isa;
 
-use ::kvscatter::{Executor, Isa};
-use kvscatter_bench::{Failed, Pool};
+pub(super) use run::Run;
 
 use super::runtimes::Runtimes;
 use super::scene::Scene;
-use super::suite::{Element, Parameters};
+use super::suite::Element;
 
 pub(super) const KVSCATTER: &str = "kvscatter";
 pub(super) const KVSCATTER_AVX2: &str = "kvscatter, AVX2";
@@ -50,21 +49,6 @@ pub(super) const NAMES: [&str; 12] = [
 /// The slots of the small cache in [`SMALL_CACHE`].
 const SMALL: usize = 512;
 
-/// A subject that is ready for one case.
-pub(super) trait Run {
-    /// Makes so many calls, and returns their time.
-    ///
-    /// # Errors
-    /// Returns the library's error.
-    fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed>;
-
-    /// Compares the result of the last call with the expected one.
-    ///
-    /// # Errors
-    /// Returns the first difference.
-    fn check(&mut self, scene: &Scene) -> Result<(), String>;
-}
-
 /// Prepares a subject for a case. An error is the reason why it does not do the case.
 pub(super) fn prepare(name: &str, scene: &Scene, runtimes: &Runtimes) -> Result<Box<dyn Run>, String> {
     match scene.case.element {
@@ -96,27 +80,4 @@ fn prepare_any<T: candle::Elements>(
         CANDLE => candle::prepare::<T>(scene),
         other => Err(format!("{other} does not do {:?}", scene.case.element)),
     }
-}
-
-/// The time after which threads of other libraries have stopped to spin.
-const SETTLE: Duration = Duration::from_millis(2);
-
-/// Waits until other threads are idle, if the case has several.
-fn settle(case: &Parameters) {
-    if case.threads > 1 {
-        thread::sleep(SETTLE);
-    }
-}
-
-/// Calls a function with the threads of a case. They exist only for this call, so that they do not take time
-/// from other subjects.
-fn with_threads<R>(case: &Parameters, work: impl FnOnce(Option<&dyn Executor>) -> R) -> R {
-    if case.threads < 2 {
-        return work(None);
-    }
-    settle(case);
-    let pool = Pool::new(case.threads);
-    // Its threads have started when this returns.
-    pool.broadcast(&|| ());
-    work(Some(&pool))
 }

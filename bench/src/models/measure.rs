@@ -6,49 +6,16 @@
 use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_bench::{Budget, MedianSpread, Spread, Timings, measure_calls};
+use kvscatter_bench::{Budget, Timings, measure_calls};
 use kvscatter_onnx::convert::Converted;
 use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
-use serde::{Deserialize, Serialize};
 
 use super::decoder::{Decoder, LAST, LOGITS, MASK, POSITIONS, TOKENS, TOTAL};
-use super::results;
+use super::results::{self, Caches, Measured, StepTime};
 use crate::attention::Runtime;
 use crate::target::Verdict;
-
-/// The results at one context length.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Measured {
-    /// The tokens in the caches before the step.
-    pub(super) context: usize,
-    pub(super) caches: Caches,
-    pub(super) steps: Vec<StepTime>,
-    /// The A/A spread of the step with growing caches.
-    pub(super) noise: MedianSpread,
-    pub(super) verdicts: Vec<Verdict>,
-    /// The largest difference between the logits of two decoders.
-    pub(super) difference: f32,
-}
-
-/// The times of the nodes between past and present of all caches, alone, in nanoseconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Caches {
-    pub(super) growing: Spread,
-    pub(super) in_place: Spread,
-    /// The ratio of growing to static caches, within a round.
-    pub(super) ratio: Spread,
-}
-
-/// The time of a whole step of one decoder, in nanoseconds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct StepTime {
-    pub(super) name: String,
-    pub(super) time: Spread,
-    /// The ratio of the step with growing caches to this one, within a round.
-    pub(super) speedup: Spread,
-}
 
 /// The largest allowed difference of logits. A few thousand products summed in another order differ far less.
 const TOLERANCE: f32 = 1e-3;

@@ -2,7 +2,7 @@
 
 use kvscatter_text::units;
 
-use super::measure::Measured;
+use super::results::Measured;
 use super::results::{self, Results, TARGET};
 use crate::plots::{Figure, Look, PlotLine};
 use crate::table;

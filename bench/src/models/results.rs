@@ -1,13 +1,47 @@
 //! The results of a run, and the targets.
 
+use kvscatter_bench::{MedianSpread, Spread};
 use serde::{Deserialize, Serialize};
 
 use super::decoder::Decoder;
-use super::measure::Measured;
 use crate::host::Host;
 use crate::suite::Target;
+use crate::target::Verdict;
 
 pub(super) const GROWING: &str = "growing";
+
+/// The times of the nodes between past and present of all caches, alone, in nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Caches {
+    pub(super) growing: Spread,
+    pub(super) in_place: Spread,
+    /// The ratio of growing to static caches, within a round.
+    pub(super) ratio: Spread,
+}
+
+/// The time of a whole step of one decoder, in nanoseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StepTime {
+    pub(super) name: String,
+    pub(super) time: Spread,
+    /// The ratio of the step with growing caches to this one, within a round.
+    pub(super) speedup: Spread,
+}
+
+/// The results at one context length.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// The tokens in the caches before the step.
+    pub(super) context: usize,
+    pub(super) caches: Caches,
+    pub(super) steps: Vec<StepTime>,
+    /// The A/A spread of the step with growing caches.
+    pub(super) noise: MedianSpread,
+    pub(super) verdicts: Vec<Verdict>,
+    /// The largest difference between the logits of two decoders.
+    pub(super) difference: f32,
+}
+
 /// The converted decoder with the exported model's attention.
 pub(super) const SEPARATE: &str = "static, separate nodes";
 /// The converted decoder with `Attention` nodes.

@@ -11,14 +11,12 @@ use ort_sys::{
 };
 
 use crate::graph_node::GraphNode;
-use crate::options::EpOptions;
+use crate::options::{EpOptions, NAME};
 use crate::registry::Registry;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
 use crate::sys::{self, API_VERSION, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry};
 
-/// The name by which sessions request the execution provider.
-pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
 const VENDOR: &CStr = c"kvscatter";
 /// The PCI number of the vendor. 0 means that the vendor has none.
 const VENDOR_ID: u32 = 0;

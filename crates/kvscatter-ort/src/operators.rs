@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 
-pub(crate) use attention::Attention;
+pub(crate) use attention::{Attention, FLOATS};
 pub(crate) use kv_cache_operation::KvCacheOperation;
 pub(crate) use kv_cache_update::KvCacheUpdate;
 pub(crate) use tensor_scatter::TensorScatter;

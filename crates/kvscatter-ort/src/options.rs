@@ -7,12 +7,14 @@ use core::ptr::null;
 
 use ort_sys::OrtSessionOptions;
 
-use crate::ep::NAME;
 use crate::graph_node::GraphNode;
 use crate::operators::{Attention, Operator};
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
 use crate::status::Failure;
+
+/// The name by which sessions request the execution provider.
+pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
 
 /// What a session may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_int};
 use kvscatter::ElementType;
 
 use crate::kernel::EpKernel;
-use crate::operators::{Attention, Operator, TensorScatter};
+use crate::operators::{Attention, FLOATS, Operator, TensorScatter};
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
 use crate::status::Failure;
@@ -83,7 +83,7 @@ fn attention(runtime: RuntimeApi) -> KernelEntry {
         let is_one = |element: &ElementType| elements.contains(element);
         runtime.supported_elements().filter(|(element, _)| is_one(element)).map(|(_, it)| it).collect()
     };
-    let floats = of_types(&Attention::FLOATS);
+    let floats = of_types(&FLOATS);
     let masks = [floats.clone(), of_types(&[ElementType::Bool])].concat();
     KernelEntry {
         operator: Attention::NAME,

@@ -7,7 +7,7 @@ use candle_nn::attention::{AttnMask, flash_attn};
 use kvscatter_attention::Float;
 use kvscatter_bench::Failed;
 
-use super::{Run, settle};
+use super::run::{Run, settle};
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::attention::suite::{HEAD_SIZE, Parameters};
 

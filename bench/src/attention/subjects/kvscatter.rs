@@ -6,7 +6,7 @@ use kvscatter::{ElementType, Isa};
 use kvscatter_attention::{Attention, Float, Inputs, Outputs, Prepared, Scratch, Shapes, Valid};
 use kvscatter_bench::Failed;
 
-use super::{Run, with_threads};
+use super::run::{Run, with_threads};
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::attention::suite::{HEAD_SIZE, Parameters};
 

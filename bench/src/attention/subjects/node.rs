@@ -8,7 +8,7 @@ use kvscatter_bench::Failed;
 use kvscatter_onnx::Model;
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
-use super::{Run, settle};
+use super::run::{Run, settle};
 use crate::attention::runtimes::{Runtime, Runtimes};
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::attention::suite::{HEAD_SIZE, Parameters};

@@ -6,7 +6,7 @@ use kvscatter_bench::Failed;
 use ndarray::{Array4, ArrayView4, s};
 use tract_transformers::ops::flash_sdpa::FlashSdpaOp;
 
-use super::{Run, settle};
+use super::run::{Run, settle};
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::attention::suite::{HEAD_SIZE, Parameters};
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use kvscatter::Isa;
 use kvscatter_bench::Failed;
 
-use super::{Run, raw, with_threads};
+use super::raw;
+use super::run::{Run, with_threads};
 use crate::attention::scene::Scene;
 use crate::attention::suite::{HEAD_SIZE, Parameters};
 

@@ -6,10 +6,9 @@ mod memory;
 
 use core::ffi::CStr;
 
-use kvscatter::ElementType;
-
 use self::call::{PreparedCall, Tensors};
 use self::declaration::Declaration;
+pub(crate) use self::declaration::FLOATS;
 use super::Operator;
 use crate::context::Context;
 use crate::node::{Attributes, Node};
@@ -25,10 +24,6 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// The element types of the queries, keys and values.
-    pub(crate) const FLOATS: [ElementType; 3] =
-        [ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
-
     /// Checks that the kernel supports a node, whose types the runtime has already compared with those of the
     /// kernel.
     ///

@@ -3,9 +3,11 @@
 //! Only the shape of a `TensorScatter` is computed here, even if its inputs are known. Masks and positions do
 //! not depend on its elements, and the core computes them elsewhere.
 
+mod heads;
 mod weighted;
 
-use crate::OnnxError;
+use heads::{Heads, head_count, share};
+
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::{FoldError, Value};
 
@@ -43,31 +45,6 @@ pub(super) fn attention(call: &Call<'_>) -> Outputs {
         (query.element, vec![q.batch, q.heads, q.length, total]),
     ])?;
     Ok([attended].into_iter().chain(others.into_iter().skip(1)).collect())
-}
-
-/// The dimensions of a query, key or value.
-#[derive(Clone, Copy)]
-struct Heads {
-    batch: usize,
-    heads: usize,
-    length: usize,
-    size: usize,
-}
-
-impl Heads {
-    /// Reads a shape `[batch, heads, length, size]`, or `[batch, length, heads * size]` with the number of
-    /// heads in an attribute.
-    fn new(call: &Call<'_>, index: usize, count: &'static str) -> Result<Self, OnnxError> {
-        match *call.input(index)?.shape.as_slice() {
-            [batch, heads, length, size] => Ok(Self { batch, heads, length, size }),
-            [batch, length, hidden] => {
-                let heads = head_count(call, count)?;
-                let size = share(call, index, hidden, heads)?;
-                Ok(Self { batch, heads, length, size })
-            }
-            _ => Err(call.bad_shape(index, "rank 3 or 4")),
-        }
-    }
 }
 
 /// Evaluates ONNX Runtime's `GroupQueryAttention`.
@@ -127,18 +104,4 @@ pub(super) fn multi_head_attention(call: &Call<'_>) -> Outputs {
         (query.element, vec![batch, heads, length_of(key_length), key_size]),
         (query.element, vec![batch, heads, length_of(value_length), value_size]),
     ])
-}
-
-/// Returns a number of heads, which must be an attribute greater than 0.
-fn head_count(call: &Call<'_>, name: &'static str) -> Result<usize, OnnxError> {
-    let count = call.int(name, 0)?;
-    let positive = usize::try_from(count).ok().filter(|&count| count > 0);
-    positive.ok_or_else(|| FoldError::AttributeValue { name, value: count.to_string() }.into())
-}
-
-/// Returns the part of the last axis that belongs to each head.
-fn share(call: &Call<'_>, index: usize, hidden: usize, heads: usize) -> Result<usize, OnnxError> {
-    let is_even = hidden.checked_rem(heads) == Some(0);
-    let share = hidden.checked_div(heads).filter(|_| is_even);
-    share.ok_or_else(|| call.bad_shape(index, "a last axis that its heads share"))
 }

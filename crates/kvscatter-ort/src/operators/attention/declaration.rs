@@ -9,6 +9,10 @@ use crate::node::Attributes;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
 
+/// The element types of the queries, keys and values.
+pub(crate) const FLOATS: [ElementType; 3] =
+    [ElementType::Float32, ElementType::Float16, ElementType::BFloat16];
+
 /// The attributes of a node, and the optional outputs that it has.
 #[derive(Debug)]
 pub(super) struct Declaration {
@@ -64,7 +68,7 @@ impl Declaration {
             return Err(kvscatter_attention::AttentionError::LengthsAndPast.into());
         }
 
-        let element = query.element().filter(|element| super::Attention::FLOATS.contains(element));
+        let element = query.element().filter(|element| FLOATS.contains(element));
         let Some(element) = element else { return Err(refused("the type of Q is not supported")) };
         let same = |tensor: &TensorInfo| tensor.element() == Some(element);
         let past = [past_key, past_value].into_iter().filter(|_| has_past);

@@ -1,6 +1,6 @@
 //! The elements of the first output of ONNX `Attention`: values, weighted by the softmax of masked scores.
 
-use super::Heads;
+use super::heads::Heads;
 use crate::OnnxError;
 use crate::fold::call::Call;
 use crate::fold::number::{round, to_float};
