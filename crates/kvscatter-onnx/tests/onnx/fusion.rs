@@ -501,6 +501,24 @@ fn parts_of_another_form_stay() {
     let half: Step = |nodes, value| nodes.number("Mul", value, 0.5);
     let reason = kept(&Form { values: half, ..Form::plain() });
     assert_eq!(reason.to_string(), "the values are scaled");
+    let reason = kept(&Form { weights: half, ..Form::plain() });
+    assert_eq!(reason.to_string(), "the weights are scaled");
+    // The factor is 1 at the lengths at which random values are compared.
+    let by_position: Step = |nodes, weights| {
+        nodes.ints("limit", &[12]);
+        nodes.ints("head_and_size", &[1, 3]);
+        nodes.floats("half", &[], 0.5);
+        nodes.floats("whole", &[], 1.0);
+        let is_near = nodes.add("Less", &["position_ids", "limit"]);
+        let factor = nodes.add("Where", &[&is_near, "whole", "half"]);
+        let factor = nodes.add("Unsqueeze", &[&factor, "head_and_size"]);
+        nodes.add("Mul", &[weights, &factor])
+    };
+    let reason = kept(&Form { weights: by_position, ..Form::plain() });
+    assert!(matches!(&reason, KeptReason::Factor { .. }), "{reason}");
+    let negative: Step = |nodes, scores| nodes.number("Mul", scores, -0.5);
+    let reason = kept(&Form { scores: negative, ..Form::plain() });
+    assert_eq!(reason.to_string(), "the scale is not a positive number");
     let twice: Step = |nodes, scores| {
         let bent = nodes.add("Tanh", &[scores]);
         nodes.add("Tanh", &[&bent])

@@ -138,12 +138,17 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             }
         }
         let output = self.output(last)?;
+        let scale = single(scores.scale * key_factor * query_factor);
+        // `Attention` multiplies queries and keys by the root of the scale.
+        if !scale.is_finite() || scale <= 0.0 {
+            return Err(KeptReason::Form { what: "the scale is not a positive number" });
+        }
         Ok(Operands {
             queries: queries.to_owned(),
             keys: keys.to_owned(),
             values: values.to_owned(),
             output: output.to_owned(),
-            scale: single(scores.scale * key_factor * query_factor),
+            scale,
             // The hyperbolic tangent is odd, so the sign of the cap goes to the scale alone.
             softcap: single(scores.softcap.abs()),
             element,
@@ -153,13 +158,18 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
     }
 
     /// Follows weights back to their softmax.
-    fn softmax(&self, mut value: &'m str) -> Result<Node<'m>, KeptReason> {
+    fn softmax(&mut self, mut value: &'m str) -> Result<Node<'m>, KeptReason> {
         for _ in 0..MAX_STEPS {
-            let Some(node) = self.makers.get(value) else { break };
+            let Some(&node) = self.makers.get(value) else { break };
             if node.is("Softmax") {
-                return Ok(*node);
+                return Ok(node);
             }
-            let Some(before) = self.passed(node) else { break };
+            if (node.is("Mul") || node.is("Div"))
+                && self.factor(&node, value_of(&node, |it| self.has_slots(it)))? != 1.0
+            {
+                return Err(KeptReason::Form { what: "the weights are scaled" });
+            }
+            let Some(before) = self.passed(&node) else { break };
             value = before;
         }
         Err(KeptReason::Form { what: "the weights do not come from one softmax" })

@@ -7,6 +7,9 @@ use crate::fold::number::{round, to_float};
 use crate::fold::shapes::{broadcast, signed, spread};
 use crate::fold::{Value, Values};
 
+/// The number of bytes that the mask of one score takes.
+const MASK_BYTES: usize = 24;
+
 /// Computes the elements in float64, and rounds them to the type of the queries.
 ///
 /// The cap on scores comes before the mask, and a query that sees no key gives zeros, as onnx 1.23 corrected
@@ -18,7 +21,9 @@ pub(super) fn values(call: &Call<'_>, [q, k, v]: [Heads; 3]) -> Result<Option<Va
     };
     let shared = q.heads.checked_div(k.heads).filter(|shared| shared.checked_mul(k.heads) == Some(q.heads));
     let shared = shared.ok_or_else(|| call.bad_shape(1, "a number of heads that divides the queries'"))?;
-    let products = [q.batch, q.heads, q.length, k.length, k.size.saturating_add(v.size)];
+    // Each score also takes the memory of its mask.
+    let of_score = k.size.saturating_add(v.size).saturating_add(MASK_BYTES);
+    let products = [q.batch, q.heads, q.length, k.length, of_score];
     call.work.charge(products.into_iter().fold(1, usize::saturating_mul))?;
     let Some(bias) = Bias::of(call, q, k)? else { return Ok(None) };
     let scale = match call.attribute("scale") {
