@@ -213,7 +213,7 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     match &inspected.advice {
         Some(ConvertOutcome::Convert { max_seq }) => steps.push(paragraph(&format!(
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the growing caches static. Choose --max-seq no \
-             larger than your longest text, because attention reads all slots in every step."
+             larger than your longest text, because ONNX Runtime's own attention reads all slots in every step."
         ))),
         Some(ConvertOutcome::Refused { max_seq, cause }) => {
             let text = format!(
