@@ -1,6 +1,7 @@
 //! Packages the crates, and builds them from the packages.
 
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, target_dir};
@@ -32,7 +33,7 @@ pub(crate) fn package() -> Step {
     let mut package = cargo("package --allow-dirty");
     package.env(DEBUG.0, DEBUG.1);
     package.args(PUBLISHED.iter().flat_map(|name| ["-p", name]));
-    let mut commands = vec![package];
+    let mut commands = vec![forget_packages(), package];
     for (features, model) in [("", WRITE), ("full", DECODER)] {
         let root = target_dir().join("installed");
         commands.push(install(&root, features));
@@ -41,6 +42,18 @@ pub(crate) fn package() -> Step {
         commands.push(run);
     }
     Step::new("package", commands)
+}
+
+/// Removes the sources that an earlier run unpacked. Cargo unpacks a package of a local registry once for each
+/// version, and would build the old sources.
+fn forget_packages() -> Command {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();
+    let mut find = Command::new("find");
+    // The folders of local registries have names without a host, which begin with a hyphen.
+    find.arg(home.join("registry/src")).args("-mindepth 2 -maxdepth 2 -path */src/-*/kvscatter*".split(' '));
+    find.args("-prune -exec rm -r {} +".split(' '));
+    find
 }
 
 /// Leaves debug information out, which takes a third of the time.
