@@ -3,19 +3,20 @@
 //! A row is a query of one head. Rows that share a head of keys are in the order `[queries, heads of the
 //! group]`. The positions that any row of a block sees are processed in chunks, in the manner of flash
 //! attention: each chunk gives the largest score, the sum of the weights and the weighted sum of the values
-//! of each row, and these are merged with those of the chunks before it. So the memory of a call does not
-//! grow with the context.
+//! of each row, and these are merged with those of the chunks before it. So the memory of a block does not
+//! grow with the context, unless the scores are an output or the softmax is in float64.
 //!
 //! Slots that no row of the block sees are not read, unless the scores are an output.
 
 use core::ops::Range;
 
 use crate::kernel::{Float, Kernels, LANES};
+use crate::mask::Mask;
 use crate::operands::{Inputs, Outputs, Valid};
 use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Setup;
-use crate::sizes::{Sizes, Strides};
+use crate::sizes::Sizes;
 
 /// The memory of a call.
 pub(crate) struct Call<'a, T> {
@@ -70,8 +71,9 @@ impl<'a, T: Float> Call<'a, T> {
             if size == 0 || past + keys == 0 {
                 continue; // an empty present may have any number of rows
             }
-            let (from, to) = (self.setup.sizes.strides(heads, keys, size), self.present_strides(size));
-            let old = self.setup.sizes.strides_by_head(past, size);
+            let sizes = &self.setup.sizes;
+            let from = sizes.strides(heads, keys, size);
+            let [old, to] = [past, sizes.total()].map(|length| sizes.strides_by_head(length, size));
             for (sample, head) in (0..batch).flat_map(|sample| (0..heads).map(move |head| (sample, head))) {
                 let copy = |row: &[T], at: usize| {
                     let to = present.wrapping_add(to.offset(sample, head, at));
@@ -89,10 +91,6 @@ impl<'a, T: Float> Call<'a, T> {
                 }
             }
         }
-    }
-
-    fn present_strides(&self, size: usize) -> Strides {
-        self.setup.sizes.strides_by_head(self.setup.sizes.total(), size)
     }
 
     /// Computes one item: the outputs of one block of rows.
@@ -194,8 +192,8 @@ impl<'a, T: Float> Call<'a, T> {
         let scale = self.setup.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
         let padded = size.next_multiple_of(LANES);
-        for ((head, row), scaled) in block.each().zip(room.queries.chunks_exact_mut(padded.max(1))) {
-            let (head, query) = (head * sizes.group() + row % sizes.group(), row / sizes.group());
+        for (place, scaled) in block.each().zip(room.queries.chunks_exact_mut(padded.max(1))) {
+            let (head, query) = self.place(place);
             let first = strides.offset(block.sample, head, query);
             let scaled = &mut scaled[..size];
             T::widen(&self.inputs.query[first..first + size], scaled);
@@ -209,6 +207,13 @@ impl<'a, T: Float> Call<'a, T> {
         let index =
             |position: i64| usize::try_from(position - base).unwrap_or(0).min(self.setup.blocking.chunk);
         index(positions.start)..index(positions.end)
+    }
+
+    /// Returns the mask of a row, if the call has a mask.
+    pub(crate) fn mask_of(&self, block: &Block, place: (usize, usize)) -> Option<Mask<'_, T>> {
+        let (head, query) = self.place(place);
+        let layout = self.setup.mask.as_ref()?;
+        Some(layout.row(self.inputs.mask?, [block.sample, head, query]))
     }
 
     /// Returns the query head and the query of a row.

@@ -173,9 +173,7 @@ impl<T: Float> Call<'_, T> {
         visible: &Range<usize>,
         scores: &[f32],
     ) {
-        let (head, query) = self.place(place);
-        let row = self.inputs.mask.zip(self.setup.mask.as_ref());
-        let row = row.map(|(mask, layout)| layout.row(mask, [block.sample, head, query]));
+        let row = self.mask_of(block, place);
         let is_lowest = |slot| visible.contains(&slot) && row.is_some_and(|row| row.is_lowest(slot));
         let scores = scores.iter().enumerate();
         let scores = scores.map(|(slot, score)| if is_lowest(slot) { T::LOWEST.to_f32() } else { *score });

@@ -55,44 +55,29 @@ impl Element for f32 {
     }
 }
 
-impl Element for f16 {
-    const ELEMENT: ElementType = ElementType::Float16;
-    const LOWEST: Self = Self::MIN;
+macro_rules! half {
+    ($($element:ty: $code:ident),*) => {$(
+        impl Element for $element {
+            const ELEMENT: ElementType = ElementType::$code;
+            const LOWEST: Self = Self::MIN;
 
-    fn to_f32(self) -> f32 {
-        self.to_f32()
-    }
+            fn to_f32(self) -> f32 {
+                self.to_f32()
+            }
 
-    fn of_f32(value: f32) -> Self {
-        Self::from_f32(value)
-    }
+            fn of_f32(value: f32) -> Self {
+                Self::from_f32(value)
+            }
 
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
+            fn widen(from: &[Self], to: &mut [f32]) {
+                from.convert_to_f32_slice(to);
+            }
 
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
-    }
+            fn narrow(from: &[f32], to: &mut [Self]) {
+                to.convert_from_f32_slice(from);
+            }
+        }
+    )*};
 }
 
-impl Element for bf16 {
-    const ELEMENT: ElementType = ElementType::BFloat16;
-    const LOWEST: Self = Self::MIN;
-
-    fn to_f32(self) -> f32 {
-        self.to_f32()
-    }
-
-    fn of_f32(value: f32) -> Self {
-        Self::from_f32(value)
-    }
-
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
-
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
-    }
-}
+half!(f16: Float16, bf16: BFloat16);

@@ -10,7 +10,6 @@ use crate::operator::Attention;
 use crate::partial::Partial;
 use crate::room::{Room, Scratch};
 use crate::setup::Setup;
-use crate::sizes::Sizes;
 use crate::threads;
 
 impl Attention {
@@ -41,26 +40,24 @@ impl Prepared {
     /// Returns the shape of `Y`.
     #[must_use]
     pub fn output_shape(&self) -> Vec<usize> {
-        let Sizes { batch, query_heads, queries, value_size, is_rank_3, .. } = self.0.sizes;
-        if is_rank_3 {
-            vec![batch, queries, query_heads * value_size]
+        let [batch, heads, queries, size] = self.0.sizes.shape(Operand::Output);
+        if self.0.sizes.is_rank_3 {
+            vec![batch, queries, heads * size]
         } else {
-            vec![batch, query_heads, queries, value_size]
+            vec![batch, heads, queries, size]
         }
     }
 
     /// Returns the shapes of `present_key` and `present_value`.
     #[must_use]
     pub fn present_shapes(&self) -> [[usize; 4]; 2] {
-        let Sizes { batch, heads, head_size, value_size, .. } = self.0.sizes;
-        [head_size, value_size].map(|size| [batch, heads, self.0.sizes.total(), size])
+        [Operand::PresentKey, Operand::PresentValue].map(|operand| self.0.sizes.shape(operand))
     }
 
     /// Returns the shape of `qk_matmul_output`.
     #[must_use]
     pub fn scores_shape(&self) -> [usize; 4] {
-        let Sizes { batch, query_heads, queries, .. } = self.0.sizes;
-        [batch, query_heads, queries, self.0.sizes.total()]
+        self.0.sizes.shape(Operand::Scores)
     }
 
     /// Allocates the memory for calls that use at most this many threads.
@@ -132,18 +129,17 @@ impl Prepared {
         inputs: &Inputs<'_, T>,
         outputs: &Outputs<'_, T>,
     ) -> Result<(), AttentionError> {
-        let Sizes { batch, query_heads, heads, queries, keys, past, head_size, value_size, .. } =
-            self.0.sizes;
         if T::ELEMENT != self.0.element {
             return Err(AttentionError::ElementType { element: T::ELEMENT });
         }
-        let length = |operand, got, expected| {
+        let same = |operand, got, expected| {
             if got == expected { Ok(()) } else { Err(AttentionError::Length { operand, got, expected }) }
         };
-        length(Operand::Query, inputs.query.len(), batch * query_heads * queries * head_size)?;
-        length(Operand::Key, inputs.key.len(), batch * heads * keys * head_size)?;
-        length(Operand::Value, inputs.value.len(), batch * heads * keys * value_size)?;
-        length(Operand::Output, outputs.output.len, batch * query_heads * queries * value_size)?;
+        let length = |operand, got| same(operand, got, self.0.sizes.shape(operand).iter().product());
+        length(Operand::Query, inputs.query.len())?;
+        length(Operand::Key, inputs.key.len())?;
+        length(Operand::Value, inputs.value.len())?;
+        length(Operand::Output, outputs.output.len)?;
         let presence = |operand, is_given: bool, is_expected: bool| {
             if is_given == is_expected {
                 Ok(())
@@ -153,20 +149,20 @@ impl Prepared {
         };
         presence(Operand::Mask, inputs.mask.is_some(), self.0.mask.is_some())?;
         if let (Some(mask), Some(layout)) = (&inputs.mask, &self.0.mask) {
-            length(Operand::Mask, mask.len(), layout.len)?;
+            same(Operand::Mask, mask.len(), layout.len)?;
         }
         presence(Operand::PastKey, inputs.past.is_some(), self.0.has_past)?;
         if let Some([key, value]) = inputs.past {
-            length(Operand::PastKey, key.len(), batch * heads * past * head_size)?;
-            length(Operand::PastValue, value.len(), batch * heads * past * value_size)?;
+            length(Operand::PastKey, key.len())?;
+            length(Operand::PastValue, value.len())?;
         }
         if let Some([key, value]) = &outputs.present {
-            length(Operand::PresentKey, key.len, batch * heads * self.0.sizes.total() * head_size)?;
-            length(Operand::PresentValue, value.len, batch * heads * self.0.sizes.total() * value_size)?;
+            length(Operand::PresentKey, key.len)?;
+            length(Operand::PresentValue, value.len)?;
         }
         presence(Operand::Scores, outputs.scores.is_some(), self.0.op.scores.is_some())?;
         if let Some(scores) = &outputs.scores {
-            length(Operand::Scores, scores.len, batch * query_heads * queries * self.0.sizes.total())?;
+            length(Operand::Scores, scores.len)?;
         }
         self.check_valid(inputs.valid)
     }

@@ -14,17 +14,16 @@ impl<T: Float> Call<'_, T> {
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
         room.runs.clear();
         let segments = self.segments(base, positions);
-        let (Some(mask), Some(layout)) = (self.inputs.mask, &self.setup.mask) else {
+        if self.inputs.mask.is_none() {
             room.runs.extend(segments.into_iter().filter(|run| !run.slots.is_empty()));
             return;
-        };
+        }
         let chunk = self.setup.blocking.chunk;
         let rows = block.heads.len() * block.rows.len();
         for (at, place) in block.each().enumerate() {
             let bias = &mut room.bias[at * chunk..][..chunk];
             bias.fill(f32::NEG_INFINITY);
-            let (head, query) = self.place(place);
-            let row = layout.row(mask, [block.sample, head, query]);
+            let Some(row) = self.mask_of(block, place) else { continue };
             let visible = self.indices(block, base, place.1);
             let hides_lowest = room.has_a_slot.get(at).copied().unwrap_or(false);
             for run in &segments {
@@ -59,16 +58,15 @@ impl<T: Float> Call<'_, T> {
     /// the weight 0 if there is any other slot, and equal weights if there is none.
     pub(crate) fn find_rows_with_a_slot(&self, block: &Block, room: &mut Room) {
         room.has_a_slot.clear();
-        let (Some(mask @ Mask::Float(_)), Some(layout)) = (self.inputs.mask, &self.setup.mask) else {
+        if !matches!(self.inputs.mask, Some(Mask::Float(_))) {
             return;
-        };
+        }
         room.has_a_slot.extend(block.each().map(|place| {
-            let (head, query) = self.place(place);
-            let row = layout.row(mask, [block.sample, head, query]);
+            let row = self.mask_of(block, place);
             let positions = self.setup.rule.positions(block.tokens, self.position(block, place.1));
             self.segments(0, &positions).iter().any(|run| {
                 let first = self.index_in_mask(run);
-                row.has_a_slot(first..first + run.slots.len())
+                row.is_some_and(|row| row.has_a_slot(first..first + run.slots.len()))
             })
         }));
     }
@@ -103,18 +101,13 @@ impl<T: Float> Call<'_, T> {
     }
 }
 
-/// Returns each run with each head. Runs are cut into parts of `slots`, and all heads read one part before the
-/// next one.
+/// Returns each run with each head. Runs are cut at indices that are multiples of `slots`, and all heads read
+/// one part before the next one.
 pub(crate) fn interleaved(
     runs: &[Slots],
     heads: usize,
     slots: usize,
 ) -> impl Iterator<Item = (Slots, usize)> {
-    runs.iter().flat_map(move |run| {
-        let count = run.slots.len();
-        (0..count.div_ceil(slots)).flat_map(move |part| {
-            let part = run.part(part * slots..(part * slots).saturating_add(slots).min(count));
-            (0..heads).map(move |head| (part.clone(), head))
-        })
-    })
+    let parts = runs.iter().flat_map(move |run| run.cut(slots));
+    parts.flat_map(move |part| (0..heads).map(move |head| (part.clone(), head)))
 }

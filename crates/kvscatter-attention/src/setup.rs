@@ -3,7 +3,7 @@
 use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Isa};
 
-use crate::error::AttentionError;
+use crate::error::{AttentionError, Operand};
 use crate::kernel::LANES;
 use crate::mask::MaskLayout;
 use crate::operands::Shapes;
@@ -83,7 +83,7 @@ impl Setup {
         if !matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16) {
             return Err(AttentionError::ElementType { element });
         }
-        let expected = [sizes.batch, sizes.query_heads, sizes.queries, sizes.total()];
+        let expected = sizes.shape(Operand::Mask);
         let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;
         let blocking = Blocking::new(&op, &sizes, mask.as_ref());
         Ok(Self {

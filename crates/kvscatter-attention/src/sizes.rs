@@ -80,19 +80,16 @@ impl Sizes {
         if op.is_ring && op.scores.is_some() {
             return Err(AttentionError::Ring { operand: Operand::Scores });
         }
-        let total =
-            keys.checked_add(past).ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
+        keys.checked_add(past).ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
         let is_rank_3 = rank == 3;
         let sizes = Self { batch, query_heads, heads, queries, keys, past, head_size, value_size, is_rank_3 };
-        for (operand, shape) in [
-            (Operand::Query, [batch, query_heads, queries, head_size]),
-            (Operand::Output, [batch, query_heads, queries, value_size]),
-            (Operand::PresentKey, [batch, heads, total, head_size]),
-            (Operand::PresentValue, [batch, heads, total, value_size]),
-            (Operand::Scores, [batch, query_heads, queries, total]),
-        ] {
+        // The other tensors are parts of these.
+        let largest =
+            [Operand::Query, Operand::Output, Operand::PresentKey, Operand::PresentValue, Operand::Scores];
+        for operand in largest {
             // Scores are float32, so all tensors are counted as if they were.
-            let bytes = shape
+            let bytes = sizes
+                .shape(operand)
                 .iter()
                 .filter(|size| **size != 0)
                 .try_fold(size_of::<f32>(), |product, &size| product.checked_mul(size))
@@ -100,6 +97,24 @@ impl Sizes {
             bytes.ok_or(AttentionError::TooLarge { operand })?;
         }
         Ok(sizes)
+    }
+
+    /// Returns the shape of an operand as `[batch, heads, length, size]`, for a mask the one that it broadcasts
+    /// to.
+    pub(crate) fn shape(&self, operand: Operand) -> [usize; 4] {
+        let Self { batch, query_heads, heads, queries, keys, past, head_size, value_size, .. } = *self;
+        match operand {
+            Operand::Query => [batch, query_heads, queries, head_size],
+            Operand::Key => [batch, heads, keys, head_size],
+            Operand::Value => [batch, heads, keys, value_size],
+            Operand::PastKey => [batch, heads, past, head_size],
+            Operand::PastValue => [batch, heads, past, value_size],
+            Operand::Lengths => [batch, 1, 1, 1],
+            Operand::Output => [batch, query_heads, queries, value_size],
+            Operand::PresentKey => [batch, heads, self.total(), head_size],
+            Operand::PresentValue => [batch, heads, self.total(), value_size],
+            Operand::Mask | Operand::Scores => [batch, query_heads, queries, self.total()],
+        }
     }
 
     /// Returns the number of keys of a sample, including those of the past.
@@ -169,9 +184,7 @@ fn by_head(operand: Operand, shape: &[usize], heads: usize) -> Result<[usize; 4]
                 Err(AttentionError::HiddenSize { operand, hidden, heads })
             }
         }
-        [_, _, hidden]
-            if shape.len() == 3 && operand != Operand::PastKey && operand != Operand::PastValue =>
-        {
+        [_, _, hidden] if operand != Operand::PastKey && operand != Operand::PastValue => {
             Err(AttentionError::HiddenSize { operand, hidden, heads })
         }
         _ => Err(AttentionError::Rank { operand, rank: shape.len(), expected: "4" }),

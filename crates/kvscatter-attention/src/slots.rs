@@ -18,11 +18,13 @@ impl Slots {
         Self { index: self.index + part.start, is_past: self.is_past, slots }
     }
 
-    /// Returns the parts between indices that are multiples of `step`.
+    /// Returns the parts between indices that are multiples of `step`. None of them is empty.
     pub(crate) fn cut(&self, step: usize) -> impl Iterator<Item = Self> {
         let end = self.index + self.slots.len();
-        (self.index / step..end.div_ceil(step)).map(move |number| {
-            let (start, end) = ((number * step).max(self.index), (number * step + step).min(end));
+        let numbers = if self.slots.is_empty() { 0..0 } else { self.index / step..end.div_ceil(step) };
+        numbers.map(move |number| {
+            let (start, end) =
+                ((number * step).max(self.index), (number * step).saturating_add(step).min(end));
             self.part(start - self.index..end - self.index)
         })
     }
