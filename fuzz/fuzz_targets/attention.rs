@@ -5,6 +5,7 @@
 
 use arbitrary::{Result, Unstructured};
 use half::{bf16, f16};
+use kvscatter_attention::Scores;
 use kvscatter_oracle::attention::{Array, Attention, Float, Inputs, Mask, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
 use libfuzzer_sys::fuzz_target;
@@ -46,7 +47,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
 fn check_refused<T: Element>(case: &AttentionCase) {
     let (op, scores) = (
         call::operator(&case.attention, &case.inputs.positions),
-        call::scores(case.attention.qk_matmul_output_mode),
+        Scores::from_mode(case.attention.qk_matmul_output_mode),
     );
     if let (Some(op), Some(_), Some(operands)) = (op, scores, call::Operands::<T>::new(&case.inputs)) {
         assert!(operands.run(&op).is_err(), "{case:?}");

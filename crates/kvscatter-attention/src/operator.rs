@@ -42,6 +42,33 @@ pub enum Softmax {
     Float64,
 }
 
+impl Scores {
+    /// Returns what a value of `qk_matmul_output_mode` requests, or `None` if ONNX does not define it.
+    #[must_use]
+    pub fn from_mode(mode: i64) -> Option<Self> {
+        match mode {
+            0 => Some(Self::Products),
+            1 => Some(Self::Capped),
+            2 => Some(Self::Masked),
+            3 => Some(Self::Weights),
+            _ => None,
+        }
+    }
+}
+
+impl Softmax {
+    /// Returns the precision for a value of `softmax_precision`, which is ONNX's number of float (1), float16
+    /// (10), double (11) or bfloat16 (16). Returns `None` for any other number.
+    #[must_use]
+    pub fn from_precision(number: i64) -> Option<Self> {
+        match number {
+            1 | 10 | 16 => Some(Self::Float32),
+            11 => Some(Self::Float64),
+            _ => None,
+        }
+    }
+}
+
 impl Attention {
     /// Creates the operator with ONNX's default attributes: not causal, scaled by `1 / sqrt(head size)`.
     #[must_use]

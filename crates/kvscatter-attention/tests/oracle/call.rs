@@ -2,7 +2,7 @@
 
 use kvscatter::Executor;
 use kvscatter_attention::{
-    Attention, AttentionError, Inputs, Mask, Outputs, Prepared, Scores, Scratch, Shapes, Softmax, Valid,
+    Attention, AttentionError, Inputs, Mask, Outputs, Prepared, Scratch, Shapes, Softmax, Valid,
 };
 use kvscatter_oracle::attention as oracle;
 
@@ -59,9 +59,8 @@ pub(crate) fn operator(attention: &oracle::Attention, positions: &oracle::Positi
         .softcap(attention.softcap as f32)
         .window(window(attention.left_window_size)?, window(attention.right_window_size)?)
         .softmax(match attention.softmax_precision {
-            None | Some(1 | 10 | 16) => Softmax::Float32,
-            Some(11) => Softmax::Float64,
-            _ => return None,
+            None => Softmax::default(),
+            Some(number) => Softmax::from_precision(number)?,
         });
     if let Some(scale) = attention.scale {
         op = op.scale(scale as f32);
@@ -74,17 +73,6 @@ pub(crate) fn operator(attention: &oracle::Attention, positions: &oracle::Positi
         op = op.ring();
     }
     Some(op)
-}
-
-/// Returns the output of scores that an attribute requests, or `None` if the builder cannot express it.
-pub(crate) fn scores(mode: i64) -> Option<Scores> {
-    Some(match mode {
-        0 => Scores::Products,
-        1 => Scores::Capped,
-        2 => Scores::Masked,
-        3 => Scores::Weights,
-        _ => return None,
-    })
 }
 
 impl<T: Element> Operands<T> {

@@ -1,9 +1,10 @@
 //! The oracle's random cases, in every element type.
 
+use kvscatter_attention::Scores;
 use kvscatter_oracle::attention::Positions;
 use kvscatter_oracle::cases::attention::{random, refused};
 
-use crate::call::{Operands, operator, scores};
+use crate::call::{Operands, operator};
 use crate::scene::{Ways, check};
 
 #[test]
@@ -20,7 +21,7 @@ fn refused_cases_are_refused() {
         // The builder cannot express these calls.
         let (Some(op), Some(_), Some(operands)) = (
             operator(attention, &case.inputs.positions),
-            scores(attention.qk_matmul_output_mode),
+            Scores::from_mode(attention.qk_matmul_output_mode),
             Operands::<f32>::new(&case.inputs),
         ) else {
             continue;

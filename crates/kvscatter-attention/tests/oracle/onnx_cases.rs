@@ -4,12 +4,12 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
-use kvscatter_attention::Attention;
+use kvscatter_attention::{Attention, Scores};
 use kvscatter_onnx::test_dir::{TestCase, discover};
 use kvscatter_onnx::{Data, Model, Node, Tensor as OnnxTensor};
 use kvscatter_oracle::attention::{self as oracle, Positions};
 
-use crate::call::{AnyMask, Operands, Tensor, operator, scores};
+use crate::call::{AnyMask, Operands, Tensor, operator};
 use crate::element::{Element, elements};
 
 /// The tolerance of ONNX's own runner.
@@ -72,7 +72,7 @@ fn check<'t, T: Element>(
     };
     let mut op = attributes(node);
     if output(3).is_some() {
-        op = op.scores(scores(int(node, "qk_matmul_output_mode").unwrap_or(0)).unwrap());
+        op = op.scores(Scores::from_mode(int(node, "qk_matmul_output_mode").unwrap_or(0)).unwrap());
     }
     let prepared = operands.prepare(&op).unwrap_or_else(|error| panic!("{name}: {error}"));
     let shapes = [

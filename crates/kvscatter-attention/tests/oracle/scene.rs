@@ -2,12 +2,12 @@
 
 use half::{bf16, f16};
 use kvscatter::Executor;
-use kvscatter_attention::{Attention, Softmax};
+use kvscatter_attention::{Attention, Scores, Softmax};
 use kvscatter_oracle::attention::{Float, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
 
 use crate::bounds::Bounds;
-use crate::call::{Operands, Results, operator, scores};
+use crate::call::{Operands, Results, operator};
 use crate::element::{Element, bits, elements};
 use crate::executors::{Threads, Times};
 
@@ -35,7 +35,7 @@ fn check_as<T: Element>(case: &AttentionCase, ways: Ways) {
     let operands = Operands::<T>::new(&case.inputs).unwrap();
     let op = operator(&case.attention, &case.inputs.positions).unwrap();
     let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
-    let scored = op.scores(scores(case.attention.qk_matmul_output_mode).unwrap());
+    let scored = op.scores(Scores::from_mode(case.attention.qk_matmul_output_mode).unwrap());
     let ops = [Some(op), Some(op.softmax(Softmax::Float64)), (!is_ring).then_some(scored)];
     for op in ops.into_iter().flatten() {
         let name = || format!("{} {op:?}", case.name);

@@ -82,19 +82,13 @@ impl AttentionNode {
                 .map_err(|_| refused(&format!("attribute {name:?} must be at least -1, got {bound}"))),
         };
         let softmax = match attributes.integer("softmax_precision")? {
-            None | Some(1 | 10 | 16) => Softmax::Float32,
-            Some(11) => Softmax::Float64,
-            Some(code) => {
-                return Err(refused(&format!("softmax_precision {code} is not a floating-point type")));
-            }
+            None => Softmax::default(),
+            Some(code) => Softmax::from_precision(code)
+                .ok_or_else(|| refused(&format!("softmax_precision {code} is not a floating-point type")))?,
         };
-        let scores = match attributes.integer("qk_matmul_output_mode")?.unwrap_or(0) {
-            0 => Scores::Products,
-            1 => Scores::Capped,
-            2 => Scores::Masked,
-            3 => Scores::Weights,
-            mode => return Err(refused(&format!("qk_matmul_output_mode is 0 to 3, got {mode}"))),
-        };
+        let mode = attributes.integer("qk_matmul_output_mode")?.unwrap_or(0);
+        let scores = Scores::from_mode(mode)
+            .ok_or_else(|| refused(&format!("qk_matmul_output_mode is 0 to 3, got {mode}")))?;
         let (inputs, outputs) = (Inputs::of(node)?, Outputs::of(node)?);
         let op = Attention::new()
             .causal(attributes.integer("is_causal")?.unwrap_or(0) != 0)

@@ -37,10 +37,10 @@ impl Declaration {
         let heads = [heads(attributes, c"q_num_heads")?, heads(attributes, c"kv_num_heads")?];
         together("q_num_heads", heads[0].is_some(), "kv_num_heads", heads[1].is_some())?;
         let operator = Attention::new()
-            .causal(one_of(attributes, c"is_causal", &[(0, false), (1, true)])?.unwrap_or(false))
+            .causal(one_of(attributes, c"is_causal", flag)?.unwrap_or(false))
             .window(bound(attributes, c"left_window_size")?, bound(attributes, c"right_window_size")?)
             .softcap(number(attributes, c"softcap", |cap| cap >= 0.0)?.unwrap_or(0.0))
-            .softmax(one_of(attributes, c"softmax_precision", &PRECISIONS)?.unwrap_or_default());
+            .softmax(one_of(attributes, c"softmax_precision", Softmax::from_precision)?.unwrap_or_default());
         let operator = match number(attributes, c"scale", |scale| scale >= 0.0)? {
             Some(scale) => operator.scale(scale),
             None => operator,
@@ -49,7 +49,8 @@ impl Declaration {
             [Some(query), Some(key)] => operator.heads(query, key),
             _ => operator,
         };
-        let mode = one_of(attributes, c"qk_matmul_output_mode", &MODES)?.unwrap_or(Scores::Products);
+        let mode =
+            one_of(attributes, c"qk_matmul_output_mode", Scores::from_mode)?.unwrap_or(Scores::Products);
         let operator = if has_scores { operator.scores(mode) } else { operator };
         Ok(Self { operator, has_present, has_scores, has_heads: heads[0].is_some() })
     }
@@ -117,14 +118,6 @@ impl Declaration {
     }
 }
 
-/// The values of `qk_matmul_output_mode`.
-const MODES: [(i64, Scores); 4] =
-    [(0, Scores::Products), (1, Scores::Capped), (2, Scores::Masked), (3, Scores::Weights)];
-
-/// The values of `softmax_precision`, which are ONNX's numbers of float, float16, double and bfloat16.
-const PRECISIONS: [(i64, Softmax); 4] =
-    [(1, Softmax::Float32), (10, Softmax::Float32), (11, Softmax::Float64), (16, Softmax::Float32)];
-
 fn refused(message: impl Into<String>) -> Failure {
     Failure::invalid_argument(message)
 }
@@ -136,36 +129,29 @@ fn together(one: &str, has_one: bool, other: &str, has_other: bool) -> Result<()
     Err(refused(format!("{one} and {other} must be used together")))
 }
 
-/// Returns what the value of an attribute stands for.
-fn one_of<T: Copy>(
+/// Returns the meaning of an attribute's value, if the node has the attribute.
+fn one_of<T>(
     attributes: &impl Attributes,
     name: &CStr,
-    values: &[(i64, T)],
+    meaning: impl Fn(i64) -> Option<T>,
 ) -> Result<Option<T>, Failure> {
     let Some(value) = attributes.integer(name)? else { return Ok(None) };
-    match values.iter().find(|(number, _)| *number == value) {
-        Some((_, meaning)) => Ok(Some(*meaning)),
-        None => Err(unknown(name, value)),
-    }
+    meaning(value).map(Some).ok_or_else(|| unknown(name, value))
+}
+
+fn flag(value: i64) -> Option<bool> {
+    [false, true].get(usize::try_from(value).ok()?).copied()
 }
 
 /// Returns a number of heads.
 fn heads(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Failure> {
-    match attributes.integer(name)? {
-        None => Ok(None),
-        Some(value) => match usize::try_from(value) {
-            Ok(heads @ 1..) => Ok(Some(heads)),
-            _ => Err(unknown(name, value)),
-        },
-    }
+    one_of(attributes, name, |value| usize::try_from(value).ok().filter(|heads| *heads > 0))
 }
 
 /// Returns the size of one side of a window. -1 sets no bound.
 fn bound(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Failure> {
-    match attributes.integer(name)? {
-        None | Some(-1) => Ok(None),
-        Some(value) => usize::try_from(value).map(Some).map_err(|_| unknown(name, value)),
-    }
+    let side = |value| if value == -1 { Some(None) } else { usize::try_from(value).ok().map(Some) };
+    one_of(attributes, name, side).map(Option::flatten)
 }
 
 /// Returns a finite number.
