@@ -459,17 +459,22 @@ fn a_factor_must_be_one_number() {
     assert!(error.to_string().contains("depends on the length of the past"), "{error}");
 }
 
+/// Adds a factor of each token that is 1 up to position 12, and 0.5 from there.
+fn factor_by_position(nodes: &mut Nodes) -> String {
+    nodes.ints("limit", &[12]);
+    nodes.ints("head_and_size", &[1, 3]);
+    nodes.floats("half", &[], 0.5);
+    nodes.floats("whole", &[], 1.0);
+    let is_near = nodes.add("Less", &["position_ids", "limit"]);
+    let factor = nodes.add("Where", &[&is_near, "whole", "half"]);
+    nodes.add("Unsqueeze", &[&factor, "head_and_size"])
+}
+
 /// Llama 4 multiplies queries by a factor that is 1 for the first positions and grows from there.
 #[test]
 fn a_factor_that_changes_far_into_a_text_stays_with_the_queries() {
     let by_position: Step = |nodes, queries| {
-        nodes.ints("limit", &[12]);
-        nodes.ints("head_and_size", &[1, 3]);
-        nodes.floats("half", &[], 0.5);
-        nodes.floats("whole", &[], 1.0);
-        let is_near = nodes.add("Less", &["position_ids", "limit"]);
-        let factor = nodes.add("Where", &[&is_near, "whole", "half"]);
-        let factor = nodes.add("Unsqueeze", &[&factor, "head_and_size"]);
+        let factor = factor_by_position(nodes);
         nodes.called("scaled", "Mul", &[queries, &factor]);
         nodes.number("Mul", "scaled", 0.5)
     };
@@ -505,13 +510,7 @@ fn parts_of_another_form_stay() {
     assert_eq!(reason.to_string(), "the weights are scaled");
     // The factor is 1 at the lengths at which random values are compared.
     let by_position: Step = |nodes, weights| {
-        nodes.ints("limit", &[12]);
-        nodes.ints("head_and_size", &[1, 3]);
-        nodes.floats("half", &[], 0.5);
-        nodes.floats("whole", &[], 1.0);
-        let is_near = nodes.add("Less", &["position_ids", "limit"]);
-        let factor = nodes.add("Where", &[&is_near, "whole", "half"]);
-        let factor = nodes.add("Unsqueeze", &[&factor, "head_and_size"]);
+        let factor = factor_by_position(nodes);
         nodes.add("Mul", &[weights, &factor])
     };
     let reason = kept(&Form { weights: by_position, ..Form::plain() });
