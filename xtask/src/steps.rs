@@ -162,17 +162,13 @@ pub(crate) fn unit_all() -> Step {
 pub(crate) fn kernels() -> Step {
     const TEST: [&str; 2] =
         ["test -p kvscatter --lib --tests --features=picture", "test -p kvscatter-attention --lib --tests"];
-    // Attention has no kernels for SSE2.
-    let has_kernels = |(test, isa): &(&str, &str)| *isa != "sse2" || !test.contains("attention");
-    let sets =
-        || TEST.into_iter().flat_map(|test| INSTRUCTION_SETS.map(|isa| (test, isa))).filter(has_kernels);
-    let tiny = sets().map(|(test, isa)| {
+    let tiny = on_instruction_sets(TEST).map(|(test, isa)| {
         let mut test = cargo(test);
         test.envs([("RUSTFLAGS", TINY), TINY_LIMITS, (MAX_ISA, isa)]);
         test.arg("--target-dir").arg(target_dir().join("tiny"));
         test
     });
-    let real = sets().map(|(test, isa)| {
+    let real = on_instruction_sets(TEST).map(|(test, isa)| {
         let mut test = cargo(test);
         test.args(["--", "--skip=cases::", "--skip=exhaustive::"]);
         if !test.get_args().any(|argument| argument == "kvscatter-attention") {
@@ -196,6 +192,12 @@ pub(crate) fn linear() -> Step {
     Step::new("linear", vec![test])
 }
 
+/// Returns each test with each instruction set for which its crate has kernels. Attention has none for SSE2.
+fn on_instruction_sets(tests: [&'static str; 2]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let sets = tests.into_iter().flat_map(|test| INSTRUCTION_SETS.map(|isa| (test, isa)));
+    sets.filter(|(test, isa)| *isa != "sse2" || !test.contains("attention"))
+}
+
 /// Runs the tests of the core and of attention with the address sanitizer.
 ///
 /// The build is optimised because of the exhaustive tests, and keeps the checks of a debug build. The
@@ -214,8 +216,7 @@ pub(crate) fn asan() -> Step {
         test.env("RUSTFLAGS", FLAGS);
         test
     });
-    let sets = TEST.into_iter().flat_map(|test| INSTRUCTION_SETS.map(|isa| (test, isa)));
-    let tiny = sets.map(|(test, isa)| {
+    let tiny = on_instruction_sets(TEST).map(|(test, isa)| {
         let mut test = cargo(test);
         test.env("RUSTFLAGS", format!("{FLAGS} {TINY}")).envs([TINY_LIMITS, (MAX_ISA, isa)]);
         test.arg("--target-dir").arg(target_dir().join("tiny")).args(["--", "--skip=exhaustive::"]);
