@@ -3,20 +3,17 @@
 use core::ops::Range;
 
 use crate::block::{Block, Call};
-use crate::kernel::{Float, LANES, Rows, Run};
+use crate::kernel::{Float, LANES, Rows, Stream, Streams};
 use crate::operator::{Scores, Softmax};
 use crate::room::Room;
-use crate::runs::interleaved;
 use crate::setup::Blocking;
 use crate::slots::Slots;
-
-/// The number of positions whose weighted values are added one after the other.
-const GROUP: usize = 128;
+use crate::streams::{Start, Sweep, sweeps};
 
 impl<T: Float> Call<'_, T> {
     /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: i64, room: &mut Room) -> bool {
-        let Blocking { chunk, slots, is_whole, .. } = self.setup.blocking;
+        let Blocking { chunk, steps, is_whole, .. } = self.setup.blocking;
         let positions = self.positions(block);
         // The position of the first index of the lists of a room.
         let base = match is_whole {
@@ -41,14 +38,15 @@ impl<T: Float> Call<'_, T> {
             Some(_) => (all.as_slice(), total),
         };
         let used = used.next_multiple_of(LANES);
-        for (run, head) in interleaved(read, block.heads.len(), slots) {
-            let queries = rows_of(&mut room.queries, query_size, head * rows, rows);
-            let scores = rows_of(&mut room.scores[run.index..], chunk, head * rows, rows);
-            let keys = self.run(block, head, &run, Part::Key);
-            // SAFETY: `Setup` has an instruction set of the machine. The slots are in K or the past. The
-            // queries are padded with zeros. The run ends inside the chunk, so the scores have an element for
-            // each key.
-            unsafe { (self.kernels.products)(queries, keys, head_size, scores) };
+        for sweep in sweeps(read, steps) {
+            for (head, keys) in self.streams(block, &sweep, Part::Key).enumerate() {
+                let queries = rows_of(&mut room.queries, query_size, head * rows, rows);
+                let scores = rows_of(&mut room.scores, chunk, head * rows, rows);
+                // SAFETY: `Setup` has an instruction set of the machine. The slots are in K or the past. The
+                // queries are padded with zeros. The runs end inside the chunk, so the scores have an element
+                // for each key.
+                unsafe { (self.kernels.products)(queries, keys, head_size, scores) };
+            }
         }
         for (at, place) in block.each().enumerate() {
             let scores = &mut room.scores[at * chunk..][..used];
@@ -72,59 +70,52 @@ impl<T: Float> Call<'_, T> {
     }
 
     /// Sums the weighted values of a chunk in `room.part`.
-    ///
-    /// The values of a group of positions are added one after the other, and then the groups. So the rounding
-    /// error of a sum grows with the size of a group and not with that of a chunk.
     fn sum_values(&self, block: &Block, seen: &[Slots], room: &mut Room) {
-        let Blocking { chunk, slots, .. } = self.setup.blocking;
+        let Blocking { chunk, steps, .. } = self.setup.blocking;
         let size = self.setup.sizes.value_size;
         let (padded, rows) = (size.next_multiple_of(LANES), block.rows.len());
         room.part.sums.fill(0.0);
-        let mut pieces = seen.iter().flat_map(|run| run.cut(GROUP)).peekable();
-        while let Some(piece) = pieces.next() {
-            for (run, head) in interleaved(core::slice::from_ref(&piece), block.heads.len(), slots) {
-                let weights = rows_of(&mut room.scores[run.index..], chunk, head * rows, rows);
-                let sums = rows_of(&mut room.group, padded, head * rows, rows);
-                let values = self.run(block, head, &run, Part::Value);
-                // SAFETY: As for the products. The sums are padded.
-                unsafe { (self.kernels.weighted_sums)(weights, values, size, sums) };
+        for sweep in sweeps(seen, steps) {
+            for (head, values) in self.streams(block, &sweep, Part::Value).enumerate() {
+                let weights = rows_of(&mut room.scores, chunk, head * rows, rows);
+                let group = rows_of(&mut room.group, padded, head * rows, rows);
+                let sums = rows_of(&mut room.part.sums, padded, head * rows, rows);
+                // SAFETY: As for the products. The group and the sums are padded.
+                unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
             }
-            if pieces.peek().is_none_or(|next| next.index / GROUP != piece.index / GROUP) {
-                for (sum, group) in room.part.sums.iter_mut().zip(&mut room.group) {
-                    *sum += core::mem::take(group);
-                }
-            }
+        }
+        for (sum, group) in room.part.sums.iter_mut().zip(&mut room.group) {
+            *sum += core::mem::take(group);
         }
     }
 
-    /// Returns a run of keys or values. `head` counts from the first head of the block.
-    fn run(&self, block: &Block, head: usize, run: &Slots, part: Part) -> Run<T> {
+    /// Returns the keys or values of a sweep for each head of the block.
+    fn streams(&self, block: &Block, sweep: &Sweep, part: Part) -> impl Iterator<Item = Streams<T>> + use<T> {
         let sizes = &self.setup.sizes;
         let (size, new, past) = match part {
             Part::Key => (sizes.head_size, self.inputs.key, self.inputs.past.map(|past| past[0])),
             Part::Value => (sizes.value_size, self.inputs.value, self.inputs.past.map(|past| past[1])),
         };
-        let (rows, strides) = if run.is_past {
-            (past.unwrap_or(&[]), sizes.strides_by_head(sizes.past, size))
-        } else {
-            (new, sizes.strides(sizes.heads, sizes.keys, size))
-        };
-        let first = strides.offset(block.sample, block.heads.start + head, run.slots.start);
-        let last = first + (run.slots.len() - 1) * strides.row;
-        // This proves to the kernels that the slots are inside the tensor.
-        assert!(last + size <= rows.len(), "slots lie inside their tensor");
-        Run {
-            first: rows.as_ptr().wrapping_add(first),
-            stride: strides.row,
-            count: run.slots.len(),
-            ahead: if sizes.is_rank_3 {
-                size
-            } else if block.rows.len() == 1 {
-                0
+        let heads = block.heads.len();
+        // A block of several heads has no past, so the heads of all its slots are equally far apart.
+        let apart = sizes.strides(sizes.heads, sizes.keys, size).head;
+        let stream = |start: &Start| {
+            let (rows, strides) = if start.is_past {
+                (past.unwrap_or(&[]), sizes.strides_by_head(sizes.past, size))
             } else {
-                16 * strides.row
-            },
-        }
+                (new, sizes.strides(sizes.heads, sizes.keys, size))
+            };
+            let first = strides.offset(block.sample, block.heads.start, start.slot);
+            let last = first + (heads - 1) * apart + (sweep.count - 1) * strides.row;
+            // This proves to the kernels that the slots are inside the tensor.
+            assert!(last + size <= rows.len(), "slots lie inside their tensor");
+            Stream { first: rows.as_ptr().wrapping_add(first), stride: strides.row, index: start.index }
+        };
+        let starts = sweep.starts();
+        let unused = Stream { first: core::ptr::null(), stride: 0, index: 0 };
+        let all = core::array::from_fn(|at| starts.get(at).map_or(unused, stream));
+        let first = Streams { all, used: starts.len(), count: sweep.count, before: sweep.at };
+        (0..heads).map(move |head| first.of_head(head * apart))
     }
 
     /// Caps the scores of a row, adds the mask and hides the positions that the row does not see.

@@ -115,6 +115,7 @@ mod runs;
 mod setup;
 mod sizes;
 mod slots;
+mod streams;
 mod threads;
 
 pub use element::Element;

@@ -100,14 +100,3 @@ impl<T: Float> Call<'_, T> {
         run.slots.start + if run.is_past { 0 } else { self.setup.sizes.past }
     }
 }
-
-/// Returns each run with each head. Runs are cut at indices that are multiples of `slots`, and all heads read
-/// one part before the next one.
-pub(crate) fn interleaved(
-    runs: &[Slots],
-    heads: usize,
-    slots: usize,
-) -> impl Iterator<Item = (Slots, usize)> {
-    let parts = runs.iter().flat_map(move |run| run.cut(slots));
-    parts.flat_map(move |part| (0..heads).map(move |head| (part.clone(), head)))
-}

@@ -12,15 +12,11 @@ use crate::sizes::Sizes;
 
 /// The number of positions that are processed together. Blocks of positions begin at multiples of this number,
 /// so the order of the sums depends on positions only.
-const CHUNK: usize = if cfg!(kvscatter_tiny) { 2 * LANES } else { 512 };
+const CHUNK: usize = if cfg!(kvscatter_tiny) { 2 * LANES } else { 1024 };
 
 /// The largest number of rows of a head that are processed together. Each key is read from memory once for these
 /// rows. 16 rows and the keys that they share fit in the second-level cache.
 const ROWS: usize = 16;
-
-/// The number of consecutive slots of which all heads are read before the next slots, if the heads of one slot
-/// are neighbours in memory.
-const INTERLEAVED_SLOTS: usize = 8;
 
 /// An [`Attention`] with checked shapes, and the choices that depend on them.
 #[derive(Clone, Debug)]
@@ -44,8 +40,8 @@ pub(crate) struct Blocking {
     pub(crate) rows: usize,
     /// The number of positions that are processed together.
     pub(crate) chunk: usize,
-    /// The number of slots of one head that are read before those of the next head.
-    pub(crate) slots: usize,
+    /// The number of slots of each stream that are read before those of the next head.
+    pub(crate) steps: usize,
     /// Whether every position is processed in one chunk, read or not. An output of scores needs this.
     pub(crate) is_whole: bool,
 }
@@ -60,17 +56,19 @@ pub(crate) struct Dimensions {
 }
 
 impl Blocking {
-    fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>) -> Self {
+    fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>, has_past: bool) -> Self {
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
         let rows = sizes.rows().min(ROWS);
         let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { CHUNK };
         // Heads that are read together read the same slots, so a mask must hide the same slots from them.
-        let interleaves = sizes.is_rank_3 && !is_whole && !mask.is_some_and(MaskLayout::differs_by_head);
+        let interleaves =
+            sizes.is_rank_3 && !has_past && !is_whole && !mask.is_some_and(MaskLayout::differs_by_head);
         Self {
             heads: if interleaves { sizes.heads } else { 1 },
             rows,
             chunk,
-            slots: if interleaves { INTERLEAVED_SLOTS } else { usize::MAX },
+            // The heads of one slot are neighbours in memory.
+            steps: if interleaves { 2 } else { usize::MAX },
             is_whole,
         }
     }
@@ -85,7 +83,7 @@ impl Setup {
         }
         let expected = sizes.shape(Operand::Mask);
         let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;
-        let blocking = Blocking::new(&op, &sizes, mask.as_ref());
+        let blocking = Blocking::new(&op, &sizes, mask.as_ref(), shapes.past.is_some());
         Ok(Self {
             op,
             sizes,

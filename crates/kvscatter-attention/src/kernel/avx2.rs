@@ -10,7 +10,7 @@ use core::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::generic;
-use super::vector::{Kernels, Load, Rows, Run, Vector};
+use super::vector::{Kernels, Load, Rows, Streams, Vector};
 
 /// A register of 8 numbers.
 #[derive(Clone, Copy)]
@@ -81,12 +81,6 @@ impl Vector for Avx2 {
         let below = unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(value.0, limit.0) };
         // SAFETY: The machine has the instruction set.
         Self(unsafe { _mm256_andnot_ps(below, self.0) })
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(at: *const T) {
-        // SAFETY: SSE is a part of x86-64, and a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]
@@ -176,21 +170,21 @@ where
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn products<T: Copy>(queries: Rows, keys: Run<T>, size: usize, scores: Rows)
+unsafe fn products<T: Copy>(queries: Rows, keys: Streams<T>, size: usize, scores: Rows)
 where
     Avx2: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::products::<Avx2, T, 2, 4, 8>(queries, keys, size, scores) }
+    unsafe { generic::products::<Avx2, T, 3, 4, 8>(queries, keys, size, scores) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn weighted_sums<T: Copy>(weights: Rows, values: Run<T>, size: usize, sums: Rows)
+unsafe fn weighted_sums<T: Copy>(weights: Rows, values: Streams<T>, size: usize, group: Rows, sums: Rows)
 where
     Avx2: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Avx2, T, 2, 8>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Avx2, T, 3>(weights, values, size, group, sums) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -10,7 +10,7 @@ use core::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::generic;
-use super::vector::{Kernels, Load, Rows, Run, Vector};
+use super::vector::{Kernels, Load, Rows, Streams, Vector};
 
 /// A register of 16 numbers.
 #[derive(Clone, Copy)]
@@ -81,12 +81,6 @@ impl Vector for Avx512 {
         let below = unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(value.0, limit.0) };
         // SAFETY: The machine has the instruction set.
         Self(unsafe { _mm512_maskz_mov_ps(!below, self.0) })
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(at: *const T) {
-        // SAFETY: SSE is a part of x86-64, and a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]
@@ -182,7 +176,7 @@ where
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-unsafe fn products<T: Copy>(queries: Rows, keys: Run<T>, size: usize, scores: Rows)
+unsafe fn products<T: Copy>(queries: Rows, keys: Streams<T>, size: usize, scores: Rows)
 where
     Avx512: Load<T>,
 {
@@ -191,12 +185,12 @@ where
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-unsafe fn weighted_sums<T: Copy>(weights: Rows, values: Run<T>, size: usize, sums: Rows)
+unsafe fn weighted_sums<T: Copy>(weights: Rows, values: Streams<T>, size: usize, group: Rows, sums: Rows)
 where
     Avx512: Load<T>,
 {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Avx512, T, 4, 64>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Avx512, T, 4>(weights, values, size, group, sums) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]

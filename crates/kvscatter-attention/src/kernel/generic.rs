@@ -9,14 +9,13 @@
               set is there, and the addresses are those that the function's contract covers"
 )]
 
-use super::vector::{LANES, Load, Rows, Run, Vector};
+use core::ops::Range;
 
-/// The number of slots whose values are summed before the next columns of the same slots. They stay in the
-/// first-level cache.
-const SLOTS: usize = 32;
+use super::vector::{GROUP, LANES, Load, Rows, STREAMS, Stream, Streams, Vector};
 
-/// The number of bytes of a cache line.
-const LINE: usize = 64;
+/// The number of slots of each stream whose values are summed before the next rows or columns of the same slots. They
+/// stay in the first-level cache.
+const STEPS: usize = 4;
 
 /// See [`Products`](super::vector::Products). `W` is the number of keys that four rows multiply at a time. `K1` is
 /// that of one row, whose columns are read `B` vectors at a time.
@@ -26,84 +25,82 @@ const LINE: usize = 64;
 #[inline(always)]
 pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usize, const B: usize>(
     queries: Rows,
-    keys: Run<T>,
+    keys: Streams<T>,
     size: usize,
     scores: Rows,
 ) {
     let mut row = 0;
     while row < queries.count {
-        let left = queries.count - row;
-        let at = |key: usize| {
-            let queries = queries.first.wrapping_add(row * queries.stride);
-            let scores = scores.first.wrapping_add(row * scores.stride + key);
-            (queries, keys.first.wrapping_add(key * keys.stride), scores)
-        };
-        let strides = (queries.stride, keys.stride, scores.stride, keys.ahead);
-        // SAFETY: `tiles` reads and writes rows `row..row + R` and keys `key..key + K`, which exist.
-        let rows = unsafe {
-            match left {
-                4.. => tiles::<V, T, 4, W, 4>(at, strides, keys.count, size),
-                2.. => tiles::<V, T, 2, 4, 4>(at, strides, keys.count, size),
-                _ => tiles::<V, T, 1, K1, B>(at, strides, keys.count, size),
+        let (queries, scores) = (queries.after(row), scores.after(row));
+        // SAFETY: The rows `row..row + R` exist. The rest is the contract of this function.
+        row += unsafe {
+            match queries.count {
+                4.. => tiles::<V, T, 4, W, 4>(queries, &keys, size, scores),
+                2.. => tiles::<V, T, 2, 4, 4>(queries, &keys, size, scores),
+                _ => tiles::<V, T, 1, K1, B>(queries, &keys, size, scores),
             }
         };
-        row += rows;
     }
 }
 
-/// Multiplies `R` rows with all keys, `K` at a time, and returns `R`.
+/// Multiplies the first `R` rows with all keys, `K` at a time, and returns `R`.
 ///
 /// # Safety
-/// `at(key)` returns addresses for which the contract of [`products`] is met, for rows 0 to `R`.
+/// The contract of [`products`] is met for rows 0 to `R`.
 #[inline(always)]
 unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
-    at: impl Fn(usize) -> (*mut f32, *const T, *mut f32),
-    strides: (usize, usize, usize, usize),
-    count: usize,
+    queries: Rows,
+    keys: &Streams<T>,
     size: usize,
+    scores: Rows,
 ) -> usize {
-    let mut key = 0;
-    while key + K <= count {
-        // SAFETY: The keys `key..key + K` exist. The rest is the contract of this function.
-        unsafe { tile::<V, T, R, K, B>(at(key), strides, size) };
-        key += K;
-    }
-    while key < count {
-        // SAFETY: The key exists. The rest is the contract of this function.
-        unsafe { tile::<V, T, R, 1, B>(at(key), strides, size) };
-        key += 1;
+    for at in 0..keys.count {
+        let (tiles, rest) = keys.used().as_chunks::<K>();
+        for streams in tiles {
+            // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
+            unsafe { tile::<V, T, R, K, B>(queries, streams, at, size, scores) };
+        }
+        let (pairs, rest) = rest.as_chunks::<2>();
+        for streams in pairs {
+            // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
+            unsafe { tile::<V, T, R, 2, B>(queries, streams, at, size, scores) };
+        }
+        for stream in rest {
+            // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
+            unsafe { tile::<V, T, R, 1, B>(queries, core::array::from_ref(stream), at, size, scores) };
+        }
     }
     R
 }
 
-/// Stores the products of `R` rows and `K` keys.
+/// Stores the products of `R` rows and the first key of each stream.
 ///
 /// # Safety
 /// The contract of [`products`] is met for these rows and keys.
 #[inline(always)]
 unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
-    (queries, keys, scores): (*mut f32, *const T, *mut f32),
-    (query_stride, key_stride, score_stride, ahead): (usize, usize, usize, usize),
+    queries: Rows,
+    keys: &[Stream<T>; K],
+    at: usize,
     size: usize,
+    scores: Rows,
 ) {
+    let query = |r: usize, column: usize| queries.first.wrapping_add(r * queries.stride + column);
     // SAFETY: The machine has the instruction set. Each load is within `size` elements of a key, or within
     // the padded size of a query. Each store is to the score of a row and a key.
     unsafe {
-        for k in 0..K {
-            prefetch::<V, T>(keys.wrapping_add(k * key_stride), ahead, size);
-        }
         let mut sums = [[V::splat(0.0); K]; R];
         let mut column = 0;
         if R == 1 {
-            // One query is bound by memory. It stays in registers while the keys are read in the order of their
+            // One query is bound by memory. It stays in registers while each key is read in the order of its
             // addresses, which the processor prefetches best.
             while column + B * V::LANES <= size {
-                let query: [V; B] =
-                    core::array::from_fn(|b| V::load(queries.wrapping_add(column + b * V::LANES)));
-                for (k, sum) in sums[0].iter_mut().enumerate() {
+                let query: [V; B] = core::array::from_fn(|b| V::load(query(0, column + b * V::LANES)));
+                for (key, sum) in keys.iter().zip(&mut sums[0]) {
+                    let key = key.first.wrapping_add(at * key.stride);
                     let mut second = V::splat(0.0);
                     for (b, query) in query.into_iter().enumerate() {
-                        let key = V::load_wide(keys.wrapping_add(k * key_stride + column + b * V::LANES));
+                        let key = V::load_wide(key.wrapping_add(column + b * V::LANES));
                         if b % 2 == 0 {
                             *sum = query.mul_add(key, *sum);
                         } else {
@@ -116,12 +113,10 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
             }
         }
         while column + V::LANES <= size {
-            let key: [V; K] = core::array::from_fn(|k| {
-                let at = keys.wrapping_add(k * key_stride + column);
-                V::load_wide(at)
-            });
+            let key =
+                keys.each_ref().map(|key| V::load_wide(key.first.wrapping_add(at * key.stride + column)));
             for (r, sums) in sums.iter_mut().enumerate() {
-                let query = V::load(queries.wrapping_add(r * query_stride + column));
+                let query = V::load(query(r, column));
                 for (sum, key) in sums.iter_mut().zip(key) {
                     *sum = query.mul_add(key, *sum);
                 }
@@ -129,21 +124,20 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
             column += V::LANES;
         }
         if column < size {
-            for k in 0..K {
-                let key = V::load_part(keys.wrapping_add(k * key_stride + column), size - column);
+            for (k, key) in keys.iter().enumerate() {
+                let key = V::load_part(key.first.wrapping_add(at * key.stride + column), size - column);
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    let query = V::load(queries.wrapping_add(r * query_stride + column));
-                    sums[k] = query.mul_add(key, sums[k]);
+                    sums[k] = V::load(query(r, column)).mul_add(key, sums[k]);
                 }
             }
         }
         for (r, sums) in sums.iter().enumerate() {
-            let scores = scores.wrapping_add(r * score_stride);
+            let scores = scores.first.wrapping_add(r * scores.stride);
             let mut k = 0;
             while k < K {
                 let vectors = core::array::from_fn(|i| if k + i < K { sums[k + i] } else { V::splat(0.0) });
-                for (i, sum) in V::sums(vectors).into_iter().enumerate().take(K - k) {
-                    scores.wrapping_add(k + i).write(sum);
+                for (sum, key) in V::sums(vectors).into_iter().zip(&keys[k..]) {
+                    scores.wrapping_add(key.index + at).write(sum);
                 }
                 k += 4;
             }
@@ -151,87 +145,155 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     }
 }
 
-/// Asks for the slot that is `ahead` elements after this one, unless `ahead` is 0.
-#[inline(always)]
-fn prefetch<V: Vector, T>(slot: *const T, ahead: usize, size: usize) {
-    if ahead != 0 {
-        let ahead = slot.wrapping_add(ahead).cast::<u8>();
-        (0..size * size_of::<T>()).step_by(LINE).for_each(|line| V::prefetch(ahead.wrapping_add(line)));
-    }
-}
-
 /// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that four rows add to
-/// at a time. One row adds the values of `S` slots before the next columns.
+/// at a time.
 ///
 /// # Safety
 /// See [`WeightedSums`](super::vector::WeightedSums).
 #[inline(always)]
-pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize, const S: usize>(
+pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
     weights: Rows,
-    values: Run<T>,
+    values: Streams<T>,
     size: usize,
+    group: Rows,
     sums: Rows,
 ) {
-    let mut slot = 0;
-    while slot < values.count {
-        let count = if weights.count == 1 { S } else { SLOTS }.min(values.count - slot);
-        let values = Run { first: values.first.wrapping_add(slot * values.stride), count, ..values };
+    // All rows and columns of a few slots are summed before those of the next ones, unless there is one tile.
+    let steps = if weights.count == 1 && size <= 8 * V::LANES { GROUP } else { STEPS };
+    let mut at = 0;
+    while at < values.count {
+        let place = (values.before + at) % GROUP;
+        let slots = at..values.count.min(at + steps - place % steps);
         let mut row = 0;
         while row < weights.count {
-            let left = weights.count - row;
-            let weights = Rows { first: weights.first.wrapping_add(row * weights.stride + slot), ..weights };
-            let sums = Rows { first: sums.first.wrapping_add(row * sums.stride), ..sums };
-            // SAFETY: The rows `row..row + R` and the slots `slot..slot + count` exist. The rest is the
-            // contract of this function.
+            let (weights, group) = (weights.after(row), group.after(row));
+            // SAFETY: The rows `row..row + R` and the slots `at..at + count` of each stream exist. The rest is
+            // the contract of this function.
             row += unsafe {
-                match left {
-                    4.. => columns::<V, T, 4, W>(weights, values, size, sums),
-                    2.. => columns::<V, T, 2, 4>(weights, values, size, sums),
-                    _ => columns::<V, T, 1, 8>(weights, values, size, sums),
+                match weights.count {
+                    4.. => columns::<V, T, 4, W>(weights, &values, slots.clone(), size, group),
+                    2.. => columns::<V, T, 2, 4>(weights, &values, slots.clone(), size, group),
+                    _ => columns::<V, T, 1, 8>(weights, &values, slots.clone(), size, group),
                 }
             };
         }
-        slot += count;
+        at = slots.end;
+        if (values.before + at).is_multiple_of(GROUP) {
+            // SAFETY: The contract is the same.
+            unsafe { finish_group::<V>(size, group, sums) };
+        }
     }
 }
 
-/// Adds to all columns of `R` rows, `C` vectors at a time, and returns `R`.
+/// Adds a group to the sums, and clears it.
+///
+/// # Safety
+/// The contract of [`weighted_sums`] is met.
+#[inline(always)]
+unsafe fn finish_group<V: Vector>(size: usize, group: Rows, sums: Rows) {
+    for row in 0..group.count {
+        let (group, sums) = (group.after(row).first, sums.after(row).first);
+        for column in (0..size).step_by(V::LANES) {
+            let (group, sum) = (group.wrapping_add(column), sums.wrapping_add(column));
+            // SAFETY: The column is within the padded size of a row.
+            unsafe {
+                V::load(sum).add(V::load(group)).store(sum);
+                V::splat(0.0).store(group);
+            }
+        }
+    }
+}
+
+/// Adds to all columns of the first `R` rows, `C` vectors at a time, and returns `R`.
 ///
 /// # Safety
 /// The contract of [`weighted_sums`] is met for rows 0 to `R`.
 #[inline(always)]
 unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     weights: Rows,
-    values: Run<T>,
+    values: &Streams<T>,
+    slots: Range<usize>,
     size: usize,
     sums: Rows,
 ) -> usize {
+    let weight = |row: usize, index: usize| weights.first.wrapping_add(row * weights.stride + index);
     // SAFETY: The machine has the instruction set. Each load of a value is within `size` elements of a slot.
     // Each load and store of a sum is within the padded size of a row.
     unsafe {
         let mut column = 0;
-        while column + C * V::LANES <= size {
-            column_tile::<V, T, R, C>(weights, values, sums, column, size);
+        if R == 1 && size > C * V::LANES {
+            // The sums of the row do not fit in registers.
+            let end = size / V::LANES * V::LANES;
+            for at in slots.clone() {
+                let (tiles, rest) = values.used().as_chunks::<STREAMS>();
+                for streams in tiles {
+                    row_tile::<V, T, STREAMS>(weights, streams, at, end, sums);
+                }
+                for stream in rest {
+                    row_tile::<V, T, 1>(weights, core::array::from_ref(stream), at, end, sums);
+                }
+            }
+            column = end;
+        }
+        // Four vectors are two tiles of two, which is faster than three and one.
+        while column + C * V::LANES <= size && (C != 3 || size - column != 4 * V::LANES) {
+            column_tile::<V, T, R, C>(weights, values, slots.clone(), sums, column);
             column += C * V::LANES;
         }
+        while column + 2 * V::LANES <= size {
+            column_tile::<V, T, R, 2>(weights, values, slots.clone(), sums, column);
+            column += 2 * V::LANES;
+        }
         while column + V::LANES <= size {
-            column_tile::<V, T, R, 1>(weights, values, sums, column, size);
+            column_tile::<V, T, R, 1>(weights, values, slots.clone(), sums, column);
             column += V::LANES;
         }
         if column < size {
             for row in 0..R {
                 let sum = sums.first.wrapping_add(row * sums.stride + column);
                 let mut total = V::load(sum);
-                for slot in 0..values.count {
-                    let value = values.first.wrapping_add(slot * values.stride + column);
-                    let weight = weights.first.wrapping_add(row * weights.stride + slot).read();
-                    total = V::load_part(value, size - column).mul_add(V::splat(weight), total);
+                for at in slots.clone() {
+                    for stream in values.used() {
+                        let slot = stream.after(at);
+                        let value = V::load_part(slot.first.wrapping_add(column), size - column);
+                        total = value.mul_add(V::splat(weight(row, slot.index).read()), total);
+                    }
                 }
                 total.store(sum);
             }
         }
     }
     R
+}
+
+/// Adds the slot `at` of each stream to the first `end` columns of one row.
+///
+/// # Safety
+/// The contract of [`weighted_sums`] is met for one row. `end` is a multiple of a vector's length.
+#[inline(always)]
+unsafe fn row_tile<V: Load<T>, T: Copy, const K: usize>(
+    weights: Rows,
+    values: &[Stream<T>; K],
+    at: usize,
+    end: usize,
+    sums: Rows,
+) {
+    let slots = values.each_ref().map(|stream| stream.first.wrapping_add(at * stream.stride));
+    // SAFETY: See `columns`.
+    unsafe {
+        let weights = values.each_ref().map(|stream| {
+            let weight = weights.first.wrapping_add(stream.index + at);
+            V::splat(weight.read())
+        });
+        for column in (0..end).step_by(V::LANES) {
+            let sum = sums.first.wrapping_add(column);
+            let mut total = V::load(sum);
+            for (weight, slot) in weights.iter().zip(slots) {
+                total = V::load_wide(slot.wrapping_add(column)).mul_add(*weight, total);
+            }
+            total.store(sum);
+        }
+    }
 }
 
 /// Adds to `C` vectors of columns of `R` rows.
@@ -241,25 +303,26 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
 #[inline(always)]
 unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     weights: Rows,
-    values: Run<T>,
+    values: &Streams<T>,
+    slots: Range<usize>,
     sums: Rows,
     column: usize,
-    size: usize,
 ) {
     let sum = |r: usize, c: usize| sums.first.wrapping_add(r * sums.stride + column + c * V::LANES);
     // SAFETY: See `columns`.
     unsafe {
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
-        for slot in 0..values.count {
-            let value = values.first.wrapping_add(slot * values.stride + column);
-            if column == 0 {
-                prefetch::<V, T>(value, values.ahead, size);
-            }
-            let value: [V; C] = core::array::from_fn(|c| V::load_wide(value.wrapping_add(c * V::LANES)));
-            for (r, totals) in totals.iter_mut().enumerate() {
-                let weight = V::splat(weights.first.wrapping_add(r * weights.stride + slot).read());
-                for (total, value) in totals.iter_mut().zip(value) {
-                    *total = value.mul_add(weight, *total);
+        for at in slots {
+            for stream in values.used() {
+                let slot = stream.after(at);
+                let value = slot.first.wrapping_add(column);
+                let value: [V; C] = core::array::from_fn(|c| V::load_wide(value.wrapping_add(c * V::LANES)));
+                for (r, totals) in totals.iter_mut().enumerate() {
+                    let weight = weights.first.wrapping_add(r * weights.stride + slot.index);
+                    let weight = V::splat(weight.read());
+                    for (total, value) in totals.iter_mut().zip(value) {
+                        *total = value.mul_add(weight, *total);
+                    }
                 }
             }
         }

@@ -16,7 +16,7 @@ use kvscatter::Isa;
 
 use crate::element::Element;
 
-pub(crate) use vector::{Kernels, LANES, Rows, Run};
+pub(crate) use vector::{Kernels, LANES, Rows, STREAMS, Stream, Streams};
 
 /// A floating-point element that the kernels load: `f32`, [`half::f16`] or [`half::bf16`].
 pub trait Float: Element {

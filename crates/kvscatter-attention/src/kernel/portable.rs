@@ -1,7 +1,7 @@
 //! The kernels without instructions of one architecture. The compiler vectorises the arrays.
 
 use super::generic;
-use super::vector::{Kernels, Load, Rows, Run, Vector};
+use super::vector::{Kernels, Load, Rows, Streams, Vector};
 use crate::element::Element;
 
 /// Eight numbers, whose products are rounded before they are added.
@@ -72,9 +72,6 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    fn prefetch<T>(_: *const T) {}
-
-    #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
         vectors.map(|Self([a, b, c, d, e, f, g, h])| ((a + e) + (c + g)) + ((b + f) + (d + h)))
     }
@@ -103,14 +100,14 @@ pub(super) fn kernels<T: Element>() -> Kernels<T> {
     Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
 }
 
-unsafe fn products<T: Element>(queries: Rows, keys: Run<T>, size: usize, scores: Rows) {
+unsafe fn products<T: Element>(queries: Rows, keys: Streams<T>, size: usize, scores: Rows) {
     // SAFETY: The contract is the same.
     unsafe { generic::products::<Portable, T, 2, 4, 4>(queries, keys, size, scores) }
 }
 
-unsafe fn weighted_sums<T: Element>(weights: Rows, values: Run<T>, size: usize, sums: Rows) {
+unsafe fn weighted_sums<T: Element>(weights: Rows, values: Streams<T>, size: usize, group: Rows, sums: Rows) {
     // SAFETY: The contract is the same.
-    unsafe { generic::weighted_sums::<Portable, T, 2, 8>(weights, values, size, sums) }
+    unsafe { generic::weighted_sums::<Portable, T, 2>(weights, values, size, group, sums) }
 }
 
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {

@@ -49,8 +49,6 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self;
-    /// Asks for the cache line at an address, which need not be valid.
-    fn prefetch<T>(at: *const T);
     /// Returns the sums of the lanes of four vectors.
     ///
     /// # Safety
@@ -70,17 +68,57 @@ pub(crate) trait Load<T>: Vector {
     unsafe fn load_part(at: *const T, count: usize) -> Self;
 }
 
+/// The largest number of streams that are read in turn.
+pub(crate) const STREAMS: usize = 8;
+
+/// The number of slots of each stream whose weighted values are added one after the other.
+pub(crate) const GROUP: usize = 16;
+
+/// Keys or values of one head that are read in this order: the first slot of each stream, then the second slot
+/// of each stream, and so on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams<T> {
+    pub(crate) all: [Stream<T>; STREAMS],
+    /// The number of streams that are read.
+    pub(crate) used: usize,
+    /// The number of slots of each stream.
+    pub(crate) count: usize,
+    /// The number of slots of each stream that were read before, by other calls.
+    pub(crate) before: usize,
+}
+
 /// Consecutive slots of one head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run<T> {
+pub(crate) struct Stream<T> {
     /// The first element of the first slot.
     pub(crate) first: *const T,
     /// The distance between slots, in elements.
     pub(crate) stride: usize,
-    /// The number of slots.
-    pub(crate) count: usize,
-    /// The distance of the slot to prefetch when a slot is read, in elements, or 0.
-    pub(crate) ahead: usize,
+    /// The place of the first slot in a row of scores.
+    pub(crate) index: usize,
+}
+
+impl<T: Copy> Streams<T> {
+    /// Returns the same slots of a later head, whose elements are this far away.
+    pub(crate) fn of_head(mut self, distance: usize) -> Self {
+        self.all.iter_mut().for_each(|stream| stream.first = stream.first.wrapping_add(distance));
+        self
+    }
+
+    /// Returns the streams that are read.
+    #[inline(always)]
+    pub(crate) fn used(&self) -> &[Stream<T>] {
+        &self.all[..self.used.min(STREAMS)]
+    }
+}
+
+impl<T> Stream<T> {
+    /// Returns the stream from a later slot on.
+    #[inline(always)]
+    pub(crate) fn after(&self, slots: usize) -> Self {
+        let Self { first, stride, index } = *self;
+        Self { first: first.wrapping_add(slots * stride), stride, index: index + slots }
+    }
 }
 
 /// Rows of float32 numbers.
@@ -94,27 +132,40 @@ pub(crate) struct Rows {
     pub(crate) count: usize,
 }
 
-/// Stores the dot products of each query with each key of a run: `scores[row][key]`. The arguments are the
+impl Rows {
+    /// Returns the rows from a later one on.
+    #[inline(always)]
+    pub(crate) fn after(&self, rows: usize) -> Self {
+        let Self { first, stride, count } = *self;
+        Self { first: first.wrapping_add(rows * stride), stride, count: count - rows }
+    }
+}
+
+/// Stores the dot products of each query with each key: `scores[row][index of the key]`. The arguments are the
 /// queries, the keys, the head size and the scores.
 ///
 /// # Safety
 /// 1. The machine has the instruction set of the kernel.
-/// 2. The run is valid for reads of `size` elements in each slot.
+/// 2. Each slot of a stream that is used is valid for reads of `size` elements.
 /// 3. Each query is valid for reads of `size` numbers, rounded up to a multiple of [`LANES`]. The numbers
 ///    after `size` are 0.
-/// 4. The scores are valid for writes of one number for each query and key.
-pub(crate) type Products<T> = unsafe fn(queries: Rows, keys: Run<T>, size: usize, scores: Rows);
+/// 4. Each row of scores is valid for writes of a number at the index of each key.
+pub(crate) type Products<T> = unsafe fn(queries: Rows, keys: Streams<T>, size: usize, scores: Rows);
 
-/// Adds the weighted values of a run to the sums: `sums[row] += weights[row][key] * values[key]`, one key
-/// after the other. The arguments are the weights, the values, the value size and the sums.
+/// Adds weighted values to the sums: `sums[row] += weights[row][index of the slot] * value`.
+///
+/// The values of [`GROUP`] slots of each stream are added one after the other, in the order of [`Streams`], and
+/// then their sum to the sums. So the rounding error grows with the size of a group. `group` contains the sum of
+/// an unfinished group. The arguments are the weights, the values, the value size, the group and the sums.
 ///
 /// # Safety
 /// 1. The machine has the instruction set of the kernel.
-/// 2. The run is valid for reads of `size` elements in each slot.
-/// 3. The weights are valid for reads of one number for each row and key.
-/// 4. Each row of the sums is valid for reads and writes of `size` numbers, rounded up to a multiple of
-///    [`LANES`].
-pub(crate) type WeightedSums<T> = unsafe fn(weights: Rows, values: Run<T>, size: usize, sums: Rows);
+/// 2. Each slot of a stream that is used is valid for reads of `size` elements.
+/// 3. Each row of weights is valid for reads of a number at the index of each slot.
+/// 4. Each row of the group and of the sums is valid for reads and writes of `size` numbers, rounded up to a
+///    multiple of [`LANES`].
+pub(crate) type WeightedSums<T> =
+    unsafe fn(weights: Rows, values: Streams<T>, size: usize, group: Rows, sums: Rows);
 
 /// Converts scores to weights: `exp(score - max)`. Returns the largest score, and the sum of the weights.
 ///
@@ -124,7 +175,7 @@ pub(crate) type WeightedSums<T> = unsafe fn(weights: Rows, values: Run<T>, size:
 /// # Safety
 /// 1. The machine has the instruction set of the kernel.
 /// 2. The first argument is valid for reads and writes of `count` numbers, and `count` is a multiple of
-///    [`LANES`].
+///    multiple of [`LANES`].
 pub(crate) type Weights = unsafe fn(scores: *mut f32, count: usize) -> (f32, f32);
 
 /// The kernels of one instruction set for one element type.
