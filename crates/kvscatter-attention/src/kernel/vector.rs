@@ -175,7 +175,7 @@ pub(crate) type WeightedSums<T> =
 /// # Safety
 /// 1. The machine has the instruction set of the kernel.
 /// 2. The first argument is valid for reads and writes of `count` numbers, and `count` is a multiple of
-///    multiple of [`LANES`].
+///    [`LANES`].
 pub(crate) type Weights = unsafe fn(scores: *mut f32, count: usize) -> (f32, f32);
 
 /// The kernels of one instruction set for one element type.
