@@ -11,7 +11,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// The conversions of a floating-point element. All sums are in float32.
+/// A floating-point element type and its conversions to and from float32, in which all sums are computed.
 pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// The element type in ONNX.
     const ELEMENT: ElementType;

@@ -70,7 +70,7 @@ pub enum AttentionError {
         /// The rank that it must have: 4, or 3 or 4 for Q.
         expected: &'static str,
     },
-    /// The tensors have rank 3, but the operator has no numbers of heads.
+    /// The tensors have rank 3, but [`Attention::heads`](crate::Attention::heads) was not called.
     #[error("inputs of rank 3 need q_num_heads and kv_num_heads")]
     HeadsMissing,
     /// The numbers of heads differ from those of tensors of rank 4.
@@ -129,7 +129,7 @@ pub enum AttentionError {
         /// The tensor.
         operand: Operand,
     },
-    /// The call has another operand than the one that it was prepared for, or lacks one.
+    /// An operand was prepared and is missing, or it is given and was not prepared.
     #[error("{operand} must be {}", if *is_expected { "given" } else { "absent" })]
     Presence {
         /// The operand.

@@ -1,24 +1,25 @@
 //! ONNX `Attention` on the CPU over static KV caches. It reads only the slots that a query sees.
 //!
-//! A static cache has a slot for each token that may ever come. Most runtimes multiply a query with all slots
-//! and mask the products afterwards. This crate reads the keys and values of visible slots, so the time of a
-//! step follows the context and not the capacity.
+//! A static cache has slots for the longest text, and most of them are empty. Most runtimes multiply a query
+//! with all slots and mask the products afterwards. This crate reads only keys and values of visible slots, so
+//! the time of a step follows the context and not the capacity.
 //!
-//! [`Attention`] has the attributes of the operator. [`Attention::prepare`] checks the [`Shapes`] of the
-//! tensors once. [`Prepared::run`] computes one call: [`Inputs`] are what it reads and [`Outputs`] what it
-//! writes. A [`Scratch`] is the memory that it works in.
+//! 1. Set the attributes of the operator in an [`Attention`].
+//! 2. Call [`Attention::prepare`] once for each set of [`Shapes`]. It returns a [`Prepared`].
+//! 3. Allocate a [`Scratch`], its working memory, with [`Prepared::scratch`].
+//! 4. Call [`Prepared::run`] in each step, with [`Inputs`] and [`Outputs`].
 //!
 //! # Words
 //! - A **slot** is an index of the cache along the sequence, and the **capacity** is the number of slots.
 //! - The **position** of a token is its index in the sequence of its sample. A linear cache has position `p`
 //!   in slot `p`. A **ring** has it in slot `p mod capacity`, and contains the last positions.
-//! - A query **sees** a slot if the slot contains a token, the position is within the limits of causality and
-//!   windows, and the mask does not hide the slot.
+//! - A query **sees** a slot if the slot contains a token and neither causality, nor a window, nor the mask
+//!   hides it.
 //! - Query heads that share a head of keys and values are a **group**.
 //!
 //! # Decode with ragged lengths
-//! The samples of a batch have different numbers of tokens, which is the input `nonpad_kv_seqlen`. It counts
-//! the tokens of this step too.
+//! Each sample of a batch has its own number of tokens. ONNX passes these numbers as `nonpad_kv_seqlen`. They
+//! include the tokens of this step.
 //!
 //! ```
 //! use kvscatter::ElementType;
@@ -51,8 +52,8 @@
 //! ```
 //!
 //! # A ring
-//! The lengths of a ring keep counting when it is full. A window of `n` positions before the query needs
-//! `n + queries` slots.
+//! Lengths count all tokens so far, also when the ring is full. If a query sees `n` positions before its own,
+//! the ring needs at least `n + queries` slots.
 //!
 //! ```
 //! use kvscatter::ElementType;
@@ -79,24 +80,24 @@
 //! ```
 //!
 //! # Threads
-//! [`Prepared::run`] takes an [`Executor`](kvscatter::Executor) with the threads of the calling program. They
-//! divide the batch and the heads, and also the positions if there are fewer heads than threads. Short calls
-//! use one thread.
+//! [`Prepared::run`] takes an [`Executor`](kvscatter::Executor) with the threads of the calling program.
+//! Threads compute different samples, heads and queries. If these are too few for all threads, several threads
+//! share the positions of one head. Short calls use one thread.
 //!
 //! # Guarantees
-//! - Keys and values that no query sees have no influence, not even NaN. Only an output of scores before the
-//!   mask depends on such keys.
-//! - The result depends neither on the number of threads, nor on the capacity, nor on where a ring contains a
-//!   position. The bits are the same.
-//! - Nothing has been written after an error, and no call reads or writes outside its buffers.
+//! - Keys and values that no query sees have no influence on `Y`, even if they are NaN.
+//! - The bits of a result depend neither on the number of threads, nor on the capacity, nor on which slot of a
+//!   ring contains a position.
+//! - A call that returns an error has written nothing. No call reads or writes outside its buffers.
 //! - [`Prepared::run`] allocates nothing.
 //! - A result in float32 differs from the exact one by at most 2e-6 times the largest value that is seen. A
 //!   result in a half type is that result rounded.
 //!
 //! # Limits
-//! - A key or value that is NaN or infinite may reach all queries of its sample and head if one of them sees
-//!   it.
-//! - An output of scores, and a softmax in float64, need memory for the scores of every slot.
+//! - If one query sees a key or value that is NaN or infinite, all queries of its sample and head may become
+//!   NaN.
+//! - `qk_matmul_output` reads every key. It needs memory for a score of every slot, and so does a softmax in
+//!   float64.
 //! - The results of two instruction sets may differ in the last bits.
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -8,7 +8,8 @@ use crate::kernel::Float;
 pub enum Mask<'a, T> {
     /// Hides the slots where the byte is 0.
     Bool(&'a [u8]),
-    /// Adds the number to the score. Negative infinity hides the slot.
+    /// Adds the number to the score. Negative infinity hides the slot. The type's lowest value also hides it,
+    /// unless it is the number of every slot that the other rules leave to the query.
     Float(&'a [T]),
 }
 
@@ -21,8 +22,8 @@ impl<T: Float> Mask<'_, T> {
         }
     }
 
-    /// Writes the numbers that a row of a mask adds to scores, from the slot `first` on. Slots after the mask are
-    /// hidden, and those with the lowest number if `hides_lowest`.
+    /// Writes the numbers that a row of a mask adds to scores, from the slot `first` on. Hides the slots after
+    /// the end of the mask, and if `hides_lowest`, those with the lowest number.
     pub(crate) fn fill(&self, first: usize, hides_lowest: bool, bias: &mut [f32]) {
         match self {
             Self::Bool(seen) => {
@@ -77,7 +78,7 @@ impl MaskLayout {
     pub(crate) fn new(shape: &[usize], expected: [usize; 4]) -> Result<Self, AttentionError> {
         let refused = || AttentionError::MaskShape { got: shape.to_vec(), expected };
         let [outer @ .., keys] = shape else { return Err(refused()) };
-        // A last axis of 1 is shorter than the keys, or it is all of them.
+        // The last axis does not broadcast. If it is 1, it covers one slot.
         if outer.len() > 3 || *keys > expected[3] {
             return Err(refused());
         }

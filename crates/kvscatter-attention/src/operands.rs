@@ -19,7 +19,7 @@ pub struct Shapes<'a> {
     /// `[batch, heads, keys, value size]`, or `[batch, keys, heads * value size]`.
     pub value: &'a [usize],
     /// The shape of the mask, which broadcasts to `[batch, query heads, queries, past + keys]`. The last
-    /// dimension may be smaller. The mask hides the slots after it.
+    /// dimension does not broadcast. If it is smaller, the mask hides the slots after it.
     pub mask: Option<&'a [usize]>,
     /// The shapes of the past keys and values, `[batch, heads, past, size]`.
     pub past: Option<[&'a [usize]; 2]>,
@@ -30,14 +30,14 @@ pub struct Shapes<'a> {
 pub enum Valid<'a> {
     /// All slots contain tokens. Query `i` has position `past + i`.
     All,
-    /// The first slots of each sample: `nonpad_kv_seqlen`, one number for each sample. Query `i` of `n` has
-    /// position `length - n + i`.
+    /// The first `length` slots of each sample contain tokens, as `nonpad_kv_seqlen` counts them. Query `i` of
+    /// `n` has position `length - n + i`.
     ///
-    /// In a ring, the numbers count all tokens so far and may exceed the capacity.
+    /// In a ring, the lengths count all tokens so far and may exceed the capacity.
     Lengths(&'a [i64]),
 }
 
-/// The inputs of one call. The slices have the shapes that were prepared, row-major.
+/// The inputs of one call. The slices are row-major and have the prepared shapes.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a, T> {
     /// The queries.
@@ -48,13 +48,13 @@ pub struct Inputs<'a, T> {
     pub value: &'a [T],
     /// The mask, if it was prepared.
     pub mask: Option<Mask<'a, T>>,
-    /// The past keys and values, if they were prepared.
+    /// The keys and values of earlier steps, if they were prepared.
     pub past: Option<[&'a [T]; 2]>,
     /// The slots that contain tokens.
     pub valid: Valid<'a>,
 }
 
-/// The outputs of one call, row-major. A call that succeeds writes every element of them.
+/// The outputs of one call. The slices are row-major, and a call that succeeds writes all their elements.
 #[derive(Debug)]
 pub struct Outputs<'a, T> {
     pub(crate) output: Buffer<T>,

@@ -2,8 +2,8 @@
 
 /// ONNX `Attention` of operator sets 23 to 25. Attributes that are not set have ONNX's defaults.
 ///
-/// [`prepare`](Self::prepare) checks shapes once. The [`Prepared`](crate::Prepared) is then run for every step
-/// with these shapes.
+/// [`prepare`](Self::prepare) checks shapes once and returns a [`Prepared`](crate::Prepared), which runs every
+/// step with these shapes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
     pub(crate) is_causal: bool,
@@ -76,7 +76,7 @@ impl Attention {
         Self::default()
     }
 
-    /// Sets `is_causal`. Query `i` of `n` then sees the slots up to `length - n + i`.
+    /// Sets `is_causal`. A query then sees no position after its own, which [`Valid`](crate::Valid) defines.
     #[must_use]
     pub fn causal(self, is_causal: bool) -> Self {
         Self { is_causal, ..self }
@@ -101,7 +101,7 @@ impl Attention {
         Self { left, right, ..self }
     }
 
-    /// Sets `q_num_heads` and `kv_num_heads`, which tensors of rank 3 need.
+    /// Sets `q_num_heads` and `kv_num_heads`. Tensors of rank 3 need them.
     #[must_use]
     pub fn heads(self, query: usize, key: usize) -> Self {
         Self { heads: Some((query, key)), ..self }
@@ -115,7 +115,8 @@ impl Attention {
 
     /// Requests the output `qk_matmul_output`, and sets `qk_matmul_output_mode`.
     ///
-    /// The operator then reads every slot of the keys, because the output contains a score for each.
+    /// The output contains a score for every slot, so the operator then reads every key. A
+    /// [`ring`](Self::ring) cannot have this output.
     #[must_use]
     pub fn scores(self, scores: Scores) -> Self {
         Self { scores: Some(scores), ..self }
@@ -123,8 +124,9 @@ impl Attention {
 
     /// Reads keys and values as rings. This is a kvscatter extension; not part of the specification.
     ///
-    /// The lengths of a call then count all tokens of a sample so far and may exceed the capacity. The token
-    /// at position `p` is in slot `p mod capacity`. The window limits positions. A mask selects slots.
+    /// The token at position `p` is in slot `p mod capacity`. The lengths of a call count all tokens of a
+    /// sample so far, and may exceed the capacity. Windows count positions, and a mask has an element for each
+    /// slot.
     #[must_use]
     pub fn ring(self) -> Self {
         Self { is_ring: true, ..self }

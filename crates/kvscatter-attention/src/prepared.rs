@@ -37,7 +37,7 @@ impl Prepared {
         Self(self.0.up_to(isa))
     }
 
-    /// Returns the shape of `Y`.
+    /// Returns the shape of `Y`, which has the rank of the queries.
     #[must_use]
     pub fn output_shape(&self) -> Vec<usize> {
         let [batch, heads, queries, size] = self.0.sizes.shape(Operand::Output);
@@ -60,7 +60,7 @@ impl Prepared {
         self.0.sizes.shape(Operand::Scores)
     }
 
-    /// Allocates the memory for calls that use at most this many threads.
+    /// Allocates the working memory of calls that use at most this many threads.
     #[must_use]
     pub fn scratch(&self, threads: usize) -> Scratch {
         let items = self.0.items();
@@ -75,8 +75,8 @@ impl Prepared {
 
     /// Computes the outputs.
     ///
-    /// The scratch must come from [`scratch`](Self::scratch) of this value. The executor's threads help, as
-    /// many as the scratch was made for. The results do not depend on the number of threads.
+    /// The scratch must come from [`scratch`](Self::scratch) of this value. The call uses at most as many
+    /// threads of the executor as the scratch was made for. The results do not depend on their number.
     ///
     /// # Errors
     /// Returns an error if a buffer has the wrong length, an operand is missing, a length lies outside the cache,
@@ -99,8 +99,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Checks the valid slots of a call, as [`run`](Self::run) does. A host that allocates its outputs for a call
-    /// can so refuse the call before.
+    /// Checks the valid slots of a call, as [`run`](Self::run) does. A program that allocates outputs for each
+    /// call can so refuse a call before it allocates them.
     ///
     /// # Errors
     /// Returns an error if there is not one length for each sample, if a length lies outside the cache, or if

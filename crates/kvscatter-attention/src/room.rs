@@ -6,7 +6,7 @@ use crate::setup::{Blocking, Dimensions, Setup};
 use crate::sizes::Sizes;
 use crate::slots::Slots;
 
-/// The memory in which one thread works. A block of rows of a head has one entry of each list for each row.
+/// The memory in which one thread works. Each list has an entry for each row of a block.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// The scaled queries, padded with zeros to a multiple of [`LANES`].
@@ -50,7 +50,8 @@ impl Room {
     }
 }
 
-/// The memory that a call works in. A call that is prepared uses it again and again and allocates nothing.
+/// The working memory of calls, from [`Prepared::scratch`](crate::Prepared::scratch). Calls reuse it, so they
+/// allocate nothing.
 #[derive(Debug)]
 pub struct Scratch {
     /// One for each thread.

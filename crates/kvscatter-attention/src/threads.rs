@@ -27,7 +27,7 @@ pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor:
         }
         return;
     };
-    // Only the chunks that this call has are claimed, and not those for which the scratch has room.
+    // The scratch has room for the longest call. This call may have fewer chunks.
     let chunks = if call.setup.divides_items(threads) { call.max_chunks().max(1) } else { 1 };
     if chunks == 1 {
         share(executor, &mut scratch.rooms, items, |item, room| call.item(item, room));
