@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_onnx::convert::{self, ConvertOptions, Converted};
+use kvscatter_onnx::convert::{self, ConvertOptions, Converted, KeptReason};
 use kvscatter_onnx::{DataFile, Model};
 use kvscatter_text::units;
 use serde::Serialize;
@@ -54,6 +54,13 @@ pub(crate) struct Convert {
     /// Leave attention that consists of separate nodes as it is
     #[arg(long)]
     keep_attention: bool,
+
+    /// Also make Attention nodes with softcap, for attention whose scores are capped
+    ///
+    /// ONNX Runtime before 1.27 caps the scores of Attention after the mask, so that hidden slots count. It
+    /// returns wrong results there, unless kvscatter's plugin runs the nodes.
+    #[arg(long, conflicts_with = "keep_attention")]
+    fuse_softcap: bool,
 
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
@@ -171,7 +178,8 @@ impl Cost {
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let model = Model::load(&args.model)?;
-    let options = ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention);
+    let options =
+        ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention).fuse_softcap(args.fuse_softcap);
     let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),
@@ -210,6 +218,9 @@ fn show(
     for kept in &converted.kept {
         let kept = format!("Kept the separate nodes of {:?}: {}", kept.output, kept.reason);
         writeln!(output, "{}", hanging(2, &one_line(&kept)))?;
+    }
+    if converted.kept.iter().any(|kept| matches!(kept.reason, KeptReason::Softcap)) {
+        writeln!(output, "With --fuse-softcap, attention with capped scores becomes Attention nodes too.")?;
     }
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];

@@ -251,7 +251,7 @@ fn capped(nodes: &mut Nodes, scores: &str) -> String {
 }
 
 fn converted(form: &Form) -> Converted {
-    convert(&form.model(), SLOTS).unwrap()
+    convert(&form.model(), ConvertOptions::new(SLOTS).fuse_softcap(true)).unwrap()
 }
 
 fn op_types(converted: &Converted) -> Vec<&str> {
@@ -382,6 +382,16 @@ fn a_cap_becomes_an_attribute() {
         nodes.number("Mul", &bent, -2.0)
     };
     assert_eq!(fused("negative", &Form { scores: negative, ..Form::plain() }), (0.5, 2.0, 0));
+}
+
+/// ONNX Runtime before 1.27 would compute something else.
+#[test]
+fn a_cap_stays_unless_it_is_asked_for() {
+    let converted = convert(&Form { scores: capped, ..Form::grouped() }.model(), SLOTS).unwrap();
+    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
+    let reasons: Vec<_> = converted.kept.iter().map(|kept| &kept.reason).collect();
+    assert!(matches!(*reasons, [KeptReason::Softcap]), "{reasons:?}");
+    assert!(op_types(&converted).contains(&"Tanh") && !op_types(&converted).contains(&"Attention"));
 }
 
 #[test]

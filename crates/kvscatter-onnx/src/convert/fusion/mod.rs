@@ -18,6 +18,7 @@ pub(super) use operands::Operands;
 use operands::Finder;
 use region::regions;
 
+use super::ConvertOptions;
 use super::exported::Exported;
 use super::probe::Probe;
 use crate::decoder::Decoder;
@@ -37,7 +38,11 @@ impl Fusions {
     /// # Errors
     /// Returns the errors of [`Model::graph`], [`Decoder::of`] and of feeding a probe. An attention that
     /// cannot be evaluated is not an error.
-    pub(super) fn find(exported: &Exported<'_, '_>, converted: &Model) -> Result<Self, OnnxError> {
+    pub(super) fn find(
+        exported: &Exported<'_, '_>,
+        converted: &Model,
+        options: ConvertOptions,
+    ) -> Result<Self, OnnxError> {
         let graph = converted.graph()?;
         let decoder = Decoder::of(&graph)?;
         let fed = |probe: &Probe, capacity| {
@@ -54,7 +59,11 @@ impl Fusions {
         let mut candidates = Vec::new();
         let mut finder = Finder::new(&graph, &decoder, &exported.sites, first, at_lengths);
         for last in finder.ends() {
-            candidates.push((last, finder.operands(&last)));
+            let operands = finder.operands(&last).and_then(|it| {
+                let is_wanted = options.fuse_softcap || !it.is_capped();
+                if is_wanted { Ok(it) } else { Err(KeptReason::Softcap) }
+            });
+            candidates.push((last, operands));
         }
         let found: Vec<_> = candidates.iter().filter_map(|(_, operands)| operands.as_ref().ok()).collect();
         let mut regions = regions(&graph, &found).into_iter();

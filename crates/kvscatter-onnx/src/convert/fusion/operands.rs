@@ -42,7 +42,7 @@ impl Operands {
     /// Sets the attributes of an `Attention` node.
     pub(in crate::convert) fn attributes(&self, attention: NewNode) -> NewNode {
         let mut attention = attention.float("scale", self.scale);
-        if self.softcap != 0.0 {
+        if self.is_capped() {
             attention = attention.float("softcap", self.softcap);
         }
         if self.softmax_element != self.element {
@@ -51,11 +51,15 @@ impl Operands {
         attention
     }
 
+    pub(super) fn is_capped(&self) -> bool {
+        self.softcap != 0.0
+    }
+
     /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
     /// are rounded to 16 bits are then too inexact to be compared.
     pub(super) fn amounts_of_capping(&self) -> &'static [bool] {
         let is_exact = matches!(self.element, ElementType::Float32 | ElementType::Float64);
-        if self.softcap != 0.0 && is_exact { &[false, true] } else { &[false] }
+        if self.is_capped() && is_exact { &[false, true] } else { &[false] }
     }
 
     /// Returns the type to which the result of the node is cast, or `None` if it has the type already.
