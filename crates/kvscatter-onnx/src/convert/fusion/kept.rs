@@ -40,6 +40,9 @@ pub enum KeptReason {
     /// The attention cannot be evaluated.
     #[error(transparent)]
     Evaluation(#[from] OnnxError),
+    /// The proofs of other attention operations used up the work that a conversion may do.
+    #[error("the proofs of others used up the work that a conversion may do")]
+    Unproved,
     /// The attention computes other values than an `Attention` node.
     #[error(
         "Attention with scale {scale} and softcap {softcap} computes other values, which differ by {difference}"

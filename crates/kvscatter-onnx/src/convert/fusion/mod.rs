@@ -5,17 +5,20 @@
 //!
 //! The structure of the graph only suggests the operands of the node: the queries, the caches, the scale and
 //! the cap on the scores. The [proof](proof) then evaluates both on random queries and caches. An attention
-//! whose node is not proved equal stays as it is.
+//! whose node is not proved equal stays as it is. Layers that ask the same [question](question) are proved once,
+//! and all proofs of a model share a budget of work.
 
 mod kept;
 mod operands;
 mod proof;
+mod question;
 mod region;
 
 pub use kept::{KeptAttention, KeptReason};
 pub(super) use operands::Operands;
 
 use operands::Finder;
+use proof::Proofs;
 use region::regions;
 
 use super::ConvertOptions;
@@ -67,11 +70,12 @@ impl Fusions {
         }
         let found: Vec<_> = candidates.iter().filter_map(|(_, operands)| operands.as_ref().ok()).collect();
         let mut regions = regions(&graph, &found).into_iter();
+        let mut proofs = Proofs::new(converted, &probes);
         let mut fusions = Self::default();
         for (last, operands) in candidates {
             let proved = operands.and_then(|operands| {
                 let region = regions.next().unwrap_or_default();
-                proof::prove(converted, &region, &operands, probes.iter().zip(&mut folds))?;
+                proofs.prove(&region, &operands, &mut folds)?;
                 Ok(operands)
             });
             match proved {

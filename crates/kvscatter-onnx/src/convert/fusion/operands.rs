@@ -16,7 +16,7 @@ use crate::{Graph, Node};
 const MAX_STEPS: usize = 64;
 
 /// The operands of the `Attention` node that an attention operation may become.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(in crate::convert) struct Operands {
     /// The queries before they are scaled, `[batch, heads, new tokens, head size]`.
     pub(in crate::convert) queries: String,
@@ -35,7 +35,7 @@ pub(in crate::convert) struct Operands {
     /// The type of the result.
     pub(super) output_element: ElementType,
     /// The type of the scores when the softmax reads them.
-    softmax_element: ElementType,
+    pub(super) softmax_element: ElementType,
 }
 
 impl Operands {
@@ -309,6 +309,8 @@ fn single_number(fold: &mut Fold<'_, '_>, value: &str) -> Result<Option<f64>, Ke
     let floats = fold.known(value)?.and_then(|value| value.as_floats());
     let Some((&first, rest)) = floats.and_then(<[f64]>::split_first) else { return Ok(None) };
     let is_single = first.is_finite() && first != 0.0 && rest.iter().all(|it| *it == first);
+    let compared = rest.len();
+    fold.charge(compared)?;
     Ok(is_single.then_some(first))
 }
 
