@@ -34,7 +34,8 @@ impl Work {
     /// Charges work that is about to be done.
     ///
     /// # Errors
-    /// Returns [`FoldError::TooMuch`] if more than [`MAX_WORK`] is charged, or more than is left in the budget.
+    /// Returns [`FoldError::TooMuch`] if more than [`MAX_WORK`] is charged, or more than is left in the
+    /// budget.
     pub(super) fn charge(&self, amount: usize) -> Result<(), OnnxError> {
         let left = less(&self.left, amount).ok_or(FoldError::TooMuch { limit: MAX_WORK })?;
         self.left.set(left);

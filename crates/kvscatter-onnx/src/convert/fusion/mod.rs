@@ -5,8 +5,8 @@
 //!
 //! The structure of the graph only suggests the operands of the node: the queries, the caches, the scale and
 //! the cap on the scores. The [proof](proof) then evaluates both on random queries and caches. An attention
-//! whose node is not proved equal stays as it is. Layers that ask the same [question](question) are proved once,
-//! and all proofs of a model share a budget of work.
+//! whose node is not proved equal stays as it is. Layers that ask the same [question](question) are proved
+//! once, and all proofs of a model share a budget of work.
 
 mod kept;
 mod operands;

@@ -60,8 +60,8 @@ impl<'a> Proofs<'a> {
     /// folds are evaluations of the model on the probes.
     ///
     /// # Errors
-    /// Returns the reason why the nodes of the region must stay. It is [`KeptReason::Unproved`] once the budget
-    /// is spent.
+    /// Returns the reason why the nodes of the region must stay. It is [`KeptReason::Unproved`] once the
+    /// budget is spent.
     pub(super) fn prove(
         &mut self,
         region: &Region<'_>,
