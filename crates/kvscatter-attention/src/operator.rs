@@ -131,4 +131,16 @@ impl Attention {
     pub fn ring(self) -> Self {
         Self { is_ring: true, ..self }
     }
+
+    /// Returns `true` if the numbers of heads are set.
+    #[must_use]
+    pub fn has_heads(&self) -> bool {
+        self.heads.is_some()
+    }
+
+    /// Returns `true` if the output `qk_matmul_output` is requested.
+    #[must_use]
+    pub fn has_scores(&self) -> bool {
+        self.scores.is_some()
+    }
 }

@@ -46,7 +46,7 @@ fn check<T: Float>(op: Attention, queries: usize, with_mask: bool) {
     let numbers = |count: usize| (0..count).map(|n| T::of_f32((n % 17) as f32 / 16.0)).collect::<Vec<_>>();
     let (query, key, value) = (numbers(192 * queries), numbers(96 * SLOTS), numbers(160 * SLOTS));
     let mask: Vec<_> = (0..SLOTS).map(|n| u8::from(n % 3 != 0)).collect();
-    let has_scores = format!("{op:?}").contains("scores: Some");
+    let has_scores = op.has_scores();
     let mut y = numbers(320 * queries);
     let mut scores = numbers(if has_scores { 8 * queries * SLOTS } else { 0 });
     for [query_shape, key_shape, value_shape] in shapes {

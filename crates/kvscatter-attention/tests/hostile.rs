@@ -78,7 +78,7 @@ fn run(op: Attention, shapes: &Shapes<'_>) -> Option<Result<(), AttentionError>>
         Err(error @ AttentionError::TooLarge { .. }) => return Some(Err(error)),
         Err(_) => return None,
     };
-    let has_scores = format!("{op:?}").contains("scores: Some");
+    let has_scores = op.has_scores();
     let is_empty = |shape: &[usize]| shape.contains(&0);
     let inputs = [shapes.query, shapes.key, shapes.value].into_iter();
     let inputs = inputs.chain(shapes.past.into_iter().flatten()).chain(shapes.mask);

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from support import attention, models
 from support.attention import random, reference, tensor
 from support.elements import BY_NAME
-from support.sessions import HAS_WINDOWS, PROVIDER, assignment, plugin, run
+from support.sessions import CAPS_BEFORE_MASK, HAS_WINDOWS, PROVIDER, assignment, builtin, plugin, run
 from support.tensors import Tensor, same
 
 CPU = "CPUExecutionProvider"
@@ -235,3 +235,34 @@ def test_inputs_may_begin_anywhere_and_outputs_may_not():
     with pytest.raises(Exception, match="Attention: Y must begin at a multiple of 4 bytes"):
         session.run_with_iobinding(binding)
     same(y, before)
+
+
+@pytest.mark.parametrize("lengths", [None, (8, 5)], ids=["all", "lengths"])
+@pytest.mark.parametrize("mask", ["visible", "lowest", "infinite", "added"])
+def test_scores_are_capped_before_the_mask(mask, lengths):
+    """The plugin does so in every version. ``convert`` writes a cap only on request, because ONNX Runtime's
+    kernel does so in newer versions only."""
+    q, k, v = (3 * random((2, 4, 3, 8), 1), random((2, 2, 8, 8), 2), random((2, 2, 8, 6), 3))
+    visible = np.random.default_rng(4).random((2, 1, 3, 8)) < 0.6
+    visible[..., 0] = True
+    bias = {
+        "visible": visible,
+        "lowest": np.where(visible, 0, np.finfo(np.float32).min).astype(np.float32),
+        "infinite": np.where(visible, 0, -np.inf).astype(np.float32),
+        "added": random((2, 1, 3, 8), 5),
+    }[mask]
+    inputs = QKV | {"attn_mask": BOOL if mask == "visible" else FLOAT}
+    feeds = {"Q": q, "K": k, "V": v, "attn_mask": bias}
+    added = np.where(bias, 0.0, -np.inf) if mask == "visible" else bias.astype(np.float64)
+    if lengths is not None:
+        inputs |= {"nonpad_kv_seqlen": INT64}
+        feeds["nonpad_kv_seqlen"] = np.array(lengths)
+        added = np.where(np.arange(8) < np.array(lengths)[:, None, None, None], added, -np.inf)
+    wide = [np.repeat(each, 2, axis=1).astype(np.float64) for each in (k, v)]
+    scores = 1.5 * np.tanh(0.5 * q.astype(np.float64) @ wide[0].swapaxes(2, 3) / 1.5) + added
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ wide[1]
+    capped = attention.model(inputs, ["Y"], 24, scale=0.5, softcap=1.5)
+    for session, is_right in ((plugin(capped), True), (builtin(capped), CAPS_BEFORE_MASK)):
+        difference = np.abs(session.run(None, feeds)[0] - expected).max()
+        assert difference < 2e-6 if is_right else difference > 0.1, difference

@@ -148,7 +148,7 @@ impl<T: Element> Operands<T> {
         scratch: &mut Scratch,
         executor: Option<&dyn Executor>,
     ) -> Result<Results<T>, AttentionError> {
-        let has_scores = format!("{op:?}").contains("scores: Some");
+        let has_scores = op.has_scores();
         let mut y = Guarded::new(&prepared.output_shape());
         let mut present = prepared.present_shapes().map(|shape| Guarded::new(&shape));
         let mut scores = Guarded::new(&prepared.scores_shape());

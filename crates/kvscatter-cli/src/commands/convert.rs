@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_onnx::convert::{self, ConvertOptions, Converted};
+use kvscatter_onnx::convert::{self, ConvertOptions, Converted, KeptAttention, KeptReason};
 use kvscatter_onnx::{DataFile, Model};
 use kvscatter_text::units;
 use serde::Serialize;
@@ -54,6 +54,13 @@ pub(crate) struct Convert {
     /// Leave attention that consists of separate nodes as it is
     #[arg(long)]
     keep_attention: bool,
+
+    /// Also make Attention nodes with softcap, for attention whose scores are capped
+    ///
+    /// ONNX Runtime before 1.27 caps the scores of Attention after the mask, so that hidden slots count. It
+    /// returns wrong results there, unless kvscatter's plugin runs the nodes.
+    #[arg(long, conflicts_with = "keep_attention")]
+    fuse_softcap: bool,
 
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
@@ -171,7 +178,8 @@ impl Cost {
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let model = Model::load(&args.model)?;
-    let options = ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention);
+    let options =
+        ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention).fuse_softcap(args.fuse_softcap);
     let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),
@@ -207,10 +215,7 @@ fn show(
             format!("{} took the place of separate nodes.", count(converted.fused, "Attention node"));
         writeln!(output, "{became}")?;
     }
-    for kept in &converted.kept {
-        let kept = format!("Kept the separate nodes of {:?}: {}", kept.output, kept.reason);
-        writeln!(output, "{}", hanging(2, &one_line(&kept)))?;
-    }
+    kept(&converted.kept).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
     let mut rows =
@@ -232,6 +237,26 @@ fn show(
         )
     )?;
     Ok(())
+}
+
+/// Returns a line for each attention operation that stays, and one for all that were not examined.
+fn kept(all: &[KeptAttention]) -> Vec<String> {
+    let is_unproved = |kept: &&KeptAttention| matches!(kept.reason, KeptReason::Unproved);
+    let examined = all.iter().filter(|kept| !is_unproved(kept));
+    let mut lines: Vec<_> = examined
+        .map(|kept| one_line(&format!("Kept the separate nodes of {:?}: {}", kept.output, kept.reason)))
+        .collect();
+    if all.iter().any(|kept| matches!(kept.reason, KeptReason::Softcap)) {
+        lines.push(
+            "With --fuse-softcap, attention with capped scores becomes Attention nodes too.".to_owned(),
+        );
+    }
+    let unproved = all.iter().filter(is_unproved).count();
+    if unproved > 0 {
+        let unproved = count(unproved, "more attention");
+        lines.push(format!("Kept the separate nodes of {unproved}: {}", KeptReason::Unproved));
+    }
+    lines
 }
 
 /// Returns the number of attention operations of each kind.
@@ -269,7 +294,21 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
 
 #[cfg(test)]
 mod tests {
-    use super::MEASURED;
+    use super::{KeptAttention, KeptReason, MEASURED, kept};
+
+    #[test]
+    fn attention_that_was_not_examined_takes_one_line() {
+        let layer = |(at, reason)| KeptAttention { output: format!("y{at}"), reason };
+        let reasons = [KeptReason::Unproved, KeptReason::Form { what: "scaled" }, KeptReason::Unproved];
+        assert_eq!(
+            kept(&reasons.into_iter().enumerate().map(layer).collect::<Vec<_>>()),
+            [
+                "Kept the separate nodes of \"y1\": scaled",
+                "Kept the separate nodes of 2 more attentions: the proofs of others used up the work that a conversion \
+                 may do",
+            ]
+        );
+    }
 
     /// The ratios agree with the generated table of the page.
     #[test]

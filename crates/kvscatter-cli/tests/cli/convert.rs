@@ -61,6 +61,30 @@ fn attention_of_another_form() {
     insta::assert_snapshot!(converted.lines().take(4).collect::<Vec<_>>().join("\n"));
 }
 
+/// The scores of the first layer are capped at 1.
+#[test]
+fn attention_with_a_cap() {
+    let folder = Folder::with_testdata();
+    let mut model = Model::load(&folder.path(CONCAT)).unwrap();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let scores = "/model/layers.0/self_attn/MatMul_output_0".to_owned();
+    let at = graph.node.iter().position(|node| node.input.contains(&scores)).unwrap();
+    let mut cap = graph.node[at].clone();
+    cap.name = Some("cap".to_owned());
+    cap.op_type = Some("Tanh".to_owned());
+    cap.input = vec![scores.clone()];
+    cap.output = vec!["capped".to_owned()];
+    for input in graph.node[at].input.iter_mut().filter(|input| **input == scores) {
+        *input = "capped".to_owned();
+    }
+    graph.node.insert(at, cap);
+    model.save(&folder.path("capped.onnx")).unwrap();
+    let converted = folder.run("convert capped.onnx -o static.onnx --max-seq 64").passed();
+    insta::assert_snapshot!(converted.lines().take(6).collect::<Vec<_>>().join("\n"));
+    let converted = folder.run("convert capped.onnx -o static.onnx --max-seq 64 --fuse-softcap").passed();
+    assert!(!converted.contains("Kept"), "{converted}");
+}
+
 #[test]
 fn refusals() {
     let folder = Folder::with_testdata();

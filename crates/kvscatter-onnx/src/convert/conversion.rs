@@ -68,11 +68,8 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
 }
 
 /// Converts a decoder of operator set 24.
-fn convert_raised(
-    model: &Model,
-    graph: &Graph<'_>,
-    ConvertOptions { max_seq, keep_attention }: ConvertOptions,
-) -> Result<Converted, OnnxError> {
+fn convert_raised(model: &Model, graph: &Graph<'_>, options: ConvertOptions) -> Result<Converted, OnnxError> {
+    let max_seq = options.max_seq;
     let decoder = Decoder::of(graph)?;
     let dims = BTreeMap::new();
     let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
@@ -81,8 +78,10 @@ fn convert_raised(
     let exported = Exported::new(model, graph, &decoder, max_seq)?;
     exported.check_masks()?;
     let mut rewritten = rewrite_and_compare(&exported)?;
-    let fusions =
-        if keep_attention { Fusions::default() } else { Fusions::find(&exported, &rewritten.model)? };
+    let fusions = match options.keep_attention {
+        true => Fusions::default(),
+        false => Fusions::find(&exported, &rewritten.model, options)?,
+    };
     if !fusions.fused.is_empty() {
         rewritten = rewritten.fused(&exported, &fusions.fused)?;
     }

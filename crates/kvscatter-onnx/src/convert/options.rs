@@ -11,19 +11,29 @@ pub struct ConvertOptions {
     /// Whether attention that consists of separate nodes stays as it is. It otherwise becomes one `Attention`
     /// node where that node is proved to compute the same.
     pub keep_attention: bool,
+    /// Whether attention whose scores are capped also becomes one `Attention` node, with the attribute
+    /// `softcap`. ONNX Runtime before 1.27 caps scores after the mask, so that hidden slots count, and returns
+    /// other results than the separate nodes. Its users need kvscatter's plugin.
+    pub fuse_softcap: bool,
 }
 
 impl ConvertOptions {
     /// Returns the default options for this many slots of each sample.
     #[must_use]
     pub fn new(max_seq: usize) -> Self {
-        Self { max_seq, keep_attention: false }
+        Self { max_seq, keep_attention: false, fuse_softcap: false }
     }
 
     /// Sets whether attention that consists of separate nodes stays as it is.
     #[must_use]
     pub fn keep_attention(self, keep_attention: bool) -> Self {
         Self { keep_attention, ..self }
+    }
+
+    /// Sets whether attention whose scores are capped also becomes one `Attention` node.
+    #[must_use]
+    pub fn fuse_softcap(self, fuse_softcap: bool) -> Self {
+        Self { fuse_softcap, ..self }
     }
 }
 

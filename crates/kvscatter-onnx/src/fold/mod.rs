@@ -53,6 +53,7 @@ pub use error::FoldError;
 pub(crate) use number::{round, to_float};
 pub(crate) use value::{MAX_VALUES, Value};
 pub(crate) use values::Values;
+pub(crate) use work::Budget;
 
 use body::{Body, Function, Functions, KnownValue, Level, NodeValueIds, OpenShape, Origin, Source};
 use call::{Attributes, Call};
@@ -103,12 +104,21 @@ impl<'g, 'm> Fold<'g, 'm> {
     ///
     /// Without `external`, an error is returned if the elements of a tensor in another file are needed.
     pub(crate) fn new(graph: &'g Graph<'m>, external: Option<&'g ExternalData>) -> Self {
+        Self::with(graph, external, None)
+    }
+
+    /// Creates an evaluation of a graph without external data, whose work is also charged to a budget.
+    pub(crate) fn within(budget: &Rc<Budget>, graph: &'g Graph<'m>) -> Self {
+        Self::with(graph, None, Some(Rc::clone(budget)))
+    }
+
+    fn with(graph: &'g Graph<'m>, external: Option<&'g ExternalData>, budget: Option<Rc<Budget>>) -> Self {
         Self {
             body: Body::of_graph(graph),
             functions: Rc::new(Functions::new(graph.functions())),
             attributes: Attributes::default(),
             external,
-            work: Rc::new(Work::new()),
+            work: Rc::new(Work::new(budget)),
             depth: 0,
             origins: None,
         }
@@ -118,14 +128,15 @@ impl<'g, 'm> Fold<'g, 'm> {
     /// is then not computed from its inputs.
     ///
     /// # Errors
-    /// Returns [`OnnxError::ValueMissing`] if the graph has no value of this name, and the errors of
-    /// [`Value::new`].
+    /// Returns [`OnnxError::ValueMissing`] if the graph has no value of this name, [`FoldError::TooMuch`] if a
+    /// budget is spent, and the errors of [`Value::new`].
     pub(crate) fn set(&mut self, name: &str, value: Value) -> Result<(), OnnxError> {
         let value = Value::new(value.element, value.shape, value.data);
         let value = value.map_err(|error| error.in_tensor(name))?;
+        self.work.reset();
+        self.work.charge_values(&value)?;
         self.body.set(self.body.id(name)?, value);
         self.origins = None;
-        self.work.reset();
         Ok(())
     }
 

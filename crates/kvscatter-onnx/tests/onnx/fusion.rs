@@ -133,29 +133,29 @@ impl Form {
 }
 
 /// The nodes of a decoder while it is built.
-struct Nodes {
-    element: ElementType,
-    nodes: Vec<NodeProto>,
-    initializers: Vec<TensorProto>,
+pub(super) struct Nodes {
+    pub(super) element: ElementType,
+    pub(super) nodes: Vec<NodeProto>,
+    pub(super) initializers: Vec<TensorProto>,
 }
 
 impl Nodes {
-    fn called(&mut self, output: &str, op_type: &str, inputs: &[&str]) {
+    pub(super) fn called(&mut self, output: &str, op_type: &str, inputs: &[&str]) {
         self.nodes.push(node(op_type, inputs, output));
     }
 
-    fn add(&mut self, op_type: &str, inputs: &[&str]) -> String {
+    pub(super) fn add(&mut self, op_type: &str, inputs: &[&str]) -> String {
         let output = format!("{}_{}", op_type.to_lowercase(), self.nodes.len());
         self.called(&output, op_type, inputs);
         output
     }
 
-    fn attribute(&mut self, attribute: kvscatter_onnx::proto::AttributeProto) {
+    pub(super) fn attribute(&mut self, attribute: kvscatter_onnx::proto::AttributeProto) {
         self.nodes.last_mut().unwrap().attribute.push(attribute);
     }
 
     /// Adds a node that multiplies or divides by a number.
-    fn number(&mut self, op_type: &str, value: &str, number: f32) -> String {
+    pub(super) fn number(&mut self, op_type: &str, value: &str, number: f32) -> String {
         let name = format!("number_{}", self.nodes.len());
         self.floats(&name, &[], number);
         self.add(op_type, &[value, &name])
@@ -167,7 +167,7 @@ impl Nodes {
         output
     }
 
-    fn by_head(&mut self, value: &str, shape: &str) -> String {
+    pub(super) fn by_head(&mut self, value: &str, shape: &str) -> String {
         let split = self.add("Reshape", &[value, shape]);
         let output = self.add("Transpose", &[&split]);
         self.attribute(ints("perm", &[0, 2, 1, 3]));
@@ -175,7 +175,7 @@ impl Nodes {
     }
 
     /// Adds `visible` and `bias`, `[batch, 1, tokens, all]`.
-    fn visible(&mut self) {
+    pub(super) fn visible(&mut self) {
         for (of, axis, output) in [("past.k", 2, "length"), ("input_ids", 1, "new")] {
             let size = self.add("Shape", &[of]);
             self.attribute(int("start", axis));
@@ -196,7 +196,7 @@ impl Nodes {
         self.called("bias", "Where", &["visible", "none", "low"]);
     }
 
-    fn floats(&mut self, name: &str, shape: &[usize], first: f32) {
+    pub(super) fn floats(&mut self, name: &str, shape: &[usize], first: f32) {
         let count = shape.iter().product::<usize>();
         let number = |at: usize| first * if at.is_multiple_of(3) { 1.0 } else { -0.5 };
         let data: Vec<u8> = match self.element {
@@ -214,7 +214,7 @@ impl Nodes {
         });
     }
 
-    fn ints(&mut self, name: &str, values: &[i64]) {
+    pub(super) fn ints(&mut self, name: &str, values: &[i64]) {
         self.initializers.push(TensorProto {
             name: Some(name.to_owned()),
             dims: vec![values.len().try_into().unwrap()],
@@ -251,10 +251,10 @@ fn capped(nodes: &mut Nodes, scores: &str) -> String {
 }
 
 fn converted(form: &Form) -> Converted {
-    convert(&form.model(), SLOTS).unwrap()
+    convert(&form.model(), ConvertOptions::new(SLOTS).fuse_softcap(true)).unwrap()
 }
 
-fn op_types(converted: &Converted) -> Vec<&str> {
+pub(super) fn op_types(converted: &Converted) -> Vec<&str> {
     let graph: &GraphProto = converted.model.proto().graph.as_option().unwrap();
     graph.node.iter().filter_map(|node| node.op_type.as_deref()).collect()
 }
@@ -382,6 +382,16 @@ fn a_cap_becomes_an_attribute() {
         nodes.number("Mul", &bent, -2.0)
     };
     assert_eq!(fused("negative", &Form { scores: negative, ..Form::plain() }), (0.5, 2.0, 0));
+}
+
+/// ONNX Runtime before 1.27 would compute something else.
+#[test]
+fn a_cap_stays_unless_it_is_asked_for() {
+    let converted = convert(&Form { scores: capped, ..Form::grouped() }.model(), SLOTS).unwrap();
+    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
+    let reasons: Vec<_> = converted.kept.iter().map(|kept| &kept.reason).collect();
+    assert!(matches!(*reasons, [KeptReason::Softcap]), "{reasons:?}");
+    assert!(op_types(&converted).contains(&"Tanh") && !op_types(&converted).contains(&"Attention"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod decoder;
 mod eval;
 mod external;
 mod fusion;
+mod fusion_work;
 mod lower;
 mod models;
 mod placement;

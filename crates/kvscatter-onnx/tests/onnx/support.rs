@@ -61,6 +61,15 @@ pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
     }
 }
 
+pub(crate) fn float(name: &str, value: f32) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(AttributeType::FLOAT),
+        f: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
 pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_owned()),

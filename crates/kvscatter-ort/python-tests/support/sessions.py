@@ -15,6 +15,9 @@ VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 # ONNX Runtime has a TensorScatter kernel from this version on.
 HAS_BUILTIN = VERSION >= (1, 25)
 
+# ONNX Runtime's Attention caps scores before the mask from this version on, as the standard does.
+CAPS_BEFORE_MASK = VERSION >= (1, 27)
+
 # ONNX Runtime has operator set 25 from this version on. Earlier versions read it as 24, and refuse windows.
 HAS_WINDOWS = VERSION >= (1, 32)
 

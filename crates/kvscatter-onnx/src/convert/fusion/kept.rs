@@ -24,6 +24,10 @@ pub enum KeptReason {
     /// Scores, queries or keys are multiplied by more than one number.
     #[error("{value:?} is not a single number, and Attention has one scale and one cap")]
     Factor { value: String },
+    /// The scores are capped, and the [options](crate::convert::ConvertOptions::fuse_softcap) do not ask for
+    /// `softcap`.
+    #[error("its scores are capped, and ONNX Runtime before 1.27 caps those of Attention after the mask")]
+    Softcap,
     /// Another node reads a value inside of the attention, or an output of the graph returns it.
     #[error("{value:?} is computed inside of the attention and is also used elsewhere")]
     Read { value: String },
@@ -36,6 +40,9 @@ pub enum KeptReason {
     /// The attention cannot be evaluated.
     #[error(transparent)]
     Evaluation(#[from] OnnxError),
+    /// The proofs of other attention operations used up the work that a conversion may do.
+    #[error("the proofs of others used up the work that a conversion may do")]
+    Unproved,
     /// The attention computes other values than an `Attention` node.
     #[error(
         "Attention with scale {scale} and softcap {softcap} computes other values, which differ by {difference}"

@@ -5,19 +5,23 @@
 //!
 //! The structure of the graph only suggests the operands of the node: the queries, the caches, the scale and
 //! the cap on the scores. The [proof](proof) then evaluates both on random queries and caches. An attention
-//! whose node is not proved equal stays as it is.
+//! whose node is not proved equal stays as it is. Layers that ask the same [question](question) are proved
+//! once, and all proofs of a model share a budget of work.
 
 mod kept;
 mod operands;
 mod proof;
+mod question;
 mod region;
 
 pub use kept::{KeptAttention, KeptReason};
 pub(super) use operands::Operands;
 
 use operands::Finder;
+use proof::Proofs;
 use region::regions;
 
+use super::ConvertOptions;
 use super::exported::Exported;
 use super::probe::Probe;
 use crate::decoder::Decoder;
@@ -37,7 +41,11 @@ impl Fusions {
     /// # Errors
     /// Returns the errors of [`Model::graph`], [`Decoder::of`] and of feeding a probe. An attention that
     /// cannot be evaluated is not an error.
-    pub(super) fn find(exported: &Exported<'_, '_>, converted: &Model) -> Result<Self, OnnxError> {
+    pub(super) fn find(
+        exported: &Exported<'_, '_>,
+        converted: &Model,
+        options: ConvertOptions,
+    ) -> Result<Self, OnnxError> {
         let graph = converted.graph()?;
         let decoder = Decoder::of(&graph)?;
         let fed = |probe: &Probe, capacity| {
@@ -54,15 +62,20 @@ impl Fusions {
         let mut candidates = Vec::new();
         let mut finder = Finder::new(&graph, &decoder, &exported.sites, first, at_lengths);
         for last in finder.ends() {
-            candidates.push((last, finder.operands(&last)));
+            let operands = finder.operands(&last).and_then(|it| {
+                let is_wanted = options.fuse_softcap || !it.is_capped();
+                if is_wanted { Ok(it) } else { Err(KeptReason::Softcap) }
+            });
+            candidates.push((last, operands));
         }
         let found: Vec<_> = candidates.iter().filter_map(|(_, operands)| operands.as_ref().ok()).collect();
         let mut regions = regions(&graph, &found).into_iter();
+        let mut proofs = Proofs::new(converted, &probes);
         let mut fusions = Self::default();
         for (last, operands) in candidates {
             let proved = operands.and_then(|operands| {
                 let region = regions.next().unwrap_or_default();
-                proof::prove(converted, &region, &operands, probes.iter().zip(&mut folds))?;
+                proofs.prove(&region, &operands, &mut folds)?;
                 Ok(operands)
             });
             match proved {

@@ -16,7 +16,7 @@ use crate::{Graph, Node};
 const MAX_STEPS: usize = 64;
 
 /// The operands of the `Attention` node that an attention operation may become.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(in crate::convert) struct Operands {
     /// The queries before they are scaled, `[batch, heads, new tokens, head size]`.
     pub(in crate::convert) queries: String,
@@ -35,14 +35,14 @@ pub(in crate::convert) struct Operands {
     /// The type of the result.
     pub(super) output_element: ElementType,
     /// The type of the scores when the softmax reads them.
-    softmax_element: ElementType,
+    pub(super) softmax_element: ElementType,
 }
 
 impl Operands {
     /// Sets the attributes of an `Attention` node.
     pub(in crate::convert) fn attributes(&self, attention: NewNode) -> NewNode {
         let mut attention = attention.float("scale", self.scale);
-        if self.softcap != 0.0 {
+        if self.is_capped() {
             attention = attention.float("softcap", self.softcap);
         }
         if self.softmax_element != self.element {
@@ -51,11 +51,15 @@ impl Operands {
         attention
     }
 
+    pub(super) fn is_capped(&self) -> bool {
+        self.softcap != 0.0
+    }
+
     /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
     /// are rounded to 16 bits are then too inexact to be compared.
     pub(super) fn amounts_of_capping(&self) -> &'static [bool] {
         let is_exact = matches!(self.element, ElementType::Float32 | ElementType::Float64);
-        if self.softcap != 0.0 && is_exact { &[false, true] } else { &[false] }
+        if self.is_capped() && is_exact { &[false, true] } else { &[false] }
     }
 
     /// Returns the type to which the result of the node is cast, or `None` if it has the type already.
@@ -305,6 +309,8 @@ fn single_number(fold: &mut Fold<'_, '_>, value: &str) -> Result<Option<f64>, Ke
     let floats = fold.known(value)?.and_then(|value| value.as_floats());
     let Some((&first, rest)) = floats.and_then(<[f64]>::split_first) else { return Ok(None) };
     let is_single = first.is_finite() && first != 0.0 && rest.iter().all(|it| *it == first);
+    let compared = rest.len();
+    fold.charge(compared)?;
     Ok(is_single.then_some(first))
 }
 

@@ -1,16 +1,18 @@
 //! Evaluates an attention operation and the `Attention` node that may replace it on the same random values.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use kvscatter::ElementType;
 
+use super::question::Question;
 use super::region::Region;
 use super::{KeptReason, Operands};
 use crate::convert::attention::over_caches;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::edit::NewNode;
 use crate::edit::names::Names;
-use crate::fold::{Fold, MAX_VALUES, Value, Values, round, to_float};
+use crate::fold::{Budget, Fold, Value, Values, round, to_float};
 use crate::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, random_inputs};
 
@@ -23,6 +25,9 @@ const DEVIATION: f64 = 2.2;
 /// The names of the values that the `Attention` node reads and computes.
 const NAMES: [&str; 5] = ["queries", "keys", "values", "visible", "nonpad_kv_seqlen"];
 const OUTPUT: &str = "output";
+
+/// The number of questions that are remembered. Models alternate between few kinds of layers.
+const REMEMBERED: usize = 4;
 
 /// Returns the steps on which both are evaluated: several tokens with a hidden slot among the visible ones,
 /// and one token.
@@ -37,34 +42,71 @@ pub(super) fn capacity(probe: &Probe) -> usize {
     probe.total().saturating_add(2)
 }
 
-/// Checks on every probe that an `Attention` node with these operands can take the place of a region of a
-/// converted model. The folds are evaluations of the model on the probes.
-///
-/// # Errors
-/// Returns the reason why the nodes of the region must stay.
-pub(super) fn prove<'f, 'g: 'f, 'm: 'g>(
-    model: &Model,
-    region: &Region<'_>,
-    operands: &Operands,
-    probes: impl Iterator<Item = (&'f Probe, &'f mut Fold<'g, 'm>)>,
-) -> Result<(), KeptReason> {
-    if let Some(value) = region.escaped {
-        return Err(KeptReason::Read { value: value.to_owned() });
+/// The proofs of one converted model, which share a budget of work.
+pub(super) struct Proofs<'a> {
+    model: &'a Model,
+    probes: &'a [Probe],
+    budget: Rc<Budget>,
+    /// The questions of the last proofs that succeeded. Layers of one model mostly ask the same.
+    proved: VecDeque<Question>,
+}
+
+impl<'a> Proofs<'a> {
+    pub(super) fn new(model: &'a Model, probes: &'a [Probe]) -> Self {
+        Self { model, probes, budget: Rc::new(Budget::new()), proved: VecDeque::new() }
     }
-    for (probe, fold) in probes {
-        for &is_capped in operands.amounts_of_capping() {
-            Proof { model, region, operands, probe, is_capped }.check(fold)?;
+
+    /// Checks on every probe that an `Attention` node with these operands can take the place of a region. The
+    /// folds are evaluations of the model on the probes.
+    ///
+    /// # Errors
+    /// Returns the reason why the nodes of the region must stay. It is [`KeptReason::Unproved`] once the
+    /// budget is spent.
+    pub(super) fn prove(
+        &mut self,
+        region: &Region<'_>,
+        operands: &Operands,
+        folds: &mut [Fold<'_, '_>],
+    ) -> Result<(), KeptReason> {
+        if let Some(value) = region.escaped {
+            return Err(KeptReason::Read { value: value.to_owned() });
         }
+        let proved = self.answer(region, operands, folds);
+        proved.map_err(|reason| if self.budget.is_spent() { KeptReason::Unproved } else { reason })
     }
-    Ok(())
+
+    fn answer(
+        &mut self,
+        region: &Region<'_>,
+        operands: &Operands,
+        folds: &mut [Fold<'_, '_>],
+    ) -> Result<(), KeptReason> {
+        let question = Question::new(region, operands, folds, &self.budget)?;
+        if self.proved.contains(&question) {
+            return Ok(());
+        }
+        for (probe, given) in self.probes.iter().zip(&question.given) {
+            for &is_capped in operands.amounts_of_capping() {
+                let Self { model, budget, .. } = self;
+                Proof { model, budget, region, operands, question: &question, probe, given, is_capped }
+                    .check()?;
+            }
+        }
+        self.proved.truncate(REMEMBERED - 1);
+        self.proved.push_front(question);
+        Ok(())
+    }
 }
 
 /// An attention operation of a converted model on one probe.
 struct Proof<'a, 'm> {
     model: &'a Model,
+    budget: &'a Rc<Budget>,
     region: &'a Region<'m>,
     operands: &'a Operands,
+    question: &'a Question,
     probe: &'a Probe,
+    given: &'a BTreeMap<String, Value>,
     /// Whether the scores are so large that their cap changes them much.
     is_capped: bool,
 }
@@ -77,9 +119,9 @@ impl Proof<'_, '_> {
     ///
     /// # Errors
     /// Returns the reason why the operation is not proved equal.
-    fn check(&self, given: &mut Fold<'_, '_>) -> Result<(), KeptReason> {
-        let random = self.random(given)?;
-        let before = self.separate(given, &random)?;
+    fn check(&self) -> Result<(), KeptReason> {
+        let random = self.random()?;
+        let before = self.separate(&random)?;
         let after = self.fused(&random)?;
         let floats = |value: &Value| match &value.data {
             Some(Values::Floats(floats)) => Ok(floats.clone()),
@@ -111,22 +153,19 @@ impl Proof<'_, '_> {
     }
 
     /// Returns random queries, keys and values, with scores whose deviation is known.
-    fn random(&self, given: &mut Fold<'_, '_>) -> Result<[Value; 3], KeptReason> {
-        let Operands { queries, keys, values, scale, softcap, .. } = self.operands;
-        let mut types = BTreeMap::new();
-        for (name, value) in NAMES.into_iter().zip([queries, keys, values]) {
-            let known = given.value(value)?;
-            if known.len() > MAX_VALUES {
-                return Err(KeptReason::Unknown { value: value.clone() });
-            }
-            types.insert(name, (known.element, known.shape.clone()));
-        }
-        let tensors = random_inputs::tensors(&types, 0, DEFAULT_MEMORY_LIMIT)?;
+    fn random(&self) -> Result<[Value; 3], KeptReason> {
+        let Operands { queries, keys, values, scale, softcap, .. } = &self.question.operands;
+        let operands = NAMES.into_iter().zip([queries, keys, values]);
+        let types = operands.filter_map(|(name, value)| {
+            let known = self.given.get(value)?;
+            Some((name, (known.element, known.shape.clone())))
+        });
+        let tensors = random_inputs::tensors(&types.collect(), 0, DEFAULT_MEMORY_LIMIT)?;
         let value = |name: &str| tensors.get(name).map(Value::of).transpose();
         let [Some(mut queries), Some(keys), Some(values)] =
             [value(NAMES[0])?, value(NAMES[1])?, value(NAMES[2])?]
         else {
-            return Err(KeptReason::Unknown { value: queries.clone() });
+            return Err(KeptReason::Unknown { value: self.operands.queries.clone() });
         };
         let head_size = to_float(queries.shape.last().copied().unwrap_or_default());
         let spread = f64::from(*scale).abs() * head_size.sqrt() * DEVIATION;
@@ -138,22 +177,17 @@ impl Proof<'_, '_> {
     }
 
     /// Evaluates the separate nodes. Everything else that they read has the value that the probe gives it.
-    fn separate(&self, given: &mut Fold<'_, '_>, random: &[Value; 3]) -> Result<Value, KeptReason> {
-        let Operands { queries, keys, values, output, .. } = self.operands;
-        let nodes = &self.region.nodes;
-        let made: BTreeSet<_> =
-            nodes.iter().flat_map(|node| &node.proto().output).map(String::as_str).collect();
+    fn separate(&self, random: &[Value; 3]) -> Result<Value, KeptReason> {
+        let Question { operands: Operands { queries, keys, values, output, .. }, nodes, .. } = self.question;
         let mut inputs: BTreeMap<&str, Value> =
-            [queries, keys, values].into_iter().map(String::as_str).zip(random.iter().cloned()).collect();
-        for value in nodes.iter().flat_map(|node| node.reads()).filter(|value| !made.contains(value)) {
-            if inputs.contains_key(value) {
-                continue;
-            }
-            let known = given.known(value)?.filter(|known| known.data.is_some());
-            let known = known.ok_or_else(|| KeptReason::Unknown { value: value.to_owned() })?;
-            inputs.insert(value, known.clone());
-        }
-        evaluate(self.model, nodes.iter().map(|node| node.proto().clone()).collect(), inputs, output)
+            self.given.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        inputs.extend([queries, keys, values].into_iter().map(String::as_str).zip(random.iter().cloned()));
+        // Errors name the nodes.
+        let named = nodes
+            .iter()
+            .zip(&self.region.nodes)
+            .map(|(node, original)| NodeProto { name: original.proto().name.clone(), ..node.clone() });
+        self.evaluate(named.collect(), inputs, output)
     }
 
     /// Evaluates the `Attention` node.
@@ -180,29 +214,29 @@ impl Proof<'_, '_> {
                 vec![node.outputs(&["attended"]).into_proto(names), cast.outputs(&[OUTPUT]).into_proto(names)]
             }
         };
-        evaluate(self.model, nodes, inputs, OUTPUT)
+        self.evaluate(nodes, inputs, OUTPUT)
     }
-}
 
-/// Evaluates nodes that read these inputs, with the operator sets of a model.
-fn evaluate(
-    model: &Model,
-    nodes: Vec<NodeProto>,
-    inputs: BTreeMap<&str, Value>,
-    output: &str,
-) -> Result<Value, KeptReason> {
-    let declared =
-        |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
-    let graph =
-        GraphProto { node: nodes, input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
-    let opset_import = model.proto().opset_import.clone();
-    let proto = ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() };
-    let graph = Graph::new(&proto)?;
-    let mut fold = Fold::new(&graph, None);
-    for (name, value) in inputs {
-        fold.set(name, value)?;
+    /// Evaluates nodes that read these inputs, with the operator sets of the model.
+    fn evaluate(
+        &self,
+        nodes: Vec<NodeProto>,
+        inputs: BTreeMap<&str, Value>,
+        output: &str,
+    ) -> Result<Value, KeptReason> {
+        let declared =
+            |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
+        let graph =
+            GraphProto { node: nodes, input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
+        let opset_import = self.model.proto().opset_import.clone();
+        let proto = ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() };
+        let graph = Graph::new(&proto)?;
+        let mut fold = Fold::within(self.budget, &graph);
+        for (name, value) in inputs {
+            fold.set(name, value)?;
+        }
+        Ok(fold.value(output)?.clone())
     }
-    Ok(fold.value(output)?.clone())
 }
 
 /// Returns the largest difference that rounding explains. The random values are below 4.

@@ -177,6 +177,9 @@ pub enum RuntimeBug {
     /// ONNX Runtime 1.25 aligns the mask of a causal `Attention` with `nonpad_kv_seqlen` at the top left.
     /// This is wrong for several rows in the middle of a cache.
     MaskTopLeft,
+    /// ONNX Runtime before 1.27 caps the scores of `Attention` after the mask, so that hidden slots count. The
+    /// standard caps them before.
+    CapAfterMask,
     /// ONNX up to 1.22 evaluates `mode = circular` modulo the capacity in every coordinate.
     ModuloEverywhere,
 }

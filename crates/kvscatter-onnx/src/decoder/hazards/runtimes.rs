@@ -4,13 +4,14 @@
 use kvscatter::{ElementType, Mode};
 
 use super::hazard::{Hazard, RuntimeBug};
+use crate::Node;
 use crate::decoder::Decoder;
 use crate::decoder::cache::WriterStyle;
 use crate::narrow_types::is_narrow;
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());
-    let mut found = |bug, node: Option<crate::Node<'_>>| {
+    let mut found = |bug, node: Option<Node<'_>>| {
         hazards.extend(node.map(|node| Hazard::RuntimeBug { bug, node: node.label() }));
     };
     let first = scatters().find_map(|cache| cache.writer);
@@ -21,13 +22,22 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     }
     found(RuntimeBug::RowsLeftWritten, first);
     found(RuntimeBug::IndexClamped, first);
-    let causal = decoder.flow.nodes().iter().find(|node| {
-        let is_causal = node.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;
-        node.is("Attention") && is_causal && node.input(6).is_some()
-    });
+    let is_causal =
+        |node: &Node<'_>| node.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;
+    let causal = decoder
+        .flow
+        .nodes()
+        .iter()
+        .find(|node| node.is("Attention") && is_causal(node) && node.input(6).is_some());
     if first.is_some() {
         found(RuntimeBug::MaskTopLeft, causal.copied());
     }
+    let capped = decoder.flow.nodes().iter().find(|node| {
+        let is_capped = node.attribute("softcap").and_then(|cap| cap.f).unwrap_or(0.0) != 0.0;
+        let is_masked = is_causal(node) || [3, 6].iter().any(|&slot| node.input(slot).is_some());
+        node.is("Attention") && is_capped && is_masked
+    });
+    found(RuntimeBug::CapAfterMask, capped.copied());
     let circular = scatters().find(|cache| cache.style == WriterStyle::TensorScatter(Mode::Circular));
     found(RuntimeBug::ModuloEverywhere, circular.and_then(|cache| cache.writer));
 }

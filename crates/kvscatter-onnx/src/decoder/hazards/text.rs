@@ -211,6 +211,9 @@ impl fmt::Display for RuntimeBug {
             Self::MaskTopLeft => f.write_str(
                 "ONNX Runtime 1.25 aligns this causal mask at the top left, which is wrong for several rows in mid-cache",
             ),
+            Self::CapAfterMask => f.write_str(
+                "ONNX Runtime before 1.27 caps these scores after the mask, so that hidden slots count",
+            ),
             Self::ModuloEverywhere => {
                 f.write_str("onnx up to 1.22 evaluates circular mode incorrectly: do not use it as a reference")
             }

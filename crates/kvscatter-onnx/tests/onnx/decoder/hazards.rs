@@ -6,7 +6,7 @@ use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, PrefixMask, RuntimeBug
 use kvscatter_onnx::proto::NodeProto;
 
 use super::made::{Made, attention, circular, scatter};
-use crate::support::{int, node, testdata, value};
+use crate::support::{float, int, node, testdata, value};
 
 const CACHE: [&str; 4] = ["batch", "2", "64", "16"];
 
@@ -308,6 +308,19 @@ fn known_bugs_of_runtimes_are_reported() {
     assert_eq!(bugs(Made::growing()), []);
     let causal = Made::fixed().change("y", |node| node.attribute = vec![int("is_causal", 1)]);
     assert_eq!(bugs(causal)[3..], [RuntimeBug::MaskTopLeft]);
+    let cap = |cap| Made::fixed().change("y", |node| node.attribute = vec![float("softcap", cap)]);
+    assert_eq!(bugs(cap(2.0))[3..], [RuntimeBug::CapAfterMask]);
+    assert_eq!(bugs(cap(0.0)), all);
+    let of_growing = |inputs: &[&str]| {
+        Made::growing().change("y", |node| {
+            node.input = inputs.iter().map(|&input| input.to_owned()).collect();
+            node.attribute = vec![float("softcap", 2.0)];
+        })
+    };
+    let inputs = ["q", "present_k", "present_v", "mask"];
+    assert_eq!(bugs(of_growing(&inputs[..3])), []);
+    let masked = of_growing(&inputs).input(value("mask", ElementType::Bool, &["batch", "1", "s", "all"]));
+    assert_eq!(bugs(masked), [RuntimeBug::CapAfterMask]);
     assert_eq!(bugs(Made::fixed().change("present_v", circular))[3..], [RuntimeBug::ModuloEverywhere]);
     let odd = ElementType::Float8E4M3Fn;
     let made = Made::fixed().input(value("past_v", odd, &CACHE)).output(value("present_v", odd, &CACHE));

@@ -155,7 +155,7 @@ impl PreparedCall {
         } else {
             None
         };
-        let scores = match declaration.has_scores {
+        let scores = match declaration.operator.has_scores() {
             true => Some(request(3, Operand::Scores, &self.scores)?),
             false => None,
         };

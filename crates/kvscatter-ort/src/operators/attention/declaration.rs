@@ -18,8 +18,6 @@ pub(crate) const FLOATS: [ElementType; 3] =
 pub(super) struct Declaration {
     pub(super) operator: Attention,
     pub(super) has_present: bool,
-    pub(super) has_scores: bool,
-    has_heads: bool,
 }
 
 impl Declaration {
@@ -52,7 +50,7 @@ impl Declaration {
         let mode =
             one_of(attributes, c"qk_matmul_output_mode", Scores::from_mode)?.unwrap_or(Scores::Products);
         let operator = if has_scores { operator.scores(mode) } else { operator };
-        Ok(Self { operator, has_present, has_scores, has_heads: heads[0].is_some() })
+        Ok(Self { operator, has_present })
     }
 
     /// Checks the types, ranks and shapes of the inputs, as far as the model declares them.
@@ -82,7 +80,9 @@ impl Declaration {
 
         let mut ranks = [query, key, value].into_iter().filter_map(TensorInfo::rank);
         let rank = ranks.next().unwrap_or(4);
-        if !matches!((rank, self.has_heads), (3, true) | (4, _)) || ranks.any(|other| other != rank) {
+        if !matches!((rank, self.operator.has_heads()), (3, true) | (4, _))
+            || ranks.any(|other| other != rank)
+        {
             return Err(refused("the ranks of Q, K and V are not supported"));
         }
         let may_be = |tensor: &TensorInfo, accepted: core::ops::RangeInclusive<usize>| {
