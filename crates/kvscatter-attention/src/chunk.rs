@@ -114,7 +114,7 @@ impl<T: Float> Call<'_, T> {
         let starts = sweep.starts();
         let unused = Stream { first: core::ptr::null(), stride: 0, index: 0 };
         let all = core::array::from_fn(|at| starts.get(at).map_or(unused, stream));
-        let first = Streams { all, used: starts.len(), count: sweep.count, before: sweep.at };
+        let first = Streams { all, used: starts.len(), count: sweep.count, before: sweep.before };
         (0..heads).map(move |head| first.of_head(head * apart))
     }
 

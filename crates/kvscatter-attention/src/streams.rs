@@ -2,8 +2,8 @@
 //!
 //! One core reads memory faster from several places in turn than from one. So the positions of a chunk are cut into
 //! [`STREAMS`] stretches of the same length, and the first position of each stretch is read, then the second, and so
-//! on. The order depends on the positions that are read, and not on the slots in which they lie. So the bits
-//! of a sum are the same in every slot of a ring.
+//! on. The positions after the last stretch are cut in the same way. The order depends on the positions that are
+//! read, and not on the slots in which they lie. So the bits of a sum are the same in every slot of a ring.
 
 use crate::kernel::STREAMS;
 use crate::slots::Slots;
@@ -11,9 +11,9 @@ use crate::slots::Slots;
 /// Consecutive slots in each of several stretches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sweep {
-    /// The distance of the first slots from the start of their stretches.
-    pub(crate) at: usize,
-    /// The number of slots in each stretch.
+    /// The number of slots of each stretch in the sweeps before this one.
+    pub(crate) before: usize,
+    /// The number of slots of each stretch.
     pub(crate) count: usize,
     starts: [Start; STREAMS],
     used: usize,
@@ -34,38 +34,47 @@ impl Sweep {
     }
 }
 
-/// Returns the sweeps over runs, which are in the order of their positions. No sweep crosses a distance that is a
-/// multiple of `step`.
-pub(crate) fn sweeps(runs: &[Slots], step: usize) -> impl Iterator<Item = Sweep> {
-    let first = runs.first().map_or(0, |run| run.index);
+/// Returns the sweeps over runs, which are in the order of their positions. A sweep has at most `most` slots of
+/// each stretch.
+pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep> {
     let end = runs.last().map_or(0, Slots::end);
-    let length = (end - first).div_ceil(STREAMS);
-    let mut at = 0;
+    let mut first = runs.first().map_or(0, |run| run.index);
+    let (mut length, mut at, mut before) = (length(end - first), 0, 0);
     core::iter::from_fn(move || {
-        while at < length {
-            let mut sweep = Sweep { at, count: 0, starts: [Start::default(); STREAMS], used: 0 };
-            let mut next = (at / step + 1).saturating_mul(step).min(length);
-            for stretch in 0..STREAMS {
-                let index = first + stretch * length + at;
+        while first < end {
+            let mut sweep =
+                Sweep { before, count: most.min(length - at), starts: [Start::default(); STREAMS], used: 0 };
+            for index in (first..end).step_by(length).take(STREAMS).map(|stretch| stretch + at) {
                 // The run that contains the index, or else the first one after it.
                 let Some(run) = runs.get(runs.partition_point(|run| run.end() <= index)) else { continue };
                 if run.index <= index {
                     let slot = run.slots.start + index - run.index;
                     sweep.starts[sweep.used] = Start { index, is_past: run.is_past, slot };
                     sweep.used += 1;
-                    next = next.min(at + run.end() - index);
+                    sweep.count = sweep.count.min(run.end() - index);
                 } else {
-                    next = next.min(at + run.index - index);
+                    sweep.count = sweep.count.min(run.index - index);
                 }
             }
-            sweep.count = next - at;
-            at = next;
+            at += sweep.count;
+            before += sweep.count;
+            if at == length {
+                first = end.min(first + length * STREAMS);
+                (length, at) = (self::length(end - first), 0);
+            }
             if sweep.used > 0 {
                 return Some(sweep);
             }
         }
         None
     })
+}
+
+/// Returns the length of the stretches of a number of positions.
+///
+/// It is odd. With a power of two, all stretches would share the same few sets of the first-level cache.
+fn length(count: usize) -> usize {
+    (count / STREAMS).saturating_sub(1) | 1
 }
 
 #[cfg(test)]
@@ -89,14 +98,13 @@ mod tests {
 
     #[test]
     fn one_run_is_read_at_eight_places() {
-        let all: Vec<_> = sweeps(&[run(3, 100..120)], usize::MAX).collect();
-        // Seven stretches of 3 slots. The last one has 2 slots, and there is no eighth.
-        assert_eq!(
-            all.iter().map(|sweep| (sweep.at, sweep.count, sweep.starts().len())).collect::<Vec<_>>(),
-            [(0, 2, 7), (2, 1, 6)]
-        );
+        let all: Vec<_> = sweeps(&[run(3, 100..129)], usize::MAX).collect();
+        // Stretches of 3 slots, and then of one slot.
+        let shapes = |sweep: &Sweep| (sweep.before, sweep.count, sweep.starts().len());
+        assert_eq!(all.iter().map(shapes).collect::<Vec<_>>(), [(0, 3, 8), (3, 1, 5)]);
         let indices: Vec<_> = order(all.into_iter()).into_iter().map(|(index, _)| index - 3).collect();
-        assert_eq!(indices, [0, 3, 6, 9, 12, 15, 18, 1, 4, 7, 10, 13, 16, 19, 2, 5, 8, 11, 14, 17]);
+        let first = (0..3).flat_map(|at| (0..8).map(move |stretch| 3 * stretch + at));
+        assert_eq!(indices, first.chain(24..29).collect::<Vec<_>>());
     }
 
     #[test]

@@ -60,7 +60,9 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: us
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
             unsafe { tile::<V, T, R, K, B>(queries, streams, at, size, scores) };
         }
-        let (pairs, rest) = rest.as_chunks::<2>();
+        // Two keys are left of eight if `K` is 3.
+        let (pairs, rest) =
+            if STREAMS.is_multiple_of(K) { (&[] as &[_], rest) } else { rest.as_chunks::<2>() };
         for streams in pairs {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
             unsafe { tile::<V, T, R, 2, B>(queries, streams, at, size, scores) };
