@@ -4,8 +4,8 @@
 //!
 //! The example compares two exports of one small Llama. One has `Attention` with `nonpad_kv_seqlen`, which
 //! reads only the valid rows of a cache. The other is converted twice, once to `Attention` with a mask of all
-//! slots, and once with attention as the exported nodes, which multiply every slot. Times are medians of steps.
-//! The steps alternate between the capacities, and each feeds the same token at the same length.
+//! slots, and once with attention as the exported nodes, which multiply every slot. Times are medians of
+//! steps. The steps alternate between the capacities, and each feeds the same token at the same length.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

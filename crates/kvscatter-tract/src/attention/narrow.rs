@@ -1,9 +1,10 @@
 //! Computes masks only for the columns of valid slots.
 //!
 //! `Attention` does not read a column of its mask at or after the largest of its lengths, and a mask may have
-//! fewer columns than there are slots. So the mask is cut to [`ValidColumns`]. A cut commutes with an operator
-//! that computes each element from the elements at its position, so the cut moves from the mask to the
-//! constants and inputs that the mask is computed from. A step then takes the same time for every capacity.
+//! fewer columns than there are slots. So the mask is cut to [`ValidColumns`]. A cut commutes with an
+//! operator that computes each element from the elements at its position, so the cut moves from the mask to
+//! the constants and inputs that the mask is computed from. A step then takes the same time for every
+//! capacity.
 //!
 //! An operator that is not known to compute elements in this way is computed for all slots, and its result is
 //! cut.
@@ -58,8 +59,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Returns `None` if a node is not an attention with lengths and a mask of all slots, or if it returns its
-    /// scores, which include those of slots that are not valid.
+    /// Returns `None` if a node is not an attention with lengths and a mask of all slots, or if it returns
+    /// its scores, which include those of slots that are not valid.
     fn of(model: &TypedModel, node: &TypedNode) -> Option<Self> {
         let attention = node.op_as::<AttentionNode>().filter(|attention| !attention.outputs.has_scores)?;
         let inlet = attention.inputs.mask?;
@@ -90,7 +91,7 @@ impl<'a> Narrowing<'a> {
     fn new(model: &'a TypedModel, cut: &'a Cut) -> TractResult<Self> {
         let mut patch = TypedModelPatch::new("masks are computed for valid slots");
         let lengths = patch.tap_model(model, cut.lengths)?;
-        let columns = TDim::from(model.symbols.new_with_prefix("mask_columns_"));
+        let columns = TDim::from(model.symbols.new_with_prefix("mask_columns"));
         let (taps, cuts) = (HashMap::from([(cut.lengths, lengths)]), HashMap::new());
         Ok(Self { model, patch, taps, cuts, lengths, capacity: &cut.capacity, columns })
     }
@@ -134,8 +135,8 @@ impl<'a> Narrowing<'a> {
         Ok(narrowed)
     }
 
-    /// Returns how the valid slots of a node's output are computed from those of its inputs. Returns `None` if
-    /// its operator is not known to compute each slot alone.
+    /// Returns how the valid slots of a node's output are computed from those of its inputs. Returns `None`
+    /// if its operator is not known to compute each slot alone.
     fn sources(&self, node: &TypedNode, axis: usize) -> TractResult<Option<Sources>> {
         let op = node.op.clone();
         if node.op_is::<ElementWiseOp>() || node.op_is::<Cast>() {

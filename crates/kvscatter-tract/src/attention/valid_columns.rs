@@ -2,7 +2,8 @@
 
 use tract_onnx::tract_hir::internal::*;
 
-/// The numbers of columns are multiples of this, so that a call of attention is not prepared for every length.
+/// The numbers of columns are multiples of this, so that a call of attention is not prepared for every
+/// length.
 pub(super) const BLOCK: usize = 16;
 
 /// Takes a tensor with an element for each slot along `axis`, and lengths, `[batch]`. Returns the elements of

@@ -56,7 +56,8 @@ pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Ses
     TractMemory::wrap(Theirs::zero_dt(datum, shape).map_err(|_| too_large())?)
 }
 
-/// Returns a tensor that a plan only reads. tract's memory is shared with the plan, and other memory is copied.
+/// Returns a tensor that a plan only reads. tract's memory is shared with the plan, and other memory is
+/// copied.
 pub(super) fn read(ours: &Tensor) -> TractResult<TValue> {
     let element = ours.element();
     // The largest byte is computed without an early exit, which is faster for masks of many slots.

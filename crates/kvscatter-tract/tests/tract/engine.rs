@@ -136,8 +136,8 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
     assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
 }
 
-/// A plan shares an input in tract's memory only until its run ends. Neither results nor later writes reach the
-/// other side.
+/// A plan shares an input in tract's memory only until its run ends. Neither results nor later writes reach
+/// the other side.
 #[test]
 fn an_input_of_the_engines_is_read_where_it_lies() {
     let mut session = scatter();

@@ -6,7 +6,7 @@ use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, ValueInfoProto, tensor_
 use tract_onnx::prelude::*;
 
 use super::{BATCH, BOOL, CAPACITY, FLOAT, INT64, Ran, bytes, names, run};
-use crate::support::{integer, model, node, value};
+use crate::support::{integer, model, node, value, words};
 
 /// The nodes that compute `mask` from `marks`, `[batch, capacity]`, and those that read it.
 struct Made {
@@ -97,37 +97,56 @@ impl Made {
         made
     }
 
-    /// Runs with cut masks, and checks that a plan that tract has not changed gives the same bits.
-    ///
-    /// One sample is padded on the left, and the lengths of the samples are given.
-    fn check(self, width: usize, lengths: [i64; BATCH]) -> Ran {
+    /// Returns a plan with cut masks, and one that tract has not changed.
+    fn plans(self, width: usize) -> [Arc<TypedSimplePlan>; 2] {
         let proto = self.proto(width);
         let mut onnx = tract_onnx::onnx();
         register(&mut onnx);
         let load = || onnx.model_for_proto_model(&proto).unwrap();
-        let cut = load().into_optimized().unwrap().into_runnable().unwrap();
-        let whole = load().into_typed().unwrap().into_runnable().unwrap();
-        let random = &mut Random::new(7, 0);
-        let mut numbers = |shape: &[usize]| {
-            let values = random.many(shape.iter().product(), |random| random.below(99) as f32 / 33.0);
-            Tensor::from_shape(shape, &values).unwrap()
-        };
-        let (cache, query) = ([BATCH, 2, CAPACITY, 8], [BATCH, 4, width, 8]);
-        let marks = (0..BATCH * CAPACITY).map(|at| i64::from(at % CAPACITY >= 3 * (at / CAPACITY)));
-        let starts = lengths.map(|length| length - width as i64);
-        let inputs: TVec<TValue> = tvec![
-            numbers(&query).into(),
-            numbers(&cache).into(),
-            numbers(&cache).into(),
-            Tensor::from_shape(&[BATCH, CAPACITY], &marks.collect::<Vec<_>>()).unwrap().into(),
-            tensor1(&starts).into(),
-            tensor1(&lengths).into(),
-        ];
-        let expected = run(&mut whole.spawn().unwrap(), CAPACITY, inputs.clone());
-        assert!(expected.columns.iter().all(|columns| *columns != 0 && *columns + 1 >= CAPACITY));
-        let ran = run(&mut cut.spawn().unwrap(), CAPACITY, inputs);
-        assert_eq!(bytes(&ran.outputs), bytes(&expected.outputs));
-        ran
+        [load().into_optimized(), load().into_typed()].map(|model| model.unwrap().into_runnable().unwrap())
+    }
+
+    /// Runs with cut masks, and checks that whole masks give the same bits.
+    fn check(self, width: usize, lengths: [i64; BATCH]) -> Ran {
+        let [cut, whole] =
+            self.plans(width).map(|plan| run(&mut plan.spawn().unwrap(), CAPACITY, inputs(width, lengths)));
+        assert!(whole.columns.iter().all(|columns| *columns + 1 >= CAPACITY), "{:?}", whole.columns);
+        assert_eq!(bytes(&cut.outputs), bytes(&whole.outputs));
+        cut
+    }
+}
+
+/// Returns the inputs of a model for samples of these lengths. The second sample is padded on the left.
+fn inputs(width: usize, lengths: [i64; BATCH]) -> TVec<TValue> {
+    let random = &mut Random::new(7, 0);
+    let mut numbers = |shape: &[usize]| {
+        let values = random.many(shape.iter().product(), |random| random.below(99) as f32 / 33.0);
+        Tensor::from_shape(shape, &values).unwrap()
+    };
+    let (cache, query) = ([BATCH, 2, CAPACITY, 8], [BATCH, 4, width, 8]);
+    let marks = (0..BATCH * CAPACITY).map(|at| i64::from(at % CAPACITY >= 3 * (at / CAPACITY)));
+    let starts = lengths.map(|length| length - width as i64);
+    tvec![
+        numbers(&query).into(),
+        numbers(&cache).into(),
+        numbers(&cache).into(),
+        Tensor::from_shape(&[BATCH, CAPACITY], &marks.collect::<Vec<_>>()).unwrap().into(),
+        tensor1(&starts).into(),
+        tensor1(&lengths).into(),
+    ]
+}
+
+#[test]
+fn a_length_out_of_range_is_the_same_error() {
+    let plans = made(converted()).plans(1);
+    for (lengths, expected) in [
+        ([CAPACITY as i64 + 1, 3], "nonpad_kv_seqlen[0] = 48: must be between 0 and 47"),
+        ([3, -1], "nonpad_kv_seqlen[1] = -1: must be between 0 and 47"),
+    ] {
+        for plan in &plans {
+            let words = words(plan.run(inputs(1, lengths)));
+            assert!(words.contains(expected), "{words}");
+        }
     }
 }
 
