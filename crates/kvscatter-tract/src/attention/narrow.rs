@@ -40,6 +40,9 @@ pub(super) fn narrow(model: &TypedModel, node: &TypedNode) -> TractResult<Option
     readers.sort_unstable();
     let mut narrowing = Narrowing::new(model, &cut)?;
     let mask = narrowing.cut(cut.mask, cut.axis, DEPTH)?;
+    // tract repeats this function until it returns `None`, which it does for a mask of another size.
+    let narrowed = narrowing.patch.outlet_fact(mask)?.shape.dims().get(cut.axis);
+    ensure!(narrowed == Some(&narrowing.columns), "a cut mask has a dimension of {narrowed:?}");
     for reader in readers {
         narrowing.replace(model.node(reader), cut.inlet, mask)?;
     }
