@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::interface::{Interface, Purpose};
+use crate::interface::{FeedPort, Interface, Purpose};
 use crate::{SessionError, Tensor};
 
 /// One step, in which every sample gets `width` tokens, padding included.
@@ -55,30 +55,34 @@ impl Feed {
         token: impl Fn(usize, usize) -> i64,
         slots: usize,
     ) -> Result<Vec<(String, Tensor)>, SessionError> {
+        let feeds = interface.feeds.iter();
+        feeds.map(|port| Ok((port.name.clone(), self.tensor(port, &token, slots)?))).collect()
+    }
+
+    /// Returns the tensor of one input. The arguments and errors are those of [`tensors`](Self::tensors).
+    pub(crate) fn tensor(
+        &self,
+        port: &FeedPort,
+        token: impl Fn(usize, usize) -> i64,
+        slots: usize,
+    ) -> Result<Tensor, SessionError> {
         let batch = self.samples.len();
-        let tensor = |purpose, rank| {
-            let (shape, values): (Vec<usize>, Vec<i64>) = match purpose {
-                Purpose::Tokens => (vec![batch, self.width], self.tokens(&token)),
-                Purpose::Positions => (vec![batch, self.width], self.positions()),
-                Purpose::Mask => (vec![batch, slots], self.mask(slots)),
-                Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
-                Purpose::NonpadKvSeqlen => (vec![batch], self.each(|sample| sample.start + self.width)),
-                Purpose::SeqlensK => {
-                    let shape = if rank == 1 { vec![batch] } else { vec![batch, 1] };
-                    (shape, self.each(|sample| sample.valid().end.saturating_sub(1)))
-                }
-                Purpose::TotalLength => {
-                    let longest = self.samples.iter().map(|sample| sample.start + self.width).max();
-                    (vec![1; rank], vec![int(longest.unwrap_or_default())])
-                }
-            };
-            (shape, values)
+        let (shape, values): (Vec<usize>, Vec<i64>) = match port.purpose {
+            Purpose::Tokens => (vec![batch, self.width], self.tokens(token)),
+            Purpose::Positions => (vec![batch, self.width], self.positions()),
+            Purpose::Mask => (vec![batch, slots], self.mask(slots)),
+            Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
+            Purpose::NonpadKvSeqlen => (vec![batch], self.each(|sample| sample.start + self.width)),
+            Purpose::SeqlensK => {
+                let shape = if port.rank == 1 { vec![batch] } else { vec![batch, 1] };
+                (shape, self.each(|sample| sample.valid().end.saturating_sub(1)))
+            }
+            Purpose::TotalLength => {
+                let longest = self.samples.iter().map(|sample| sample.start + self.width).max();
+                (vec![1; port.rank], vec![int(longest.unwrap_or_default())])
+            }
         };
-        let feeds = interface.feeds.iter().map(|port| {
-            let (shape, values) = tensor(port.purpose, port.rank);
-            Ok((port.name.clone(), Tensor::integers(port.element, &shape, &values)?))
-        });
-        feeds.collect()
+        Tensor::integers(port.element, &shape, &values)
     }
 
     /// Returns the tokens of every sample.

@@ -9,6 +9,7 @@ use kvscatter_onnx::{Model, ModelFile};
 
 use crate::batch::Batch;
 use crate::caches::Caches;
+use crate::inputs::Inputs;
 use crate::model_runs::{Limits, ModelRun, model_runs};
 use crate::tensor::check_value;
 use crate::{
@@ -52,6 +53,7 @@ pub struct KvSession {
     runner: Runner,
     samples: Batch,
     caches: Caches,
+    inputs: Inputs,
     written: u64,
     copied: u64,
 }
@@ -97,7 +99,9 @@ impl KvSession {
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
         let caches = Caches::new(&runner, batch, capacity)?;
-        Ok(Self { runner, samples: Batch::new(batch, capacity), caches, written: 0, copied: 0 })
+        let inputs = Inputs::new(&runner, batch, capacity)?;
+        let samples = Batch::new(batch, capacity);
+        Ok(Self { runner, samples, caches, inputs, written: 0, copied: 0 })
     }
 
     /// Returns the number of samples that fit in the batch.
@@ -271,8 +275,7 @@ impl KvSession {
                     .copied()
                     .unwrap_or_default()
             };
-            let inputs = run.feed.tensors(&self.runner.interface, token, limits.capacity)?;
-            let logits = self.run_model(&run, &inputs)?;
+            let logits = self.run_model(&run, token)?;
             if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
                 self.check_known(tokens)?;
             }
@@ -295,8 +298,9 @@ impl KvSession {
     fn run_model(
         &mut self,
         run: &ModelRun,
-        inputs: &[(String, Tensor)],
+        token: impl Fn(usize, usize) -> i64,
     ) -> Result<LogitsTensor, SessionError> {
+        let inputs = self.inputs.of_step(&run.feed, &self.runner.interface.feeds, token)?;
         let saved = self.caches.save_rows(&run.overwritten);
         let ran = self.caches.run(&mut self.runner, &run.feed, inputs);
         self.caches.restore_rows(&run.overwritten, &saved);

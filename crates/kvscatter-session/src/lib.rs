@@ -17,6 +17,7 @@ mod error;
 mod feed;
 mod generate;
 mod growing;
+mod inputs;
 mod interface;
 mod kv_session;
 mod logits;

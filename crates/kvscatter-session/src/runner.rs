@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use kvscatter::ElementType;
+
 use crate::engine::{InPlaceCache, Session, Step};
 use crate::interface::Interface;
 use crate::numbers;
@@ -69,6 +71,11 @@ impl Runner {
             .iter()
             .map(|port| self.session.zeros(port.element, &port.shape(batch, length)))
             .collect()
+    }
+
+    /// Allocates a tensor of zeros in the engine's memory.
+    pub(crate) fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
+        self.session.zeros(element, shape)
     }
 
     /// Runs one step that writes into the caches, and returns the logits and the address that the engine

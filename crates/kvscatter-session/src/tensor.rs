@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use kvscatter::ElementType;
@@ -93,6 +94,17 @@ impl Tensor {
         }
     }
 
+    /// Returns the engine's memory, like [`memory_mut`](Self::memory_mut), to read from it.
+    pub fn memory<M: Memory>(&self) -> Option<&M> {
+        match &self.bytes {
+            Bytes::Own(_) => None,
+            Bytes::Engine(memory) => {
+                let memory: &dyn Any = memory.as_ref();
+                memory.downcast_ref()
+            }
+        }
+    }
+
     /// Creates an int64 tensor of these values.
     ///
     /// # Errors
@@ -115,13 +127,24 @@ impl Tensor {
         if values.len() != expected {
             return Err(SessionError::ValueCount { shape: shape.to_vec(), expected, got: values.len() });
         }
-        let bytes: Vec<u8> = values
-            .iter()
-            .map(|&value| encode(element, value).ok_or(SessionError::InputType { element, value }))
-            .collect::<Result<Vec<_>, _>>()?
-            .concat();
-        tensor.bytes_mut().copy_from_slice(&bytes);
+        for (index, &value) in values.iter().enumerate() {
+            tensor.fill(index..index + 1, value)?;
+        }
         Ok(tensor)
+    }
+
+    /// Sets a range of elements to an integer. Elements after the last one are ignored.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::InputType`] if the type cannot represent the integer.
+    pub(crate) fn fill(&mut self, elements: Range<usize>, value: i64) -> Result<(), SessionError> {
+        let element = self.element;
+        let (code, width) = encode(element, value).ok_or(SessionError::InputType { element, value })?;
+        let code = code.to_le_bytes();
+        let (code, _) = code.split_at(width);
+        let targets = self.bytes_mut().chunks_exact_mut(width).skip(elements.start).take(elements.len());
+        targets.for_each(|target| target.copy_from_slice(code));
+        Ok(())
     }
 
     /// Returns the element type, which is never a string.
@@ -212,13 +235,14 @@ pub(crate) fn check_value(element: ElementType, value: i64) -> Result<(), Sessio
     encode(element, value).map(|_| ()).ok_or(SessionError::InputType { element, value })
 }
 
-/// Encodes an integer in a type. Returns `None` if the type cannot represent it.
-fn encode(element: ElementType, value: i64) -> Option<Vec<u8>> {
+/// Returns the bits of an integer in a type, and the number of bytes of the type. Returns `None` if the type
+/// cannot represent the integer.
+fn encode(element: ElementType, value: i64) -> Option<(u64, usize)> {
     Some(match element {
-        ElementType::Int64 => value.to_le_bytes().to_vec(),
-        ElementType::Int32 => i32::try_from(value).ok()?.to_le_bytes().to_vec(),
-        ElementType::Bool => vec![u8::try_from(value).ok().filter(|byte| *byte <= 1)?],
-        ElementType::Float32 => f32::from(i16::try_from(value).ok()?).to_le_bytes().to_vec(),
+        ElementType::Int64 => (value.cast_unsigned(), 8),
+        ElementType::Int32 => (i32::try_from(value).ok()?.cast_unsigned().into(), 4),
+        ElementType::Bool => (u8::try_from(value).ok().filter(|byte| *byte <= 1)?.into(), 1),
+        ElementType::Float32 => (f32::from(i16::try_from(value).ok()?).to_bits().into(), 4),
         _ => return None,
     })
 }

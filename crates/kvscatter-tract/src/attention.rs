@@ -4,9 +4,11 @@
 //! copied, transposed or repeated.
 
 mod facts;
+mod narrow;
 mod operator;
 mod state;
 mod threads;
+mod valid_columns;
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
@@ -85,6 +87,10 @@ impl Op for AttentionNode {
 impl TypedOp for AttentionNode {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         Ok(facts::facts(self, inputs).map_err(|why| self.error(why))?)
+    }
+
+    fn declutter(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        narrow::narrow(model, node)
     }
 
     as_op!();

@@ -5,7 +5,8 @@
 //!     shares the cache. [`cache_copy_counts`] counts the copies of shared caches.
 //!   * `Attention` (operator sets 23 to 25) calls [`kvscatter_attention`]. It reads only the rows of a cache
 //!     that a query sees, by `nonpad_kv_seqlen`, the window and the mask. What lies in the other rows has no
-//!     influence. A large call uses the threads of the plan.
+//!     influence. With `nonpad_kv_seqlen`, optimised plans compute the mask only for the columns of valid
+//!     slots. A large call uses the threads of the plan.
 //!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it.
 //! * [`Tract`] implements [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and
 //!   returns them, even if it fails.

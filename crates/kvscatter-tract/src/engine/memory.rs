@@ -1,16 +1,18 @@
 //! Conversion between tract's tensors and those of a session.
 
 use std::mem;
+use std::sync::Arc;
 
 use kvscatter::ElementType;
 use kvscatter_session::{Memory, SessionError, Tensor};
-use tract_onnx::prelude::{DatumType, Tensor as Theirs, TractResult};
+use tract_onnx::prelude::{DatumType, TValue, Tensor as Theirs, TractResult};
 use tract_onnx::tract_hir::internal::bail;
 
 use crate::element;
 
-/// A tract tensor that is the memory of a session's tensor. It is moved into a plan and back.
-pub(super) struct TractMemory(Theirs);
+/// A tract tensor that is the memory of a session's tensor. A cache is moved into a plan and back, and other
+/// inputs are shared with the plan. A write to memory that a plan still shares copies it first.
+pub(super) struct TractMemory(Arc<Theirs>);
 
 impl TractMemory {
     /// Creates a session's tensor from a tract tensor.
@@ -19,17 +21,17 @@ impl TractMemory {
         // become strings here.
         let element = element::ours(theirs.datum_type()).unwrap_or(ElementType::String);
         let shape = theirs.shape().to_vec();
-        Tensor::of_memory(element, &shape, Box::new(Self(theirs)))
+        Tensor::of_memory(element, &shape, Box::new(Self(Arc::new(theirs))))
     }
 
     /// Takes the tensor out and leaves an empty one until [`put`](Self::put).
-    pub(super) fn take(&mut self) -> Theirs {
-        mem::take(&mut self.0)
+    pub(super) fn take(&mut self) -> TValue {
+        TValue::from_const(mem::take(&mut self.0))
     }
 
     /// Puts a tensor of the same type and shape back.
     pub(super) fn put(&mut self, theirs: Theirs) {
-        self.0 = theirs;
+        self.0 = Arc::new(theirs);
     }
 }
 
@@ -39,7 +41,7 @@ impl Memory for TractMemory {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        self.0.as_bytes_mut()
+        Arc::make_mut(&mut self.0).as_bytes_mut()
     }
 }
 
@@ -54,16 +56,21 @@ pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Ses
     TractMemory::wrap(Theirs::zero_dt(datum, shape).map_err(|_| too_large())?)
 }
 
-/// Copies a tensor to tract's memory.
-pub(super) fn copy(ours: &Tensor) -> TractResult<Theirs> {
+/// Returns a tensor that a plan only reads. tract's memory is shared with the plan, and other memory is
+/// copied.
+pub(super) fn read(ours: &Tensor) -> TractResult<TValue> {
     let element = ours.element();
-    let Some(datum) = element::theirs(element) else { bail!("tract has no tensors of {element}") };
-    if element == ElementType::Bool && ours.bytes().iter().any(|byte| *byte > 1) {
+    // The largest byte is computed without an early exit, which is faster for masks of many slots.
+    if element == ElementType::Bool && ours.bytes().iter().fold(0, |most, byte| (*byte).max(most)) > 1 {
         bail!("a bool is neither 0 nor 1");
     }
+    if let Some(memory) = ours.memory::<TractMemory>() {
+        return Ok(TValue::from_const(Arc::clone(&memory.0)));
+    }
+    let Some(datum) = element::theirs(element) else { bail!("tract has no tensors of {element}") };
     let mut theirs = Theirs::zero_dt(datum, ours.shape())?;
     theirs.as_bytes_mut().copy_from_slice(ours.bytes());
-    Ok(theirs)
+    Ok(theirs.into())
 }
 
 /// Returns `true` if a tract tensor has the type and shape of a session's tensor.

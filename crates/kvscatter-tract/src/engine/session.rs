@@ -1,5 +1,5 @@
-//! A plan that runs on the tensors of a session. Caches are moved into the plan and back, and other tensors
-//! are copied.
+//! A plan that runs on the tensors of a session. Caches are moved into the plan and back. Other inputs are
+//! shared with the plan if they are in tract's memory, and copied if not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -82,17 +82,16 @@ impl TractSession {
     fn feed(&mut self, step: &mut Step<'_>, caches: &mut Vec<Cache>) -> Result<(), SessionError> {
         for (name, tensor) in &step.inputs {
             let input = self.input(name)?;
-            let fed = messages::catch_panics(|| self.state.set_input(input, memory::copy(tensor)?.into()));
+            let fed = messages::catch_panics(|| self.state.set_input(input, memory::read(tensor)?));
             fed.map_err(|message| refused(format!("input {name:?}: {message}")))?;
         }
         for shared in &mut step.shared {
             let (input, output) = (self.input(shared.past)?, self.output(shared.present)?);
-            let theirs = match shared.cache.memory_mut::<TractMemory>() {
+            let value = match shared.cache.memory_mut::<TractMemory>() {
                 Some(memory) => memory.take(),
-                None => messages::catch_panics(|| memory::copy(shared.cache)).map_err(refused)?,
+                None => messages::catch_panics(|| memory::read(shared.cache)).map_err(refused)?,
             };
-            let address = theirs.as_bytes().as_ptr().addr();
-            let value = TValue::from(theirs);
+            let address = value.as_bytes().as_ptr().addr();
             caches.push(Cache { input, output, address, kept: Some(value.clone()) });
             let fed = messages::catch_panics(|| self.state.set_input(input, value));
             fed.map_err(|message| refused(format!("cache {:?}: {message}", shared.past)))?;

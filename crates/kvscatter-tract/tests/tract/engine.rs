@@ -136,6 +136,29 @@ fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
     assert_eq!(firsts(&cache), [0.0; 8], "the past was read only");
 }
 
+/// A plan shares an input in tract's memory only until its run ends. Neither results nor later writes reach
+/// the other side.
+#[test]
+fn an_input_of_the_engines_is_read_where_it_lies() {
+    let mut session = scatter();
+    let mut cache = session.zeros(ElementType::Float32, &CACHE).unwrap();
+    let address = cache.address();
+    let (rows, good) = (rows(1.0), Tensor::int64s(&[2], &[0, 1]).unwrap());
+    let bad = Tensor::int64s(&[2], &[0, 4]).unwrap();
+    let mut results = vec![];
+    for at in [&good, &bad, &good] {
+        let inputs = vec![("past_cache", &cache), ("update", &rows), ("write_indices", at)];
+        let ran = session.run(Step { inputs, returned: vec!["present_cache"], ..Step::default() });
+        assert!(cache.bytes().chunks(4).all(|value| value == [0; 4] || value == 5_f32.to_le_bytes()));
+        cache.bytes_mut()[..4].copy_from_slice(&5_f32.to_le_bytes());
+        assert_eq!(cache.address(), address, "the plan still shares the memory");
+        results.push(ran.ok().map(|mut ran| firsts(&ran.returned.remove(0))));
+    }
+    let present = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0];
+    assert_eq!(results, [Some(present.to_vec()), None, Some(present.to_vec())]);
+    assert_eq!(firsts(&cache), [5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
 /// tract itself would open files by their paths. kvscatter reads them through the handle of the checked
 /// folder and refuses a file that has become a pipe or a link since the check.
 #[cfg(unix)]

@@ -9,6 +9,7 @@ mod attention;
 mod churn;
 mod engine;
 mod made;
+mod mask_columns;
 mod matmul_nbits;
 mod onnx_cases;
 mod onnxruntime;

@@ -1,0 +1,187 @@
+//! The inputs of a running batch that are not caches.
+
+use std::ops::Range;
+
+use crate::interface::{FeedPort, Purpose};
+use crate::{Feed, Runner, SampleFeed, SessionError, Tensor};
+
+/// The inputs of a step except the caches.
+///
+/// A mask has an element for each slot, but a step changes few of them. So the masks of the last step are
+/// kept, and a step takes the same time for every capacity.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    /// The names and tensors of [`Interface::feeds`](crate::Interface::feeds), in that order.
+    tensors: Vec<(String, Tensor)>,
+    /// The slots that are 1 in the masks, by batch index.
+    marked: Vec<Range<usize>>,
+    capacity: usize,
+}
+
+impl Inputs {
+    /// Allocates masks of zeros.
+    pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, SessionError> {
+        let initial = |port: &FeedPort| match port.purpose {
+            Purpose::Mask => runner.zeros(port.element, &[batch, capacity]),
+            _ => Tensor::zeros(port.element, &[0]),
+        };
+        let tensors = runner.interface.feeds.iter();
+        let tensors = tensors.map(|port| Ok((port.name.clone(), initial(port)?)));
+        let tensors = tensors.collect::<Result<_, SessionError>>()?;
+        Ok(Self { tensors, marked: vec![0..0; batch], capacity })
+    }
+
+    /// Returns the tensors of a step, which are the same as those of [`Feed::tensors`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Feed::tensors`]. The tensors of the next step are right after an error, too.
+    pub(crate) fn of_step(
+        &mut self,
+        feed: &Feed,
+        ports: &[FeedPort],
+        token: impl Fn(usize, usize) -> i64,
+    ) -> Result<&[(String, Tensor)], SessionError> {
+        let Self { tensors, marked, capacity } = self;
+        for ((_, tensor), port) in tensors.iter_mut().zip(ports) {
+            if port.purpose == Purpose::Mask {
+                mark(tensor, marked, &feed.samples, *capacity)?;
+            }
+        }
+        *marked = feed.samples.iter().map(SampleFeed::valid).collect();
+        for ((_, tensor), port) in tensors.iter_mut().zip(ports) {
+            if port.purpose != Purpose::Mask {
+                *tensor = feed.tensor(port, &token, *capacity)?;
+            }
+        }
+        Ok(tensors)
+    }
+}
+
+/// Writes the elements of a mask, `[batch, capacity]`, that differ from those of the last step.
+fn mark(
+    mask: &mut Tensor,
+    before: &[Range<usize>],
+    samples: &[SampleFeed],
+    capacity: usize,
+) -> Result<(), SessionError> {
+    for (index, (before, sample)) in before.iter().zip(samples).enumerate() {
+        let after = sample.valid();
+        for (slots, value) in [(without(before, &after), 0), (without(&after, before), 1)] {
+            for slots in slots {
+                let [first, end] = [slots.start, slots.end.min(capacity)].map(|slot| index * capacity + slot);
+                mask.fill(first..end, value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the slots of a range that are not in another one, in two ranges. Either may be empty.
+fn without(slots: &Range<usize>, other: &Range<usize>) -> [Range<usize>; 2] {
+    [slots.start..slots.end.min(other.start), slots.start.max(other.end)..slots.end]
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType::{self, Bool, Float32, Int32, Int64};
+
+    use super::{Inputs, without};
+    use crate::{
+        Feed, FeedPort, Interface, Purpose, Runner, SampleFeed, Session, SessionError, Step, StepOutput,
+        Tensor,
+    };
+
+    const CAPACITY: usize = 6;
+
+    struct Unrun;
+
+    impl Session for Unrun {
+        fn run(&mut self, _: Step<'_>) -> Result<StepOutput, SessionError> {
+            Err(SessionError::NoLogits)
+        }
+    }
+
+    fn runner() -> Runner {
+        let port = |name: &str, element: ElementType, purpose| FeedPort {
+            name: name.to_owned(),
+            element,
+            rank: 2,
+            purpose,
+        };
+        let feeds = vec![
+            port("ids", Bool, Purpose::Tokens),
+            port("mask", Int64, Purpose::Mask),
+            port("positions", Int32, Purpose::Positions),
+            port("numbers", Float32, Purpose::Mask),
+            port("bits", Bool, Purpose::Mask),
+        ];
+        let interface = Interface {
+            caches: vec![],
+            feeds,
+            logits: String::new(),
+            logits_element: Float32,
+            vocabulary: None,
+            last_logits_only: false,
+            batch: None,
+            is_decode_only: false,
+        };
+        Runner::new(Box::new(Unrun), interface)
+    }
+
+    fn sample(start: usize, first_slot: usize, tokens: std::ops::Range<usize>) -> SampleFeed {
+        SampleFeed { start, padding: 0, tokens, first_slot }
+    }
+
+    fn bytes(inputs: &[(String, Tensor)]) -> Vec<(&str, &[usize], &[u8])> {
+        inputs.iter().map(|(name, tensor)| (name.as_str(), tensor.shape(), tensor.bytes())).collect()
+    }
+
+    /// Samples grow, shrink, are exchanged and are padded on the left. A step fails in between.
+    #[test]
+    fn tensors_are_those_of_the_step_alone() {
+        let runner = runner();
+        let mut inputs = Inputs::new(&runner, 2, CAPACITY).unwrap();
+        let feeds = &runner.interface.feeds;
+        for (width, samples, token) in [
+            (2, [sample(0, 0, 0..2), sample(0, 0, 0..0)], 1),
+            (1, [sample(2, 0, 2..3), sample(0, 0, 0..1)], 0),
+            (3, [sample(3, 0, 3..6), sample(1, 2, 0..3)], 2),
+            (3, [sample(3, 0, 3..6), sample(1, 2, 0..3)], 1),
+            (1, [sample(0, 0, 0..1), sample(5, 4, 0..2)], 1),
+            (1, [sample(0, 3, 0..0), sample(0, 0, 0..1)], 1),
+        ] {
+            let feed = Feed { width, samples: samples.to_vec() };
+            let alone = feed.tensors(&runner.interface, |_, _| token, CAPACITY);
+            let got = inputs.of_step(&feed, feeds, |_, _| token);
+            match (alone, got) {
+                (Ok(alone), Ok(got)) => assert_eq!(bytes(got), bytes(&alone), "{feed:?}"),
+                (Err(SessionError::InputType { .. }), Err(SessionError::InputType { .. })) => {
+                    assert_eq!(token, 2, "no bool is 2");
+                }
+                pair => panic!("{pair:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn masks_stay_at_their_addresses() {
+        let runner = runner();
+        let mut inputs = Inputs::new(&runner, 1, CAPACITY).unwrap();
+        let mut addresses = |length| {
+            let feed = Feed { width: 1, samples: vec![sample(length, 0, length..length + 1)] };
+            let tensors = inputs.of_step(&feed, &runner.interface.feeds, |_, _| 1).unwrap();
+            [1, 3, 4].map(|index| tensors[index].1.address())
+        };
+        assert_eq!(addresses(0), addresses(1));
+    }
+
+    #[test]
+    fn every_slot_of_the_difference_is_in_one_range() {
+        let ranges = || (0..5).flat_map(|start| (start..5).map(move |end| start..end));
+        for (slots, other) in ranges().flat_map(|slots| ranges().map(move |other| (slots.clone(), other))) {
+            let got: Vec<usize> = without(&slots, &other).into_iter().flatten().collect();
+            let expected: Vec<usize> = slots.clone().filter(|slot| !other.contains(slot)).collect();
+            assert_eq!(got, expected, "{slots:?} without {other:?}");
+        }
+    }
+}

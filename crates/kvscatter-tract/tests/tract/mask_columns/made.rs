@@ -1,0 +1,282 @@
+//! Masks of all forms, which this file builds.
+
+use kvscatter_oracle::cases::Random;
+use kvscatter_tract::register;
+use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType};
+use tract_onnx::prelude::*;
+
+use super::{BATCH, BOOL, CAPACITY, FLOAT, INT64, Ran, bytes, names, run};
+use crate::support::{integer, model, node, value, words};
+
+/// The nodes that compute `mask` from `marks`, `[batch, capacity]`, and those that read it.
+struct Made {
+    nodes: Vec<NodeProto>,
+    attentions: Vec<NodeProto>,
+    outputs: Vec<ValueInfoProto>,
+}
+
+fn cast(input: &str, output: &str, to: i32) -> NodeProto {
+    let mut cast = node("Cast", output, &[input], &[output]);
+    cast.attribute.push(integer("to", to.into()));
+    cast
+}
+
+fn attention(output: &str, lengths: &str) -> NodeProto {
+    let inputs = ["query", "key", "value", "mask", "", "", lengths];
+    node("Attention", output, &inputs, &[output])
+}
+
+/// Returns a model whose `mask` is computed by `nodes` and read by two nodes of attention.
+fn made(nodes: Vec<NodeProto>) -> Made {
+    let attentions = ["y", "z"].map(|output| attention(output, "lengths")).to_vec();
+    let outputs = ["y", "z"].map(|output| value(output, FLOAT, &[])).to_vec();
+    Made { nodes, attentions, outputs }
+}
+
+/// Returns the mask that `convert` writes, which is a boolean one.
+fn converted() -> Vec<NodeProto> {
+    vec![
+        node("Unsqueeze", "places", &["starts", "one"], &["places"]),
+        node("Add", "queries", &["places", "steps"], &["queries"]),
+        node("Unsqueeze", "rows", &["queries", "two"], &["rows"]),
+        node("LessOrEqual", "causal", &["slots", "rows"], &["causal"]),
+        cast("marks", "marked", BOOL),
+        node("Unsqueeze", "columns", &["marked", "one"], &["columns"]),
+        node("And", "and", &["causal", "columns"], &["and"]),
+        node("Unsqueeze", "whole", &["and", "one"], &["mask"]),
+    ]
+}
+
+fn of_int64(name: &str, values: &[i64], dims: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.to_owned(),
+        dims: dims.to_vec(),
+        data_type: DataType::Int64.into(),
+        raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        ..TensorProto::default()
+    }
+}
+
+fn of_float(name: &str, value: f32) -> TensorProto {
+    TensorProto {
+        name: name.to_owned(),
+        data_type: DataType::Float.into(),
+        raw_data: value.to_le_bytes().to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+impl Made {
+    fn proto(self, width: usize) -> ModelProto {
+        let capacity = CAPACITY.to_string();
+        let cache = |name: &str| value(name, FLOAT, &["batch", "2", &capacity, "8"]);
+        let inputs = vec![
+            value("query", FLOAT, &["batch", "4", &width.to_string(), "8"]),
+            cache("key"),
+            cache("value"),
+            value("marks", INT64, &["batch", &capacity]),
+            value("starts", INT64, &["batch"]),
+            value("lengths", INT64, &["batch"]),
+        ];
+        let nodes = self.nodes.into_iter().chain(self.attentions).collect();
+        let mut made = model(nodes, inputs, self.outputs);
+        let slots: Vec<i64> = (0..CAPACITY as i64).collect();
+        let steps: Vec<i64> = (0..width as i64).collect();
+        made.graph.as_mut().unwrap().initializer = vec![
+            of_int64("slots", &slots, &[slots.len() as i64]),
+            of_int64("steps", &steps, &[steps.len() as i64]),
+            of_int64("one", &[1], &[1]),
+            of_int64("two", &[2], &[1]),
+            of_int64("one_two", &[1, 2], &[2]),
+            of_int64("all_heads", &[BATCH as i64, 4, width as i64, CAPACITY as i64], &[4]),
+            of_int64("short", &[CAPACITY as i64 - 1], &[1]),
+            of_int64("zero", &[0], &[1]),
+            of_float("nothing", 0.0),
+            of_float("hidden", f32::NEG_INFINITY),
+        ];
+        made
+    }
+
+    /// Returns a plan with cut masks, and one that tract has not changed.
+    fn plans(self, width: usize) -> [Arc<TypedSimplePlan>; 2] {
+        let proto = self.proto(width);
+        let mut onnx = tract_onnx::onnx();
+        register(&mut onnx);
+        let load = || onnx.model_for_proto_model(&proto).unwrap();
+        [load().into_optimized(), load().into_typed()].map(|model| model.unwrap().into_runnable().unwrap())
+    }
+
+    /// Runs with cut masks, and checks that whole masks give the same bits.
+    fn check(self, width: usize, lengths: [i64; BATCH]) -> Ran {
+        let [cut, whole] =
+            self.plans(width).map(|plan| run(&mut plan.spawn().unwrap(), CAPACITY, inputs(width, lengths)));
+        assert!(whole.columns.iter().all(|columns| *columns + 1 >= CAPACITY), "{:?}", whole.columns);
+        assert_eq!(bytes(&cut.outputs), bytes(&whole.outputs));
+        cut
+    }
+}
+
+/// Returns the inputs of a model for samples of these lengths. The second sample is padded on the left.
+fn inputs(width: usize, lengths: [i64; BATCH]) -> TVec<TValue> {
+    let random = &mut Random::new(7, 0);
+    let mut numbers = |shape: &[usize]| {
+        let values = random.many(shape.iter().product(), |random| random.below(99) as f32 / 33.0);
+        Tensor::from_shape(shape, &values).unwrap()
+    };
+    let (cache, query) = ([BATCH, 2, CAPACITY, 8], [BATCH, 4, width, 8]);
+    let marks = (0..BATCH * CAPACITY).map(|at| i64::from(at % CAPACITY >= 3 * (at / CAPACITY)));
+    let starts = lengths.map(|length| length - width as i64);
+    tvec![
+        numbers(&query).into(),
+        numbers(&cache).into(),
+        numbers(&cache).into(),
+        Tensor::from_shape(&[BATCH, CAPACITY], &marks.collect::<Vec<_>>()).unwrap().into(),
+        tensor1(&starts).into(),
+        tensor1(&lengths).into(),
+    ]
+}
+
+#[test]
+fn a_length_out_of_range_is_the_same_error() {
+    let plans = made(converted()).plans(1);
+    for (lengths, expected) in [
+        ([CAPACITY as i64 + 1, 3], "nonpad_kv_seqlen[0] = 48: must be between 0 and 47"),
+        ([3, -1], "nonpad_kv_seqlen[1] = -1: must be between 0 and 47"),
+    ] {
+        for plan in &plans {
+            let words = words(plan.run(inputs(1, lengths)));
+            assert!(words.contains(expected), "{words}");
+        }
+    }
+}
+
+#[test]
+fn the_mask_of_converted_models_has_columns_for_valid_slots() {
+    for (width, lengths, columns) in [
+        (1, [1, 16], 16),
+        (1, [17, 4], 32),
+        (5, [5, 5], 16),
+        (3, [0, 0], 16),
+        (1, [0, 40], CAPACITY),
+        (2, [CAPACITY as i64, 7], CAPACITY),
+    ] {
+        let ran = made(converted()).check(width, lengths);
+        assert_eq!(ran.columns, [columns; 2], "{lengths:?}");
+        if columns < CAPACITY {
+            assert_eq!(ran.whole, names(["Source"]), "{lengths:?}");
+        }
+    }
+}
+
+#[test]
+fn cuts_move_over_operators_that_compute_each_slot_alone() {
+    let numbers =
+        || vec![cast("marks", "marked", BOOL), node("Where", "w", &["marked", "nothing", "hidden"], &["w"])];
+    let unsqueeze = || node("Unsqueeze", "u", &["w", "one_two"], &["u"]);
+    for nodes in [
+        [numbers(), vec![node("Unsqueeze", "mask", &["w", "one_two"], &["mask"])]].concat(),
+        [numbers(), vec![unsqueeze(), node("Expand", "mask", &["u", "all_heads"], &["mask"])]].concat(),
+        [
+            numbers(),
+            vec![
+                node("Transpose", "t", &["w"], &["t"]),
+                node("Neg", "n", &["t"], &["n"]),
+                node("Neg", "p", &["n"], &["p"]),
+                node("Transpose", "back", &["p"], &["back"]),
+                node("Unsqueeze", "mask", &["back", "one_two"], &["mask"]),
+            ],
+        ]
+        .concat(),
+        // Two ways from the marks to the mask.
+        [
+            numbers(),
+            vec![
+                unsqueeze(),
+                node("Add", "mask", &["u", "u2"], &["mask"]),
+                cast("marks", "m2", FLOAT),
+                node("Unsqueeze", "u2", &["m2", "one_two"], &["u2"]),
+            ],
+        ]
+        .concat(),
+    ] {
+        let ran = made(nodes.clone()).check(1, [9, 5]);
+        assert_eq!(ran.columns, [16; 2], "{nodes:?}");
+        assert!(ran.whole.is_subset(&names(["Source"])), "{:?}: {nodes:?}", ran.whole);
+    }
+}
+
+#[test]
+fn a_long_chain_is_cut_in_the_middle() {
+    let mut nodes = vec![cast("marks", "n0", FLOAT)];
+    nodes.extend((0..100).map(|at| {
+        let (before, after) = (format!("n{at}"), format!("n{}", at + 1));
+        node("Sin", &after, &[&before], &[&after])
+    }));
+    nodes.push(node("Unsqueeze", "mask", &["n100", "one_two"], &["mask"]));
+    let ran = made(nodes).check(1, [9, 5]);
+    assert_eq!(ran.columns, [16; 2]);
+    assert_eq!(ran.whole, names(["Source", "Cast", "Sin"]));
+}
+
+/// The sum of all slots up to one is computed for all slots, and only then cut.
+#[test]
+fn what_reads_other_slots_is_computed_for_all() {
+    let mut sums = node("CumSum", "sums", &["marks", "axis"], &["sums"]);
+    sums.attribute.push(integer("reverse", 1));
+    let nodes = vec![
+        node("Squeeze", "axis", &["one"], &["axis"]),
+        sums,
+        cast("sums", "marked", BOOL),
+        node("Unsqueeze", "mask", &["marked", "one_two"], &["mask"]),
+    ];
+    let ran = made(nodes).check(1, [9, 5]);
+    assert_eq!(ran.columns, [16; 2]);
+    assert!(ran.whole.iter().any(|name| name.contains("Scan") || name.contains("CumSum")), "{ran:?}");
+    assert!(!ran.whole.contains("Cast"), "{ran:?}");
+}
+
+#[test]
+fn other_masks_are_whole() {
+    let read_elsewhere = || {
+        let mut read = made(converted());
+        read.nodes.push(node("Not", "hides", &["mask"], &["hides"]));
+        read.outputs.push(value("hides", BOOL, &[]));
+        read
+    };
+    let returned = || {
+        let mut returned = made(converted());
+        returned.outputs.push(value("mask", BOOL, &[]));
+        returned
+    };
+    let of_two_lengths = || {
+        let mut other = made(converted());
+        other.nodes.push(node("Abs", "others", &["lengths"], &["others"]));
+        other.attentions[1] = attention("z", "others");
+        other
+    };
+    let with_scores = || {
+        let mut scored = made(converted());
+        scored.attentions[0].output.extend(["", "", "scores"].map(str::to_owned));
+        scored.outputs.push(value("scores", FLOAT, &[]));
+        scored
+    };
+    let without_lengths = || {
+        let mut all = made(converted());
+        all.attentions.iter_mut().for_each(|attention| attention.input.truncate(4));
+        all
+    };
+    for (name, made) in [
+        ("read elsewhere", read_elsewhere()),
+        ("returned", returned()),
+        ("of two lengths", of_two_lengths()),
+        ("with scores", with_scores()),
+        ("without lengths", without_lengths()),
+    ] {
+        assert_eq!(made.check(1, [9, 5]).columns, [CAPACITY; 2], "{name}");
+    }
+    let mut shorter = converted();
+    shorter.last_mut().unwrap().output[0] = "full".to_owned();
+    shorter.push(node("Add", "three", &["one", "two"], &["three"]));
+    shorter.push(node("Slice", "slice", &["full", "zero", "short", "three"], &["mask"]));
+    assert_eq!(made(shorter).check(1, [9, 5]).columns, [CAPACITY - 1; 2]);
+}
