@@ -55,38 +55,33 @@ mod x86 {
 
     use super::{ACCUMULATORS, sum_words};
 
-    /// The parts of a buffer that are read in turn. Hardware fetches ahead within a page, so that one part alone
-    /// would wait at the end of each. More parts would share too few sets of the nearest cache.
+    /// The parts of a buffer that are read at once. Hardware fetches ahead within a page, so that one part alone
+    /// would wait at the end of each.
     const PARTS: usize = 8;
-
-    /// The number of bytes that are read of a part before the next part.
-    const PIECE: usize = 512;
-
-    /// The independent sums, so that no addition waits for another.
-    const SUMS: usize = 8;
 
     macro_rules! sum {
         ($name:ident, $features:literal, $vector:ty, $zero:ident, $load:ident, $add:ident) => {
             #[target_feature(enable = $features)]
             pub(super) fn $name(bytes: &[u8]) -> u64 {
+                const WIDE: usize = 4;
                 const VECTOR: usize = size_of::<$vector>();
-                let mut sums = [$zero(); SUMS];
-                let (pieces, rest) = bytes.as_chunks::<PIECE>();
-                let each = pieces.len() / PARTS;
-                let (parts, others) = pieces.split_at(each * PARTS);
+                const CHUNK: usize = WIDE * VECTOR;
+                let mut sums = [[$zero(); WIDE]; PARTS];
+                let (chunks, rest) = bytes.as_chunks::<CHUNK>();
+                // An odd number, so that the parts use different sets of the nearest cache.
+                let each = if chunks.len() < PARTS { 0 } else { (chunks.len() / PARTS - 1) | 1 };
+                let (parts, others) = chunks.split_at(each * PARTS);
                 for at in 0..each {
-                    for part in 0..PARTS {
-                        let vectors = parts[part * each + at].as_chunks::<VECTOR>().0;
-                        for vectors in vectors.as_chunks::<SUMS>().0 {
-                            for (sum, vector) in sums.iter_mut().zip(vectors) {
-                                // SAFETY: `vector` has as many bytes as are loaded.
-                                *sum = $add(*sum, unsafe { $load(vector.as_ptr().cast()) });
-                            }
+                    for (part, sums) in sums.iter_mut().enumerate() {
+                        let chunk = parts[part * each + at].as_chunks::<VECTOR>().0;
+                        for (sum, vector) in sums.iter_mut().zip(chunk) {
+                            // SAFETY: `vector` has as many bytes as are loaded.
+                            *sum = $add(*sum, unsafe { $load(vector.as_ptr().cast()) });
                         }
                     }
                 }
-                let sum = sums.into_iter().fold($zero(), |sum, other| $add(sum, other));
-                let others = others.iter().fold(0_u64, |sum, piece| sum.wrapping_add(sum_words(piece)));
+                let sum = sums.into_iter().flatten().fold($zero(), |sum, other| $add(sum, other));
+                let others = others.iter().fold(0_u64, |sum, chunk| sum.wrapping_add(sum_words(chunk)));
                 return lanes(sum).into_iter().fold(others, u64::wrapping_add).wrapping_add(sum_words(rest));
 
                 fn lanes(sum: $vector) -> [u64; VECTOR / 8] {
