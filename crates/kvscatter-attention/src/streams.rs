@@ -57,12 +57,13 @@ pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep>
                 }
             }
             at += sweep.count;
-            before += sweep.count;
             if at == length {
                 first = end.min(first + length * STREAMS);
                 (length, at) = (self::length(end - first), 0);
             }
             if sweep.used > 0 {
+                // Slots that no stream reads are not counted, so the kernels end a group at each multiple of its size.
+                before += sweep.count;
                 return Some(sweep);
             }
         }
