@@ -35,7 +35,7 @@ use crate::suite::{Row, Suite};
 ///
 /// The result of every engine is checked before the engine is timed. Close other programs first. The A/A
 /// spread compares an engine with itself. It shows how much of a ratio is noise. Small hot cases are measured
-/// again in fresh processes. A target that the spread or these processes put in doubt counts as not measured.
+/// again in fresh processes. A target that the spread or these processes put in doubt counts as undecided.
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask bench",

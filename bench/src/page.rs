@@ -21,7 +21,7 @@ const COLUMNS: &str = "[Performance](../performance.md) explains the terms, the 
     of the processes measure briefly and without other libraries.\n\
     - *hand loop moves*: the smallest and the largest median time of the hand loop in these \
     processes.\n\
-    - *not measured*, in the last column of the targets: the noise includes the limit, so another \
+    - *undecided*, in the last column of the targets: the noise includes the limit, so another \
     run may give the opposite result.";
 
 /// Returns the page with a new text between the markers of a command.

@@ -150,7 +150,7 @@ impl CaseResults {
         }
     }
 
-    /// Adds the measurements of fresh processes. Verdicts that one of them contradicts count as not measured.
+    /// Adds the measurements of fresh processes. Verdicts that one of them contradicts count as undecided.
     pub(crate) fn compare(&mut self, others: &[Self]) {
         let medians = [&*self].into_iter().chain(others).filter_map(|case| case.medians.clone());
         self.variation = Variation::over(&medians.collect::<Vec<_>>());

@@ -53,7 +53,7 @@ pub(crate) fn summary(results: &Results) -> String {
     let verdicts = || all().flat_map(|case| case.verdicts.iter().map(move |verdict| (case, verdict)));
     let count = |status| verdicts().filter(|(_, verdict)| verdict.status == status).count();
     let mut text = format!(
-        "{} met, {} missed; not measured: {} met and {} missed by less than they move, {} without a time\n",
+        "{} met, {} missed; undecided: {} met and {} missed by less than they move, {} without a time\n",
         count(Status::Met),
         count(Status::Missed),
         count(Status::MetWithinSpread),

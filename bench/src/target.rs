@@ -79,8 +79,8 @@ impl Status {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
-            Self::MetWithinSpread => "not measured: met by less than the noise",
-            Self::MissedWithinSpread => "not measured: missed by less than the noise",
+            Self::MetWithinSpread => "undecided: met by less than the noise",
+            Self::MissedWithinSpread => "undecided: missed by less than the noise",
             Self::NotMeasured => "not measured",
         }
     }

@@ -53,7 +53,7 @@ pub(super) fn case_table(case: &CaseResults) -> String {
 pub(crate) fn summary(results: &Results) -> String {
     let count = |status| results.verdicts().filter(|(_, verdict)| verdict.status == status).count();
     let mut text = format!(
-        "attention: {} met, {} missed; not measured: {} met and {} missed by less than the noise, {} without a time\n",
+        "attention: {} met, {} missed; undecided: {} met and {} missed by less than the noise, {} without a time\n",
         count(Status::Met),
         count(Status::Missed),
         count(Status::MetWithinSpread),

@@ -36,10 +36,10 @@ pub(super) fn table(results: &Results) -> String {
 fn header(results: &Results) -> Vec<String> {
     let names = results.at.first().into_iter().flat_map(|at| &at.steps).enumerate();
     let names = names.flat_map(|(index, step)| {
-        let speedup = (index > 0).then(|| "ratio".to_owned());
+        let speedup = (index > 0).then(|| "speedup".to_owned());
         std::iter::once(format!("step {}", step.name)).chain(speedup)
     });
-    ["context", "caches growing", "in place", "ratio"].map(str::to_owned).into_iter().chain(names).collect()
+    ["context", "caches growing", "in place", "speedup"].map(str::to_owned).into_iter().chain(names).collect()
 }
 
 fn cells(at: &Measured) -> Vec<String> {
@@ -116,11 +116,11 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
     let mut text = format!(
         "The decoder is generated. It has {} layers of {} heads with {} float32 each, and at {} tokens its caches take \
          {}. Its caches grow, as exporters write them. `kvscatter convert --max-seq {}` made the static decoder from it, \
-         whose past and present are bound to one buffer. It has `Attention` nodes, and *separate nodes* is the same with `--keep-attention`. \
-         *Plugin* is with kvscatter's plugin. In *GroupQueryAttention*, the same decoder uses this operator, \
-         with past and present in one buffer. All ran in {} with one thread and batch 1. Their logits are \
-         compared before each length is timed, and {}. Times are medians of interleaved rounds. Ratios are medians of \
-         the ratios of the growing decoder's time to the other within a round.\n\n",
+         whose past and present are bound to one buffer. It has `Attention` nodes, and *separate nodes* is the same \
+         decoder with `--keep-attention`. *Plugin* is with kvscatter's plugin. In *GroupQueryAttention*, the decoder \
+         uses this operator instead, with past and present in one buffer. All ran in {} with one thread and batch 1. Their logits are \
+         compared before each length is timed, and {}. Times are medians of interleaved rounds. A speedup is the time \
+         of the growing decoder divided by that of the other, the median of the ratios within a round.\n\n",
         decoder.layers,
         decoder.heads,
         decoder.head_size,
@@ -151,7 +151,8 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
 
 /// Returns the table of targets.
 fn targets(results: &Results) -> String {
-    let mut text = "\n| context | decoder | compared with | ratio | at most | A/A spread | |\n\
+    let mut text = "\nIn this table, a ratio is the time of the decoder divided by that of the one it is compared with.\n\n\
+                    | context | decoder | compared with | ratio | at most | A/A spread | |\n\
                     |--:|---|---|--:|--:|--:|---|\n"
         .to_owned();
     for at in &results.at {

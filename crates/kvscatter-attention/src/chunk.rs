@@ -7,7 +7,6 @@ use crate::kernel::{Float, LANES, Rows, Stream, Streams};
 use crate::operator::{Scores, Softmax};
 use crate::room::Room;
 use crate::setup::Blocking;
-use crate::slots::Slots;
 use crate::streams::{Start, Sweep, sweeps};
 
 impl<T: Float> Call<'_, T> {
@@ -26,15 +25,13 @@ impl<T: Float> Call<'_, T> {
         let query_size = head_size.next_multiple_of(LANES);
         let rows = block.rows.len();
         self.find_runs(block, base, &positions, room);
-        let seen = core::mem::take(&mut room.runs);
-        if seen.is_empty() && self.setup.op.scores.is_none() {
-            room.runs = seen;
+        if room.runs.is_empty() && self.setup.op.scores.is_none() {
             return false;
         }
         let total = self.setup.sizes.total();
         let all = self.segments(0, &(0..total as i64));
         let (read, used) = match self.setup.op.scores {
-            None => (seen.as_slice(), (positions.end - base) as usize),
+            None => (room.runs.as_slice(), (positions.end - base) as usize),
             Some(_) => (all.as_slice(), total),
         };
         let used = used.next_multiple_of(LANES);
@@ -64,18 +61,17 @@ impl<T: Float> Call<'_, T> {
                 self.store_scores(block, place, weights);
             }
         }
-        self.sum_values(block, &seen, room);
-        room.runs = seen;
+        self.sum_values(block, room);
         true
     }
 
     /// Sums the weighted values of a chunk in `room.part`.
-    fn sum_values(&self, block: &Block, seen: &[Slots], room: &mut Room) {
+    fn sum_values(&self, block: &Block, room: &mut Room) {
         let Blocking { chunk, steps, .. } = self.setup.blocking;
         let size = self.setup.sizes.value_size;
         let (padded, rows) = (size.next_multiple_of(LANES), block.rows.len());
         room.part.sums.fill(0.0);
-        for sweep in sweeps(seen, steps) {
+        for sweep in sweeps(&room.runs, steps) {
             for (head, values) in self.streams(block, &sweep, Part::Value).enumerate() {
                 let weights = rows_of(&mut room.scores, chunk, head * rows, rows);
                 let group = rows_of(&mut room.group, padded, head * rows, rows);

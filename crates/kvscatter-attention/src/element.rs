@@ -11,7 +11,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// A floating-point element type and its conversions to and from float32, in which all sums are computed.
+/// A floating-point element type and its conversions to and from float32, in which the kernels compute.
 pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// The element type in ONNX.
     const ELEMENT: ElementType;

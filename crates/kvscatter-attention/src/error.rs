@@ -55,10 +55,18 @@ impl fmt::Display for Operand {
 #[non_exhaustive]
 pub enum AttentionError {
     /// The kernels do not support the element type.
-    #[error("elements of type {element} are not supported, use float32, float16 or bfloat16")]
+    #[error("elements of type {element} are not supported, use float, float16 or bfloat16")]
     ElementType {
         /// The element type of the queries, keys and values.
         element: ElementType,
+    },
+    /// The elements of a call do not have the type that was prepared.
+    #[error("Q has elements of type {got}, but the call was prepared for {expected}")]
+    OtherElementType {
+        /// The element type of the call.
+        got: ElementType,
+        /// The element type that was prepared.
+        expected: ElementType,
     },
     /// A tensor has the wrong number of dimensions.
     #[error("{operand} has rank {rank}, must be {expected}")]
@@ -81,11 +89,17 @@ pub enum AttentionError {
         /// The second dimensions of Q and K.
         expected: (usize, usize),
     },
-    /// The scale is negative or not a number. ONNX multiplies queries and keys by its square root.
-    #[error("scale = {scale}: must be 0 or more")]
+    /// The scale is negative, infinite or not a number. ONNX multiplies queries and keys by its square root.
+    #[error("scale = {scale}: must be finite and at least 0")]
     Scale {
         /// The attribute.
         scale: f32,
+    },
+    /// The cap is negative, infinite or not a number.
+    #[error("softcap = {softcap}: must be finite and at least 0")]
+    Softcap {
+        /// The attribute.
+        softcap: f32,
     },
     /// The last dimension of a tensor of rank 3 is not a multiple of the number of heads.
     #[error("{operand} has {hidden} elements a token, which is not a multiple of {heads} heads")]

@@ -82,13 +82,14 @@ impl Attention {
         Self { is_causal, ..self }
     }
 
-    /// Sets `scale`, the factor of the products.
+    /// Sets `scale`, the factor of the products. It must be finite and at least 0.
     #[must_use]
     pub fn scale(self, scale: f32) -> Self {
         Self { scale: Some(scale), ..self }
     }
 
     /// Sets `softcap`. A score `s` becomes `softcap * tanh(s / softcap)`. There is no cap if it is 0.
+    /// It must be finite and at least 0.
     #[must_use]
     pub fn softcap(self, softcap: f32) -> Self {
         Self { softcap, ..self }

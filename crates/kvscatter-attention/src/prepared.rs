@@ -60,7 +60,9 @@ impl Prepared {
         self.0.sizes.shape(Operand::Scores)
     }
 
-    /// Allocates the working memory of calls that use at most this many threads.
+    /// Allocates the working memory of calls that use at most this many threads, and at most 1024. Each thread has
+    /// memory for the scores of a chunk. If `qk_matmul_output` or a softmax in float64 is requested, it has memory for
+    /// the scores of all slots.
     #[must_use]
     pub fn scratch(&self, threads: usize) -> Scratch {
         let items = self.0.items();
@@ -130,7 +132,7 @@ impl Prepared {
         outputs: &Outputs<'_, T>,
     ) -> Result<(), AttentionError> {
         if T::ELEMENT != self.0.element {
-            return Err(AttentionError::ElementType { element: T::ELEMENT });
+            return Err(AttentionError::OtherElementType { got: T::ELEMENT, expected: self.0.element });
         }
         let same = |operand, got, expected| {
             if got == expected { Ok(()) } else { Err(AttentionError::Length { operand, got, expected }) }

@@ -28,7 +28,7 @@ impl<T: Float> Call<'_, T> {
             let hides_lowest = room.has_a_slot.get(at).copied().unwrap_or(false);
             for run in &segments {
                 let first = self.index_in_mask(run);
-                let shared = visible.start.max(run.index)..visible.end.min(run.index + run.slots.len());
+                let shared = visible.start.max(run.index)..visible.end.min(run.end());
                 if !shared.is_empty() {
                     let in_mask = first + shared.start - run.index;
                     row.fill(in_mask, hides_lowest, &mut bias[shared]);

@@ -15,8 +15,12 @@ use crate::sizes::Sizes;
 const CHUNK: usize = if cfg!(kvscatter_tiny) { 2 * LANES } else { 1024 };
 
 /// The largest number of rows of a head that are processed together. Each key is read from memory once for these
-/// rows. 16 rows and the keys that they share fit in the second-level cache.
+/// rows.
 const ROWS: usize = 16;
+
+/// The number of slots of each stream that are read before those of the next head, if the heads of a slot are
+/// neighbours in memory.
+const INTERLEAVED_STEPS: usize = 2;
 
 /// An [`Attention`] with checked shapes, and the choices that depend on them.
 #[derive(Clone, Debug)]
@@ -67,8 +71,7 @@ impl Blocking {
             heads: if interleaves { sizes.heads } else { 1 },
             rows,
             chunk,
-            // The heads of one slot are neighbours in memory.
-            steps: if interleaves { 2 } else { usize::MAX },
+            steps: if interleaves { INTERLEAVED_STEPS } else { usize::MAX },
             is_whole,
         }
     }

@@ -30,8 +30,12 @@ impl Sizes {
     /// # Errors
     /// Returns an error about the first tensor that does not fit.
     pub(crate) fn new(op: &Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
-        if let Some(scale) = op.scale.filter(|scale| *scale < 0.0 || scale.is_nan()) {
+        let is_valid = |number: f32| number.is_finite() && number >= 0.0;
+        if let Some(scale) = op.scale.filter(|scale| !is_valid(*scale)) {
             return Err(AttentionError::Scale { scale });
+        }
+        if !is_valid(op.softcap) {
+            return Err(AttentionError::Softcap { softcap: op.softcap });
         }
         let rank = shapes.query.len();
         let (query_heads, heads) = match (rank, op.heads) {

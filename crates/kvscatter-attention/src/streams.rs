@@ -1,25 +1,26 @@
 //! The order in which the slots of a chunk are read.
 //!
-//! One core reads memory faster from several places in turn than from one. So the positions of a chunk are cut into
-//! [`STREAMS`] stretches of the same length, and the first position of each stretch is read, then the second, and so
-//! on. The positions after the last stretch are cut in the same way. The order depends on the positions that are
-//! read, and not on the slots in which they lie. So the bits of a sum are the same in every slot of a ring.
+//! One core reads memory faster from several places in turn than from one. So the positions of a chunk, from the first
+//! that is seen to the last, are cut into [`STREAMS`] streams of the same length. The first position of each stream is
+//! read, then the second, and so on. The positions after the last stream are cut in the same way. The order depends on
+//! the positions that are read, and not on the slots in which they lie. So the bits of a sum are the same in every slot
+//! of a ring.
 
 use crate::kernel::STREAMS;
 use crate::slots::Slots;
 
-/// Consecutive slots in each of several stretches.
+/// Consecutive slots in each of several streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sweep {
-    /// The number of slots of each stretch in the sweeps before this one.
+    /// The number of slots of each stream in the sweeps before this one.
     pub(crate) before: usize,
-    /// The number of slots of each stretch.
+    /// The number of slots of each stream.
     pub(crate) count: usize,
     starts: [Start; STREAMS],
     used: usize,
 }
 
-/// The first slot of a sweep in one stretch.
+/// The first slot of a sweep in one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Start {
     /// The index of the position in the chunk.
@@ -35,7 +36,7 @@ impl Sweep {
 }
 
 /// Returns the sweeps over runs, which are in the order of their positions. A sweep has at most `most` slots of
-/// each stretch.
+/// each stream.
 pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep> {
     let end = runs.last().map_or(0, Slots::end);
     let mut first = runs.first().map_or(0, |run| run.index);
@@ -44,7 +45,7 @@ pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep>
         while first < end {
             let mut sweep =
                 Sweep { before, count: most.min(length - at), starts: [Start::default(); STREAMS], used: 0 };
-            for index in (first..end).step_by(length).take(STREAMS).map(|stretch| stretch + at) {
+            for index in (first..end).step_by(length).take(STREAMS).map(|stream| stream + at) {
                 // The run that contains the index, or else the first one after it.
                 let Some(run) = runs.get(runs.partition_point(|run| run.end() <= index)) else { continue };
                 if run.index <= index {
@@ -71,16 +72,16 @@ pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep>
     })
 }
 
-/// Returns the length of the stretches of a number of positions.
+/// Returns the length of the streams of a number of positions.
 ///
-/// It is odd. With a power of two, all stretches would share the same few sets of the first-level cache.
+/// It is odd. With a power of two, all streams would share the same few sets of the first-level cache.
 fn length(count: usize) -> usize {
     (count / STREAMS).saturating_sub(1) | 1
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{STREAMS, Slots, Sweep, sweeps};
+    use super::{Slots, Sweep, sweeps};
 
     fn run(index: usize, slots: core::ops::Range<usize>) -> Slots {
         Slots { index, is_past: false, slots }
@@ -98,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn one_run_is_read_at_eight_places() {
+    fn one_run_is_read_at_eight_streams() {
         let all: Vec<_> = sweeps(&[run(3, 100..129)], usize::MAX).collect();
-        // Stretches of 3 slots, and then of one slot.
+        // Streams of 3 slots, and then of one slot.
         let shapes = |sweep: &Sweep| (sweep.before, sweep.count, sweep.starts().len());
         assert_eq!(all.iter().map(shapes).collect::<Vec<_>>(), [(0, 3, 8), (3, 1, 5)]);
         let indices: Vec<_> = order(all.into_iter()).into_iter().map(|(index, _)| index - 3).collect();
-        let first = (0..3).flat_map(|at| (0..8).map(move |stretch| 3 * stretch + at));
+        let first = (0..3).flat_map(|at| (0..8).map(move |stream| 3 * stream + at));
         assert_eq!(indices, first.chain(24..29).collect::<Vec<_>>());
     }
 
@@ -133,13 +134,27 @@ mod tests {
     }
 
     #[test]
-    fn hidden_slots_are_left_out() {
-        let runs = [run(0, 0..2), run(5, 5..6), run(9, 9..20)];
-        let read = order(sweeps(&runs, usize::MAX));
-        let all = order(sweeps(&[run(0, 0..20)], usize::MAX));
-        let seen = |index: &usize| runs.iter().any(|run| (run.index..run.end()).contains(index));
-        let expected: Vec<_> = all.into_iter().filter(|(index, _)| seen(index)).collect();
-        assert_eq!(read, expected);
-        assert!(sweeps(&runs, 1).all(|sweep| sweep.count == 1 && sweep.starts().len() <= STREAMS));
+    fn hidden_slots_are_left_out_and_not_counted() {
+        // The last runs leave all streams without a slot for a while.
+        for runs in [
+            vec![run(0, 0..2), run(5, 5..6), run(9, 9..20)],
+            (0..8).map(|stream| run(127 * stream, 0..60)).chain([run(1000, 1000..1024)]).collect(),
+        ] {
+            let all = order(sweeps(&[run(0, 0..runs.last().unwrap().end())], usize::MAX));
+            let is_seen = |index: &usize| runs.iter().any(|run| (run.index..run.end()).contains(index));
+            let expected: Vec<_> = all.iter().map(|(index, _)| *index).filter(is_seen).collect();
+            for most in [1, 7, usize::MAX] {
+                let read: Vec<_> = sweeps(&runs, most).collect();
+                let mut count = 0;
+                for sweep in &read {
+                    assert!(!sweep.starts().is_empty());
+                    assert!((1..=most).contains(&sweep.count));
+                    assert_eq!(sweep.before, count);
+                    count += sweep.count;
+                }
+                let read: Vec<_> = order(read.into_iter()).into_iter().map(|(index, _)| index).collect();
+                assert_eq!(read, expected);
+            }
+        }
     }
 }

@@ -33,7 +33,7 @@ fn element_types() {
     }
     let element = ElementType::Float16;
     let values = Values::<f16>::new();
-    values.fails(&prepare(SHAPES), Error::ElementType { element });
+    values.fails(&prepare(SHAPES), Error::OtherElementType { got: element, expected: ElementType::Float32 });
 }
 
 #[test]
@@ -72,10 +72,15 @@ fn heads_and_scales() {
     refused(Attention::new(), Shapes { query: &[2, 3, 3, 5], ..SHAPES }, group(3, 2));
     let none = Shapes { key: &[2, 0, 8, 5], value: &[2, 0, 8, 7], ..SHAPES };
     refused(Attention::new(), none, group(4, 0));
-    refused(Attention::new().scale(-0.5), SHAPES, Error::Scale { scale: -0.5 });
+    for number in [-0.5, f32::INFINITY, f32::NEG_INFINITY] {
+        refused(Attention::new().scale(number), SHAPES, Error::Scale { scale: number });
+        refused(Attention::new().softcap(number), SHAPES, Error::Softcap { softcap: number });
+    }
     // NaN differs from itself.
     let result = Attention::new().scale(f32::NAN).prepare(&SHAPES);
     assert!(matches!(result, Err(Error::Scale { scale }) if scale.is_nan()));
+    let result = Attention::new().softcap(f32::NAN).prepare(&SHAPES);
+    assert!(matches!(result, Err(Error::Softcap { softcap }) if softcap.is_nan()));
 }
 
 #[test]

@@ -2,12 +2,16 @@
 
 use kvscatter_session::{SessionError, SessionSetting};
 
-/// Returns the option to name after an error of a session, such as ` (--memory)`. Returns an empty string if
-/// no option belongs to the error.
+/// Returns the option to name after an error of a session, such as ` (--memory)`, or what to do about it. Returns an
+/// empty string if no option belongs to the error.
 pub(crate) fn of_session(error: &SessionError) -> &'static str {
     match error.about() {
         Some(SessionSetting::Memory) => " (--memory)",
         Some(SessionSetting::Capacity) => " (--capacity)",
+        None if matches!(error, SessionError::Load { engine, .. } if engine.starts_with("tract")) => {
+            "; tract does not run growing caches, which kvscatter inspect reports, and --engine ort runs the model in \
+             ONNX Runtime"
+        }
         // The batch of a session is the number of prompts, so no option sets it.
         _ => "",
     }

@@ -238,6 +238,11 @@ impl<'m> Node<'m> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
     }
 
+    /// Returns `true` if an integer attribute is given and is not 0.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.attribute(name).and_then(|attribute| attribute.i).unwrap_or(0) != 0
+    }
+
     pub(crate) fn error(&self, error: impl Into<OnnxError>) -> OnnxError {
         in_node(self.label(), error.into())
     }

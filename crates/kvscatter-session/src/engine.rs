@@ -57,7 +57,8 @@ impl LoadOptions {
 
 /// A loaded model.
 pub trait Session: Send {
-    /// Allocates a tensor of zeros in memory in which this engine can write a present in place.
+    /// Allocates a tensor of zeros in the memory that suits this engine: it can write a present there in place, and
+    /// read an input without a copy.
     ///
     /// # Errors
     /// Returns [`SessionError::TensorTooLarge`] if the tensor cannot be allocated.

@@ -17,6 +17,9 @@ use super::vector::{GROUP, LANES, Load, Rows, STREAMS, Stream, Streams, Vector};
 /// stay in the first-level cache.
 const STEPS: usize = 4;
 
+/// The number of vectors of one row of sums that stay in registers.
+const ROW_VECTORS: usize = 8;
+
 /// See [`Products`](super::vector::Products). `W` is the number of keys that four rows multiply at a time. `K1` is
 /// that of one row, whose columns are read `B` vectors at a time.
 ///
@@ -161,11 +164,11 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
     sums: Rows,
 ) {
     // All rows and columns of a few slots are summed before those of the next ones, unless there is one tile.
-    let steps = if weights.count == 1 && size <= 8 * V::LANES { GROUP } else { STEPS };
+    let steps = if weights.count == 1 && size <= ROW_VECTORS * V::LANES { GROUP } else { STEPS };
     let mut at = 0;
     while at < values.count {
-        let place = (values.before + at) % GROUP;
-        let slots = at..values.count.min(at + steps - place % steps);
+        let in_group = (values.before + at) % GROUP;
+        let slots = at..values.count.min(at + steps - in_group % steps);
         let mut row = 0;
         while row < weights.count {
             let (weights, group) = (weights.after(row), group.after(row));
@@ -175,7 +178,7 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
                 match weights.count {
                     4.. => columns::<V, T, 4, W>(weights, &values, slots.clone(), size, group),
                     2.. => columns::<V, T, 2, 4>(weights, &values, slots.clone(), size, group),
-                    _ => columns::<V, T, 1, 8>(weights, &values, slots.clone(), size, group),
+                    _ => columns::<V, T, 1, ROW_VECTORS>(weights, &values, slots.clone(), size, group),
                 }
             };
         }

@@ -94,7 +94,7 @@ pub(crate) struct Stream<T> {
     pub(crate) first: *const T,
     /// The distance between slots, in elements.
     pub(crate) stride: usize,
-    /// The place of the first slot in a row of scores.
+    /// The index of the first slot in a row of scores.
     pub(crate) index: usize,
 }
 

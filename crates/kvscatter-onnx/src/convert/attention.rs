@@ -66,8 +66,7 @@ impl<'m> Attentions<'m> {
                 [4, 4, 4] => false,
                 _ => return Err(form("queries, keys and values of different ranks")),
             };
-            let is_causal = node.attribute("is_causal").and_then(|attribute| attribute.i) == Some(1);
-            attentions.push(Attention { node, is_causal, is_flat });
+            attentions.push(Attention { node, is_causal: node.flag("is_causal"), is_flat });
         }
         Ok(Self(attentions))
     }

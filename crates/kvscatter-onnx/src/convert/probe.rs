@@ -7,6 +7,7 @@ use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Mode};
 
 use super::refusal::ConvertRefusal;
+use super::visibility::LAST;
 use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
@@ -247,10 +248,10 @@ impl<'m> Inputs<'m> {
     /// * Returns [`ConvertRefusal::NewTokens`] if a step has more new tokens than slots.
     /// * Returns [`ConvertRefusal::MaskSize`] if the masks would have too many elements.
     pub(super) fn check_size(&self, max_seq: usize) -> Result<(), OnnxError> {
-        let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(1));
-        if new > max_seq {
+        if let Some(new) = self.new_tokens().filter(|new| *new > max_seq) {
             return Err(ConvertRefusal::NewTokens { new, max_seq }.into());
         }
+        let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(LAST));
         let limit = fold::MAX_VALUES;
         let slots = max_seq.max(MANY);
         match batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots)) {

@@ -16,6 +16,10 @@ const HIDDEN: f64 = -1e4;
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
 
+/// The number of new tokens of the probe that fills the last slots, if the model does not fix it. No other probe has
+/// larger masks.
+pub(super) const LAST: usize = 3;
+
 /// Returns probes on which other rules give other masks than the rule.
 ///
 /// * Prefill, chunks, and padding on the left, on the right and in between.
@@ -36,7 +40,7 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
         probe(1, 1),
         probe(0, max_seq.min(LONG)),
         probe(max_seq / 2, 2),
-        probe(max_seq.saturating_sub(3), 3),
+        probe(max_seq.saturating_sub(LAST), LAST),
     ];
     // A probe with more tokens than slots cannot occur.
     probes.retain(|probe| probe.total() <= max_seq);

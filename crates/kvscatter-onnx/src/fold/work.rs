@@ -57,7 +57,7 @@ impl Budget {
         Self(Cell::new(MAX_SHARED_WORK))
     }
 
-    /// Returns whether a charge was larger than what was left. Every later charge fails too.
+    /// Returns `true` if nothing is left. Every charge fails then.
     pub(crate) fn is_spent(&self) -> bool {
         self.0.get() == 0
     }
@@ -65,7 +65,7 @@ impl Budget {
     /// Charges the bytes of a value that is about to be copied.
     ///
     /// # Errors
-    /// Returns [`FoldError::TooMuch`] if less is left.
+    /// Returns [`FoldError::TooMuch`] if no more than these bytes are left. Nothing is left then.
     pub(crate) fn charge_values(&self, value: &Value) -> Result<(), OnnxError> {
         self.charge(bytes(value))
     }

@@ -389,6 +389,16 @@ fn sizes_that_a_file_claims_are_refused_before_anything_is_made_of_them() {
     assert!(matches!(refusal, ConvertRefusal::MaskSize { batch, .. } if batch == 1 << 62), "{refusal}");
 }
 
+/// The limit is on the elements of the largest mask: two samples, three tokens and all slots.
+#[test]
+fn the_most_slots_are_refused_by_their_number() {
+    let (most, limit) = (699_050, 4 << 20);
+    let model = load("optimum-llama");
+    assert!(convert(&model, most).is_ok());
+    let refusal = ConvertRefusal::MaskSize { batch: 2, new: 3, max_seq: most + 1, limit };
+    assert_eq!(refused(&model, most + 1), refusal);
+}
+
 #[test]
 fn an_output_that_says_how_long_the_past_is_is_refused() {
     let mut model = load("optimum-llama");

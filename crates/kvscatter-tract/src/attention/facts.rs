@@ -21,7 +21,7 @@ pub(super) fn facts(node: &AttentionNode, inputs: &[&TypedFact]) -> Result<TVec<
     let Dims { output, presents, scores } = Dims::of(node, &operands).map_err(words)?;
     let presents = presents.into_iter().zip(node.outputs.has_presents);
     let presents = presents.filter_map(|(dims, is_given)| is_given.then_some(dims));
-    let scores = node.outputs.has_scores.then_some(scores);
+    let scores = node.op.has_scores().then_some(scores);
     let all = [output].into_iter().chain(presents).chain(scores);
     Ok(all.map(|dims| operands.query.datum_type.fact(dims)).collect())
 }

@@ -22,7 +22,7 @@ use super::operator::AttentionNode;
 use super::valid_columns::{BLOCK, ValidColumns};
 
 /// The longest chain of operators that a cut moves over. It bounds the recursion over an untrusted model.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// Cuts the mask of a node, for all nodes of attention that read it. Returns `None` if something else reads
 /// the mask, or if the mask cannot be cut.
@@ -39,10 +39,11 @@ pub(super) fn narrow(model: &TypedModel, node: &TypedNode) -> TractResult<Option
     let mut readers: TVec<usize> = outlet.successors.iter().map(|inlet| inlet.node).collect();
     readers.sort_unstable();
     let mut narrowing = Narrowing::new(model, &cut)?;
-    let mask = narrowing.cut(cut.mask, cut.axis, DEPTH)?;
+    let mask = narrowing.cut(cut.mask, cut.axis, MAX_DEPTH)?;
     // tract repeats this function until it returns `None`, which it does for a mask of another size.
-    let narrowed = narrowing.patch.outlet_fact(mask)?.shape.dims().get(cut.axis);
-    ensure!(narrowed == Some(&narrowing.columns), "a cut mask has a dimension of {narrowed:?}");
+    if narrowing.patch.outlet_fact(mask)?.shape.dims().get(cut.axis) != Some(&narrowing.columns) {
+        return Ok(None);
+    }
     for reader in readers {
         narrowing.replace(model.node(reader), cut.inlet, mask)?;
     }
@@ -65,7 +66,7 @@ impl Cut {
     /// Returns `None` if a node is not an attention with lengths and a mask of all slots, or if it returns
     /// its scores, which include those of slots that are not valid.
     fn of(model: &TypedModel, node: &TypedNode) -> Option<Self> {
-        let attention = node.op_as::<AttentionNode>().filter(|attention| !attention.outputs.has_scores)?;
+        let attention = node.op_as::<AttentionNode>().filter(|attention| !attention.op.has_scores())?;
         let inlet = attention.inputs.mask?;
         let mask = *node.inputs.get(inlet)?;
         let lengths = *node.inputs.get(attention.inputs.nonpad_kv_seqlen?)?;

@@ -36,8 +36,6 @@ pub(super) struct Outputs {
     pub(super) count: usize,
     /// Whether the node has `present_key` and `present_value`.
     pub(super) has_presents: [bool; 2],
-    /// Whether the node has `qk_matmul_output`.
-    pub(super) has_scores: bool,
 }
 
 /// The inputs of a node, or what is known about them, by their roles.
@@ -97,7 +95,7 @@ impl AttentionNode {
             .softmax(softmax);
         let op = attributes.float("scale")?.map_or(op, |scale| op.scale(scale));
         let op = heads.map_or(op, |(query, key)| op.heads(query, key));
-        let op = if outputs.has_scores { op.scores(scores) } else { op };
+        let op = if given_index(&node.output, 3).is_some() { op.scores(scores) } else { op };
         Ok(Self { node: label(node), op, heads, inputs, outputs })
     }
 
@@ -180,7 +178,6 @@ impl Outputs {
         Ok(Self {
             count: node.output.iter().filter(|name| !name.is_empty()).count(),
             has_presents: [at(1).is_some(), at(2).is_some()],
-            has_scores: at(3).is_some(),
         })
     }
 }

@@ -68,7 +68,7 @@ impl AttentionState {
                 Some([zeros::<T>(&key)?, zeros::<T>(&value)?])
             }
         };
-        let mut scores = node.outputs.has_scores.then(|| zeros::<T>(&prepared.scores_shape())).transpose()?;
+        let mut scores = node.op.has_scores().then(|| zeros::<T>(&prepared.scores_shape())).transpose()?;
         {
             let mut output = output.try_as_plain_ram_mut()?;
             let mut outputs = Outputs::new(output.as_slice_mut::<T>()?);

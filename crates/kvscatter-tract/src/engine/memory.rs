@@ -57,10 +57,10 @@ pub(super) fn zeros(element: ElementType, shape: &[usize]) -> Result<Tensor, Ses
 }
 
 /// Returns a tensor that a plan only reads. tract's memory is shared with the plan, and other memory is
-/// copied.
+/// copied. Of bools, every byte is checked, so this takes longer for a larger mask.
 pub(super) fn read(ours: &Tensor) -> TractResult<TValue> {
     let element = ours.element();
-    // The largest byte is computed without an early exit, which is faster for masks of many slots.
+    // A bool of another value would be undefined behaviour. A search that stops early would be slower.
     if element == ElementType::Bool && ours.bytes().iter().fold(0, |most, byte| (*byte).max(most)) > 1 {
         bail!("a bool is neither 0 nor 1");
     }

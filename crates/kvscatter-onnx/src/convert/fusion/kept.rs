@@ -40,8 +40,8 @@ pub enum KeptReason {
     /// The attention cannot be evaluated.
     #[error(transparent)]
     Evaluation(#[from] OnnxError),
-    /// The proofs of other attention operations used up the work that a conversion may do.
-    #[error("the proofs of others used up the work that a conversion may do")]
+    /// The proofs of earlier attention operations used up the work that one conversion may do.
+    #[error("not examined, since earlier proofs used up the work that one conversion may do")]
     Unproved,
     /// The attention computes other values than an `Attention` node.
     #[error(

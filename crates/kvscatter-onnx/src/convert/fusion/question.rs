@@ -30,7 +30,7 @@ impl Question {
         budget: &Budget,
     ) -> Result<Self, KeptReason> {
         let nodes = &region.nodes;
-        let mut names = Names::new(nodes.iter().any(|node| {
+        let mut names = Numbering::new(nodes.iter().any(|node| {
             node.proto()
                 .attribute
                 .iter()
@@ -76,13 +76,13 @@ impl Question {
 }
 
 /// Numbers values in the order in which they appear.
-struct Names {
+struct Numbering {
     numbers: BTreeMap<String, String>,
     /// Whether values keep their names, because bodies of nodes capture them.
     are_kept: bool,
 }
 
-impl Names {
+impl Numbering {
     fn new(are_kept: bool) -> Self {
         Self { numbers: BTreeMap::new(), are_kept }
     }

@@ -107,10 +107,9 @@ fn circular(cache: &Cache<'_>, attention: &Node<'_>) -> Option<Hazard> {
     if cache.style != WriterStyle::TensorScatter(Mode::Circular) || !attention.is("Attention") {
         return None;
     }
-    let is_causal = attention.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;
     let by = match attention.input(6) {
         Some(_) => PrefixMask::NonpadKvSeqlen,
-        None if is_causal => PrefixMask::IsCausal,
+        None if attention.flag("is_causal") => PrefixMask::IsCausal,
         None => return None,
     };
     Some(Hazard::CircularPrefixMask { past: cache.past.to_owned(), attention: attention.label(), by })

@@ -22,8 +22,7 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     }
     found(RuntimeBug::RowsLeftWritten, first);
     found(RuntimeBug::IndexClamped, first);
-    let is_causal =
-        |node: &Node<'_>| node.attribute("is_causal").and_then(|causal| causal.i).unwrap_or(0) != 0;
+    let is_causal = |node: &Node<'_>| node.flag("is_causal");
     let causal = decoder
         .flow
         .nodes()

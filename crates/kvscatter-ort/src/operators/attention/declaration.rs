@@ -37,9 +37,9 @@ impl Declaration {
         let operator = Attention::new()
             .causal(one_of(attributes, c"is_causal", flag)?.unwrap_or(false))
             .window(bound(attributes, c"left_window_size")?, bound(attributes, c"right_window_size")?)
-            .softcap(number(attributes, c"softcap", |cap| cap >= 0.0)?.unwrap_or(0.0))
+            .softcap(number(attributes, c"softcap")?.unwrap_or(0.0))
             .softmax(one_of(attributes, c"softmax_precision", Softmax::from_precision)?.unwrap_or_default());
-        let operator = match number(attributes, c"scale", |scale| scale >= 0.0)? {
+        let operator = match number(attributes, c"scale")? {
             Some(scale) => operator.scale(scale),
             None => operator,
         };
@@ -154,14 +154,10 @@ fn bound(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Fai
     one_of(attributes, name, side).map(Option::flatten)
 }
 
-/// Returns a finite number.
-fn number(
-    attributes: &impl Attributes,
-    name: &CStr,
-    is_supported: impl Fn(f32) -> bool,
-) -> Result<Option<f32>, Failure> {
+/// Returns a finite number that is not negative.
+fn number(attributes: &impl Attributes, name: &CStr) -> Result<Option<f32>, Failure> {
     match attributes.float(name)? {
-        Some(value) if !value.is_finite() || !is_supported(value) => Err(unknown(name, value)),
+        Some(value) if !value.is_finite() || value < 0.0 => Err(unknown(name, value)),
         other => Ok(other),
     }
 }
