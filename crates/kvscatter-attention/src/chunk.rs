@@ -13,6 +13,7 @@ impl<T: Float> Call<'_, T> {
     /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: i64, room: &mut Room) -> bool {
         let Blocking { chunk, steps, is_whole, .. } = self.setup.blocking;
+        let score_stride = self.setup.blocking.score_stride();
         let positions = self.positions(block);
         // The position of the first index of the lists of a room.
         let base = match is_whole {
@@ -38,7 +39,7 @@ impl<T: Float> Call<'_, T> {
         for sweep in sweeps(read, steps) {
             for (head, keys) in self.streams(block, &sweep, Part::Key).enumerate() {
                 let queries = rows_of(&mut room.queries, query_size, head * rows, rows);
-                let scores = rows_of(&mut room.scores, chunk, head * rows, rows);
+                let scores = rows_of(&mut room.scores, score_stride, head * rows, rows);
                 // SAFETY: `Setup` has an instruction set of the machine. The slots are in K or the past. The
                 // queries are padded with zeros. The runs end inside the chunk, so the scores have an element
                 // for each key.
@@ -46,7 +47,7 @@ impl<T: Float> Call<'_, T> {
             }
         }
         for (at, place) in block.each().enumerate() {
-            let scores = &mut room.scores[at * chunk..][..used];
+            let scores = &mut room.scores[at * score_stride..][..used];
             let bias = room.bias.get(at * chunk..).and_then(|bias| bias.get(..used));
             self.finish_scores(block, base, place, scores, bias);
             let (most, weight) = if self.setup.op.softmax == Softmax::Float64 {
@@ -67,20 +68,21 @@ impl<T: Float> Call<'_, T> {
 
     /// Sums the weighted values of a chunk in `room.part`.
     fn sum_values(&self, block: &Block, room: &mut Room) {
-        let Blocking { chunk, steps, .. } = self.setup.blocking;
+        let Blocking { steps, .. } = self.setup.blocking;
+        let score_stride = self.setup.blocking.score_stride();
         let size = self.setup.sizes.value_size;
         let (padded, rows) = (size.next_multiple_of(LANES), block.rows.len());
         room.part.sums.fill(0.0);
         for sweep in sweeps(&room.runs, steps) {
             for (head, values) in self.streams(block, &sweep, Part::Value).enumerate() {
-                let weights = rows_of(&mut room.scores, chunk, head * rows, rows);
+                let weights = rows_of(&mut room.scores, score_stride, head * rows, rows);
                 let group = rows_of(&mut room.group, padded, head * rows, rows);
                 let sums = rows_of(&mut room.part.sums, padded, head * rows, rows);
                 // SAFETY: As for the products. The group and the sums are padded.
                 unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
             }
         }
-        for (sum, group) in room.part.sums.iter_mut().zip(&mut room.group) {
+        for (sum, group) in room.part.sums.iter_mut().zip(room.group.iter_mut()) {
             *sum += core::mem::take(group);
         }
     }

@@ -101,6 +101,7 @@
 //! - The results of two instruction sets may differ in the last bits.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod aligned;
 mod block;
 mod chunk;
 mod element;

@@ -1,5 +1,6 @@
 //! The results of attention over a part of the positions, for each row of a block.
 
+use crate::aligned::Aligned;
 use crate::kernel::LANES;
 use crate::setup::{Blocking, Setup};
 
@@ -11,7 +12,7 @@ pub(crate) struct Partial {
     /// The sum of the weights, which are relative to the largest score. It is 0 for a row that sees nothing.
     pub(crate) weight: Vec<f32>,
     /// The weighted sum of the values, padded to a multiple of [`LANES`].
-    pub(crate) sums: Vec<f32>,
+    pub(crate) sums: Aligned,
 }
 
 /// The result of all chunks so far, in float64, so that its error does not grow with the number of chunks.
@@ -26,7 +27,7 @@ impl Partial {
     /// Allocates the result of a block of a prepared call.
     pub(crate) fn new(setup: &Setup) -> Self {
         let [rows, size] = dimensions(setup);
-        Self { most: vec![0.0; rows], weight: vec![0.0; rows], sums: vec![0.0; rows * size] }
+        Self { most: vec![0.0; rows], weight: vec![0.0; rows], sums: Aligned::zeros(rows * size) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The memory in which a thread works.
 
+use crate::aligned::Aligned;
 use crate::kernel::LANES;
 use crate::partial::{Partial, Total};
 use crate::setup::{Blocking, Dimensions, Setup};
@@ -10,15 +11,15 @@ use crate::slots::Slots;
 #[derive(Debug)]
 pub(crate) struct Room {
     /// The scaled queries, padded with zeros to a multiple of [`LANES`].
-    pub(crate) queries: Vec<f32>,
+    pub(crate) queries: Aligned,
     /// The scores of a chunk, and then the weights.
-    pub(crate) scores: Vec<f32>,
+    pub(crate) scores: Aligned,
     /// The numbers that the mask adds to the scores of a chunk.
     pub(crate) bias: Vec<f32>,
     /// The result of one chunk.
     pub(crate) part: Partial,
     /// The weighted sums of a group of positions, padded like those of `part`.
-    pub(crate) group: Vec<f32>,
+    pub(crate) group: Aligned,
     /// The result of all chunks so far.
     pub(crate) total: Total,
     /// One row of the result.
@@ -37,11 +38,11 @@ impl Room {
         let all = heads * rows;
         let padded = |size: usize| size.next_multiple_of(LANES);
         Self {
-            queries: vec![0.0; all * padded(head_size)],
-            scores: vec![0.0; all * chunk],
+            queries: Aligned::zeros(all * padded(head_size)),
+            scores: Aligned::zeros(all * setup.blocking.score_stride()),
             bias: if setup.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
             part: Partial::new(setup),
-            group: vec![0.0; all * padded(value_size)],
+            group: Aligned::zeros(all * padded(value_size)),
             total: Total::new(setup),
             row: vec![0.0; value_size],
             runs: Vec::with_capacity(if setup.mask.is_some() { chunk / 2 + 2 } else { 2 }),

@@ -60,6 +60,12 @@ pub(crate) struct Dimensions {
 }
 
 impl Blocking {
+    /// Returns the distance between two rows of scores. It is not that of the chunks, which is a multiple of 4 KiB: the
+    /// same position of all rows would then share one set of the first-level CPU cache.
+    pub(crate) fn score_stride(&self) -> usize {
+        self.chunk + LANES
+    }
+
     fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>, has_past: bool) -> Self {
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
         let rows = sizes.rows().min(ROWS);
