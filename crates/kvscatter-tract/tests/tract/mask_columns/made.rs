@@ -205,6 +205,27 @@ fn cuts_move_over_operators_that_compute_each_slot_alone() {
     }
 }
 
+/// Nodes that share a mask may read each other's results, in any order of the nodes in the file.
+#[test]
+fn attention_reads_the_result_of_attention() {
+    let chained = |first: usize, second: usize| {
+        let mut chained = made(converted());
+        let output = chained.attentions[first].output[0].clone();
+        chained.attentions[second].input[0] = output;
+        chained
+    };
+    let of_present = || {
+        let mut shared = made(converted());
+        shared.attentions[0].output.extend(["keys", "values"].map(str::to_owned));
+        shared.attentions[1].input[1] = "keys".to_owned();
+        shared.attentions[1].input[2] = "values".to_owned();
+        shared
+    };
+    for made in [chained(0, 1), chained(1, 0), of_present()] {
+        assert_eq!(made.check(1, [9, 5]).columns, [16; 2]);
+    }
+}
+
 #[test]
 fn a_long_chain_is_cut_in_the_middle() {
     let mut nodes = vec![cast("marks", "n0", FLOAT)];
