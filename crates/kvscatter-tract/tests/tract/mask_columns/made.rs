@@ -151,6 +151,20 @@ fn a_length_out_of_range_is_the_same_error() {
 }
 
 #[test]
+fn a_state_runs_again_after_an_error() {
+    let plans = made(converted()).plans(2);
+    let mut states = plans.each_ref().map(|plan| plan.spawn().unwrap());
+    for lengths in [[2, 2], [17, 3], [CAPACITY as i64 + 1, 2], [5, 5], [33, 40], [-1, 9], [2, 16]] {
+        let [cut, whole] = states.each_mut().map(|state| state.run(inputs(2, lengths)));
+        match (cut, whole) {
+            (Ok(cut), Ok(whole)) => assert_eq!(bytes(&cut), bytes(&whole), "{lengths:?}"),
+            (Err(_), Err(_)) => states.iter_mut().for_each(|state| state.reset_turn().unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn the_mask_of_converted_models_has_columns_for_valid_slots() {
     for (width, lengths, columns) in [
         (1, [1, 16], 16),
