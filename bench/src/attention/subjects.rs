@@ -26,12 +26,13 @@ pub(super) const PLUGIN: &str = "Attention, plugin";
 pub(super) const PASS: &str = "pass over the bytes";
 pub(super) const MULTIPLY_ADDS: &str = "multiply-adds";
 pub(super) const MULTIPLY_ADDS_AVX2: &str = "multiply-adds, AVX2";
+pub(super) const CONVERTED: &str = "multiply-adds and conversions, AVX2";
 pub(super) const CANDLE: &str = "candle";
 pub(super) const TRACT: &str = "tract";
 
 /// The names of all subjects.
 #[cfg(test)]
-pub(super) const NAMES: [&str; 12] = [
+pub(super) const NAMES: [&str; 13] = [
     KVSCATTER,
     KVSCATTER_AVX2,
     SMALL_CACHE,
@@ -42,6 +43,7 @@ pub(super) const NAMES: [&str; 12] = [
     PASS,
     MULTIPLY_ADDS,
     MULTIPLY_ADDS_AVX2,
+    CONVERTED,
     CANDLE,
     TRACT,
 ];
@@ -77,6 +79,7 @@ fn prepare_any<T: candle::Elements>(
         PASS => Ok(Box::new(yardsticks::Pass::default())),
         MULTIPLY_ADDS => yardsticks::MultiplyAdds::prepare(&scene.case, Isa::allowed()),
         MULTIPLY_ADDS_AVX2 => yardsticks::MultiplyAdds::prepare(&scene.case, Isa::Avx2),
+        CONVERTED => yardsticks::MultiplyAdds::prepare_converted(&scene.case),
         CANDLE => candle::prepare::<T>(scene),
         other => Err(format!("{other} does not do {:?}", scene.case.element)),
     }

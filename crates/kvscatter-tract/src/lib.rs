@@ -60,6 +60,8 @@
 //! * `Attention` takes float32 and float16.
 //! * `MatMulNBits` dequantises its weights when a model is loaded, so each weight takes 4 bytes of memory. It
 //!   rejects `g_idx` if the zero points are packed or the weights do not have 4 bits.
+//! * tract keeps the sizes of a failed run, and the number of valid slots is one of them. If a run of your plan
+//!   fails, call `reset_turn` on its state before you run it again. [`Tract`] does this.
 //! * tract folds constants of any size when it loads a model. Run untrusted models in a process whose memory
 //!   is limited.
 #![warn(missing_debug_implementations)]

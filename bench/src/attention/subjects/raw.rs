@@ -44,6 +44,23 @@ pub(super) fn multiply_adds(isa: Isa, count: usize) -> usize {
     turns * lanes * ACCUMULATORS
 }
 
+/// The multiply-adds for each conversion in [`converted_multiply_adds`]: the query heads that share a head of keys.
+pub(super) const PER_CONVERSION: usize = 4;
+
+/// Makes at least this many multiply-adds of float32 elements with AVX2, and returns how many. Each vector of one
+/// operand is converted from float16 and used [`PER_CONVERSION`] times. Returns `None` if the machine cannot do it.
+pub(super) fn converted_multiply_adds(count: usize) -> Option<usize> {
+    let lanes = lanes(Isa::Avx2)?;
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("f16c") {
+        let turns = count.div_ceil(lanes * ACCUMULATORS);
+        // SAFETY: `lanes` has checked that this machine has AVX2 and FMA, and it has F16C.
+        unsafe { x86::converted_multiply_adds(turns) };
+        return Some(turns * lanes * ACCUMULATORS);
+    }
+    None
+}
+
 fn sum_words(bytes: &[u8]) -> u64 {
     bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word)).fold(0, u64::wrapping_add)
 }
@@ -53,7 +70,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    use super::{ACCUMULATORS, sum_words};
+    use super::{ACCUMULATORS, PER_CONVERSION, sum_words};
 
     /// The parts of a buffer that are read at once. Hardware fetches ahead within a page, so that one part alone
     /// would wait at the end of each.
@@ -109,6 +126,23 @@ mod x86 {
                 black_box(sums);
             }
         };
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn converted_multiply_adds(turns: usize) {
+        let halves = [[0x3800_u16; 8]; ACCUMULATORS / PER_CONVERSION];
+        let factors = black_box([_mm256_set1_ps(0.5); PER_CONVERSION]);
+        let mut sums = black_box([[_mm256_set1_ps(1.0); PER_CONVERSION]; ACCUMULATORS / PER_CONVERSION]);
+        for _ in 0..turns {
+            for (sums, halves) in sums.iter_mut().zip(black_box(&halves)) {
+                // SAFETY: The array has the eight elements that are loaded.
+                let converted = _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) });
+                for (sum, factor) in sums.iter_mut().zip(factors) {
+                    *sum = _mm256_fmadd_ps(converted, factor, *sum);
+                }
+            }
+        }
+        black_box(sums);
     }
 
     multiply_adds!(multiply_adds_512, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps);

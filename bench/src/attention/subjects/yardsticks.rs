@@ -63,7 +63,8 @@ impl Run for Pass {
 
 /// Makes as many multiply-adds as the case, with operands in registers.
 pub(super) struct MultiplyAdds {
-    isa: Isa,
+    /// Makes at least a number of multiply-adds, and returns how many.
+    make: fn(usize) -> usize,
     /// The multiply-adds of all threads together.
     count: usize,
     done: usize,
@@ -74,21 +75,38 @@ impl MultiplyAdds {
         if raw::lanes(isa).is_none() {
             return Err(format!("there is no loop for {isa}"));
         }
+        let make: fn(usize) -> usize = match isa {
+            Isa::Avx512 => |count| raw::multiply_adds(Isa::Avx512, count),
+            _ => |count| raw::multiply_adds(Isa::Avx2, count),
+        };
+        Ok(Self::of(case, make))
+    }
+
+    /// Prepares multiply-adds with AVX2, of which one operand is converted from float16.
+    pub(super) fn prepare_converted(case: &Parameters) -> Result<Box<dyn Run>, String> {
+        if case.query_heads != case.heads * raw::PER_CONVERSION {
+            return Err(format!("a head of keys must have {} query heads", raw::PER_CONVERSION));
+        }
+        raw::converted_multiply_adds(0).ok_or("there is no loop for this machine")?;
+        Ok(Self::of(case, |count| raw::converted_multiply_adds(count).unwrap_or(0)))
+    }
+
+    fn of(case: &Parameters, make: fn(usize) -> usize) -> Box<dyn Run> {
         // One product with each key, and one with each value.
         let count = case.query_heads * case.seen() * 2 * HEAD_SIZE;
-        Ok(Box::new(Self { isa, count, done: 0 }))
+        Box::new(Self { make, count, done: 0 })
     }
 }
 
 impl Run for MultiplyAdds {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
-        let (isa, share) = (self.isa, self.count.div_ceil(scene.case.threads));
+        let (make, share) = (self.make, self.count.div_ceil(scene.case.threads));
         with_threads(&scene.case, |executor| {
             let began = Instant::now();
             for _ in 0..calls {
                 let done = AtomicUsize::new(0);
                 let work = || {
-                    done.fetch_add(black_box(raw::multiply_adds(isa, share)), Ordering::Relaxed);
+                    done.fetch_add(black_box(make(share)), Ordering::Relaxed);
                 };
                 match executor {
                     Some(executor) => executor.broadcast(&work),

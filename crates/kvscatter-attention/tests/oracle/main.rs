@@ -1,6 +1,8 @@
 //! Compares the crate with the oracle, and results with each other.
 
 #[cfg(test)]
+mod boundaries;
+#[cfg(test)]
 mod bounds;
 #[cfg(test)]
 mod call;

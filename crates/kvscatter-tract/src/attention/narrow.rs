@@ -9,7 +9,7 @@
 //! An operator that is not known to compute elements in this way is computed for all slots, and its result is
 //! cut.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tract_onnx::tract_core::ops::array::MultiBroadcastTo;
 use tract_onnx::tract_core::ops::binary::TypedBinOp;
@@ -36,15 +36,15 @@ pub(super) fn narrow(model: &TypedModel, node: &TypedNode) -> TractResult<Option
     if model.outputs.contains(&cut.mask) || !outlet.successors.iter().all(is_reader) {
         return Ok(None);
     }
-    let mut readers: TVec<usize> = outlet.successors.iter().map(|inlet| inlet.node).collect();
-    readers.sort_unstable();
+    let readers: HashSet<usize> = outlet.successors.iter().map(|inlet| inlet.node).collect();
     let mut narrowing = Narrowing::new(model, &cut)?;
     let mask = narrowing.cut(cut.mask, cut.axis, MAX_DEPTH)?;
     // tract repeats this function until it returns `None`, which it does for a mask of another size.
     if narrowing.patch.outlet_fact(mask)?.shape.dims().get(cut.axis) != Some(&narrowing.columns) {
         return Ok(None);
     }
-    for reader in readers {
+    // A reader may read what another one returns, which is then replaced first.
+    for reader in model.eval_order()?.into_iter().filter(|node| readers.contains(node)) {
         narrowing.replace(model.node(reader), cut.inlet, mask)?;
     }
     Ok(Some(narrowing.patch))
@@ -182,7 +182,9 @@ impl<'a> Narrowing<'a> {
         }
         let outputs = self.patch.wire_node(&node.name, node.op.clone(), &inputs)?;
         for (slot, output) in outputs.into_iter().enumerate() {
-            self.patch.shunt_outside(self.model, OutletId::new(node.id, slot), output)?;
+            let replaced = OutletId::new(node.id, slot);
+            self.patch.shunt_outside(self.model, replaced, output)?;
+            self.taps.insert(replaced, output);
         }
         self.patch.obliterate(node.id)
     }

@@ -151,6 +151,20 @@ fn a_length_out_of_range_is_the_same_error() {
 }
 
 #[test]
+fn a_state_runs_again_after_an_error() {
+    let plans = made(converted()).plans(2);
+    let mut states = plans.each_ref().map(|plan| plan.spawn().unwrap());
+    for lengths in [[2, 2], [17, 3], [CAPACITY as i64 + 1, 2], [5, 5], [33, 40], [-1, 9], [2, 16]] {
+        let [cut, whole] = states.each_mut().map(|state| state.run(inputs(2, lengths)));
+        match (cut, whole) {
+            (Ok(cut), Ok(whole)) => assert_eq!(bytes(&cut), bytes(&whole), "{lengths:?}"),
+            (Err(_), Err(_)) => states.iter_mut().for_each(|state| state.reset_turn().unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn the_mask_of_converted_models_has_columns_for_valid_slots() {
     for (width, lengths, columns) in [
         (1, [1, 16], 16),
@@ -202,6 +216,27 @@ fn cuts_move_over_operators_that_compute_each_slot_alone() {
         let ran = made(nodes.clone()).check(1, [9, 5]);
         assert_eq!(ran.columns, [16; 2], "{nodes:?}");
         assert!(ran.whole.is_subset(&names(["Source"])), "{:?}: {nodes:?}", ran.whole);
+    }
+}
+
+/// Nodes that share a mask may read each other's results, in any order of the nodes in the file.
+#[test]
+fn attention_reads_the_result_of_attention() {
+    let chained = |first: usize, second: usize| {
+        let mut chained = made(converted());
+        let output = chained.attentions[first].output[0].clone();
+        chained.attentions[second].input[0] = output;
+        chained
+    };
+    let of_present = || {
+        let mut shared = made(converted());
+        shared.attentions[0].output.extend(["keys", "values"].map(str::to_owned));
+        shared.attentions[1].input[1] = "keys".to_owned();
+        shared.attentions[1].input[2] = "values".to_owned();
+        shared
+    };
+    for made in [chained(0, 1), chained(1, 0), of_present()] {
+        assert_eq!(made.check(1, [9, 5]).columns, [16; 2]);
     }
 }
 
