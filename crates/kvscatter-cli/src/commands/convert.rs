@@ -24,7 +24,7 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 ///
 /// Attention that consists of separate nodes (MatMul, scale, mask, Softmax, MatMul, and the Expand that
 /// repeats grouped heads) becomes one Attention node that reads the caches as they are. The command evaluates
-/// both on random queries and caches, and keeps the nodes if the results differ.
+/// both on random queries and caches, and keeps the separate nodes if the results differ.
 ///
 /// The command computes which slots the masks of the exporter hide, and compares them with this rule. It
 /// refuses a decoder that follows another rule (a sliding window shorter than N, ALiBi) or that it does not
@@ -47,7 +47,7 @@ pub(crate) struct Convert {
 
     /// Slots of each sample, which is the most tokens that a sample can have
     ///
-    /// With kvscatter's plugin or its engine tract, the time of a step does not depend on N. ONNX Runtime's own
+    /// With kvscatter's plugin or its engine tract, Attention nodes read only the slots in use. ONNX Runtime's own
     /// Attention reads all N slots in every step, so without the plugin choose N no larger than your longest text.
     #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     max_seq: usize,
