@@ -1,11 +1,11 @@
-//! Lists of numbers for the kernels.
+//! Memory of the kernels that begins at a line of the CPU cache.
 
 use core::ops::{Deref, DerefMut};
 
 use crate::kernel::LANES;
 
-/// A list of float32 numbers that begins at a multiple of a vector's size. So no vector of a row lies in two lines of
-/// the CPU cache, which would take twice as long to load.
+/// A list of float32 numbers that begins at a line of the CPU cache. If its rows are [`padded`], no vector of a row lies
+/// in two lines, which would take twice as long to load.
 #[derive(Debug)]
 pub(crate) struct Aligned(Vec<Lanes>);
 
@@ -32,4 +32,9 @@ impl DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [f32] {
         bytemuck::cast_slice_mut(&mut self.0)
     }
+}
+
+/// Returns the distance between rows of this many numbers. It is a multiple of [`LANES`], which the kernels require.
+pub(crate) fn padded(size: usize) -> usize {
+    size.next_multiple_of(LANES)
 }

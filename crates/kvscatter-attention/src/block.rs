@@ -10,7 +10,8 @@
 
 use core::ops::Range;
 
-use crate::kernel::{Float, Kernels, LANES};
+use crate::aligned::padded;
+use crate::kernel::{Float, Kernels};
 use crate::mask::Mask;
 use crate::operands::{Inputs, Outputs, Valid};
 use crate::partial::Partial;
@@ -28,7 +29,7 @@ pub(crate) struct Call<'a, T> {
     pub(crate) kernels: Kernels<T>,
 }
 
-// SAFETY: Threads share the inputs, and each item writes other elements of the outputs, which the call borrows
+// SAFETY: Threads share the inputs, and each item writes other elements of the outputs (A3), which the call borrows
 // mutably.
 unsafe impl<T: Float> Sync for Call<'_, T> {}
 
@@ -61,7 +62,8 @@ impl<'a, T: Float> Call<'a, T> {
 
     /// Writes the past rows and the new ones to the presents.
     pub(crate) fn copy_present(&self) {
-        let Sizes { batch, heads, keys, past, head_size, value_size, .. } = self.setup.sizes;
+        let sizes = &self.setup.sizes;
+        let Sizes { batch, heads, keys, past, head_size, value_size, .. } = *sizes;
         let Some(presents) = self.present else { return };
         let pasts = self.inputs.past.unwrap_or([&[], &[]]);
         let news = [self.inputs.key, self.inputs.value];
@@ -71,7 +73,6 @@ impl<'a, T: Float> Call<'a, T> {
             if size == 0 || past + keys == 0 {
                 continue; // an empty present may have any number of rows
             }
-            let sizes = &self.setup.sizes;
             let from = sizes.strides(heads, keys, size);
             let [old, to] = [past, sizes.total()].map(|length| sizes.strides_by_head(length, size));
             for (sample, head) in (0..batch).flat_map(|sample| (0..heads).map(move |head| (sample, head))) {
@@ -175,15 +176,15 @@ impl<'a, T: Float> Call<'a, T> {
         }
     }
 
-    /// Returns the position of a row's query.
-    pub(crate) fn position(&self, block: &Block, row: usize) -> i64 {
-        block.first + (row / self.setup.sizes.group()) as i64
+    /// Returns the positions that a row sees.
+    pub(crate) fn positions_of(&self, block: &Block, row: usize) -> Range<i64> {
+        let position = block.first + (row / self.setup.sizes.group()) as i64;
+        self.setup.rule.positions(block.tokens, position)
     }
 
     /// Returns the positions that any row of a block sees. Both ends increase with the row.
     pub(crate) fn positions(&self, block: &Block) -> Range<i64> {
-        let of_row = |row| self.setup.rule.positions(block.tokens, self.position(block, row));
-        of_row(block.rows.start).start..of_row(block.rows.end - 1).end
+        self.positions_of(block, block.rows.start).start..self.positions_of(block, block.rows.end - 1).end
     }
 
     fn scale_queries(&self, block: &Block, room: &mut Room) {
@@ -191,8 +192,7 @@ impl<'a, T: Float> Call<'a, T> {
         let size = sizes.head_size;
         let scale = self.setup.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
-        let padded = size.next_multiple_of(LANES);
-        for (place, scaled) in block.each().zip(room.queries.chunks_exact_mut(padded.max(1))) {
+        for (place, scaled) in block.each().zip(room.queries.chunks_exact_mut(padded(size).max(1))) {
             let (head, query) = self.place(place);
             let first = strides.offset(block.sample, head, query);
             let scaled = &mut scaled[..size];
@@ -203,7 +203,7 @@ impl<'a, T: Float> Call<'a, T> {
 
     /// Returns the indices of a chunk that a row sees.
     pub(crate) fn indices(&self, block: &Block, base: i64, row: usize) -> Range<usize> {
-        let positions = self.setup.rule.positions(block.tokens, self.position(block, row));
+        let positions = self.positions_of(block, row);
         let index =
             |position: i64| usize::try_from(position - base).unwrap_or(0).min(self.setup.blocking.chunk);
         index(positions.start)..index(positions.end)
@@ -217,7 +217,7 @@ impl<'a, T: Float> Call<'a, T> {
     }
 
     /// Returns the query head and the query of a row.
-    pub(crate) fn place(&self, (head, row): (usize, usize)) -> (usize, usize) {
+    fn place(&self, (head, row): (usize, usize)) -> (usize, usize) {
         let group = self.setup.sizes.group();
         (head * group + row % group, row / group)
     }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use crate::aligned::padded;
 use crate::block::{Block, Call};
 use crate::kernel::{Float, LANES, Rows, Stream, Streams};
 use crate::operator::{Scores, Softmax};
@@ -16,14 +17,14 @@ impl<T: Float> Call<'_, T> {
         let score_stride = self.setup.blocking.score_stride();
         let positions = self.positions(block);
         // The position of the first index of the lists of a room.
-        let base = match is_whole {
-            true if self.setup.op.is_ring => positions.start,
-            true => 0,
-            false => number * chunk as i64,
+        let base = match (is_whole, self.setup.op.is_ring) {
+            (false, _) => number * chunk as i64,
+            (true, false) => 0,
+            (true, true) => positions.start,
         };
         let positions = base.max(positions.start)..base.saturating_add(chunk as i64).min(positions.end);
         let head_size = self.setup.sizes.head_size;
-        let query_size = head_size.next_multiple_of(LANES);
+        let query_size = padded(head_size);
         let rows = block.rows.len();
         self.find_runs(block, base, &positions, room);
         if room.runs.is_empty() && self.setup.op.scores.is_none() {
@@ -40,20 +41,21 @@ impl<T: Float> Call<'_, T> {
             for (head, keys) in self.streams(block, &sweep, Part::Key).enumerate() {
                 let queries = rows_of(&mut room.queries, query_size, head * rows, rows);
                 let scores = rows_of(&mut room.scores, score_stride, head * rows, rows);
-                // SAFETY: `Setup` has an instruction set of the machine. The slots are in K or the past. The
-                // queries are padded with zeros. The runs end inside the chunk, so the scores have an element
-                // for each key.
+                // SAFETY: `Setup` has an instruction set of the machine (A4). The assertion in `streams` proves that
+                // the slots are in K or the past (A2). The queries are padded with zeros. The runs end inside the
+                // chunk, so the scores have an element for each key.
                 unsafe { (self.kernels.products)(queries, keys, head_size, scores) };
             }
         }
         for (at, place) in block.each().enumerate() {
             let scores = &mut room.scores[at * score_stride..][..used];
-            let bias = room.bias.get(at * chunk..).and_then(|bias| bias.get(..used));
+            let bias = room.has_bias.then(|| &room.bias[at * chunk..][..used]);
             self.finish_scores(block, base, place, scores, bias);
             let (most, weight) = if self.setup.op.softmax == Softmax::Float64 {
                 weights_in_f64(scores)
             } else {
-                // SAFETY: `Setup` has an instruction set of the machine. `used` is a multiple of `LANES`.
+                // SAFETY: `Setup` has an instruction set of the machine (A4). `scores` has `used` numbers, and `used`
+                // is a multiple of `LANES`.
                 unsafe { (self.kernels.weights)(scores.as_mut_ptr(), used) }
             };
             (room.part.most[at], room.part.weight[at]) = (most, weight);
@@ -71,14 +73,15 @@ impl<T: Float> Call<'_, T> {
         let Blocking { steps, .. } = self.setup.blocking;
         let score_stride = self.setup.blocking.score_stride();
         let size = self.setup.sizes.value_size;
-        let (padded, rows) = (size.next_multiple_of(LANES), block.rows.len());
+        let (row_size, rows) = (padded(size), block.rows.len());
         room.part.sums.fill(0.0);
         for sweep in sweeps(&room.runs, steps) {
             for (head, values) in self.streams(block, &sweep, Part::Value).enumerate() {
                 let weights = rows_of(&mut room.scores, score_stride, head * rows, rows);
-                let group = rows_of(&mut room.group, padded, head * rows, rows);
-                let sums = rows_of(&mut room.part.sums, padded, head * rows, rows);
-                // SAFETY: As for the products. The group and the sums are padded.
+                let group = rows_of(&mut room.group, row_size, head * rows, rows);
+                let sums = rows_of(&mut room.part.sums, row_size, head * rows, rows);
+                // SAFETY: The instruction set and the slots are as for the products. The weights have an element for
+                // each slot. The rows of the group and of the sums are padded to a multiple of `LANES`.
                 unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
             }
         }
@@ -96,7 +99,7 @@ impl<T: Float> Call<'_, T> {
         };
         let heads = block.heads.len();
         // A block of several heads has no past, so the heads of all its slots are equally far apart.
-        let apart = sizes.strides(sizes.heads, sizes.keys, size).head;
+        let head_stride = sizes.strides(sizes.heads, sizes.keys, size).head;
         let stream = |start: &Start| {
             let (rows, strides) = if start.is_past {
                 (past.unwrap_or(&[]), sizes.strides_by_head(sizes.past, size))
@@ -104,7 +107,7 @@ impl<T: Float> Call<'_, T> {
                 (new, sizes.strides(sizes.heads, sizes.keys, size))
             };
             let first = strides.offset(block.sample, block.heads.start, start.slot);
-            let last = first + (heads - 1) * apart + (sweep.count - 1) * strides.row;
+            let last = first + (heads - 1) * head_stride + (sweep.count - 1) * strides.row;
             // This proves to the kernels that the slots are inside the tensor.
             assert!(last + size <= rows.len(), "slots lie inside their tensor");
             Stream { first: rows.as_ptr().wrapping_add(first), stride: strides.row, index: start.index }
@@ -113,7 +116,7 @@ impl<T: Float> Call<'_, T> {
         let unused = Stream { first: core::ptr::null(), stride: 0, index: 0 };
         let all = core::array::from_fn(|at| starts.get(at).map_or(unused, stream));
         let first = Streams { all, used: starts.len(), count: sweep.count, before: sweep.before };
-        (0..heads).map(move |head| first.of_head(head * apart))
+        (0..heads).map(move |head| first.of_head(head * head_stride))
     }
 
     /// Caps the scores of a row, adds the mask and hides the positions that the row does not see.

@@ -75,7 +75,7 @@ pub enum AttentionError {
         operand: Operand,
         /// Its rank.
         rank: usize,
-        /// The rank that it must have: 4, or 3 or 4 for Q.
+        /// The rank that it must have: 3 or 4 for Q, that of Q for K and V, 4 for a past, and 1 for lengths.
         expected: &'static str,
     },
     /// The tensors have rank 3, but [`Attention::heads`](crate::Attention::heads) was not called.

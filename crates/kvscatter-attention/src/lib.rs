@@ -86,16 +86,16 @@
 //!
 //! # Guarantees
 //! - Keys and values that no query sees have no influence on `Y`, even if they are NaN.
-//! - The bits of a result depend neither on the number of threads, nor on the capacity, nor on which slot of a
-//!   ring contains a position.
+//! - The bits of a result do not depend on the number of threads, on the capacity, or on the slot of a ring in
+//!   which a token lies.
 //! - A call that returns an error has written nothing. No call reads or writes outside its buffers.
 //! - [`Prepared::run`] allocates nothing.
 //! - A result in float32 differs from the exact one by at most 2e-6 times the largest value that is seen, for
 //!   scores of ordinary size. A result in a half type is that result rounded.
 //!
 //! # Limits
-//! - If one query sees a key or value that is NaN or infinite, all queries of its sample and head may become
-//!   NaN.
+//! - If one query sees a key or value that is NaN or infinite, the outputs of all queries of its sample that
+//!   share the head of keys may become NaN.
 //! - `qk_matmul_output` reads every key. It needs memory for a score of every slot, and so does a softmax in
 //!   float64.
 //! - The results of two instruction sets may differ in the last bits.

@@ -42,6 +42,19 @@ impl<T: Float> Mask<'_, T> {
         }
     }
 
+    /// Returns `true` if a row of a mask adds 0 to the score of each of these slots.
+    pub(crate) fn is_zero(&self, slots: core::ops::Range<usize>) -> bool {
+        match self {
+            // The smallest byte is computed without an early exit, which is faster for many slots.
+            Self::Bool(seen) => seen
+                .get(slots)
+                .is_some_and(|seen| seen.iter().fold(u8::MAX, |least, seen| least.min(*seen)) != 0),
+            Self::Float(added) => {
+                added.get(slots).is_some_and(|added| added.iter().all(|added| added.to_f32() == 0.0))
+            }
+        }
+    }
+
     /// Returns `true` if a row of a mask has the lowest number at this slot.
     pub(crate) fn is_lowest(&self, slot: usize) -> bool {
         let Self::Float(added) = self else { return false };

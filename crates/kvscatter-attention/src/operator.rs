@@ -1,5 +1,7 @@
 //! The attributes of the operator.
 
+use crate::error::AttentionError;
+
 /// ONNX `Attention` of operator sets 23 to 25. Attributes that are not set have ONNX's defaults.
 ///
 /// [`prepare`](Self::prepare) checks shapes once and returns a [`Prepared`](crate::Prepared), which runs every
@@ -133,10 +135,23 @@ impl Attention {
         Self { is_ring: true, ..self }
     }
 
-    /// Returns `true` if the numbers of heads are set.
+    /// Checks `scale` and `softcap`, as [`prepare`](Self::prepare) does.
+    ///
+    /// # Errors
+    /// Returns an error if one of them is negative, infinite or not a number.
+    pub fn check(&self) -> Result<(), AttentionError> {
+        let is_valid = |number: f32| number.is_finite() && number >= 0.0;
+        match self.scale {
+            Some(scale) if !is_valid(scale) => Err(AttentionError::Scale { scale }),
+            _ if !is_valid(self.softcap) => Err(AttentionError::Softcap { softcap: self.softcap }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the numbers of query heads and of key and value heads, if they are set.
     #[must_use]
-    pub fn has_heads(&self) -> bool {
-        self.heads.is_some()
+    pub fn head_counts(&self) -> Option<(usize, usize)> {
+        self.heads
     }
 
     /// Returns `true` if the output `qk_matmul_output` is requested.

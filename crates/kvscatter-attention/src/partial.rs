@@ -1,7 +1,6 @@
 //! The results of attention over a part of the positions, for each row of a block.
 
-use crate::aligned::Aligned;
-use crate::kernel::LANES;
+use crate::aligned::{Aligned, padded};
 use crate::setup::{Blocking, Setup};
 
 /// The result of one chunk, in float32.
@@ -11,7 +10,7 @@ pub(crate) struct Partial {
     pub(crate) most: Vec<f32>,
     /// The sum of the weights, which are relative to the largest score. It is 0 for a row that sees nothing.
     pub(crate) weight: Vec<f32>,
-    /// The weighted sum of the values, padded to a multiple of [`LANES`].
+    /// The weighted sum of the values, [`padded`].
     pub(crate) sums: Aligned,
 }
 
@@ -38,6 +37,7 @@ impl Total {
         Self { most: vec![0.0; rows], weight: vec![0.0; rows], sums: vec![0.0; rows * size] }
     }
 
+    /// Removes the results of all chunks.
     pub(crate) fn clear(&mut self) {
         self.most.fill(f32::NEG_INFINITY);
         self.weight.fill(0.0);
@@ -46,7 +46,7 @@ impl Total {
 
     /// Adds the result of a chunk. Chunks must be added in the order of their positions.
     pub(crate) fn add(&mut self, part: &Partial) {
-        let size = self.sums.len().checked_div(self.most.len()).unwrap_or(0).max(1);
+        let size = self.row_size();
         let totals = self.most.iter_mut().zip(&mut self.weight).zip(self.sums.chunks_exact_mut(size));
         let parts = part.most.iter().zip(&part.weight).zip(part.sums.chunks_exact(size));
         for (((most, weight), sums), ((&part_most, &part_weight), part_sums)) in totals.zip(parts) {
@@ -63,9 +63,14 @@ impl Total {
         }
     }
 
+    /// Returns the number of sums of a row, or 1 if there are none, because no chunk of a list is empty.
+    fn row_size(&self) -> usize {
+        self.sums.len().checked_div(self.most.len()).unwrap_or(0).max(1)
+    }
+
     /// Returns the weighted means of each row, or zeros for a row that sees nothing.
     pub(crate) fn means(&self) -> impl Iterator<Item = impl Iterator<Item = f32>> {
-        let size = self.sums.len().checked_div(self.most.len()).unwrap_or(0).max(1);
+        let size = self.row_size();
         self.weight.iter().zip(self.sums.chunks_exact(size)).map(|(&weight, sums)| {
             let factor = if weight == 0.0 { 0.0 } else { 1.0 / weight };
             sums.iter().map(move |sum| (sum * factor) as f32)
@@ -76,7 +81,7 @@ impl Total {
 /// Returns the number of rows of a block and the number of sums of a row.
 fn dimensions(setup: &Setup) -> [usize; 2] {
     let Blocking { heads, rows, .. } = setup.blocking;
-    [heads * rows, setup.sizes.value_size.next_multiple_of(LANES)]
+    [heads * rows, padded(setup.sizes.value_size)]
 }
 
 /// Returns `exp(score - max)`.

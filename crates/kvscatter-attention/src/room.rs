@@ -1,21 +1,22 @@
 //! The memory in which a thread works.
 
-use crate::aligned::Aligned;
-use crate::kernel::LANES;
+use crate::aligned::{Aligned, padded};
 use crate::partial::{Partial, Total};
 use crate::setup::{Blocking, Dimensions, Setup};
 use crate::sizes::Sizes;
 use crate::slots::Slots;
 
-/// The memory in which one thread works. Each list has an entry for each row of a block.
+/// The memory in which one thread works. Each list but `runs` and `row` has an entry for each row of a block.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// The scaled queries, padded with zeros to a multiple of [`LANES`].
+    /// The scaled queries, [`padded`] with zeros.
     pub(crate) queries: Aligned,
     /// The scores of a chunk, and then the weights.
     pub(crate) scores: Aligned,
-    /// The numbers that the mask adds to the scores of a chunk.
+    /// The numbers that the mask adds to the scores of a chunk, if `has_bias`.
     pub(crate) bias: Vec<f32>,
+    /// Whether the mask changes a score of the chunk.
+    pub(crate) has_bias: bool,
     /// The result of one chunk.
     pub(crate) part: Partial,
     /// The weighted sums of a group of positions, padded like those of `part`.
@@ -36,11 +37,11 @@ impl Room {
         let Blocking { heads, rows, chunk, .. } = setup.blocking;
         let Sizes { head_size, value_size, .. } = setup.sizes;
         let all = heads * rows;
-        let padded = |size: usize| size.next_multiple_of(LANES);
         Self {
             queries: Aligned::zeros(all * padded(head_size)),
             scores: Aligned::zeros(all * setup.blocking.score_stride()),
             bias: if setup.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
+            has_bias: false,
             part: Partial::new(setup),
             group: Aligned::zeros(all * padded(value_size)),
             total: Total::new(setup),

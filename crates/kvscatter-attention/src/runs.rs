@@ -10,11 +10,12 @@ use crate::slots::Slots;
 
 impl<T: Float> Call<'_, T> {
     /// Stores the runs of positions that any row of the block sees in `room.runs`, and the mask of the chunk in
-    /// `room.bias`.
+    /// `room.bias` if it changes a score.
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
         room.runs.clear();
         let segments = self.segments(base, positions);
-        if self.inputs.mask.is_none() {
+        room.has_bias = self.changes_scores(block, base, &segments);
+        if !room.has_bias {
             room.runs.extend(segments.into_iter().filter(|run| !run.slots.is_empty()));
             return;
         }
@@ -52,6 +53,22 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
+    /// Returns `true` if the mask hides a slot from a row that would see it, or adds a number other than 0.
+    ///
+    /// A mask often shows all slots in use, as that of a decode step does. It then costs only this check.
+    fn changes_scores(&self, block: &Block, base: i64, segments: &[Slots]) -> bool {
+        block.each().any(|place| {
+            let Some(row) = self.mask_of(block, place) else { return false };
+            let visible = self.indices(block, base, place.1);
+            segments.iter().any(|run| {
+                let shared = visible.start.max(run.index)..visible.end.min(run.end());
+                let first = self.index_in_mask(run);
+                !shared.is_empty()
+                    && !row.is_zero(first + shared.start - run.index..first + shared.end - run.index)
+            })
+        })
+    }
+
     /// Records which rows see a slot that a mask of numbers does not hide with the lowest one.
     ///
     /// A runtime adds the lowest number to a score, which absorbs the score. So the slots that it hides have
@@ -63,7 +80,7 @@ impl<T: Float> Call<'_, T> {
         }
         room.has_a_slot.extend(block.each().map(|place| {
             let row = self.mask_of(block, place);
-            let positions = self.setup.rule.positions(block.tokens, self.position(block, place.1));
+            let positions = self.positions_of(block, place.1);
             self.segments(0, &positions).iter().any(|run| {
                 let first = self.index_in_mask(run);
                 row.is_some_and(|row| row.has_a_slot(first..first + run.slots.len()))
@@ -96,7 +113,7 @@ impl<T: Float> Call<'_, T> {
     }
 
     /// Returns the index of a run's first slot in the last dimension of a mask.
-    pub(crate) fn index_in_mask(&self, run: &Slots) -> usize {
+    fn index_in_mask(&self, run: &Slots) -> usize {
         run.slots.start + if run.is_past { 0 } else { self.setup.sizes.past }
     }
 }

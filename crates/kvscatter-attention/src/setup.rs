@@ -60,8 +60,8 @@ pub(crate) struct Dimensions {
 }
 
 impl Blocking {
-    /// Returns the distance between two rows of scores. It is not that of the chunks, which is a multiple of 4 KiB: the
-    /// same position of all rows would then share one set of the first-level CPU cache.
+    /// Returns the distance between two rows of scores. It is one vector more than a chunk: 1024 scores are 4 KiB, so
+    /// without it the same position of all rows would share one set of the first-level CPU cache.
     pub(crate) fn score_stride(&self) -> usize {
         self.chunk + LANES
     }
@@ -85,6 +85,7 @@ impl Blocking {
 
 impl Setup {
     pub(crate) fn new(op: Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
+        op.check()?;
         let sizes = Sizes::new(&op, shapes)?;
         let element = shapes.element;
         if !matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16) {
@@ -113,8 +114,11 @@ impl Setup {
 
     /// Uses at most this instruction set.
     pub(crate) fn up_to(self, isa: Isa) -> Self {
-        // A machine with AVX-512 has AVX2, too.
-        let isa = if (isa, self.isa) == (Isa::Avx2, Isa::Avx512) { isa } else { self.isa };
+        let isa = match (isa, self.isa) {
+            (Isa::Avx512, own) | (Isa::Avx2, own @ Isa::Avx2) => own,
+            (Isa::Avx2, Isa::Avx512) => Isa::Avx2, // a machine with AVX-512 has AVX2, too
+            _ => Isa::Portable,
+        };
         Self { isa, ..self }
     }
 

@@ -30,17 +30,10 @@ impl Sizes {
     /// # Errors
     /// Returns an error about the first tensor that does not fit.
     pub(crate) fn new(op: &Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
-        let is_valid = |number: f32| number.is_finite() && number >= 0.0;
-        if let Some(scale) = op.scale.filter(|scale| !is_valid(*scale)) {
-            return Err(AttentionError::Scale { scale });
-        }
-        if !is_valid(op.softcap) {
-            return Err(AttentionError::Softcap { softcap: op.softcap });
-        }
         let rank = shapes.query.len();
         let (query_heads, heads) = match (rank, op.heads) {
-            (4, _) => (0, 0),
-            (3, Some(heads)) => heads,
+            (4, _) => (None, None),
+            (3, Some((query, key))) => (Some(query), Some(key)),
             (3, None) => return Err(AttentionError::HeadsMissing),
             _ => return Err(AttentionError::Rank { operand: Operand::Query, rank, expected: "3 or 4" }),
         };
@@ -73,10 +66,10 @@ impl Sizes {
             None => 0,
             Some(_) if op.is_ring => return Err(AttentionError::Ring { operand: Operand::PastKey }),
             Some([key, value]) => {
-                let of_key = by_head(Operand::PastKey, key, 0)?;
+                let of_key = by_head(Operand::PastKey, key, None)?;
                 let [_, _, past, _] = of_key;
                 agree(Operand::PastKey, of_key, [batch, heads, past, head_size])?;
-                let of_value = by_head(Operand::PastValue, value, 0)?;
+                let of_value = by_head(Operand::PastValue, value, None)?;
                 agree(Operand::PastValue, of_value, [batch, heads, past, value_size])?;
                 past
             }
@@ -176,21 +169,14 @@ impl Strides {
     }
 }
 
-/// Returns a shape as `[batch, heads, length, size]`. `heads` is the node's attribute for a tensor of rank 3,
-/// or 0 if the tensor must have rank 4.
-fn by_head(operand: Operand, shape: &[usize], heads: usize) -> Result<[usize; 4], AttentionError> {
-    match *shape {
-        [batch, heads, length, size] => Ok([batch, heads, length, size]),
-        [batch, length, hidden] if heads > 0 => {
-            if hidden.is_multiple_of(heads) {
-                Ok([batch, heads, length, hidden / heads])
-            } else {
-                Err(AttentionError::HiddenSize { operand, hidden, heads })
-            }
+/// Returns a shape as `[batch, heads, length, size]`. A tensor of rank 3 needs its number of heads.
+fn by_head(operand: Operand, shape: &[usize], heads: Option<usize>) -> Result<[usize; 4], AttentionError> {
+    match (shape, heads) {
+        (&[batch, heads, length, size], _) => Ok([batch, heads, length, size]),
+        (&[batch, length, hidden], Some(heads)) if hidden.checked_rem(heads) == Some(0) => {
+            Ok([batch, heads, length, hidden / heads])
         }
-        [_, _, hidden] if operand != Operand::PastKey && operand != Operand::PastValue => {
-            Err(AttentionError::HiddenSize { operand, hidden, heads })
-        }
+        (&[_, _, hidden], Some(heads)) => Err(AttentionError::HiddenSize { operand, hidden, heads }),
         _ => Err(AttentionError::Rank { operand, rank: shape.len(), expected: "4" }),
     }
 }

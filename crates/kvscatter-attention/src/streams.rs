@@ -35,16 +35,20 @@ impl Sweep {
     }
 }
 
-/// Returns the sweeps over runs, which are in the order of their positions. A sweep has at most `most` slots of
+/// Returns the sweeps over runs, which are in the order of their positions. A sweep has at most `max_count` slots of
 /// each stream.
-pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep> {
+pub(crate) fn sweeps(runs: &[Slots], max_count: usize) -> impl Iterator<Item = Sweep> {
     let end = runs.last().map_or(0, Slots::end);
     let mut first = runs.first().map_or(0, |run| run.index);
-    let (mut length, mut at, mut before) = (length(end - first), 0, 0);
+    let (mut length, mut at, mut before) = (stream_length(end - first), 0, 0);
     core::iter::from_fn(move || {
         while first < end {
-            let mut sweep =
-                Sweep { before, count: most.min(length - at), starts: [Start::default(); STREAMS], used: 0 };
+            let mut sweep = Sweep {
+                before,
+                count: max_count.min(length - at),
+                starts: [Start::default(); STREAMS],
+                used: 0,
+            };
             for index in (first..end).step_by(length).take(STREAMS).map(|stream| stream + at) {
                 // The run that contains the index, or else the first one after it.
                 let Some(run) = runs.get(runs.partition_point(|run| run.end() <= index)) else { continue };
@@ -60,7 +64,7 @@ pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep>
             at += sweep.count;
             if at == length {
                 first = end.min(first + length * STREAMS);
-                (length, at) = (self::length(end - first), 0);
+                (length, at) = (stream_length(end - first), 0);
             }
             if sweep.used > 0 {
                 // Slots that no stream reads are not counted, so the kernels end a group at each multiple of its size.
@@ -75,7 +79,7 @@ pub(crate) fn sweeps(runs: &[Slots], most: usize) -> impl Iterator<Item = Sweep>
 /// Returns the length of the streams of a number of positions.
 ///
 /// It is odd. With a power of two, all streams would share the same few sets of the first-level cache.
-fn length(count: usize) -> usize {
+fn stream_length(count: usize) -> usize {
     (count / STREAMS).saturating_sub(1) | 1
 }
 
@@ -99,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_is_read_at_eight_streams() {
+    fn one_run_is_read_as_eight_streams() {
         let all: Vec<_> = sweeps(&[run(3, 100..129)], usize::MAX).collect();
         // Streams of 3 slots, and then of one slot.
         let shapes = |sweep: &Sweep| (sweep.before, sweep.count, sweep.starts().len());
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_is_read_once_in_an_order_of_indices() {
+    fn every_slot_is_read_once_and_a_wrap_does_not_change_the_order() {
         for count in 0..70 {
             let expected = order(sweeps(&[run(0, 0..count)], usize::MAX));
             let indices: Vec<_> = expected.iter().map(|(index, _)| *index).collect();

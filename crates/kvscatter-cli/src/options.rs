@@ -9,8 +9,7 @@ pub(crate) fn of_session(error: &SessionError) -> &'static str {
         Some(SessionSetting::Memory) => " (--memory)",
         Some(SessionSetting::Capacity) => " (--capacity)",
         None if matches!(error, SessionError::Load { engine, .. } if engine.starts_with("tract")) => {
-            "; tract does not run growing caches, which kvscatter inspect reports, and --engine ort runs the model in \
-             ONNX Runtime"
+            "; if its caches grow, which kvscatter inspect reports, use --engine ort"
         }
         // The batch of a session is the number of prompts, so no option sets it.
         _ => "",

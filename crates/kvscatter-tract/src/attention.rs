@@ -55,7 +55,7 @@ impl Expansion for AttentionNode {
         }
         solver.equals(&query.shape[0], &y.shape[0])?;
         solver.equals(&query.shape[1], &y.shape[1])?;
-        solver.given(&query.rank, move |solver, rank| match (rank, self.heads) {
+        solver.given(&query.rank, move |solver, rank| match (rank, self.op.head_counts()) {
             (4, _) => {
                 solver.equals(&query.shape[2], &y.shape[2])?;
                 solver.equals(&value.shape[3], &y.shape[3])

@@ -50,13 +50,13 @@ pub(super) const PER_CONVERSION: usize = 4;
 /// Makes at least this many multiply-adds of float32 elements with AVX2, and returns how many. Each vector of one
 /// operand is converted from float16 and used [`PER_CONVERSION`] times. Returns `None` if the machine cannot do it.
 pub(super) fn converted_multiply_adds(count: usize) -> Option<usize> {
-    let lanes = lanes(Isa::Avx2)?;
+    let per_turn = lanes(Isa::Avx2)? * ACCUMULATORS;
+    let turns = count.div_ceil(per_turn);
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("f16c") {
-        let turns = count.div_ceil(lanes * ACCUMULATORS);
         // SAFETY: `lanes` has checked that this machine has AVX2 and FMA, and it has F16C.
         unsafe { x86::converted_multiply_adds(turns) };
-        return Some(turns * lanes * ACCUMULATORS);
+        return Some(turns * per_turn);
     }
     None
 }

@@ -64,7 +64,7 @@ impl Run for Pass {
 /// Makes as many multiply-adds as the case, with operands in registers.
 pub(super) struct MultiplyAdds {
     /// Makes at least a number of multiply-adds, and returns how many.
-    make: fn(usize) -> usize,
+    make: Box<dyn Fn(usize) -> usize + Send + Sync>,
     /// The multiply-adds of all threads together.
     count: usize,
     done: usize,
@@ -75,11 +75,7 @@ impl MultiplyAdds {
         if raw::lanes(isa).is_none() {
             return Err(format!("there is no loop for {isa}"));
         }
-        let make: fn(usize) -> usize = match isa {
-            Isa::Avx512 => |count| raw::multiply_adds(Isa::Avx512, count),
-            _ => |count| raw::multiply_adds(Isa::Avx2, count),
-        };
-        Ok(Self::of(case, make))
+        Ok(Self::of(case, move |count| raw::multiply_adds(isa, count)))
     }
 
     /// Prepares multiply-adds with AVX2, of which one operand is converted from float16.
@@ -91,16 +87,16 @@ impl MultiplyAdds {
         Ok(Self::of(case, |count| raw::converted_multiply_adds(count).unwrap_or(0)))
     }
 
-    fn of(case: &Parameters, make: fn(usize) -> usize) -> Box<dyn Run> {
+    fn of(case: &Parameters, make: impl Fn(usize) -> usize + Send + Sync + 'static) -> Box<dyn Run> {
         // One product with each key, and one with each value.
         let count = case.query_heads * case.seen() * 2 * HEAD_SIZE;
-        Box::new(Self { make, count, done: 0 })
+        Box::new(Self { make: Box::new(make), count, done: 0 })
     }
 }
 
 impl Run for MultiplyAdds {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
-        let (make, share) = (self.make, self.count.div_ceil(scene.case.threads));
+        let (make, share) = (&self.make, self.count.div_ceil(scene.case.threads));
         with_threads(&scene.case, |executor| {
             let began = Instant::now();
             for _ in 0..calls {

@@ -1,7 +1,7 @@
 //! Each kernel once, for the vectors of any instruction set.
 //!
 //! The functions are inlined into functions that enable the instruction set. Their contracts are those of the
-//! function types in `kernel`.
+//! function types in `vector`.
 
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -78,10 +78,10 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: us
     R
 }
 
-/// Stores the products of `R` rows and the first key of each stream.
+/// Stores the products of `R` rows and the slot `at` of each stream.
 ///
 /// # Safety
-/// The contract of [`products`] is met for these rows and keys.
+/// The contract of [`products`] is met for these rows and streams, and `at` is below the number of slots.
 #[inline(always)]
 unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
     queries: Rows,
@@ -172,8 +172,8 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
         let mut row = 0;
         while row < weights.count {
             let (weights, group) = (weights.after(row), group.after(row));
-            // SAFETY: The rows `row..row + R` and the slots `at..at + count` of each stream exist. The rest is
-            // the contract of this function.
+            // SAFETY: The rows `row..row + R` and the slots of each stream exist. The rest is the contract of
+            // this function.
             row += unsafe {
                 match weights.count {
                     4.. => columns::<V, T, 4, W>(weights, &values, slots.clone(), size, group),
@@ -212,7 +212,7 @@ unsafe fn finish_group<V: Vector>(size: usize, group: Rows, sums: Rows) {
 /// Adds to all columns of the first `R` rows, `C` vectors at a time, and returns `R`.
 ///
 /// # Safety
-/// The contract of [`weighted_sums`] is met for rows 0 to `R`.
+/// The contract of [`weighted_sums`] is met for rows 0 to `R`, and the range `slots` is within the number of slots.
 #[inline(always)]
 unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     weights: Rows,
@@ -274,7 +274,8 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
 /// Adds the slot `at` of each stream to the first `end` columns of one row.
 ///
 /// # Safety
-/// The contract of [`weighted_sums`] is met for one row. `end` is a multiple of a vector's length.
+/// The contract of [`weighted_sums`] is met for one row and the slot `at` of each stream. `end` is a multiple of a
+/// vector's length, and at most the value size.
 #[inline(always)]
 unsafe fn row_tile<V: Load<T>, T: Copy, const K: usize>(
     weights: Rows,
@@ -284,7 +285,8 @@ unsafe fn row_tile<V: Load<T>, T: Copy, const K: usize>(
     sums: Rows,
 ) {
     let slots = values.each_ref().map(|stream| stream.first.wrapping_add(at * stream.stride));
-    // SAFETY: See `columns`.
+    // SAFETY: The machine has the instruction set. Each vector of a value ends at or before `end`, which is within its
+    // slot. Each sum is within the padded size of the row.
     unsafe {
         let weights = values.each_ref().map(|stream| {
             let weight = weights.first.wrapping_add(stream.index + at);
@@ -304,7 +306,8 @@ unsafe fn row_tile<V: Load<T>, T: Copy, const K: usize>(
 /// Adds to `C` vectors of columns of `R` rows.
 ///
 /// # Safety
-/// The contract of [`weighted_sums`] is met, and the columns exist.
+/// The contract of [`weighted_sums`] is met for `R` rows and these slots, and `column + C * V::LANES` is at most the
+/// value size.
 #[inline(always)]
 unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     weights: Rows,
@@ -314,7 +317,8 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     column: usize,
 ) {
     let sum = |r: usize, c: usize| sums.first.wrapping_add(r * sums.stride + column + c * V::LANES);
-    // SAFETY: See `columns`.
+    // SAFETY: The machine has the instruction set. Each vector of a value is within its slot, and each one of the sums
+    // within its row, because the columns end at or before the value size.
     unsafe {
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
         for at in slots {

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use kvscatter_attention::Attention;
 use kvscatter_oracle::attention::{self as oracle, Array, Float, Inputs, Mask, Positions};
 use kvscatter_oracle::cases::Random;
-use kvscatter_oracle::cases::attention::AttentionCase;
+use kvscatter_oracle::cases::attention::{AttentionCase, paint};
 
 use crate::call::{Operands, Tensor, operator};
 use crate::element::{Element, bits};
@@ -143,42 +143,6 @@ fn case(seed: u64, n: usize) -> AttentionCase {
     case
 }
 
-/// Overwrites every key and value that no row sees.
-fn paint(r: &mut Random, case: &mut AttentionCase) {
-    let attends = case.attention.attends(&case.inputs).unwrap();
-    let &[batch, q_heads, queries, total] = attends.shape.as_slice() else { unreachable!() };
-    let Inputs { k, v, past_key, past_value, .. } = &mut case.inputs;
-    let past = past_key.as_ref().map_or(0, |past| past.shape[2]);
-    let kv_heads = case.attention.kv_num_heads.map_or_else(|| k.shape[1], |heads| heads as usize);
-    let group = q_heads / kv_heads;
-    for (b, h) in (0..batch).flat_map(|b| (0..kv_heads).map(move |h| (b, h))) {
-        for slot in 0..total {
-            let seen = (h * group..(h + 1) * group).any(|head| {
-                (0..queries).any(|q| attends.data[((b * q_heads + head) * queries + q) * total + slot])
-            });
-            if seen {
-                continue;
-            }
-            let (arrays, row) = if slot < past {
-                ([past_key.as_mut(), past_value.as_mut()], slot)
-            } else {
-                ([Some(&mut *k), Some(&mut *v)], slot - past)
-            };
-            for array in arrays.into_iter().flatten() {
-                let poison = r.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
-                let (first, size) = match *array.shape.as_slice() {
-                    [_, rows, hidden] => {
-                        ((b * rows + row) * hidden + h * (hidden / kv_heads), hidden / kv_heads)
-                    }
-                    [_, _, rows, size] => (((b * kv_heads + h) * rows + row) * size, size),
-                    _ => unreachable!(),
-                };
-                array.data[first..first + size].fill(poison);
-            }
-        }
-    }
-}
-
 #[test]
 fn chunks_end_inside_holes_pasts_and_rings() {
     for n in 0..48 {
@@ -198,28 +162,12 @@ fn check_ranks<T: Element>(case: &AttentionCase) {
     let flat = Operands::<T>::new(&case.inputs).unwrap();
     let op: Attention = operator(&case.attention, &case.inputs.positions).unwrap();
     let mut by_head = flat.clone();
-    by_head.query = heads_outermost(&flat.query, qh as usize);
-    by_head.key = heads_outermost(&flat.key, kh as usize);
-    by_head.value = heads_outermost(&flat.value, kh as usize);
+    by_head.query = flat.query.by_head(qh as usize);
+    by_head.key = flat.key.by_head(kh as usize);
+    by_head.value = flat.value.by_head(kh as usize);
     let (a, b) = (flat.run(&op).unwrap(), by_head.run(&op).unwrap());
     let [batch, heads, queries, size] =
         [by_head.query.shape[0], by_head.query.shape[1], by_head.query.shape[2], by_head.value.shape[3]];
-    let y = Tensor { shape: vec![batch, queries, heads * size], data: a.y };
-    let y = heads_outermost(&y, heads);
-    let same = bits(&y.data) == bits(&b.y);
-    assert!(same, "{}", case.name);
-}
-
-fn heads_outermost<T: Element>(flat: &Tensor<T>, heads: usize) -> Tensor<T> {
-    let &[batch, rows, hidden] = flat.shape.as_slice() else { unreachable!() };
-    let size = hidden / heads;
-    let mut data = Vec::new();
-    for b in 0..batch {
-        for h in 0..heads {
-            for row in 0..rows {
-                data.extend_from_slice(&flat.data[(b * rows + row) * hidden + h * size..][..size]);
-            }
-        }
-    }
-    Tensor { shape: vec![batch, heads, rows, size], data }
+    let b = Tensor { shape: vec![batch, heads, queries, size], data: b.y };
+    assert!(bits(&a.y) == bits(&b.flat().data), "{}", case.name);
 }

@@ -33,6 +33,30 @@ pub(crate) struct Tensor<T> {
     pub(crate) data: Vec<T>,
 }
 
+impl<T: Element> Tensor<T> {
+    /// Returns `[batch, heads, rows, size]` as `[batch, rows, heads * size]`.
+    pub(crate) fn flat(&self) -> Self {
+        let &[batch, heads, rows, size] = self.shape.as_slice() else { unreachable!("rank 4") };
+        self.regrouped([heads, rows], size, vec![batch, rows, heads * size])
+    }
+
+    /// Returns `[batch, rows, heads * size]` as `[batch, heads, rows, size]`.
+    pub(crate) fn by_head(&self, heads: usize) -> Self {
+        let &[batch, rows, hidden] = self.shape.as_slice() else { unreachable!("rank 3") };
+        self.regrouped([rows, heads], hidden / heads, vec![batch, heads, rows, hidden / heads])
+    }
+
+    /// Exchanges the dimensions `outer` and `inner` of `[batch, outer, inner, size]`.
+    fn regrouped(&self, [outer, inner]: [usize; 2], size: usize, shape: Vec<usize>) -> Self {
+        let rows = (0..shape[0])
+            .flat_map(|sample| (0..inner).flat_map(move |i| (0..outer).map(move |o| (sample, o, i))));
+        let row = |(sample, o, i): (usize, usize, usize)| {
+            self.data[((sample * outer + o) * inner + i) * size..][..size].iter().copied()
+        };
+        Self { data: rows.flat_map(row).collect(), shape }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum AnyMask<T> {
     Bool(Tensor<u8>),

@@ -261,15 +261,4 @@ impl<T: Element> Tensor<T> {
         let element = |r: &mut Random| T::of(r.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0);
         Self { shape: shape.to_vec(), data: r.many(shape.iter().product(), element) }
     }
-
-    /// Returns `[batch, heads, rows, size]` as `[batch, rows, heads * size]`.
-    fn flat(&self) -> Self {
-        let &[batch, heads, rows, size] = self.shape.as_slice() else { unreachable!("rank 4") };
-        let places =
-            (0..batch).flat_map(|b| (0..rows).flat_map(move |row| (0..heads).map(move |h| (b, row, h))));
-        let row = |(b, row, head): (usize, usize, usize)| {
-            self.data[((b * heads + head) * rows + row) * size..][..size].iter().copied()
-        };
-        Self { shape: vec![batch, rows, heads * size], data: places.flat_map(row).collect() }
-    }
 }

@@ -22,6 +22,7 @@ mod refused;
 mod themes;
 
 pub use self::case::AttentionCase;
+pub use self::draft::paint;
 pub use self::exhaustive::exhaustive;
 use super::Random;
 use crate::attention::Float;

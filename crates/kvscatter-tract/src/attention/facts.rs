@@ -85,7 +85,7 @@ impl Dims {
             ([_, _, _], None) => Err(AttentionError::HeadsMissing),
             (dims, _) => Err(AttentionError::Rank { operand, rank: dims.len(), expected: "3 or 4" }),
         };
-        let (of_query, of_key) = (node.heads.map(|heads| heads.0), node.heads.map(|heads| heads.1));
+        let (of_query, of_key) = node.op.head_counts().unzip();
         let [batch, query_heads, queries, _] = by_head(Operand::Query, operands.query, of_query)?;
         let [_, heads, keys, head_size] = by_head(Operand::Key, operands.key, of_key)?;
         let [.., value_size] = by_head(Operand::Value, operands.value, of_key)?;

@@ -39,7 +39,7 @@ pub(super) fn narrow(model: &TypedModel, node: &TypedNode) -> TractResult<Option
     let readers: HashSet<usize> = outlet.successors.iter().map(|inlet| inlet.node).collect();
     let mut narrowing = Narrowing::new(model, &cut)?;
     let mask = narrowing.cut(cut.mask, cut.axis, MAX_DEPTH)?;
-    // tract repeats this function until it returns `None`, which it does for a mask of another size.
+    // tract repeats this function until it returns `None`. A mask that kept its size would be cut again without end.
     if narrowing.patch.outlet_fact(mask)?.shape.dims().get(cut.axis) != Some(&narrowing.columns) {
         return Ok(None);
     }
@@ -150,11 +150,11 @@ impl<'a> Narrowing<'a> {
             let before = change.recip().transform_axis(axis);
             return Ok(before.map(|axis| Sources { op, axes: tvec!(Some(axis)) }));
         }
+        let rank = node.outputs.first().map_or(0, |output| output.fact.rank());
         let mut axes = TVec::new();
         for input in &node.inputs {
             let dims = self.model.outlet_fact(*input)?.shape.dims();
-            let output = node.outputs.first().map_or(0, |output| output.fact.rank());
-            let axis = (axis + dims.len()).checked_sub(output);
+            let axis = (axis + dims.len()).checked_sub(rank);
             axes.push(axis.filter(|axis| dims.get(*axis) == Some(self.capacity)));
             let is_repeated = axis.and_then(|axis| dims.get(axis)).is_none_or(|dim| dim.is_one());
             if axes.last() == Some(&None) && !is_repeated {
@@ -184,6 +184,7 @@ impl<'a> Narrowing<'a> {
         for (slot, output) in outputs.into_iter().enumerate() {
             let replaced = OutletId::new(node.id, slot);
             self.patch.shunt_outside(self.model, replaced, output)?;
+            // A later reader of this output takes the new one.
             self.taps.insert(replaced, output);
         }
         self.patch.obliterate(node.id)

@@ -12,13 +12,11 @@ use crate::error::{NodeError, label};
 pub(super) struct AttentionNode {
     pub(super) node: String,
     pub(super) op: Attention,
-    /// The numbers of query heads and of key and value heads, if the inputs have rank 3.
-    pub(super) heads: Option<(usize, usize)>,
     pub(super) inputs: Inputs,
     pub(super) outputs: Outputs,
 }
 
-/// Two nodes are the same if their floats are equal by `==`.
+/// Floats are compared with `==`. `check` has refused NaN, so every node equals itself.
 impl Eq for AttentionNode {}
 
 /// The indices of the optional inputs among those that are present.
@@ -96,7 +94,8 @@ impl AttentionNode {
         let op = attributes.float("scale")?.map_or(op, |scale| op.scale(scale));
         let op = heads.map_or(op, |(query, key)| op.heads(query, key));
         let op = if given_index(&node.output, 3).is_some() { op.scores(scores) } else { op };
-        Ok(Self { node: label(node), op, heads, inputs, outputs })
+        op.check().map_err(|error| NodeError::of(node, error))?;
+        Ok(Self { node: label(node), op, inputs, outputs })
     }
 
     pub(super) fn error(&self, why: impl std::fmt::Display) -> NodeError {

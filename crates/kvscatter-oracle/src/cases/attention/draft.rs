@@ -71,8 +71,8 @@ pub(super) fn values(r: &mut Random, element: Float, range: f64, shape: &[usize]
     Array::new(r.many(size(shape), value), shape)
 }
 
-/// Overwrites every key and value that no row attends with NaN or infinity.
-fn paint(r: &mut Random, case: &mut AttentionCase) {
+/// Overwrites every key and value that no row attends with NaN or infinity, unless the call must be refused.
+pub fn paint(r: &mut Random, case: &mut AttentionCase) {
     let Ok(attends) = case.attention.attends(&case.inputs) else { return };
     case.painted = true;
     let Inputs { k, v, past_key, past_value, .. } = &mut case.inputs;

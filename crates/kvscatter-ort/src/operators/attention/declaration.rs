@@ -37,9 +37,9 @@ impl Declaration {
         let operator = Attention::new()
             .causal(one_of(attributes, c"is_causal", flag)?.unwrap_or(false))
             .window(bound(attributes, c"left_window_size")?, bound(attributes, c"right_window_size")?)
-            .softcap(number(attributes, c"softcap")?.unwrap_or(0.0))
+            .softcap(attributes.float(c"softcap")?.unwrap_or(0.0))
             .softmax(one_of(attributes, c"softmax_precision", Softmax::from_precision)?.unwrap_or_default());
-        let operator = match number(attributes, c"scale")? {
+        let operator = match attributes.float(c"scale")? {
             Some(scale) => operator.scale(scale),
             None => operator,
         };
@@ -50,6 +50,7 @@ impl Declaration {
         let mode =
             one_of(attributes, c"qk_matmul_output_mode", Scores::from_mode)?.unwrap_or(Scores::Products);
         let operator = if has_scores { operator.scores(mode) } else { operator };
+        operator.check()?;
         Ok(Self { operator, has_present })
     }
 
@@ -80,7 +81,7 @@ impl Declaration {
 
         let mut ranks = [query, key, value].into_iter().filter_map(TensorInfo::rank);
         let rank = ranks.next().unwrap_or(4);
-        if !matches!((rank, self.operator.has_heads()), (3, true) | (4, _))
+        if !matches!((rank, self.operator.head_counts().is_some()), (3, true) | (4, _))
             || ranks.any(|other| other != rank)
         {
             return Err(refused("the ranks of Q, K and V are not supported"));
@@ -152,14 +153,6 @@ fn heads(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Fai
 fn bound(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Failure> {
     let side = |value| if value == -1 { Some(None) } else { usize::try_from(value).ok().map(Some) };
     one_of(attributes, name, side).map(Option::flatten)
-}
-
-/// Returns a finite number that is not negative.
-fn number(attributes: &impl Attributes, name: &CStr) -> Result<Option<f32>, Failure> {
-    match attributes.float(name)? {
-        Some(value) if !value.is_finite() || value < 0.0 => Err(unknown(name, value)),
-        other => Ok(other),
-    }
 }
 
 fn unknown(name: &CStr, value: impl core::fmt::Display) -> Failure {
@@ -240,14 +233,11 @@ mod tests {
 
     #[test]
     fn other_values_are_refused() {
-        let sets: [&'static [(&CStr, f64)]; 12] = [
+        let sets: [&'static [(&CStr, f64)]; 9] = [
             &[(c"is_causal", 2.0)],
             &[(c"is_causal", -1.0)],
             &[(c"left_window_size", -2.0)],
             &[(c"right_window_size", -9.0)],
-            &[(c"softcap", -1.0)],
-            &[(c"softcap", f64::NAN)],
-            &[(c"scale", -0.5)],
             &[(c"softmax_precision", 0.0)],
             &[(c"qk_matmul_output_mode", 4.0)],
             &[(c"qk_matmul_output_mode", -1.0)],
@@ -259,6 +249,13 @@ mod tests {
             assert!(refused.ends_with("is not supported"), "{set:?}: {refused}");
         }
         assert_eq!(read(sets[0], &[true]).unwrap_err(), "is_causal = 2 is not supported");
+        for (name, value, refused) in [
+            (c"softcap", -1.0, "softcap = -1: must be finite and at least 0"),
+            (c"softcap", f64::NAN, "softcap = NaN: must be finite and at least 0"),
+            (c"scale", -0.5, "scale = -0.5: must be finite and at least 0"),
+        ] {
+            assert_eq!(read(vec![(name, value)].leak(), &[true]).unwrap_err(), refused);
+        }
         assert_eq!(
             read(&[(c"q_num_heads", 2.0)], &[true]).unwrap_err(),
             "q_num_heads and kv_num_heads must be used together"
