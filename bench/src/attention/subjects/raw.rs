@@ -47,10 +47,13 @@ pub(super) fn multiply_adds(isa: Isa, count: usize) -> usize {
 /// The multiply-adds for each conversion in [`converted_multiply_adds`]: the query heads that share a head of keys.
 pub(super) const PER_CONVERSION: usize = 4;
 
+/// The conversions in each turn of [`converted_multiply_adds`]. All its vectors fit in the 16 registers.
+const VECTORS: usize = 2;
+
 /// Makes at least this many multiply-adds of float32 elements with AVX2, and returns how many. Each vector of one
 /// operand is converted from float16 and used [`PER_CONVERSION`] times. Returns `None` if the machine cannot do it.
 pub(super) fn converted_multiply_adds(count: usize) -> Option<usize> {
-    let per_turn = lanes(Isa::Avx2)? * ACCUMULATORS;
+    let per_turn = lanes(Isa::Avx2)? * VECTORS * PER_CONVERSION;
     let turns = count.div_ceil(per_turn);
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("f16c") {
@@ -70,7 +73,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    use super::{ACCUMULATORS, PER_CONVERSION, sum_words};
+    use super::{ACCUMULATORS, PER_CONVERSION, VECTORS, sum_words};
 
     /// The parts of a buffer that are read at once. Hardware fetches ahead within a page, so that one part alone
     /// would wait at the end of each.
@@ -130,11 +133,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn converted_multiply_adds(turns: usize) {
-        let halves = [[0x3800_u16; 8]; ACCUMULATORS / PER_CONVERSION];
+        // Several vectors in the nearest cache, so that the compiler cannot convert one before the loop.
+        let halves = black_box([[[0x3800_u16; 8]; VECTORS]; 64]);
         let factors = black_box([_mm256_set1_ps(0.5); PER_CONVERSION]);
-        let mut sums = black_box([[_mm256_set1_ps(1.0); PER_CONVERSION]; ACCUMULATORS / PER_CONVERSION]);
-        for _ in 0..turns {
-            for (sums, halves) in sums.iter_mut().zip(black_box(&halves)) {
+        let mut sums = [[_mm256_set1_ps(1.0); PER_CONVERSION]; VECTORS];
+        for turn in 0..turns {
+            for (sums, halves) in sums.iter_mut().zip(&halves[turn % halves.len()]) {
                 // SAFETY: The array has the eight elements that are loaded.
                 let converted = _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) });
                 for (sum, factor) in sums.iter_mut().zip(factors) {
