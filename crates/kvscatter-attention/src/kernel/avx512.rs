@@ -6,6 +6,7 @@
 )]
 
 use core::arch::x86_64::*;
+use core::array::from_fn;
 
 use half::{bf16, f16};
 
@@ -106,6 +107,22 @@ impl Vector for Avx512 {
         // SAFETY: Both types are 16 bytes without padding, and any bits are four numbers.
         unsafe { core::mem::transmute::<__m128, [f32; 4]>(sums) }
     }
+
+    #[inline(always)]
+    unsafe fn sums_of_16(vectors: [Self; 16]) -> [f32; 16] {
+        // Each step halves the number of vectors. It adds in the order of `sums`: halves, neighbours twice, quarters.
+        // SAFETY: The machine has the instruction set.
+        let halves: [__m512; 8] =
+            from_fn(|i| unsafe { add_halves(vectors[INPUTS[2 * i]].0, vectors[INPUTS[2 * i + 1]].0) });
+        // SAFETY: As before.
+        let pairs: [__m512; 4] = from_fn(|i| unsafe { add_neighbours(halves[2 * i], halves[2 * i + 1]) });
+        // SAFETY: As before.
+        let fours: [__m512; 2] = from_fn(|i| unsafe { add_neighbours(pairs[2 * i], pairs[2 * i + 1]) });
+        // SAFETY: As before.
+        let sums = unsafe { add_quarters(fours[0], fours[1]) };
+        // SAFETY: Both types are 64 bytes without padding, and any bits are sixteen numbers.
+        unsafe { core::mem::transmute::<__m512, [f32; 16]>(sums) }
+    }
 }
 
 impl Load<f32> for Avx512 {
@@ -161,6 +178,39 @@ impl Load<bf16> for Avx512 {
     }
 }
 
+/// The order of the inputs of `sums_of_16` for which the sums are in the order of the vectors.
+const INPUTS: [usize; 16] = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15];
+
+/// Returns the sum of the halves of `a`, and then that of `b`.
+///
+/// # Safety
+/// The machine has the instruction set.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_halves(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+}
+
+/// Returns the sums of neighbours: in each quarter two of `a`, and then two of `b`.
+///
+/// # Safety
+/// The machine has the instruction set.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_neighbours(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
+}
+
+/// Returns the sums of the first and the second quarter of each half of `a`, and then of `b`.
+///
+/// # Safety
+/// The machine has the instruction set.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_quarters(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0b10_00_10_00>(a, b), _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b))
+}
+
 /// Returns a mask of the first `count` lanes.
 #[inline(always)]
 fn first(count: usize) -> __mmask16 {
@@ -197,4 +247,35 @@ where
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Avx512>(scores, count) }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::Isa;
+
+    use super::{Avx512, Vector};
+
+    #[test]
+    fn sums_of_sixteen_have_the_bits_of_sums_of_four() {
+        if Isa::allowed() != Isa::Avx512 {
+            return;
+        }
+        let mut state = 1_u32;
+        let mut number = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (f64::from(state) / 2_f64.powi(31) - 1.0) as f32
+        };
+        for _ in 0..100 {
+            let numbers: [[f32; 16]; 16] = core::array::from_fn(|_| core::array::from_fn(|_| number()));
+            // SAFETY: The machine has the instruction set. Each row has 16 numbers.
+            let vectors = unsafe { numbers.each_ref().map(|row| Avx512::load(row.as_ptr())) };
+            // SAFETY: The machine has the instruction set.
+            let all = unsafe { Avx512::sums_of_16(vectors) };
+            for (sums, vectors) in all.as_chunks().0.iter().zip(vectors.as_chunks().0) {
+                // SAFETY: The machine has the instruction set.
+                let expected: [f32; 4] = unsafe { Avx512::sums(*vectors) };
+                assert_eq!(*sums, expected);
+            }
+        }
+    }
 }

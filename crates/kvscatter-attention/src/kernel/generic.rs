@@ -136,6 +136,13 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
                 }
             }
         }
+        if R * K == 16 {
+            let sums = V::sums_of_16(core::array::from_fn(|i| sums[i / K][i % K]));
+            for (i, sum) in sums.into_iter().enumerate() {
+                scores.first.wrapping_add(i / K * scores.stride + keys[i % K].index + at).write(sum);
+            }
+            return;
+        }
         for (r, sums) in sums.iter().enumerate() {
             let scores = scores.first.wrapping_add(r * scores.stride);
             let mut k = 0;

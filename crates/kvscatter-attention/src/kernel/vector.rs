@@ -54,6 +54,19 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4];
+    /// Returns the sums of the lanes of sixteen vectors, with the bits of [`sums`](Self::sums).
+    ///
+    /// # Safety
+    /// See [`splat`](Self::splat).
+    #[inline(always)]
+    unsafe fn sums_of_16(vectors: [Self; 16]) -> [f32; 16] {
+        let mut all = [0.0; 16];
+        for (sums, vectors) in all.as_chunks_mut::<4>().0.iter_mut().zip(vectors.as_chunks::<4>().0) {
+            // SAFETY: The contract is the same.
+            *sums = unsafe { Self::sums(*vectors) };
+        }
+        all
+    }
 }
 
 /// Loads elements of a type as float32.
