@@ -121,7 +121,7 @@ const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 
 /// Times of a step with a static cache of 4096 slots, divided by the time with a growing cache: a context, the
 /// ratio in ONNX Runtime, and that with the plugin. The measurement is in docs/models.md.
-const MEASURED: [(usize, f64, f64); 2] = [(128, 5.5, 0.9), (4095, 0.5, 0.3)];
+const MEASURED: [(usize, f64, f64); 2] = [(128, 5.3, 0.9), (4095, 0.5, 0.3)];
 
 impl Cost {
     fn new(converted: &Converted, max_seq: usize) -> Self {
