@@ -4,8 +4,8 @@ use core::ops::{Deref, DerefMut};
 
 use crate::kernel::LANES;
 
-/// A list of float32 numbers that begins at a line of the CPU cache. If its rows are [`padded`], no vector of a row lies
-/// in two lines, which would take twice as long to load.
+/// A list of float32 numbers that begins at a line of the CPU cache. If its rows are [`padded`], no vector of a
+/// row lies in two lines, which would take twice as long to load.
 #[derive(Debug)]
 pub(crate) struct Aligned(Vec<Lanes>);
 

@@ -16,8 +16,8 @@ impl Attention {
     /// Checks the shapes and chooses the kernels.
     ///
     /// # Errors
-    /// Returns an error if the element type is not supported, an attribute is out of range, numbers of heads are missing,
-    /// a tensor is too large, attributes and operands cannot be combined, or two shapes disagree.
+    /// Returns an error if the element type is not supported, an attribute is out of range, numbers of heads are
+    /// missing, a tensor is too large, attributes and operands cannot be combined, or two shapes disagree.
     pub fn prepare(&self, shapes: &Shapes<'_>) -> Result<Prepared, AttentionError> {
         Setup::new(*self, shapes).map(Prepared)
     }
@@ -82,9 +82,9 @@ impl Prepared {
     /// threads of the executor as the scratch was made for. The results do not depend on their number.
     ///
     /// # Errors
-    /// Returns an error if the elements do not have the prepared type, a buffer has the wrong length, an operand is
-    /// missing, a length lies outside the cache, lengths are used with a past, or the scratch was made for other shapes.
-    /// Nothing has been written then.
+    /// Returns an error if the elements do not have the prepared type, a buffer has the wrong length, an operand
+    /// is missing, a length lies outside the cache, lengths are used with a past, or the scratch was made for
+    /// other shapes. Nothing has been written then.
     pub fn run<T: Float>(
         &self,
         inputs: &Inputs<'_, T>,

@@ -7,13 +7,16 @@ use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Mode};
 
 use super::refusal::ConvertRefusal;
-use super::visibility::LAST;
 use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
 
 /// The number of samples in a probe if the model does not fix it.
 pub(super) const SAMPLES: usize = 2;
+
+/// The number of new tokens of the probe that fills the last slots, if the model does not fix it. No other probe has
+/// larger masks.
+pub(super) const LAST: usize = 3;
 
 /// A number of slots that no other axis is likely to have as its size.
 pub(super) const MANY: usize = 1009;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::probe::{Inputs, Probe, SAMPLES};
+use super::probe::{Inputs, LAST, Probe, SAMPLES};
 use super::refusal::ConvertRefusal;
 use super::sites::{MaskKind, Site, Sites};
 use crate::OnnxError;
@@ -15,10 +15,6 @@ const HIDDEN: f64 = -1e4;
 
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
-
-/// The number of new tokens of the probe that fills the last slots, if the model does not fix it. No other probe has
-/// larger masks.
-pub(super) const LAST: usize = 3;
 
 /// Returns probes on which other rules give other masks than the rule.
 ///
