@@ -248,3 +248,14 @@ fn both_engines_give_the_same_tokens() {
         assert_eq!(of_tract.len(), 3);
     }
 }
+
+#[test]
+fn an_export_with_growing_caches_needs_the_other_engine() {
+    let folder = Folder::with_testdata();
+    let error = folder.run(&format!("generate {GROWING} --prompt-ids 1,2,3")).refused();
+    assert!(error.contains("cannot load the model"), "{error}");
+    assert!(
+        error.ends_with("; if its caches grow, which kvscatter inspect reports, use --engine ort"),
+        "{error}"
+    );
+}
