@@ -47,6 +47,15 @@ pub(crate) struct Block {
     pub(crate) first: i64,
 }
 
+/// One row of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// The head of keys.
+    pub(crate) head: usize,
+    /// The index among the rows of this head.
+    pub(crate) index: usize,
+}
+
 impl<'a, T: Float> Call<'a, T> {
     /// Joins the operands of a call, which must fit the prepared shapes.
     pub(crate) fn new(setup: &'a Setup, inputs: &'a Inputs<'a, T>, outputs: &'a mut Outputs<'_, T>) -> Self {
@@ -176,9 +185,9 @@ impl<'a, T: Float> Call<'a, T> {
         }
     }
 
-    /// Returns the positions that a row sees.
-    pub(crate) fn positions_of(&self, block: &Block, row: usize) -> Range<i64> {
-        let position = block.first + (row / self.setup.sizes.group()) as i64;
+    /// Returns the positions that a row sees, by its index.
+    pub(crate) fn positions_of(&self, block: &Block, index: usize) -> Range<i64> {
+        let position = block.first + (index / self.setup.sizes.group()) as i64;
         self.setup.rule.positions(block.tokens, position)
     }
 
@@ -192,8 +201,8 @@ impl<'a, T: Float> Call<'a, T> {
         let size = sizes.head_size;
         let scale = self.setup.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
-        for (place, scaled) in block.each().zip(room.queries.chunks_exact_mut(padded(size).max(1))) {
-            let (head, query) = self.place(place);
+        for (row, scaled) in block.each().zip(room.queries.chunks_exact_mut(padded(size).max(1))) {
+            let (head, query) = self.query_of(row);
             let first = strides.offset(block.sample, head, query);
             let scaled = &mut scaled[..size];
             T::widen(&self.inputs.query[first..first + size], scaled);
@@ -210,28 +219,23 @@ impl<'a, T: Float> Call<'a, T> {
     }
 
     /// Returns the mask of a row, if the call has a mask.
-    pub(crate) fn mask_of(&self, block: &Block, place: (usize, usize)) -> Option<Mask<'_, T>> {
-        let (head, query) = self.place(place);
+    pub(crate) fn mask_of(&self, block: &Block, row: Row) -> Option<Mask<'_, T>> {
+        let (head, query) = self.query_of(row);
         let layout = self.setup.mask.as_ref()?;
         Some(layout.row(self.inputs.mask?, [block.sample, head, query]))
     }
 
     /// Returns the query head and the query of a row.
-    fn place(&self, (head, row): (usize, usize)) -> (usize, usize) {
+    fn query_of(&self, Row { head, index }: Row) -> (usize, usize) {
         let group = self.setup.sizes.group();
-        (head * group + row % group, row / group)
+        (head * group + index % group, index / group)
     }
 
     /// Writes a row of `qk_matmul_output`.
-    pub(crate) fn store_scores(
-        &self,
-        block: &Block,
-        place: (usize, usize),
-        scores: impl Iterator<Item = f32>,
-    ) {
+    pub(crate) fn store_scores(&self, block: &Block, row: Row, scores: impl Iterator<Item = f32>) {
         let Sizes { query_heads, queries, .. } = self.setup.sizes;
         let total = self.setup.sizes.total();
-        let (head, query) = self.place(place);
+        let (head, query) = self.query_of(row);
         let first = ((block.sample * query_heads + head) * queries + query) * total;
         for (at, score) in scores.enumerate().take(total) {
             // SAFETY: `check` compared the length of the output with its shape, and the element is one of this
@@ -245,9 +249,9 @@ impl<'a, T: Float> Call<'a, T> {
         let sizes = &self.setup.sizes;
         let size = sizes.value_size;
         let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
-        for (place, means) in block.each().zip(room.total.means()) {
+        for (row, means) in block.each().zip(room.total.means()) {
             room.row.iter_mut().zip(means).for_each(|(element, mean)| *element = mean);
-            let (head, query) = self.place(place);
+            let (head, query) = self.query_of(row);
             let output = self.output.wrapping_add(strides.offset(block.sample, head, query));
             // SAFETY: `check` compared the length of the output with its shape, and the row is one of this shape.
             unsafe { output.write_bytes(0, size) };
@@ -259,9 +263,9 @@ impl<'a, T: Float> Call<'a, T> {
 }
 
 impl Block {
-    /// Returns the head and the row of each row of the block, in the order of the lists of a [`Room`].
-    pub(crate) fn each(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    /// Returns the rows of the block, in the order of the lists of a [`Room`].
+    pub(crate) fn each(&self) -> impl Iterator<Item = Row> + use<> {
         let rows = self.rows.clone();
-        self.heads.clone().flat_map(move |head| rows.clone().map(move |row| (head, row)))
+        self.heads.clone().flat_map(move |head| rows.clone().map(move |index| Row { head, index }))
     }
 }

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::aligned::padded;
-use crate::block::{Block, Call};
+use crate::block::{Block, Call, Row};
 use crate::kernel::{Float, LANES, Rows, Stream, Streams};
 use crate::operator::{Scores, Softmax};
 use crate::room::Room;
@@ -47,10 +47,10 @@ impl<T: Float> Call<'_, T> {
                 unsafe { (self.kernels.products)(queries, keys, head_size, scores) };
             }
         }
-        for (at, place) in block.each().enumerate() {
+        for (at, row) in block.each().enumerate() {
             let scores = &mut room.scores[at * score_stride..][..used];
             let bias = room.has_bias.then(|| &room.bias[at * chunk..][..used]);
-            self.finish_scores(block, base, place, scores, bias);
+            self.finish_scores(block, base, row, scores, bias);
             let (most, weight) = if self.setup.op.softmax == Softmax::Float64 {
                 weights_in_f64(scores)
             } else {
@@ -61,7 +61,7 @@ impl<T: Float> Call<'_, T> {
             (room.part.most[at], room.part.weight[at]) = (most, weight);
             if self.setup.op.scores == Some(Scores::Weights) {
                 let weights = scores.iter().map(|score| if weight == 0.0 { 0.0 } else { score / weight });
-                self.store_scores(block, place, weights);
+                self.store_scores(block, row, weights);
             }
         }
         self.sum_values(block, room);
@@ -120,18 +120,11 @@ impl<T: Float> Call<'_, T> {
     }
 
     /// Caps the scores of a row, adds the mask and hides the positions that the row does not see.
-    fn finish_scores(
-        &self,
-        block: &Block,
-        base: i64,
-        place: (usize, usize),
-        scores: &mut [f32],
-        bias: Option<&[f32]>,
-    ) {
+    fn finish_scores(&self, block: &Block, base: i64, row: Row, scores: &mut [f32], bias: Option<&[f32]>) {
         let op = &self.setup.op;
-        let visible = self.indices(block, base, place.1);
+        let visible = self.indices(block, base, row.index);
         if op.scores == Some(Scores::Products) {
-            self.store_scores(block, place, scores.iter().copied());
+            self.store_scores(block, row, scores.iter().copied());
         }
         if op.softcap > 0.0 {
             let all = if op.scores.is_some() { 0..scores.len() } else { visible.clone() };
@@ -140,7 +133,7 @@ impl<T: Float> Call<'_, T> {
             }
         }
         if op.scores == Some(Scores::Capped) {
-            self.store_scores(block, place, scores.iter().copied());
+            self.store_scores(block, row, scores.iter().copied());
         }
         scores[..visible.start].fill(f32::NEG_INFINITY);
         scores[visible.end..].fill(f32::NEG_INFINITY);
@@ -152,24 +145,18 @@ impl<T: Float> Call<'_, T> {
             }
         }
         if op.scores == Some(Scores::Masked) {
-            self.store_masked_scores(block, place, &visible, scores);
+            self.store_masked_scores(block, row, &visible, scores);
         }
     }
 
     /// Writes a row of scores after the mask. They contain the lowest number where the mask does, also where it
     /// hides a slot.
-    fn store_masked_scores(
-        &self,
-        block: &Block,
-        place: (usize, usize),
-        visible: &Range<usize>,
-        scores: &[f32],
-    ) {
-        let row = self.mask_of(block, place);
-        let is_lowest = |slot| visible.contains(&slot) && row.is_some_and(|row| row.is_lowest(slot));
+    fn store_masked_scores(&self, block: &Block, row: Row, visible: &Range<usize>, scores: &[f32]) {
+        let mask = self.mask_of(block, row);
+        let is_lowest = |slot| visible.contains(&slot) && mask.is_some_and(|mask| mask.is_lowest(slot));
         let scores = scores.iter().enumerate();
         let scores = scores.map(|(slot, score)| if is_lowest(slot) { T::LOWEST.to_f32() } else { *score });
-        self.store_scores(block, place, scores);
+        self.store_scores(block, row, scores);
     }
 }
 

@@ -21,18 +21,18 @@ impl<T: Float> Call<'_, T> {
         }
         let chunk = self.setup.blocking.chunk;
         let rows = block.heads.len() * block.rows.len();
-        for (at, place) in block.each().enumerate() {
+        for (at, row) in block.each().enumerate() {
             let bias = &mut room.bias[at * chunk..][..chunk];
             bias.fill(f32::NEG_INFINITY);
-            let Some(row) = self.mask_of(block, place) else { continue };
-            let visible = self.indices(block, base, place.1);
+            let Some(mask) = self.mask_of(block, row) else { continue };
+            let visible = self.indices(block, base, row.index);
             let hides_lowest = room.has_a_slot.get(at).copied().unwrap_or(false);
             for run in &segments {
                 let first = self.index_in_mask(run);
                 let shared = visible.start.max(run.index)..visible.end.min(run.end());
                 if !shared.is_empty() {
                     let in_mask = first + shared.start - run.index;
-                    row.fill(in_mask, hides_lowest, &mut bias[shared]);
+                    mask.fill(in_mask, hides_lowest, &mut bias[shared]);
                 }
             }
         }
@@ -57,14 +57,14 @@ impl<T: Float> Call<'_, T> {
     ///
     /// A mask often shows all slots in use, as that of a decode step does. It then costs only this check.
     fn changes_scores(&self, block: &Block, base: i64, segments: &[Slots]) -> bool {
-        block.each().any(|place| {
-            let Some(row) = self.mask_of(block, place) else { return false };
-            let visible = self.indices(block, base, place.1);
+        block.each().any(|row| {
+            let Some(mask) = self.mask_of(block, row) else { return false };
+            let visible = self.indices(block, base, row.index);
             segments.iter().any(|run| {
                 let shared = visible.start.max(run.index)..visible.end.min(run.end());
                 let first = self.index_in_mask(run);
                 !shared.is_empty()
-                    && !row.is_zero(first + shared.start - run.index..first + shared.end - run.index)
+                    && !mask.is_zero(first + shared.start - run.index..first + shared.end - run.index)
             })
         })
     }
@@ -78,12 +78,12 @@ impl<T: Float> Call<'_, T> {
         if !matches!(self.inputs.mask, Some(Mask::Float(_))) {
             return;
         }
-        room.has_a_slot.extend(block.each().map(|place| {
-            let row = self.mask_of(block, place);
-            let positions = self.positions_of(block, place.1);
+        room.has_a_slot.extend(block.each().map(|row| {
+            let mask = self.mask_of(block, row);
+            let positions = self.positions_of(block, row.index);
             self.segments(0, &positions).iter().any(|run| {
                 let first = self.index_in_mask(run);
-                row.is_some_and(|row| row.has_a_slot(first..first + run.slots.len()))
+                mask.is_some_and(|mask| mask.has_a_slot(first..first + run.slots.len()))
             })
         }));
     }
