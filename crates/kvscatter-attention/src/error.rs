@@ -152,7 +152,7 @@ pub enum AttentionError {
         is_expected: bool,
     },
     /// A buffer has the wrong number of elements.
-    #[error("{operand} has {got} elements, must have {expected}")]
+    #[error("{operand} has {got} element{}, must have {expected}", if *got == 1 { "" } else { "s" })]
     Length {
         /// The tensor or list.
         operand: Operand,

@@ -8,8 +8,13 @@ pub(crate) fn of_session(error: &SessionError) -> &'static str {
     match error.about() {
         Some(SessionSetting::Memory) => " (--memory)",
         Some(SessionSetting::Capacity) => " (--capacity)",
-        None if matches!(error, SessionError::Load { engine, .. } if engine.starts_with("tract")) => {
-            "; if its caches grow, which kvscatter inspect reports, use --engine ort"
+        None if matches!(
+            error,
+            SessionError::Load { engine, .. } | SessionError::Run { engine, .. } if engine.starts_with("tract")
+        ) =>
+        {
+            "; tract does not run growing caches: kvscatter inspect shows whether they can be made static, and --engine \
+             ort runs them as they are"
         }
         // The batch of a session is the number of prompts, so no option sets it.
         _ => "",

@@ -40,7 +40,7 @@ impl Plugin {
         }
         environment
             .register_ep_library(PROVIDER, &library)
-            .map_err(|error| unusable(one_line(&error.to_string())))?;
+            .map_err(|error| unusable(refusal(&error.to_string())))?;
         Self::registered(environment)
             .ok_or_else(|| unusable(format!("is a plugin, but not kvscatter's: it has no {PROVIDER}")))
     }
@@ -51,6 +51,20 @@ impl Plugin {
         let library = PathBuf::from(metadata(&device, c"library_path").unwrap_or_default());
         let version = metadata(&device, c"version").unwrap_or_else(|| "of unknown version".to_owned());
         Some(Self { label: format!("kvscatter {version}"), library })
+    }
+}
+
+/// Returns ONNX Runtime's message about a library in one line, or what the library is if the message shows it.
+fn refusal(message: &str) -> String {
+    let missing = message.split_once("undefined symbol: ").map_or("", |(_, symbol)| symbol);
+    if missing.trim_start_matches('_').starts_with("Py") {
+        "is the module of the Python package, which needs a Python process; build the plugin instead: cargo build \
+         --release -p kvscatter-ort"
+            .to_owned()
+    } else if missing.starts_with("CreateEpFactories") {
+        "is not a plugin: it has no function CreateEpFactories".to_owned()
+    } else {
+        one_line(message)
     }
 }
 
@@ -81,4 +95,19 @@ fn metadata(device: &Device<'_>, key: &CStr) -> Option<String> {
     // SAFETY: `value` is not NULL, so it is a string of `pairs`, which ends in a zero byte.
     let value = unsafe { CStr::from_ptr(value) };
     Some(value.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn other_libraries_are_named_by_what_they_are() {
+        let failed =
+            |symbol: &str| refusal(&format!("Failed to load library a.so: undefined symbol: {symbol}"));
+        assert!(failed("_Py_DecRef").starts_with("is the module of the Python package"));
+        assert!(failed("PyErr_GivenExceptionMatches").starts_with("is the module of the Python package"));
+        assert_eq!(failed("CreateEpFactories"), "is not a plugin: it has no function CreateEpFactories");
+        assert_eq!(refusal("file too short\n"), "file too short");
+    }
 }

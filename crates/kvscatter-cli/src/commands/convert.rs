@@ -182,9 +182,9 @@ impl Cost {
         }
         if self.takes_length {
             text.push(format!(
-                "Measured with 4096 slots (docs/models.md), a step takes {few_in_plugin} × the time of a growing cache \
-                 at {few} tokens and {many_in_plugin} × at {many} with the plugin, and {slower} × and {faster} × \
-                 without it."
+                "For example, a step of the decoder in docs/models.md, with 4096 slots, takes {few_in_plugin} × the \
+                 time of a growing cache at {few} tokens and {many_in_plugin} × at {many} with the plugin, and {slower} × \
+                 and {faster} × without it."
             ));
         }
         writeln!(output)?;

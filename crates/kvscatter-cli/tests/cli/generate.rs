@@ -136,6 +136,7 @@ fn what_tract_does_not_run_says_why() {
     for (name, why) in NOT_IN_TRACT {
         let error = refused(&format!("testdata/{name}/model.onnx"));
         assert!(error.contains("tract 0.23.9 cannot ") && error.contains(why), "{name}: {error}");
+        assert!(error.ends_with("and --engine ort runs them as they are"), "{name}: {error}");
     }
     folder.run("convert testdata/decoders/optimum-1.18-opt/model.onnx -o opt.onnx --max-seq 16").passed();
     let error = refused("opt.onnx");
@@ -247,15 +248,4 @@ fn both_engines_give_the_same_tokens() {
         assert_eq!(of_tract, tokens(folder.run(&format!("{line} --engine ort"))), "{model}");
         assert_eq!(of_tract.len(), 3);
     }
-}
-
-#[test]
-fn an_export_with_growing_caches_needs_the_other_engine() {
-    let folder = Folder::with_testdata();
-    let error = folder.run(&format!("generate {GROWING} --prompt-ids 1,2,3")).refused();
-    assert!(error.contains("cannot load the model"), "{error}");
-    assert!(
-        error.ends_with("; if its caches grow, which kvscatter inspect reports, use --engine ort"),
-        "{error}"
-    );
 }
