@@ -70,8 +70,7 @@ impl<T: Float> Call<'_, T> {
 
     /// Sums the weighted values of a chunk in `room.part`.
     fn sum_values(&self, block: &Block, room: &mut Room) {
-        let Blocking { steps, .. } = self.setup.blocking;
-        let score_stride = self.setup.blocking.score_stride();
+        let (steps, score_stride) = (self.setup.blocking.steps, self.setup.blocking.score_stride());
         let size = self.setup.sizes.value_size;
         let (row_size, rows) = (padded(size), block.rows.len());
         room.part.sums.fill(0.0);

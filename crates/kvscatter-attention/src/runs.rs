@@ -27,13 +27,9 @@ impl<T: Float> Call<'_, T> {
             let Some(mask) = self.mask_of(block, row) else { continue };
             let visible = self.indices(block, base, row.index);
             let hides_lowest = room.has_a_slot.get(at).copied().unwrap_or(false);
-            for run in &segments {
-                let first = self.index_in_mask(run);
-                let shared = visible.start.max(run.index)..visible.end.min(run.end());
-                if !shared.is_empty() {
-                    let in_mask = first + shared.start - run.index;
-                    mask.fill(in_mask, hides_lowest, &mut bias[shared]);
-                }
+            for run in segments.iter().map(|run| run.within(&visible)) {
+                let in_mask = self.slots_in_mask(&run);
+                mask.fill(in_mask.start, hides_lowest, &mut bias[run.index..run.end()]);
             }
         }
         for run in segments {
@@ -60,12 +56,8 @@ impl<T: Float> Call<'_, T> {
         block.each().any(|row| {
             let Some(mask) = self.mask_of(block, row) else { return false };
             let visible = self.indices(block, base, row.index);
-            segments.iter().any(|run| {
-                let shared = visible.start.max(run.index)..visible.end.min(run.end());
-                let first = self.index_in_mask(run);
-                !shared.is_empty()
-                    && !mask.is_zero(first + shared.start - run.index..first + shared.end - run.index)
-            })
+            let mut runs = segments.iter().map(|run| self.slots_in_mask(&run.within(&visible)));
+            runs.any(|slots| !slots.is_empty() && !mask.is_zero(slots))
         })
     }
 
@@ -81,10 +73,8 @@ impl<T: Float> Call<'_, T> {
         room.has_a_slot.extend(block.each().map(|row| {
             let mask = self.mask_of(block, row);
             let positions = self.positions_of(block, row.index);
-            self.segments(0, &positions).iter().any(|run| {
-                let first = self.index_in_mask(run);
-                mask.is_some_and(|mask| mask.has_a_slot(first..first + run.slots.len()))
-            })
+            let segments = self.segments(0, &positions);
+            mask.is_some_and(|mask| segments.iter().any(|run| mask.has_a_slot(self.slots_in_mask(run))))
         }));
     }
 
@@ -112,8 +102,9 @@ impl<T: Float> Call<'_, T> {
         ]
     }
 
-    /// Returns the index of a run's first slot in the last dimension of a mask.
-    fn index_in_mask(&self, run: &Slots) -> usize {
-        run.slots.start + if run.is_past { 0 } else { self.setup.sizes.past }
+    /// Returns the indices of a run's slots in the last dimension of a mask.
+    fn slots_in_mask(&self, run: &Slots) -> Range<usize> {
+        let before = if run.is_past { 0 } else { self.setup.sizes.past };
+        before + run.slots.start..before + run.slots.end
     }
 }

@@ -17,6 +17,13 @@ impl Slots {
         self.index + self.slots.len()
     }
 
+    /// Returns the part of the run with these indices, which may be empty.
+    pub(crate) fn within(&self, indices: &Range<usize>) -> Self {
+        let start = indices.start.clamp(self.index, self.end());
+        let end = indices.end.clamp(start, self.end());
+        self.part(start - self.index..end - self.index)
+    }
+
     /// Returns a part of the run, by the distance from its first slot.
     pub(crate) fn part(&self, part: Range<usize>) -> Self {
         let slots = self.slots.start + part.start..self.slots.start + part.end;
