@@ -118,8 +118,8 @@ pub(super) fn generate(results: &Results, figures: &[Figure]) -> String {
          {}. Its caches grow, as exporters write them. `kvscatter convert --max-seq {}` made the static decoder from it, \
          whose past and present are bound to one buffer. It has `Attention` nodes, and *separate nodes* is the same \
          decoder with `--keep-attention`. *Plugin* is with kvscatter's plugin. In *GroupQueryAttention*, the decoder \
-         uses this operator instead, with past and present in one buffer. All ran in {} with one thread and batch 1. Their logits are \
-         compared before each length is timed, and {}. Times are medians of interleaved rounds. A speedup is the time \
+         uses this operator instead, with past and present in one buffer. All ran in {} with one thread and batch 1. \
+         Their logits are compared before each length is timed, and {}. Times are medians of interleaved rounds. A speedup is the time \
          of the growing decoder divided by that of the other, the median of the ratios within a round.\n\n",
         decoder.layers,
         decoder.heads,

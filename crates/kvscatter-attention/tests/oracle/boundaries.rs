@@ -158,13 +158,14 @@ fn chunks_end_inside_holes_pasts_and_rings() {
 
 /// Checks that a call of rank 3 has the bits of the same call in rank 4.
 fn check_ranks<T: Element>(case: &AttentionCase) {
-    let (Some(qh), Some(kh)) = (case.attention.q_num_heads, case.attention.kv_num_heads) else { return };
+    let counts = (case.attention.q_num_heads, case.attention.kv_num_heads);
+    let (Some(query_heads), Some(kv_heads)) = counts else { return };
     let flat = Operands::<T>::new(&case.inputs).unwrap();
     let op: Attention = operator(&case.attention, &case.inputs.positions).unwrap();
     let mut by_head = flat.clone();
-    by_head.query = flat.query.by_head(qh as usize);
-    by_head.key = flat.key.by_head(kh as usize);
-    by_head.value = flat.value.by_head(kh as usize);
+    by_head.query = flat.query.by_head(query_heads as usize);
+    by_head.key = flat.key.by_head(kv_heads as usize);
+    by_head.value = flat.value.by_head(kv_heads as usize);
     let (a, b) = (flat.run(&op).unwrap(), by_head.run(&op).unwrap());
     let [batch, heads, queries, size] =
         [by_head.query.shape[0], by_head.query.shape[1], by_head.query.shape[2], by_head.value.shape[3]];

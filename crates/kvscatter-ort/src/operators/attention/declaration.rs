@@ -249,12 +249,13 @@ mod tests {
             assert!(refused.ends_with("is not supported"), "{set:?}: {refused}");
         }
         assert_eq!(read(sets[0], &[true]).unwrap_err(), "is_causal = 2 is not supported");
-        for (name, value, refused) in [
-            (c"softcap", -1.0, "softcap = -1: must be finite and at least 0"),
-            (c"softcap", f64::NAN, "softcap = NaN: must be finite and at least 0"),
-            (c"scale", -0.5, "scale = -0.5: must be finite and at least 0"),
-        ] {
-            assert_eq!(read(vec![(name, value)].leak(), &[true]).unwrap_err(), refused);
+        let sets: [(&'static [(&CStr, f64)], &str); 3] = [
+            (&[(c"softcap", -1.0)], "softcap = -1: must be finite and at least 0"),
+            (&[(c"softcap", f64::NAN)], "softcap = NaN: must be finite and at least 0"),
+            (&[(c"scale", -0.5)], "scale = -0.5: must be finite and at least 0"),
+        ];
+        for (set, refused) in sets {
+            assert_eq!(read(set, &[true]).unwrap_err(), refused);
         }
         assert_eq!(
             read(&[(c"q_num_heads", 2.0)], &[true]).unwrap_err(),
