@@ -35,7 +35,8 @@ pub(crate) fn candle_cuda() -> Step {
 
 /// Runs the same tests on this machine's GPU, with all of candle.
 pub(crate) fn candle_gpu() -> Step {
-    let test = cargo("test -p kvscatter-candle --features cuda --test device --test context");
+    let tests = "--test device --test context --test graph";
+    let test = cargo(&format!("test -p kvscatter-candle --features cuda {tests}"));
     Step::new("candle-gpu", vec![test]).needs(&[GPU]).skipped_without(&[NVCC])
 }
 

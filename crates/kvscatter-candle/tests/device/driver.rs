@@ -1,12 +1,19 @@
 //! A device and small caches on it.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::cuda::CudaDType;
+use candle_core::cuda::cudarc::driver::DeviceRepr;
+use candle_core::{CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout, Tensor};
 use kvscatter_candle::TensorScatter;
 use kvscatter_candle::cuda::CudaWriter;
 
 /// Returns a device with a separate stream on each thread.
 pub(crate) fn device() -> Device {
     Device::new_cuda(0).unwrap()
+}
+
+/// Returns a device with one separate stream.
+pub(crate) fn own_stream() -> Device {
+    Device::new_cuda_with_stream(0).unwrap()
 }
 
 /// Returns two small caches of zeros, `[2, 1, 4, 2]`.
@@ -35,6 +42,24 @@ pub(crate) fn slots(cache: &Tensor) -> Vec<f32> {
 /// Returns all elements of a dense tensor.
 pub(crate) fn all(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Copies numbers into a tensor, on its own stream.
+pub(crate) fn overwrite<T: CudaDType + DeviceRepr + 'static>(tensor: &Tensor, numbers: &[T]) {
+    struct Copy<'a, T>(&'a [T]);
+    impl<T: CudaDType + DeviceRepr + 'static> InplaceOp1 for Copy<'_, T> {
+        fn name(&self) -> &'static str {
+            "copy"
+        }
+        fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+            unreachable!()
+        }
+        fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
+            let device = storage.device.clone();
+            device.memcpy_htod(self.0, storage.as_cuda_slice_mut::<T>()?)
+        }
+    }
+    tensor.inplace_op1(&Copy(numbers)).unwrap();
 }
 
 /// The functions of the driver that wait, or may wait, on the host.

@@ -167,8 +167,17 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
     return SUCCESS;
 }
 
+// Waits for every stream of the context. So none of them may be captured, in any mode and by any thread. The
+// error invalidates these captures.
 int cuCtxSynchronize() {
     ENTER();
+    bool is_capturing = false;
+    for (auto& [_, stream] : driver.streams.all)
+        if (stream->context == current && stream->capture == Stream::YES) {
+            stream->capture = Stream::INVALIDATED;
+            is_capturing = true;
+        }
+    if (is_capturing) return CAPTURE_UNSUPPORTED;
     REFUSE_WHILE_CAPTURING();
     return finish(entry.lock, [](const Stream&) { return true; });
 }
