@@ -46,8 +46,8 @@
 //!
 //! A program needs a driver (CUDA 10.0 or later) when it runs, and a device of compute capability 7.5 or
 //! later. Without a driver, [`Cuda::new`] returns an error. Building needs no CUDA, because the kernels are
-//! compiled ahead and are part of this crate. They have not run on a GPU yet. The tests compile them as C++
-//! and run them on a simulated driver.
+//! compiled ahead and are part of this crate. The tests compile them as C++ and run them on a simulated
+//! driver. They also passed on an H100. Other GPUs have not been tried.
 //!
 //! Memory, streams and contexts belong to the caller. They may be those of PyTorch, JAX or CuPy.
 
