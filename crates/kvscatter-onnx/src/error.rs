@@ -9,6 +9,7 @@ use kvscatter::ElementType;
 use crate::convert::ConvertRefusal;
 use crate::dynamic_dim::{DynamicDim, DynamicDims};
 use crate::eval::NotInPlace;
+use crate::standard::NoStandardForm;
 use crate::{FoldError, NodeLabel, TensorError};
 
 /// An error about a file, a model or its evaluation.
@@ -96,6 +97,9 @@ pub enum OnnxError {
     /// The decoder cannot be converted to a static cache.
     #[error(transparent)]
     Convert(#[from] ConvertRefusal),
+    /// An operator of ONNX Runtime cannot be expressed in operators of ONNX.
+    #[error(transparent)]
+    NoStandardForm(#[from] NoStandardForm),
 
     // External data.
     /// The tensor has external data, but the folder of the data is not known.

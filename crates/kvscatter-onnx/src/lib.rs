@@ -72,6 +72,7 @@ mod opset;
 pub mod proto;
 pub mod random_inputs;
 mod save;
+mod standard;
 mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;

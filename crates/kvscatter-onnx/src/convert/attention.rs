@@ -1,15 +1,16 @@
 //! Writes `Attention` nodes that read static caches, for nodes that have past inputs and for attention that
 //! consists of separate nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
+use super::caches::RANK;
 use super::fusion::Operands;
 use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
-use super::visibility::{self, Effect};
+use super::visibility::{Effect, Masks};
 use crate::decoder::{Decoder, WriterStyle};
 use crate::edit::NewNode;
 use crate::fold::Fold;
@@ -31,6 +32,8 @@ struct Attention<'m> {
     is_causal: bool,
     /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
     is_flat: bool,
+    /// The number of slots that a token sees, itself included, or `None` if it sees all.
+    window: Option<usize>,
 }
 
 impl<'m> Attentions<'m> {
@@ -66,13 +69,34 @@ impl<'m> Attentions<'m> {
                 [4, 4, 4] => false,
                 _ => return Err(form("queries, keys and values of different ranks")),
             };
-            attentions.push(Attention { node, is_causal: node.flag("is_causal"), is_flat });
+            attentions.push(Attention { node, is_causal: node.flag("is_causal"), is_flat, window: None });
         }
         Ok(Self(attentions))
     }
 
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Finds the window of each node on a probe, which must be the longest one.
+    ///
+    /// # Errors
+    /// Returns the errors of [`check`](Self::check).
+    pub(super) fn find_windows(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+        let mut found: BTreeMap<_, Option<usize>> = BTreeMap::new();
+        for attention in &mut self.0 {
+            let mask = (attention.node.input(MASK), attention.is_causal);
+            attention.window = match found.get(&mask) {
+                Some(&window) => window,
+                None => {
+                    let window = attention.masks(fold).and_then(|masks| masks.window(probe));
+                    let window = window.map_err(|error| attention.node.error_within(error))?;
+                    found.insert(mask, window);
+                    window
+                }
+            };
+        }
+        Ok(())
     }
 
     /// Checks that each node hides the same slots from real tokens as the rule does.
@@ -83,7 +107,8 @@ impl<'m> Attentions<'m> {
         // Layers share their masks, so each mask is compared once.
         let mut seen = BTreeSet::new();
         for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.is_causal))) {
-            attention.check(probe, fold).map_err(|error| attention.node.error_within(error))?;
+            let checked = attention.masks(fold).and_then(|masks| masks.check(probe, attention.window, fold));
+            checked.map_err(|error| attention.node.error_within(error))?;
         }
         Ok(())
     }
@@ -100,7 +125,8 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
     if let Some(last) = rewriter.editor.producer(&operands.output) {
         rewriter.editor.remove_node(last);
     }
-    let new = static_attention(rewriter, [&operands.queries, &operands.keys, &operands.values])?;
+    let caches = [&operands.queries, &operands.keys, &operands.values].map(String::as_str);
+    let new = static_attention(rewriter, caches, operands.window)?;
     let new = operands.attributes(new);
     match operands.cast() {
         None => rewriter.editor.add(new.outputs(&[&operands.output])),
@@ -114,8 +140,12 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
 }
 
 /// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each.
-fn static_attention(rewriter: &mut Rewriter<'_, '_, '_>, operands: [&str; 3]) -> Result<NewNode, OnnxError> {
-    let visible = rewriter.visible(4)?;
+fn static_attention(
+    rewriter: &mut Rewriter<'_, '_, '_>,
+    operands: [&str; 3],
+    window: Option<usize>,
+) -> Result<NewNode, OnnxError> {
+    let visible = rewriter.visible(RANK, window)?;
     let nonpad = rewriter.nonpad_kv_seqlen();
     Ok(over_caches(operands, &visible, &nonpad))
 }
@@ -133,24 +163,13 @@ pub(super) fn over_caches(
 }
 
 impl<'m> Attention<'m> {
-    fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+    fn masks(&self, fold: &mut Fold<'_, 'm>) -> Result<Masks, OnnxError> {
         let mask = self.node.input(MASK).map(|name| fold.value(name).cloned()).transpose()?;
         let effect = match mask.as_ref().map(|mask| mask.element) {
             Some(ElementType::Bool) => Effect::Chosen { visible_where: true },
             _ => Effect::Added,
         };
-        let heads = visibility::heads(mask.iter(), 4);
-        visibility::compare(
-            probe,
-            &heads,
-            |amount| fold.charge(amount),
-            |at| {
-                let &[.., token, slot] = at else { return Ok(false) };
-                let is_future = self.is_causal && !probe.is_causal(token, slot);
-                let is_masked = mask.as_ref().map(|mask| effect.is_visible(mask, at).map(|visible| !visible));
-                Ok(!is_future && !is_masked.transpose()?.unwrap_or_default())
-            },
-        )
+        Ok(Masks::new(mask.map(|mask| (mask, effect)).into_iter().collect(), RANK, self.is_causal))
     }
 
     fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
@@ -169,7 +188,7 @@ impl<'m> Attention<'m> {
         let kept = node.proto().attribute.iter().filter(|attribute| {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
         });
-        let new = static_attention(rewriter, [&queries, presents[0], presents[1]])?;
+        let new = static_attention(rewriter, [&queries, presents[0], presents[1]], self.window)?;
         let new = new.attributes(kept.cloned());
         if !self.is_flat {
             rewriter.editor.add(new.outputs(&[output]));

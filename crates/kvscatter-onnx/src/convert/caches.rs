@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::refusal::ConvertRefusal;
 use crate::decoder::{Cache, Decoder, InputRole, WriterStyle};
-use crate::{Dimension, Graph, Node, OnnxError};
+use crate::{Dimension, Graph, Node, OnnxError, standard};
 
 /// The rank of a static cache, whose shape is `[batch, heads, max_seq, head size]`.
 pub(super) const RANK: usize = 4;
@@ -43,9 +43,10 @@ fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
     let past = cache.past.to_owned();
     match &cache.style {
         WriterStyle::TensorScatter(_) => return Some(ConvertRefusal::AlreadyStatic { past }),
-        WriterStyle::GroupQueryAttention => return Some(ConvertRefusal::GroupQueryAttention { past }),
-        WriterStyle::Unknown(reason) => {
-            return Some(ConvertRefusal::Writer { past, reason: reason.to_string() });
+        // These nodes become standard ones first.
+        _ if cache.writer.as_ref().is_some_and(standard::replaces) => {}
+        WriterStyle::GroupQueryAttention | WriterStyle::Unknown(_) => {
+            return Some(ConvertRefusal::Writer { past, reason: cache.style.to_string() });
         }
         WriterStyle::Concat | WriterStyle::AttentionPast => {}
     }

@@ -6,11 +6,13 @@ use super::equivalence::Comparison;
 use super::exported::Exported;
 use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
+use super::probe::{Inputs, Probe, SAMPLES};
 use super::rewriter::AddedInputs;
+use super::visibility::Padding;
 use super::{ConvertOptions, caches, rewrite};
-use crate::decoder::{CostAt, Decoder, InputRole};
+use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
-use crate::{Graph, Model, OnnxError, opset};
+use crate::{Graph, Model, OnnxError, opset, standard};
 
 /// The operator set of a converted model, the first with `TensorScatter`.
 const OPSET: i64 = 24;
@@ -63,19 +65,50 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     caches::check(&graph, &Decoder::of(&graph)?, options.max_seq)?;
     let mut raised = model.clone();
     opset::upgrade(raised.proto_mut(), OPSET)?;
-    let raised_graph = raised.graph()?;
-    convert_raised(&raised, &raised_graph, options).map_err(|error| about(&graph, &raised_graph, error))
+    let (standard, padding) = match standardized(&raised) {
+        Ok(standard) => standard,
+        Err(error) => return Err(about(&graph, &raised.graph()?, error)),
+    };
+    let standard_graph = standard.graph()?;
+    convert_standard(&standard, &standard_graph, options, padding)
+        .map_err(|error| about(&graph, &standard_graph, error))
 }
 
-/// Converts a decoder of operator set 24.
-fn convert_raised(model: &Model, graph: &Graph<'_>, options: ConvertOptions) -> Result<Converted, OnnxError> {
+/// Expresses operators of ONNX Runtime in operators of ONNX. Returns the model and the padding that the
+/// decoder supports.
+fn standardized(model: &Model) -> Result<(Model, Padding), OnnxError> {
+    let graph = model.graph()?;
+    if !graph.nodes().iter().any(standard::replaces) {
+        return Ok((model.clone(), Padding::Anywhere));
+    }
+    let decoder = Decoder::of(&graph)?;
+    let inputs = Inputs::of(&decoder)?;
+    let external = model.external_data()?;
+    let mut fold = Fold::new(&graph, external.as_ref());
+    let probe = Probe::new(inputs.batch().unwrap_or(SAMPLES), 3, inputs.new_tokens().unwrap_or(2));
+    probe.feed(&inputs, &mut fold)?;
+    let mut standard = model.clone();
+    standard::standardize(standard.proto_mut(), &graph, &decoder, &mut fold)?;
+    let counts_tokens = |cache: &Cache<'_>| matches!(cache.style, WriterStyle::GroupQueryAttention);
+    let padding = if decoder.caches.iter().any(counts_tokens) { Padding::Right } else { Padding::Anywhere };
+    Ok((standard, padding))
+}
+
+/// Converts a decoder of operator set 24 with standard operators.
+fn convert_standard(
+    model: &Model,
+    graph: &Graph<'_>,
+    options: ConvertOptions,
+    padding: Padding,
+) -> Result<Converted, OnnxError> {
     let max_seq = options.max_seq;
     let decoder = Decoder::of(graph)?;
+    caches::check(graph, &decoder, max_seq)?;
     let dims = BTreeMap::new();
     let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
     let mut costs = decoder.caches.iter().map(|cache| cache.cost(&at));
     let bytes_per_slot = costs.try_fold(0_u64, |sum, cost| sum.checked_add(cost?.per_token));
-    let exported = Exported::new(model, graph, &decoder, max_seq)?;
+    let mut exported = Exported::new(model, graph, &decoder, max_seq, padding)?;
     exported.check_masks()?;
     let mut rewritten = rewrite_and_compare(&exported)?;
     let fusions = match options.keep_attention {

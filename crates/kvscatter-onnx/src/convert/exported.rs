@@ -3,7 +3,7 @@
 use super::attention::Attentions;
 use super::probe::{Inputs, Probe};
 use super::sites::Sites;
-use super::visibility;
+use super::visibility::{self, Padding};
 use crate::decoder::Decoder;
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
@@ -33,6 +33,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         graph: &'a Graph<'m>,
         decoder: &'a Decoder<'m>,
         max_seq: usize,
+        padding: Padding,
     ) -> Result<Self, OnnxError> {
         let inputs = Inputs::of(decoder)?;
         inputs.check_size(max_seq)?;
@@ -40,12 +41,21 @@ impl<'a, 'm> Exported<'a, 'm> {
         let mut fold = Fold::new(graph, external.as_ref());
         let sites = Sites::find(graph, decoder, &inputs, max_seq, &mut fold)?;
         let attentions = Attentions::find(decoder, &mut fold)?;
-        let probes = visibility::probes(&inputs, max_seq);
+        let probes = visibility::probes(&inputs, max_seq, padding);
         Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, external })
     }
 
-    /// Checks on every probe that the masks follow the rule.
-    pub(super) fn check_masks(&self) -> Result<(), OnnxError> {
+    /// Finds the windows of attention, and checks on every probe that the masks follow the rule.
+    pub(super) fn check_masks(&mut self) -> Result<(), OnnxError> {
+        if let Some(longest) = self.probes.last() {
+            // An error is left to the check of the same probe below, so that errors come in the order of the
+            // probes.
+            let mut fold = Fold::new(self.graph, self.external.as_ref());
+            let _ = longest.feed(&self.inputs, &mut fold).and_then(|()| {
+                visibility::find_windows(&mut self.sites, longest, &mut fold)?;
+                self.attentions.find_windows(longest, &mut fold)
+            });
+        }
         for probe in &self.probes {
             let checked = self.fold(probe).and_then(|mut fold| {
                 visibility::check_sites(&self.sites, probe, &mut fold)?;

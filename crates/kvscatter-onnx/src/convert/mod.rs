@@ -47,3 +47,5 @@ pub use fusion::{KeptAttention, KeptReason};
 pub use options::ConvertOptions;
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;
+
+pub use crate::standard::NoStandardForm;

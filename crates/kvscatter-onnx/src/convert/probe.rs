@@ -85,17 +85,18 @@ impl Probe {
         slot < self.total() && self.mask.get(at).copied().unwrap_or_default()
     }
 
-    /// Returns `true` if the rule makes a slot visible to a new token: causality does, and the slot contains a
-    /// real token.
-    pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize) -> bool {
-        self.is_causal(token, slot) && self.is_real(sample, slot)
+    /// Returns `true` if the rule makes a slot visible to a new token: causality and the window do, and the
+    /// slot contains a real token.
+    pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize, window: Option<usize>) -> bool {
+        self.is_causal(token, slot, window) && self.is_real(sample, slot)
     }
 
-    /// Returns `true` if causality makes a slot visible to a new token.
-    pub(super) fn is_causal(&self, token: usize, slot: usize) -> bool {
+    /// Returns `true` if causality and the window make a slot visible to a new token.
+    pub(super) fn is_causal(&self, token: usize, slot: usize, window: Option<usize>) -> bool {
         let [tokens, query] =
             [self.total(), self.past.saturating_add(token)].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
-        Visibility::new(Mode::Linear, self.total()).causal().sees(tokens, query, slot)
+        let causal = Visibility::new(Mode::Linear, self.total()).causal();
+        window.map_or(causal, |size| causal.window(size)).sees(tokens, query, slot)
     }
 
     /// Feeds the inputs of the exported decoder to a fold, one evaluation of a graph.
@@ -220,7 +221,11 @@ impl<'m> Inputs<'m> {
         }
         let lengths = |input: &Input<'m>| {
             let by_role = roles_lengths(decoder, input);
-            let shape = input.value.shape.as_deref();
+            let shape = match input.role {
+                // Sizes that follow from operators may not be declared.
+                InputRole::Past(cache) => decoder.caches.get(cache).map(|cache| cache.known_shape.as_slice()),
+                _ => input.value.shape.as_deref(),
+            };
             let dims = shape.map_or(by_role.len(), <[_]>::len);
             let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), by_role.get(axis)) {
                 (Some(&Dimension::Known(size)), _) => Ok(Length::Known(size)),

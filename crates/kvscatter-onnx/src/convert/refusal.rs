@@ -3,7 +3,6 @@
 use kvscatter::ElementType;
 
 use crate::NodeLabel;
-use crate::decoder::Growth;
 
 /// The reason why a decoder cannot be converted.
 ///
@@ -34,9 +33,6 @@ pub enum ConvertRefusal {
     /// The cache is already static.
     #[error("past {past:?} is written by TensorScatter already: the cache is static")]
     AlreadyStatic { past: String },
-    /// `GroupQueryAttention` writes the cache itself.
-    #[error("past {past:?} is not made static: {}", Growth::ByOperator)]
-    GroupQueryAttention { past: String },
     /// The cache is written in an unknown way.
     #[error("past {past:?} is not written by Concat or Attention: {reason}")]
     Writer { past: String, reason: String },
@@ -91,8 +87,8 @@ pub enum ConvertRefusal {
     MaskUnknown,
     /// The mask hides a slot that the [rule](crate::convert) shows, or shows one that the rule hides.
     #[error(
-        "the mask {} slot {slot} from the token at {position}: only causal attention over all real tokens is \
-         converted (no sliding window, chunk or prefix)", if *.hidden { "hides" } else { "does not hide" }
+        "the mask {} slot {slot} from the token at {position}: only causal attention is converted, over all real \
+         tokens or over the last ones of a window (no chunk or prefix)", if *.hidden { "hides" } else { "does not hide" }
     )]
     Visibility { position: usize, slot: usize, hidden: bool },
     /// The mask adds other numbers than 0 and very negative ones, as ALiBi and relative positions do.

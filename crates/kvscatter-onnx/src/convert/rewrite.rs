@@ -90,8 +90,14 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         passed.insert(node.output(0).unwrap_or_default(), scores);
         rewriter.editor.remove_node(node.index());
     }
-    for (at, mask) in sites.sites.iter().flat_map(|site| site.masks.iter().enumerate()) {
-        // Several attention operations may share a masking node. It is replaced once.
+    // The window of each masking node, because several attention operations may share one.
+    let mut windows: BTreeMap<usize, Option<usize>> = BTreeMap::new();
+    for (site, (at, mask)) in
+        sites.sites.iter().flat_map(|site| site.masks.iter().enumerate().map(move |mask| (site, mask)))
+    {
+        if *windows.entry(mask.node.index()).or_insert(site.window) != site.window {
+            return Err(mask.node.error(ConvertRefusal::Reader { value: mask.output.to_owned() }));
+        }
         if rewriter.editor.producer(mask.output) != Some(mask.node.index()) {
             continue;
         }
@@ -104,7 +110,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         let element = mask.element;
         let filler = filler_of(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
-        let visible = rewriter.visible(mask.rank)?;
+        let visible = rewriter.visible(mask.rank, site.window)?;
         rewriter.editor.node_with_outputs("Where", &[&visible, scores, &filler], &[mask.output]);
     }
     for (output, scores) in passed {

@@ -29,9 +29,11 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
     nonpad_kv_seqlen: Option<String>,
     capacity: Option<String>,
     positions: Option<String>,
-    /// The names of the values that contain the visibility of slots, by rank. Rank 3 is
+    positions_by_slot: Option<String>,
+    slots: Option<String>,
+    /// The names of the values that contain the visibility of slots, by rank and window. Rank 3 is
     /// `[batch, new tokens, slots]`.
-    visible: BTreeMap<usize, String>,
+    visible: BTreeMap<(usize, Option<usize>), String>,
 }
 
 impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
@@ -49,6 +51,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             nonpad_kv_seqlen: None,
             capacity: None,
             positions: None,
+            positions_by_slot: None,
+            slots: None,
             visible: BTreeMap::new(),
         }
     }
@@ -100,31 +104,29 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
 
     /// Adds the visibility of slots for scores of this rank: bool `[batch, 1.., new tokens, slots]`. Returns
     /// the name.
-    pub(super) fn visible(&mut self, rank: usize) -> Result<String, OnnxError> {
+    pub(super) fn visible(&mut self, rank: usize, window: Option<usize>) -> Result<String, OnnxError> {
         let rank = rank.max(3);
-        if let Some(visible) = self.visible.get(&rank) {
+        if let Some(visible) = self.visible.get(&(rank, window)) {
             return Ok(visible.clone());
         }
-        let visible = if rank == 3 {
-            self.visible_to_tokens()?
-        } else {
-            let visible = self.visible(3)?;
-            let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
-            let heads = self.editor.ints(&heads)?;
-            self.editor.node("Unsqueeze", &[&visible, &heads])
+        let visible = match (rank, window) {
+            (3, None) => self.visible_to_tokens()?,
+            (3, Some(size)) => self.visible_in_window(size)?,
+            _ => {
+                let visible = self.visible(3, window)?;
+                let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
+                let heads = self.editor.ints(&heads)?;
+                self.editor.node("Unsqueeze", &[&visible, &heads])
+            }
         };
-        self.visible.insert(rank, visible.clone());
+        self.visible.insert((rank, window), visible.clone());
         Ok(visible)
     }
 
     /// Adds the nodes that compute the rule of visibility. They state the rule again, because a runtime evaluates
     /// them. A test in `visibility.rs` compares them with the rule.
     fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
-        let capacity = self.capacity()?;
-        let slots = self.range(&capacity)?;
-        let positions = self.positions()?;
-        let two = self.editor.ints(&[2])?;
-        let positions = self.editor.node("Unsqueeze", &[&positions, &two]);
+        let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
         let causal = self.editor.node("LessOrEqual", &[&slots, &positions]);
         let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
             return Ok(causal);
@@ -134,6 +136,38 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let one = self.editor.ints(&[1])?;
         let real = self.editor.node("Unsqueeze", &[&real, &one]);
         Ok(self.editor.node("And", &[&causal, &real]))
+    }
+
+    /// Adds the nodes that also hide what is `size` or more slots before a token.
+    fn visible_in_window(&mut self, size: usize) -> Result<String, OnnxError> {
+        let visible = self.visible(3, None)?;
+        let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
+        let size = self.editor.scalar_i64(i64::try_from(size).unwrap_or(i64::MAX))?;
+        let before = self.editor.node("Sub", &[&positions, &size]);
+        let near = self.editor.node("Greater", &[&slots, &before]);
+        Ok(self.editor.node("And", &[&visible, &near]))
+    }
+
+    /// Adds the numbers of all slots, int64 `[slots]`. Returns the name.
+    fn slots(&mut self) -> Result<String, OnnxError> {
+        if let Some(slots) = &self.slots {
+            return Ok(slots.clone());
+        }
+        let capacity = self.capacity()?;
+        let slots = self.range(&capacity)?;
+        Ok(self.slots.insert(slots).clone())
+    }
+
+    /// Adds the slot of each new token, to be compared with all slots, int64 `[batch, new tokens, 1]`. Returns
+    /// the name.
+    fn positions_by_slot(&mut self) -> Result<String, OnnxError> {
+        if let Some(positions) = &self.positions_by_slot {
+            return Ok(positions.clone());
+        }
+        let positions = self.positions()?;
+        let two = self.editor.ints(&[2])?;
+        let positions = self.editor.node("Unsqueeze", &[&positions, &two]);
+        Ok(self.positions_by_slot.insert(positions).clone())
     }
 
     /// Returns the name of the input with the number of slots in use after this step, and adds it if

@@ -23,6 +23,8 @@ const MAX_MASKS: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct Site<'m> {
     pub(super) masks: Vec<Mask<'m>>,
+    /// The number of slots that a token sees, itself included, or `None` if it sees all.
+    pub(super) window: Option<usize>,
 }
 
 /// One node that masks scores.
@@ -170,6 +172,16 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
     // Odd numbers are tried, because sizes are rarely odd.
     let total = (new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));
     Probe::new(batch, total.unwrap_or(most).saturating_sub(new), new)
+}
+
+impl Site<'_> {
+    /// Wraps an error with the last masking node, unless the error already names a node.
+    pub(super) fn error_within(&self, error: OnnxError) -> OnnxError {
+        match self.masks.last() {
+            Some(last) => last.node.error_within(error),
+            None => error,
+        }
+    }
 }
 
 impl<'m> Walk<'_, '_, 'm> {
@@ -339,7 +351,7 @@ impl<'m> Walk<'_, '_, 'm> {
         if masks.is_empty() {
             return Err(ConvertRefusal::Unmasked.into());
         }
-        self.sites.sites.push(Site { masks: masks.to_vec() });
+        self.sites.sites.push(Site { masks: masks.to_vec(), window: None });
         let shape = self.fold.shape(softmax.output(0).unwrap_or_default())?;
         let is_over_slots = shape.last() == Some(&self.probe.total());
         Ok(if is_over_slots { Next::State(State::Weights) } else { Next::Unknown })

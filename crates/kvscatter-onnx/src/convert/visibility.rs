@@ -1,7 +1,7 @@
 //! Checks by evaluation that the masks of a decoder follow the conversion's rule: causal attention with
 //! padding.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::probe::{Inputs, LAST, Probe, SAMPLES};
 use super::refusal::ConvertRefusal;
@@ -16,32 +16,72 @@ const HIDDEN: f64 = -1e4;
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
 
+/// Where an exported decoder supports padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Padding {
+    /// Any token may be padding.
+    Anywhere,
+    /// Only the last tokens of a first run may be padding. `GroupQueryAttention` counts the real tokens of each
+    /// sample, and takes the first ones for real.
+    Right,
+}
+
 /// Returns probes on which other rules give other masks than the rule.
 ///
 /// * Prefill, chunks, and padding on the left, on the right and in between.
 /// * A long prefill, the middle of the capacity, and the end of the capacity in chunks and by one token.
-///   These find windows, thresholds and tables that end.
-pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize) -> Vec<Probe> {
+///   These find windows, thresholds and tables that end. The last probe is the longest.
+pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding) -> Vec<Probe> {
     let batch = inputs.batch();
     let samples = batch.unwrap_or(SAMPLES);
     let new = |wanted: usize| inputs.new_tokens().unwrap_or(wanted);
     let last = new(1);
     let probe = |past: usize, wanted: usize| Probe::new(samples, past, new(wanted));
-    let mut probes = vec![
-        probe(0, 4),
-        probe(6, 3),
-        probe(6, 3).padded(&[0..2, 0..0]),
-        probe(6, 3).padded(&[0..0, 3..5]),
-        probe(0, 5).padded(&[0..3, 0..1]),
+    let mut probes = vec![probe(0, 4), probe(6, 3)];
+    probes.extend(match padding {
+        Padding::Anywhere => vec![
+            probe(6, 3).padded(&[0..2, 0..0]),
+            probe(6, 3).padded(&[0..0, 3..5]),
+            probe(0, 5).padded(&[0..3, 0..1]),
+        ],
+        Padding::Right => vec![probe(0, 5).padded(&[2..5, 4..5])],
+    });
+    probes.extend([
         probe(1, 1),
         probe(0, max_seq.min(LONG)),
         probe(max_seq / 2, 2),
         probe(max_seq.saturating_sub(LAST), LAST),
-    ];
+    ]);
     // A probe with more tokens than slots cannot occur.
     probes.retain(|probe| probe.total() <= max_seq);
     probes.push(Probe::new(batch.unwrap_or(1), max_seq.saturating_sub(last), last));
     probes
+}
+
+/// Finds the window of every site on a probe, which must be the longest one.
+///
+/// # Errors
+/// Returns the errors of [`check_sites`].
+pub(super) fn find_windows<'m>(
+    sites: &mut Sites<'m>,
+    probe: &Probe,
+    fold: &mut Fold<'_, 'm>,
+) -> Result<(), OnnxError> {
+    // Layers share masks, so each combination is evaluated once.
+    let mut found: BTreeMap<Vec<MaskKind<'_>>, Option<usize>> = BTreeMap::new();
+    for site in &mut sites.sites {
+        let kinds: Vec<_> = site.masks.iter().map(|mask| mask.kind).collect();
+        site.window = match found.get(&kinds) {
+            Some(&window) => window,
+            None => {
+                let masks = Masks::of_site(site, fold).map_err(|error| site.error_within(error))?;
+                let window = masks.window(probe).map_err(|error| site.error_within(error))?;
+                found.insert(kinds, window);
+                window
+            }
+        };
+    }
+    Ok(())
 }
 
 /// Checks that the masks of every site hide the same slots from real tokens as the rule does.
@@ -64,55 +104,120 @@ pub(super) fn check_sites<'m>(
     // Layers share masks, so each combination is compared once.
     let mut seen = BTreeSet::new();
     for site in &sites.sites {
-        let Some(last) = site.masks.last() else { continue };
         let rank = site.masks.iter().map(|mask| mask.rank).max();
         if !seen.insert((rank, site.masks.iter().map(|mask| mask.kind).collect::<Vec<_>>())) {
             continue;
         }
-        check_site(site, probe, fold).map_err(|error| last.node.error_within(error))?;
+        let masks = Masks::of_site(site, fold);
+        let checked = masks.and_then(|masks| masks.check(probe, site.window, fold));
+        checked.map_err(|error| site.error_within(error))?;
     }
     Ok(())
 }
 
-fn check_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
-    let mut masks = Vec::new();
-    for mask in &site.masks {
-        let (name, kind) = match mask.kind {
-            MaskKind::Add { operand } => (operand, Effect::Added),
-            MaskKind::Where { condition, filler, visible_where } => {
-                hidden(fold.value(filler)?).map_err(|error| mask.node.error_within(error))?;
-                (condition, Effect::Chosen { visible_where })
+/// The masks of one attention operation on one probe.
+pub(super) struct Masks {
+    masks: Vec<(Value, Effect)>,
+    /// The sizes of the axes between the batch and the new tokens. An axis along which no mask differs has
+    /// size 1.
+    heads: Vec<usize>,
+    /// Whether the operation also hides the slots after each token.
+    is_causal: bool,
+}
+
+impl Masks {
+    /// Creates the masks of scores of this rank.
+    pub(super) fn new(masks: Vec<(Value, Effect)>, rank: usize, is_causal: bool) -> Self {
+        let mut heads = vec![1; rank.saturating_sub(3)];
+        for (mask, _) in &masks {
+            let inner = mask.shape.iter().rev().skip(2);
+            for (size, &of_mask) in heads.iter_mut().rev().zip(inner) {
+                *size = of_mask.max(*size);
             }
-            MaskKind::Floor { floor } => {
-                hidden(fold.value(floor)?).map_err(|error| mask.node.error_within(error))?;
-                continue;
-            }
-        };
-        let value = fold.value(name)?.clone();
-        masks.push((value, kind));
-    }
-    for (mask, _) in &masks {
-        if mask.data.is_none() {
-            return Err(ConvertRefusal::MaskUnknown.into());
         }
+        Self { masks, heads, is_causal }
     }
-    // The comparison supports any rank. A mask that differs between heads has an axis between batch and
-    // tokens.
-    let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
-    let heads = heads(masks.iter().map(|(mask, _)| mask), rank);
-    let count = masks.len().max(1);
-    compare(
-        probe,
-        &heads,
-        |amount| fold.charge(amount.saturating_mul(count)),
-        |at| {
-            let mut visible = true;
-            for (mask, effect) in &masks {
-                visible &= effect.is_visible(mask, at)?;
+
+    fn of_site<'m>(site: &Site<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
+        let mut masks = Vec::new();
+        for mask in &site.masks {
+            let (name, effect) = match mask.kind {
+                MaskKind::Add { operand } => (operand, Effect::Added),
+                MaskKind::Where { condition, filler, visible_where } => {
+                    hidden(fold.value(filler)?).map_err(|error| mask.node.error_within(error))?;
+                    (condition, Effect::Chosen { visible_where })
+                }
+                MaskKind::Floor { floor } => {
+                    hidden(fold.value(floor)?).map_err(|error| mask.node.error_within(error))?;
+                    continue;
+                }
+            };
+            let value = fold.value(name)?.clone();
+            if value.data.is_none() {
+                return Err(ConvertRefusal::MaskUnknown.into());
             }
-            Ok(visible)
-        },
-    )
+            masks.push((value, effect));
+        }
+        // A mask that differs between heads has an axis between batch and tokens.
+        let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
+        Ok(Self::new(masks, rank, false))
+    }
+
+    /// Returns the number of slots that the last token of the first sample sees, or `None` if it sees all.
+    pub(super) fn window(&self, probe: &Probe) -> Result<Option<usize>, OnnxError> {
+        let Some(token) = probe.new.checked_sub(1) else { return Ok(None) };
+        let mut at = vec![0; self.heads.len().saturating_add(3)];
+        for seen in 0..probe.total() {
+            let slot = probe.total().saturating_sub(seen).saturating_sub(1);
+            place(&mut at, &self.heads, (0, 0, token, slot));
+            if !self.is_visible(probe, &at)? {
+                // A token that does not see itself is an error that `check` reports.
+                return Ok((seen > 0).then_some(seen));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Compares the rule with the visibility of every slot to every real token in every head.
+    pub(super) fn check(
+        &self,
+        probe: &Probe,
+        window: Option<usize>,
+        fold: &Fold<'_, '_>,
+    ) -> Result<(), OnnxError> {
+        let heads = self.heads.iter().copied().fold(1, usize::saturating_mul);
+        let compared = [heads, self.masks.len().max(1), probe.batch, probe.new, probe.total()];
+        fold.charge(compared.into_iter().fold(1, usize::saturating_mul))?;
+        let mut at = vec![0; self.heads.len().saturating_add(3)];
+        let is_real = |sample, token| probe.is_real(sample, probe.past.saturating_add(token));
+        for sample in 0..probe.batch {
+            for token in (0..probe.new).filter(|&token| is_real(sample, token)) {
+                for slot in 0..probe.total() {
+                    let expected = probe.is_visible(sample, token, slot, window);
+                    for head in 0..heads {
+                        place(&mut at, &self.heads, (sample, head, token, slot));
+                        if self.is_visible(probe, &at)? != expected {
+                            let position = probe.past.saturating_add(token);
+                            return Err(
+                                ConvertRefusal::Visibility { position, slot, hidden: expected }.into()
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if all masks make a score visible.
+    fn is_visible(&self, probe: &Probe, at: &[usize]) -> Result<bool, OnnxError> {
+        let &[.., token, slot] = at else { return Ok(false) };
+        let mut visible = !self.is_causal || probe.is_causal(token, slot, None);
+        for (mask, effect) in &self.masks {
+            visible &= effect.is_visible(mask, at)?;
+        }
+        Ok(visible)
+    }
 }
 
 /// The effect of one element of a mask on a score.
@@ -126,7 +231,7 @@ pub(super) enum Effect {
 
 impl Effect {
     /// Returns `true` if an element of a mask makes its score visible.
-    pub(super) fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, OnnxError> {
+    fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, OnnxError> {
         let at = element_of(&mask.shape, score);
         match (self, &mask.data, at) {
             (Self::Chosen { visible_where }, Some(Values::Bools(flags)), Some(at)) if at < flags.len() => {
@@ -141,48 +246,6 @@ impl Effect {
             _ => Err(ConvertRefusal::MaskUnknown.into()),
         }
     }
-}
-
-/// Returns the sizes of the axes between the batch and the new tokens. An axis along which no mask differs
-/// has size 1.
-pub(super) fn heads<'v>(masks: impl Iterator<Item = &'v Value>, rank: usize) -> Vec<usize> {
-    let mut heads = vec![1; rank.saturating_sub(3)];
-    for mask in masks {
-        let inner = mask.shape.iter().rev().skip(2);
-        for (size, &of_mask) in heads.iter_mut().rev().zip(inner) {
-            *size = of_mask.max(*size);
-        }
-    }
-    heads
-}
-
-/// Compares the rule with the visibility of every slot to every real token in every head.
-///
-/// The number of comparisons is charged to the fold before the first comparison.
-pub(super) fn compare(
-    probe: &Probe,
-    heads: &[usize],
-    charge: impl Fn(usize) -> Result<(), OnnxError>,
-    visible: impl Fn(&[usize]) -> Result<bool, OnnxError>,
-) -> Result<(), OnnxError> {
-    let mut at = vec![0; heads.len().saturating_add(3)];
-    let count = heads.iter().copied().fold(1, usize::saturating_mul);
-    charge([probe.batch, probe.new, probe.total()].into_iter().fold(count, usize::saturating_mul))?;
-    for sample in 0..probe.batch {
-        for token in (0..probe.new).filter(|token| probe.is_real(sample, probe.past.saturating_add(*token))) {
-            for slot in 0..probe.total() {
-                let expected = probe.is_visible(sample, token, slot);
-                for head in 0..count {
-                    place(&mut at, heads, (sample, head, token, slot));
-                    if visible(&at)? != expected {
-                        let position = probe.past.saturating_add(token);
-                        return Err(ConvertRefusal::Visibility { position, slot, hidden: expected }.into());
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Sets the index of a score.

@@ -18,8 +18,9 @@ pub(super) struct Flow<'m> {
     /// The initializers and the outputs of `Constant` nodes, with their dimensions. Numbers have no
     /// dimensions.
     constants: BTreeMap<&'m str, &'m [i64]>,
-    /// The declarations of the values that `TensorScatter` nodes read.
-    scatter_inputs: BTreeMap<&'m str, ValueInfo<'m>>,
+    /// The declarations of the values that `TensorScatter` nodes read, and of the results of
+    /// `GroupQueryAttention`.
+    declared: BTreeMap<&'m str, ValueInfo<'m>>,
 }
 
 /// One use of a value.
@@ -55,9 +56,11 @@ impl<'m> Flow<'m> {
             constants.extend(node.output(0).map(|name| (name, dims.unwrap_or_default())));
         }
         let scatters = nodes.iter().filter(|node| node.is("TensorScatter"));
-        let read: BTreeSet<_> = scatters.flat_map(Node::reads).collect();
+        let attentions = nodes.iter().filter(|node| node.op_type() == "GroupQueryAttention");
+        let results = attentions.filter_map(|node| node.output(0));
+        let wanted: BTreeSet<_> = scatters.flat_map(Node::reads).chain(results).collect();
         Self {
-            scatter_inputs: graph.declared(|name| read.contains(name)),
+            declared: graph.declared(|name| wanted.contains(name)),
             inputs: graph
                 .input_names()
                 .enumerate()
@@ -76,9 +79,10 @@ impl<'m> Flow<'m> {
         &self.nodes
     }
 
-    /// Returns the declaration of a value that a `TensorScatter` reads.
-    pub(super) fn scatter_input(&self, value: &str) -> Option<&ValueInfo<'m>> {
-        self.scatter_inputs.get(value)
+    /// Returns the declaration of a value that a `TensorScatter` reads, or of the result of a
+    /// `GroupQueryAttention`.
+    pub(super) fn declared(&self, value: &str) -> Option<&ValueInfo<'m>> {
+        self.declared.get(value)
     }
 
     /// Returns the node that produces a value and the index of the output, or `None` for inputs and

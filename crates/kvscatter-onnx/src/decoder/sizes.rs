@@ -155,17 +155,17 @@ fn of_heads(writer: &Node<'_>) -> Option<usize> {
 
 /// Returns the head size of a `GroupQueryAttention`.
 ///
-/// It follows from the width of the projection that makes the keys, alone or packed with queries and values.
+/// It follows from the declaration of its result, or from the width of the projection that makes the keys,
+/// alone or packed with queries and values.
 fn of_head(flow: &Flow<'_>, writer: &Node<'_>) -> Option<usize> {
     let kv_heads = of_heads(writer)?;
-    let (value, heads) = match writer.input(1) {
-        Some(key) => (key, kv_heads),
-        None => {
-            let heads = usize::try_from(writer.attribute("num_heads")?.i?).ok()?;
-            (writer.input(0)?, heads.checked_add(kv_heads)?.checked_add(kv_heads)?)
-        }
+    let heads = usize::try_from(writer.attribute("num_heads")?.i?).ok()?;
+    let declared = flow.declared(writer.output(0)?).and_then(|result| result.shape.as_ref()?.last().copied());
+    let (width, heads) = match (declared, writer.input(1)) {
+        (Some(Dimension::Known(width)), _) => (width, heads),
+        (_, Some(key)) => (width(flow, key)?, kv_heads),
+        (_, None) => (width(flow, writer.input(0)?)?, heads.checked_add(kv_heads)?.checked_add(kv_heads)?),
     };
-    let width = width(flow, value)?;
     width.checked_div(heads).filter(|head| head.checked_mul(heads) == Some(width))
 }
 

@@ -103,11 +103,11 @@ impl<'g, 'm> Layers<'g, 'm> {
             });
             NetworkTensor { name, source: self.source(name), inferred }
         };
-        let indices = |name| tensor(name, self.flow.scatter_input(name), true);
+        let indices = |name| tensor(name, self.flow.declared(name), true);
         KvCacheUpdateLayer {
             // TensorRT's rules about a cache's shape apply to an input of the network.
             cache: tensor(past_cache, self.inputs.get(past_cache).copied(), has_axis),
-            update: tensor(update, self.flow.scatter_input(update), has_axis),
+            update: tensor(update, self.flow.declared(update), has_axis),
             write_indices: write_indices.map(indices).unwrap_or_default(),
             output_is_marked: self.flow.is_output(present_cache),
             ..KvCacheUpdateLayer::default()

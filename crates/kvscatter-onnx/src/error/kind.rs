@@ -33,6 +33,7 @@ impl OnnxError {
             Self::EntryRange { .. } => "entry_range",
             Self::Capacity { .. } => "capacity",
             Self::Convert(_) => "convert",
+            Self::NoStandardForm(_) => "no_standard_form",
             Self::ExternalWithoutFolder { .. } => "external_without_folder",
             Self::ExternalStrings => "external_strings",
             Self::ExternalLocationMissing => "external_location_missing",

@@ -2,11 +2,13 @@
 
 /// Returns `true` if the default domain's operator set of this version (11 to 24) has an operator.
 ///
-/// `Scatter` and `Upsample` are deprecated in all of these versions, so the result is `false`.
+/// `Scatter` and `Upsample` are deprecated in all of these versions, so the result is `false`. ONNX Runtime
+/// has `SimplifiedLayerNormalization` in the default domain, in all versions alike.
 pub(super) fn exists(op_type: &str, version: i64) -> bool {
-    SINCE.iter().any(|(since, operators)| {
-        *since <= version && operators.split_ascii_whitespace().any(|name| name == op_type)
-    })
+    op_type == "SimplifiedLayerNormalization"
+        || SINCE.iter().any(|(since, operators)| {
+            *since <= version && operators.split_ascii_whitespace().any(|name| name == op_type)
+        })
 }
 
 /// The operators by the version that introduced them. 11 includes all earlier versions.

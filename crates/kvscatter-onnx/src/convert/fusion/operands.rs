@@ -28,6 +28,8 @@ pub(in crate::convert) struct Operands {
     pub(in crate::convert) output: String,
     /// The product of all factors of queries, keys and scores.
     pub(super) scale: f32,
+    /// The number of slots that a token sees, itself included, or `None` if it sees all.
+    pub(in crate::convert) window: Option<usize>,
     /// The largest magnitude of a score, or 0 if there is no limit.
     pub(super) softcap: f32,
     /// The type of the queries, keys and values.
@@ -77,6 +79,8 @@ pub(super) struct Finder<'f, 'g, 'm, 's> {
     /// Evaluations at other lengths. A number must be the same in all of them.
     others: Vec<Fold<'g, 'm>>,
     presents: BTreeSet<&'m str>,
+    /// The windows of masked scores.
+    windows: BTreeMap<&'s str, usize>,
     makers: BTreeMap<&'m str, Node<'m>>,
     /// The node that reads a value, or `None` if there are several.
     readers: BTreeMap<&'m str, Option<Node<'m>>>,
@@ -85,6 +89,7 @@ pub(super) struct Finder<'f, 'g, 'm, 's> {
 /// The nodes between the product of queries and keys and the softmax.
 struct Scores<'m> {
     product: Node<'m>,
+    window: Option<usize>,
     scale: f64,
     softcap: f64,
 }
@@ -109,7 +114,8 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             }
         }
         let presents = decoder.caches.iter().map(|cache| cache.present).collect();
-        Self { graph, sites, fold, others, presents, makers, readers }
+        let windows = sites.sites.iter().filter_map(|site| Some((site.masks.first()?.output, site.window?)));
+        Self { graph, sites, fold, others, presents, windows: windows.collect(), makers, readers }
     }
 
     /// Returns the nodes that multiply weights with values, which end an attention operation each.
@@ -153,6 +159,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             values: values.to_owned(),
             output: output.to_owned(),
             scale,
+            window: scores.window,
             // The hyperbolic tangent is odd, so the sign of the cap goes to the scale alone.
             softcap: single(scores.softcap.abs()),
             element,
@@ -181,11 +188,12 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
 
     /// Follows masked scores back to the product of queries and keys.
     fn scores(&mut self, mut value: &'m str) -> Result<Scores<'m>, KeptReason> {
-        let (mut scale, mut softcap) = (1.0, 0.0);
+        let (mut scale, mut softcap, mut window) = (1.0, 0.0, None);
         for _ in 0..MAX_STEPS {
             let Some(&node) = self.makers.get(value) else { break };
+            window = window.or(self.windows.get(value).copied());
             match node.op_type() {
-                "MatMul" => return Ok(Scores { product: node, scale, softcap }),
+                "MatMul" => return Ok(Scores { product: node, window, scale, softcap }),
                 "Mul" | "Div" => scale *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?,
                 "Tanh" if softcap == 0.0 => softcap = scale,
                 "Tanh" => return Err(KeptReason::Form { what: "the scores have two caps" }),

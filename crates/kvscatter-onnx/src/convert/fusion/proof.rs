@@ -139,7 +139,9 @@ impl Proof<'_, '_> {
         for (row, (before, after)) in rows.enumerate() {
             let token = row.checked_rem(new).unwrap_or_default();
             let sample = row.checked_div(new.saturating_mul(heads)).unwrap_or_default();
-            if (0..self.probe.total()).any(|slot| self.probe.is_visible(sample, token, slot)) {
+            if (0..self.probe.total())
+                .any(|slot| self.probe.is_visible(sample, token, slot, self.operands.window))
+            {
                 let differences = before.iter().zip(after).map(|(before, after)| (before - after).abs());
                 difference =
                     differences.fold(difference, |most, it| if it > most || it.is_nan() { it } else { most });
@@ -196,7 +198,9 @@ impl Proof<'_, '_> {
         let mut visible = Vec::new();
         for sample in 0..probe.batch {
             for token in 0..probe.new {
-                visible.extend((0..slots).map(|slot| probe.is_visible(sample, token, slot)));
+                visible.extend(
+                    (0..slots).map(|slot| probe.is_visible(sample, token, slot, self.operands.window)),
+                );
             }
         }
         let shape = vec![probe.batch, 1, probe.new, slots];

@@ -1,15 +1,29 @@
-//! The output shapes of attention, of the rotary embedding before it, and of the write into the cache.
+//! Attention, the rotary embedding before it, and the write into the cache.
 //!
 //! Only the shape of a `TensorScatter` is computed here, even if its inputs are known. Masks and positions do
 //! not depend on its elements, and the core computes them elsewhere.
 
+mod bias;
+mod group_query;
 mod heads;
+mod multi_head;
+mod rotary;
 mod weighted;
 
-use heads::{Heads, head_count, share};
+pub(super) use group_query::group_query_attention;
+pub(super) use multi_head::multi_head_attention;
+pub(super) use rotary::{microsoft_rotary, rotary};
 
-use crate::fold::call::{Call, Outputs, dim};
-use crate::fold::{FoldError, Value};
+use bias::Bias;
+use heads::{Heads, Rows};
+use weighted::{Weighted, no_sink};
+
+use crate::fold::call::{Call, Outputs};
+use crate::fold::number::to_float;
+use crate::fold::{Value, Values};
+
+/// The indices of the past of keys and of values.
+const PAST: [usize; 2] = [4, 5];
 
 /// Returns the type and shape of the first input, for operators that change only elements.
 pub(super) fn like_first(call: &Call<'_>) -> Outputs {
@@ -18,90 +32,71 @@ pub(super) fn like_first(call: &Call<'_>) -> Outputs {
 }
 
 /// Evaluates ONNX `Attention` of versions 23 and 24. In rank 3, the last axis contains all heads in a row.
-/// Only the first output has elements.
+///
+/// The cap on scores comes before the mask, as onnx 1.23 corrected. The products of queries and keys have no
+/// elements.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
     let [query, key, value] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let q = Heads::new(call, 0, "q_num_heads")?;
     let k = Heads::new(call, 1, "kv_num_heads")?;
     let v = Heads::new(call, 2, "kv_num_heads")?;
-    let past = |index: usize| match call.optional(index) {
-        None => Ok(0),
-        Some(past) => match *past.shape.as_slice() {
-            [_, _, length, _] => Ok(length),
-            _ => Err(call.bad_shape(index, "rank 4")),
-        },
+    let mut pasts = [None; 2];
+    for (past, index) in pasts.iter_mut().zip(PAST) {
+        *past = match call.optional(index) {
+            None => None,
+            Some(past) => match *past.shape.as_slice() {
+                [_, _, length, _] => Some((past, length)),
+                _ => return Err(call.bad_shape(index, "rank 4")),
+            },
+        };
+    }
+    let with_past = |heads: Heads, past: Option<(&Value, usize)>| {
+        let length = past.map_or(0, |(_, length)| length).saturating_add(heads.length);
+        Heads { length, ..heads }
     };
-    let total = past(4)?.saturating_add(k.length);
-    let total_values = past(5)?.saturating_add(v.length);
+    let [past_key, past_value] = pasts;
+    let (keys, values) = (with_past(k, past_key), with_past(v, past_value));
     let output = match query.rank() {
         3 => vec![q.batch, q.length, q.heads.saturating_mul(v.size)],
         _ => vec![q.batch, q.heads, q.length, v.size],
     };
-    let attended = call.make(query.element, output, |_| weighted::values(call, [q, k, v]))?;
-    let others = call.shaped([
-        (query.element, attended.shape.clone()),
-        (key.element, vec![k.batch, k.heads, total, k.size]),
-        (value.element, vec![v.batch, v.heads, total_values, v.size]),
-        (query.element, vec![q.batch, q.heads, q.length, total]),
-    ])?;
-    Ok([attended].into_iter().chain(others.into_iter().skip(1)).collect())
+    let present = |new: &Value, heads: Heads, past: Option<(&Value, usize)>, all: Heads| {
+        call.make(new.element, all.shape().to_vec(), |_| {
+            let rows = appended(new, heads, past);
+            Ok(rows.map(|rows| Values::Floats(rows.elements.into_owned())))
+        })
+    };
+    let attended = call.make(query.element, output, |_| {
+        let (Some(queries), Some(keys), Some(values)) =
+            (Rows::of(query, q), appended(key, k, past_key), appended(value, v, past_value))
+        else {
+            return Ok(None);
+        };
+        let Some(bias) = Bias::of(call, q, keys.heads, past_key.map_or(0, |(_, length)| length))? else {
+            return Ok(None);
+        };
+        let scale = match call.attribute("scale") {
+            Some(_) => call.float("scale", 1.0)?,
+            None => to_float(k.size).sqrt().recip(),
+        };
+        let (cap, element) = (call.float("softcap", 0.0)?, query.element);
+        let weighted = Weighted { queries, keys, values, scale, cap, element };
+        let output = weighted.output(call, |place, slot| bias.at(place, slot), no_sink)?;
+        let elements = if query.rank() == 3 { output.by_token() } else { output.elements.into_owned() };
+        Ok(Some(Values::Floats(elements)))
+    })?;
+    let products = Value::shaped(query.element, vec![q.batch, q.heads, q.length, keys.length])?;
+    let outputs =
+        [attended, present(key, k, past_key, keys)?, present(value, v, past_value, values)?, products];
+    Ok(outputs.into_iter().take(call.outputs.max(1)).collect())
 }
 
-/// Evaluates ONNX Runtime's `GroupQueryAttention`.
-///
-/// Queries, keys and values may be packed in input 0. The present is as long as the past, or as long as the
-/// whole sequence (input 6) if that is longer.
-pub(super) fn group_query_attention(call: &Call<'_>) -> Outputs {
-    let query = call.input(0)?;
-    let &[batch, length, hidden] = query.shape.as_slice() else {
-        return Err(call.bad_shape(0, "rank 3"));
+/// Returns the rows of a past and the new rows after it, or `None` if they are not known.
+fn appended<'a>(new: &'a Value, heads: Heads, past: Option<(&'a Value, usize)>) -> Option<Rows<'a>> {
+    let rows = Rows::of(new, heads)?;
+    let past = match past {
+        None => None,
+        Some((past, length)) => Some(Rows::of(past, Heads { length, ..heads })?),
     };
-    let (heads, kv_heads) = (head_count(call, "num_heads")?, head_count(call, "kv_num_heads")?);
-    let is_packed = call.optional(1).is_none();
-    let shares = if is_packed { heads.saturating_add(kv_heads.saturating_mul(2)) } else { heads };
-    let size = share(call, 0, hidden, shares)?;
-    let output = (query.element, vec![batch, length, heads.saturating_mul(size)]);
-    if call.outputs < 2 {
-        return call.shaped([output]);
-    }
-    let total = dim(call.scalar(6)?)?;
-    let past = match call.optional(3).map(|past| past.shape.as_slice()) {
-        None => 0,
-        Some(&[_, _, past, _]) => past,
-        Some(_) => return Err(call.bad_shape(3, "rank 4")),
-    };
-    let element = call.optional(3).map_or(query.element, |past| past.element);
-    let present = (element, vec![batch, kv_heads, past.max(total), size]);
-    call.shaped([output, present.clone(), present])
-}
-
-/// Evaluates ONNX Runtime's `MultiHeadAttention` with inputs that are not packed.
-pub(super) fn multi_head_attention(call: &Call<'_>) -> Outputs {
-    let query = call.input(0)?;
-    let [key, value] = [1, 2].map(|index| call.optional(index));
-    let (Some(key), Some(value), &[batch, length, hidden]) = (key, value, query.shape.as_slice()) else {
-        return Err(FoldError::NoForm { what: "packed inputs" }.into());
-    };
-    let heads = head_count(call, "num_heads")?;
-    let own = |index: usize, of: &Value| match *of.shape.as_slice() {
-        [_, length, hidden] => Ok((length, share(call, index, hidden, heads)?)),
-        // Keys or values from another attention's past are `[batch, heads, length, size]`.
-        [_, _, length, size] => Ok((length, size)),
-        _ => Err(call.bad_shape(index, "rank 3 or 4")),
-    };
-    let (key_length, key_size) = own(1, key)?;
-    let (value_length, value_size) = own(2, value)?;
-    share(call, 0, hidden, heads)?;
-    let past = match call.optional(6).map(|past| past.shape.as_slice()) {
-        None => 0,
-        Some(&[_, _, past, _]) => past,
-        Some(_) => return Err(call.bad_shape(6, "rank 4")),
-    };
-    let is_shared = call.optional(8).is_some();
-    let length_of = |new: usize| if is_shared { past } else { past.saturating_add(new) };
-    call.shaped([
-        (query.element, vec![batch, length, heads.saturating_mul(value_size)]),
-        (query.element, vec![batch, heads, length_of(key_length), key_size]),
-        (query.element, vec![batch, heads, length_of(value_length), value_size]),
-    ])
+    Some(rows.after(past))
 }

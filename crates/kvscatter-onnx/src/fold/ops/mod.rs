@@ -129,13 +129,13 @@ fn layer_rule(op_type: &str) -> Option<Rule> {
         "Gemm" => neural::gemm,
         "Einsum" => neural::einsum,
 
-        "LayerNormalization" | "SimplifiedLayerNormalization" => normalization::layer,
-        "RMSNormalization" => attention::like_first,
+        "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization" => normalization::layer,
         "DynamicQuantizeLinear" => normalization::dynamic_quantize,
         "QuantizeLinear" => normalization::quantize,
         "DequantizeLinear" => normalization::dequantize,
 
-        "RotaryEmbedding" | "TensorScatter" => attention::like_first,
+        "RotaryEmbedding" => attention::rotary,
+        "TensorScatter" => attention::like_first,
         "Attention" => attention::attention,
         _ => return None,
     })
@@ -144,13 +144,14 @@ fn layer_rule(op_type: &str) -> Option<Rule> {
 fn microsoft_rule(op_type: &str) -> Option<Rule> {
     Some(match op_type {
         "FusedMatMul" => neural::fused_mat_mul,
+        "FusedGemm" => neural::gemm,
         "Gelu" => unary::gelu,
         "QuickGelu" => unary::swish,
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => normalization::skip_layer,
         "QuantizeLinear" => normalization::quantize,
         "DequantizeLinear" => normalization::dequantize,
         "MatMulNBits" => normalization::mat_mul_n_bits,
-        "RotaryEmbedding" => attention::like_first,
+        "RotaryEmbedding" => attention::microsoft_rotary,
         "MultiHeadAttention" => attention::multi_head_attention,
         "GroupQueryAttention" => attention::group_query_attention,
         "BiasGelu" | "FastGelu" => unary::bias_gelu,

@@ -11,7 +11,7 @@ use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{fit, round};
 use crate::fold::shapes::{broadcast, elements, spread};
-use crate::fold::{FoldError, Value, Values};
+use crate::fold::{FoldError, Value, Values, shapes};
 
 /// Evaluates `MatMul` as NumPy defines it. The last two axes are matrices, the axes before them broadcast,
 /// and a vector is a row or a column.
@@ -156,24 +156,52 @@ pub(super) fn gemm(call: &Call<'_>) -> Outputs {
     call.shaped([(left.element, vec![rows, columns])])
 }
 
-/// Returns the shape of a product whose inputs may each have their last two axes transposed.
+/// Evaluates ONNX Runtime's product, whose operands may be transposed and whose result is scaled.
 pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
-    let [left, right] = [call.input(0)?, call.input(1)?];
-    for unsupported in ["transBatchA", "transBatchB"] {
-        if call.flag(unsupported, false)? {
-            return Err(FoldError::NoForm { what: "transposed batches" }.into());
-        }
+    let (left, right) =
+        (turned(call, 0, ["transBatchA", "transA"])?, turned(call, 1, ["transBatchB", "transB"])?);
+    let element = left.element;
+    let product = Product::new(call, &left.shape, &right.shape)?;
+    let made = call.make(element, product.shape(left.rank(), right.rank()), |_| {
+        let (Some(l), Some(r)) = (&left.data, &right.data) else { return Ok(None) };
+        let alpha = call.float("alpha", 1.0)?;
+        Ok(match product.values(call, element, l, r)? {
+            Some(Values::Floats(values)) => {
+                Some(Values::Floats(values.into_iter().map(|value| round(element, alpha * value)).collect()))
+            }
+            _ => None,
+        })
+    });
+    Ok(vec![made?])
+}
+
+/// Returns an operand after its transpositions. `batch` moves the first axis behind the other axes of the
+/// batch, and `last` exchanges the last two axes after that.
+fn turned(call: &Call<'_>, index: usize, [batch, last]: [&str; 2]) -> Result<Value, OnnxError> {
+    let value = call.input(index)?;
+    let mut axes: Vec<usize> = (0..value.rank()).collect();
+    if call.flag(batch, false)?
+        && let Some((_, before)) = axes.split_last_mut()
+        && !before.is_empty()
+    {
+        before.rotate_left(1);
     }
-    let turned = |value: &Value, name: &str| {
-        let mut shape = value.shape.clone();
-        let last = shape.len().saturating_sub(1);
-        if call.flag(name, false)? && last > 0 {
-            shape.swap(last.saturating_sub(1), last);
-        }
-        Ok::<_, OnnxError>(shape)
+    if call.flag(last, false)?
+        && let [.., a, b] = axes.as_mut_slice()
+    {
+        std::mem::swap(a, b);
+    }
+    let strides = shapes::strides(&value.shape);
+    let at = |axis: &usize| {
+        let size = value.shape.get(*axis).copied().unwrap_or_default();
+        (size, strides.get(*axis).copied().unwrap_or_default())
     };
-    let product = Product::new(call, &turned(left, "transA")?, &turned(right, "transB")?)?;
-    call.shaped([(left.element, product.shape(left.rank(), right.rank()))])
+    let (shape, steps): (Vec<_>, Vec<_>) = axes.iter().map(at).unzip();
+    let data = match &value.data {
+        Some(data) if call.values => Some(data.pick(&shapes::walk(&shape, 0, &steps))?),
+        _ => None,
+    };
+    Value::new(value.element, shape, data)
 }
 
 /// Returns the shape of `Einsum` for equations without an ellipsis.

@@ -1,34 +1,116 @@
-//! The output shapes of normalizations and quantization.
+//! Normalizations, and the output shapes of quantization.
 
 use kvscatter::ElementType;
 
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
-use crate::fold::shapes;
-use crate::fold::{FoldError, Value};
+use crate::fold::number::{round, to_float};
+use crate::fold::shapes::{AxisSplit, spread};
+use crate::fold::{FoldError, Value, Values, shapes};
 
-/// Returns the shapes of `LayerNormalization` and `SimplifiedLayerNormalization`.
+/// Evaluates `LayerNormalization`, `RMSNormalization` and ONNX Runtime's `SimplifiedLayerNormalization`.
 ///
 /// The outputs are the result and, for every index before the axis, an inverse deviation.
-/// `LayerNormalization` also has a mean. The statistics have the type in which they are computed.
+/// `LayerNormalization` also has a mean. The statistics have the type in which they are computed, and no
+/// elements.
 pub(super) fn layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", -1, input)?;
     let statistic = statistic(input, axis, call.element("stash_type")?);
-    let result = (input.element, input.shape.clone());
-    match call.op_type {
-        "LayerNormalization" => call.shaped([result, statistic.clone(), statistic]),
-        _ => call.shaped([result, statistic]),
-    }
+    let norm = Norm::of(call, call.op_type == "LayerNormalization", axis, [1, 2])?;
+    let result = call.make(input.element, input.shape.clone(), |_| {
+        let rows = input.as_floats().zip(norm);
+        rows.map(|(rows, norm)| norm.values(rows, input)).transpose()
+    })?;
+    let others = match call.op_type {
+        "LayerNormalization" => vec![statistic.clone(), statistic],
+        "SimplifiedLayerNormalization" => vec![statistic],
+        _ => Vec::new(),
+    };
+    let others = others.into_iter().map(|(element, shape)| Value::shaped(element, shape));
+    [Ok(result)].into_iter().chain(others).take(call.outputs.max(1)).collect()
 }
 
-/// Returns the shapes of ONNX Runtime's normalizations of a sum. They also return the sum.
+/// Evaluates ONNX Runtime's normalizations of a sum. They also return the sum.
 pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
-    let statistic = statistic(input, last, None);
-    let result = (input.element, input.shape.clone());
-    call.shaped([result.clone(), statistic.clone(), statistic, result])
+    let (is_centered, bias, norm) = match call.op_type {
+        "SkipLayerNormalization" => (true, 4, [2, 3]),
+        _ => (false, 3, [2, usize::MAX]),
+    };
+    let norm = Norm::of(call, is_centered, last, norm)?;
+    let sum = call.make(input.element, input.shape.clone(), |shape| {
+        let mut sum = vec![0.0; shapes::elements(shape)];
+        for index in [Some(0), Some(1), call.optional(bias).map(|_| bias)].into_iter().flatten() {
+            let added = call.input(index)?;
+            let Some(floats) = added.as_floats() else { return Ok(None) };
+            let at = spread(&added.shape, shape).into_iter();
+            let at = at.map(|at| floats.get(at).copied().unwrap_or(f64::NAN));
+            sum.iter_mut().zip(at).for_each(|(sum, added)| *sum += added);
+        }
+        Ok(Some(Values::Floats(sum.into_iter().map(|sum| round(input.element, sum)).collect())))
+    })?;
+    let result = call.make(input.element, input.shape.clone(), |_| {
+        let rows = sum.as_floats().zip(norm);
+        rows.map(|(rows, norm)| norm.values(rows, input)).transpose()
+    })?;
+    let (element, shape) = statistic(input, last, None);
+    let statistic = Value::shaped(element, shape)?;
+    Ok([result, statistic.clone(), statistic, sum].into_iter().take(call.outputs.max(1)).collect())
+}
+
+/// A normalization of rows, with what it is scaled by and what is added.
+struct Norm<'a> {
+    is_centered: bool,
+    epsilon: f64,
+    /// The number of elements of a row.
+    size: usize,
+    scale: &'a [f64],
+    bias: Option<&'a [f64]>,
+}
+
+impl<'a> Norm<'a> {
+    /// Returns `None` if the scale or the bias is not known.
+    fn of(
+        call: &Call<'a>,
+        is_centered: bool,
+        axis: usize,
+        [scale, bias]: [usize; 2],
+    ) -> Result<Option<Self>, OnnxError> {
+        let split = AxisSplit::new(&call.input(0)?.shape, axis);
+        let Some(scale) = call.input(scale)?.as_floats() else { return Ok(None) };
+        let bias = match call.optional(bias).map(Value::as_floats) {
+            Some(None) => return Ok(None),
+            bias => bias.flatten(),
+        };
+        // ONNX Runtime's operators have the same default.
+        let epsilon = match call.op_type {
+            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => call.float("epsilon", 1e-12)?,
+            _ => call.float("epsilon", 1e-5)?,
+        };
+        Ok(Some(Self { is_centered, epsilon, size: split.block().max(1), scale, bias }))
+    }
+
+    fn values(&self, rows: &[f64], input: &Value) -> Result<Values, OnnxError> {
+        let normed = rows.chunks(self.size).flat_map(|row| {
+            let mean = if self.is_centered { row.iter().sum::<f64>() / to_float(row.len()) } else { 0.0 };
+            let centered: Vec<_> = row.iter().map(|value| value - mean).collect();
+            let scaled = rms(&centered, self.scale, self.epsilon);
+            let bias = self.bias.into_iter().flatten().copied().chain(std::iter::repeat(0.0));
+            scaled.into_iter().zip(bias).map(|(value, bias)| value + bias).collect::<Vec<_>>()
+        });
+        Ok(Values::Floats(normed.map(|value| round(input.element, value)).collect()))
+    }
+}
+
+/// Divides a row by the root of its mean square, and multiplies it by a scale.
+pub(super) fn rms(row: &[f64], scale: &[f64], epsilon: f64) -> Vec<f64> {
+    let square = row.iter().map(|value| value * value).sum::<f64>() / to_float(row.len().max(1));
+    let factor = (square + epsilon).sqrt().recip();
+    // One number scales all elements.
+    let scale = scale.iter().copied().cycle();
+    row.iter().zip(scale).map(|(value, scale)| value * factor * scale).collect()
 }
 
 fn statistic(input: &Value, axis: usize, stash: Option<ElementType>) -> (ElementType, Vec<usize>) {

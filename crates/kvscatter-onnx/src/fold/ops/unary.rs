@@ -3,7 +3,7 @@
 use super::elementwise::of_kind;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{fit, round};
-use crate::fold::shapes::broadcast;
+use crate::fold::shapes::{broadcast, spread};
 use crate::fold::values::NumberKind;
 use crate::fold::{FoldError, Value, Values};
 
@@ -95,11 +95,22 @@ pub(super) fn gelu(call: &Call<'_>) -> Outputs {
 /// Evaluates ONNX Runtime's `BiasGelu` and `FastGelu`, which add a bias first.
 pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    let shape = match call.optional(1) {
-        Some(bias) => broadcast(&input.shape, &bias.shape)?,
-        None => input.shape.clone(),
+    let sum = match call.optional(1) {
+        None => input.clone(),
+        Some(bias) => {
+            let shape = broadcast(&input.shape, &bias.shape)?;
+            call.make(input.element, shape, |shape| {
+                let (Some(values), Some(added)) = (input.as_floats(), bias.as_floats()) else {
+                    return Ok(None);
+                };
+                let at = spread(&input.shape, shape).into_iter().zip(spread(&bias.shape, shape));
+                let sums = at.map(|(value, bias)| Some(values.get(value)? + added.get(bias)?));
+                let sums = sums.map(|sum| round(input.element, sum.unwrap_or(f64::NAN))).collect();
+                Ok(Some(Values::Floats(sums)))
+            })?
+        }
     };
-    call.shaped([(input.element, shape)])
+    each(call, &sum, if call.op_type == "FastGelu" { gelu_by_tanh } else { gelu_by_erf })
 }
 
 fn each(call: &Call<'_>, input: &Value, compute: impl Fn(f64) -> f64) -> Outputs {

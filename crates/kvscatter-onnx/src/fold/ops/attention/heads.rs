@@ -1,16 +1,34 @@
-//! The heads of a query, key or value.
+//! The heads of queries, keys and values.
+
+use std::borrow::Cow;
 
 use crate::OnnxError;
-use crate::fold::FoldError;
 use crate::fold::call::Call;
+use crate::fold::shapes::{strides, walk};
+use crate::fold::{FoldError, Value};
 
-/// The dimensions of a query, key or value.
-#[derive(Clone, Copy)]
+/// The dimensions of queries, keys or values.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Heads {
     pub(super) batch: usize,
     pub(super) heads: usize,
     pub(super) length: usize,
     pub(super) size: usize,
+}
+
+/// One row of queries, keys or values.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) batch: usize,
+    pub(super) head: usize,
+    pub(super) token: usize,
+}
+
+/// The elements of queries, keys or values, `[batch, heads, length, size]`.
+#[derive(Clone, Debug)]
+pub(super) struct Rows<'a> {
+    pub(super) heads: Heads,
+    pub(super) elements: Cow<'a, [f64]>,
 }
 
 impl Heads {
@@ -27,6 +45,69 @@ impl Heads {
             _ => Err(call.bad_shape(index, "rank 3 or 4")),
         }
     }
+
+    /// Returns the shape `[batch, heads, length, size]`.
+    pub(super) fn shape(self) -> [usize; 4] {
+        [self.batch, self.heads, self.length, self.size]
+    }
+
+    /// Returns the place of every row, in the order of the elements.
+    pub(super) fn places(self) -> impl Iterator<Item = Place> {
+        (0..self.batch).flat_map(move |batch| {
+            (0..self.heads)
+                .flat_map(move |head| (0..self.length).map(move |token| Place { batch, head, token }))
+        })
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// Reads the elements of a value that is `[batch, heads, length, size]` or `[batch, length, heads *
+    /// size]`. Returns `None` if they are not known.
+    pub(super) fn of(value: &'a Value, heads: Heads) -> Option<Self> {
+        let elements = value.as_floats()?;
+        let elements = match value.rank() {
+            3 => Cow::Owned(turned(elements, [heads.batch, heads.length, heads.heads, heads.size])),
+            _ => Cow::Borrowed(elements),
+        };
+        Some(Self { heads, elements })
+    }
+
+    /// Returns one row, or an empty one if it does not exist.
+    pub(super) fn at(&self, Place { batch, head, token }: Place) -> &[f64] {
+        let Heads { heads, length, size, .. } = self.heads;
+        let row =
+            batch.saturating_mul(heads).saturating_add(head).saturating_mul(length).saturating_add(token);
+        let start = row.saturating_mul(size);
+        self.elements.get(start..start.saturating_add(size)).unwrap_or_default()
+    }
+
+    /// Returns the rows of a past followed by these. Without a past, returns these.
+    pub(super) fn after(self, past: Option<Self>) -> Self {
+        let Some(past) = past else { return self };
+        let length = past.heads.length.saturating_add(self.heads.length);
+        let heads = Heads { length, ..self.heads };
+        let row = |at: Place| match at.token.checked_sub(past.heads.length) {
+            None => past.at(at),
+            Some(token) => self.at(Place { token, ..at }),
+        };
+        let elements = heads.places().flat_map(row).copied().collect();
+        Self { heads, elements: Cow::Owned(elements) }
+    }
+
+    /// Returns the elements as `[batch, length, heads * size]`.
+    pub(super) fn by_token(&self) -> Vec<f64> {
+        turned(&self.elements, self.heads.shape())
+    }
+}
+
+/// Exchanges the axes 1 and 2 of `[a, b, c, d]`.
+fn turned(values: &[f64], [a, b, c, d]: [usize; 4]) -> Vec<f64> {
+    let [step_a, step_b, step_c, step_d] = match *strides(&[a, b, c, d]) {
+        [a, b, c, d] => [a, b, c, d],
+        _ => [0; 4],
+    };
+    let positions = walk(&[a, c, b, d], 0, &[step_a, step_c, step_b, step_d]);
+    positions.into_iter().filter_map(|at| values.get(at).copied()).collect()
 }
 
 /// Returns a number of heads, which must be an attribute greater than 0.

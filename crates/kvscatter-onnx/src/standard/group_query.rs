@@ -1,0 +1,259 @@
+//! `GroupQueryAttention` as `RotaryEmbedding` and `Attention`.
+//!
+//! The operator derives all positions from two inputs. `seqlens_k` is the number of tokens of each sample
+//! after the step, less 1. `total_sequence_length` is the largest of these numbers, and it equals the number of
+//! new tokens in the first run, whose tokens then begin at slot 0. Both are kept in the new nodes, so that the
+//! conversion checks what an exporter computes them from.
+
+use kvscatter::ElementType;
+
+use super::attention::{Appending, by_head, split};
+use super::node::{NoStandardForm, Replacing, Standard};
+use super::rotary::partial;
+use crate::OnnxError;
+use crate::edit::NewNode;
+
+/// The inputs that have a standard form.
+const INPUTS: [(usize, &str); 14] = [
+    (0, "query"),
+    (1, "key"),
+    (2, "value"),
+    (3, "past_key"),
+    (4, "past_value"),
+    (5, "seqlens_k"),
+    (6, "total_sequence_length"),
+    (7, "cos_cache"),
+    (8, "sin_cache"),
+    (9, "position_ids"),
+    (10, "attention_bias"),
+    (11, "head_sink"),
+    (14, "q_norm_weight"),
+    (15, "k_norm_weight"),
+];
+
+/// The attributes that have a standard form, or no effect on a graph without the inputs that they describe.
+const ATTRIBUTES: [&str; 17] = [
+    "num_heads",
+    "kv_num_heads",
+    "scale",
+    "softcap",
+    "local_window_size",
+    "do_rotary",
+    "rotary_interleaved",
+    "smooth_softmax",
+    "sliding_window_cache",
+    "causal",
+    "qk_output",
+    "qk_norm_epsilon",
+    "q_norm_epsilon",
+    "k_norm_epsilon",
+    "kv_cache_bit_width",
+    "k_quant_type",
+    "v_quant_type",
+];
+
+/// Replaces the operator.
+pub(super) fn group_query_attention(
+    standard: &mut Standard<'_, '_>,
+    it: &Replacing<'_>,
+) -> Result<(), OnnxError> {
+    check(it)?;
+    let (heads, kv_heads) = (it.int("num_heads", 0)?, it.int("kv_num_heads", 0)?);
+    let [queries, keys, values] = rows(standard, it, heads, kv_heads)?;
+    let step = Step::add(standard, it)?;
+    let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), &step)?;
+    let keys = positioned(standard, it, &keys, (15, "k_norm_epsilon"), &step)?;
+    let mask = step.mask(standard, it)?;
+    let attention = Appending {
+        rows: [queries, keys, values],
+        pasts: [it.optional(3), it.optional(4)],
+        presents: [it.output(1), it.output(2)],
+        mask: Some(mask),
+        output: it.output(0),
+    };
+    let (scale, cap) = (it.float("scale", 0.0)?, it.float("softcap", 0.0)?);
+    attention.add(standard, |node| {
+        let node = if scale == 0.0 { node } else { node.float("scale", scale) };
+        if cap == 0.0 { node } else { node.float("softcap", cap) }
+    })
+}
+
+/// Refuses what has no standard form.
+fn check(it: &Replacing<'_>) -> Result<(), OnnxError> {
+    let refused = |what: &str| Err(NoStandardForm::of(format!("{what} of GroupQueryAttention")));
+    for (slot, what) in [(12, "a quantized cache"), (13, "a quantized cache"), (16, "query_seqlens")] {
+        if it.optional(slot).is_some() {
+            return refused(what);
+        }
+    }
+    it.only(&INPUTS, &[(0, "output"), (1, "present_key"), (2, "present_value")], &ATTRIBUTES)?;
+    if it.int("causal", 1)? == 0 {
+        return refused("causal = 0");
+    }
+    if it.int("local_window_size", -1)? == 0 {
+        return refused("local_window_size = 0");
+    }
+    if it.optional(11).is_some() || it.int("smooth_softmax", 0)? > 0 {
+        return refused("a sink (head_sink or smooth_softmax)");
+    }
+    if it.optional(3).is_some() != it.has_output(1) || it.optional(4).is_some() != it.has_output(2) {
+        return refused("a past without a present");
+    }
+    Ok(())
+}
+
+/// Adds the new queries, keys and values, `[batch, heads, tokens, head size]`.
+fn rows(
+    standard: &mut Standard<'_, '_>,
+    it: &Replacing<'_>,
+    heads: i64,
+    kv_heads: i64,
+) -> Result<[String; 3], OnnxError> {
+    let query = it.input(0)?;
+    let parts = match (it.optional(1), it.optional(2)) {
+        (Some(key), Some(value)) => [
+            split(standard, query, heads)?,
+            split(standard, key, kv_heads)?,
+            split(standard, value, kv_heads)?,
+        ],
+        (None, None) => {
+            // A row has all heads of queries, then of keys, then of values.
+            let all = split(standard, query, heads.saturating_add(kv_heads.saturating_mul(2)))?;
+            let sizes = standard.editor.ints(&[heads, kv_heads, kv_heads])?;
+            let parts = ["queries", "keys", "values"].map(|part| standard.editor.fresh(part));
+            let node = NewNode::new("Split", &[&all, &sizes]).int("axis", 2);
+            standard.editor.add(node.outputs(&parts.each_ref().map(String::as_str)));
+            parts
+        }
+        _ => return Err(NoStandardForm::of("a key without a value of GroupQueryAttention")),
+    };
+    Ok(parts.map(|part| by_head(standard, &part)))
+}
+
+/// Normalizes and rotates queries or keys.
+fn positioned(
+    standard: &mut Standard<'_, '_>,
+    it: &Replacing<'_>,
+    rows: &str,
+    (norm, epsilon): (usize, &str),
+    step: &Step,
+) -> Result<String, OnnxError> {
+    let mut rows = rows.to_owned();
+    if let Some(weight) = it.optional(norm) {
+        let default = it.float("qk_norm_epsilon", 1e-6)?;
+        let node = NewNode::new("RMSNormalization", &[&rows, weight]);
+        rows = standard.editor.add(node.float("epsilon", it.float(epsilon, default)?));
+    }
+    if it.int("do_rotary", 0)? == 0 {
+        return Ok(rows);
+    }
+    let columns = it.shape(7)?.last().copied().unwrap_or_default();
+    let mut node = NewNode::new("RotaryEmbedding", &[&rows, it.input(7)?, it.input(8)?, &step.rotated]);
+    if let Some(dim) = partial(columns, head_size(it)?) {
+        node = node.int("rotary_embedding_dim", dim);
+    }
+    if it.int("rotary_interleaved", 0)? != 0 {
+        node = node.int("interleaved", 1);
+    }
+    Ok(standard.editor.add(node))
+}
+
+fn head_size(it: &Replacing<'_>) -> Result<usize, OnnxError> {
+    let hidden = it.shape(0)?.last().copied().unwrap_or_default();
+    let (heads, kv_heads) = (it.int("num_heads", 0)?, it.int("kv_num_heads", 0)?);
+    let shares = match it.optional(1) {
+        Some(_) => heads,
+        None => heads.saturating_add(kv_heads.saturating_mul(2)),
+    };
+    Ok(usize::try_from(shares).ok().and_then(|shares| hidden.checked_div(shares)).unwrap_or_default())
+}
+
+/// The values that all layers derive from the lengths of a step.
+struct Step {
+    key: [String; 3],
+    /// The number of tokens of each sample after the step, less 1, int64 `[batch]`.
+    last: String,
+    /// The number of all tokens, int64 scalar.
+    total: String,
+    /// The slot of each new token, int64 `[batch, tokens]`.
+    slots: String,
+    /// The position by which each token is rotated, int64 `[batch, tokens]`.
+    rotated: String,
+}
+
+impl Step {
+    fn add(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Self, OnnxError> {
+        let (query, seqlens, total) = (it.input(0)?, it.input(5)?, it.input(6)?);
+        // Layers have equally many tokens, but each reads another query.
+        let tokens = it.shape(0)?.get(1).copied().unwrap_or_default().to_string();
+        let key = [tokens, seqlens.to_owned(), total.to_owned()];
+        let named = |what: &str| [what.to_owned(), key[0].clone(), key[1].clone(), key[2].clone()];
+        let mut shared =
+            |what: &str, make: &mut dyn FnMut(&mut Standard<'_, '_>) -> Result<String, OnnxError>| {
+                let key = named(what);
+                standard.shared(&key.each_ref().map(String::as_str), make)
+            };
+        let to_int64 = |standard: &mut Standard<'_, '_>, slot: usize, value: &str| {
+            it.element(slot).map(|element| standard.cast(value, element, ElementType::Int64))
+        };
+        let last = shared("last", &mut |standard| {
+            let seqlens = to_int64(standard, 5, seqlens)?;
+            let flat = standard.editor.ints(&[-1])?;
+            Ok(standard.editor.node("Reshape", &[&seqlens, &flat]))
+        })?;
+        let total = shared("total", &mut |standard| {
+            let total = to_int64(standard, 6, total)?;
+            let scalar = standard.editor.ints(&[])?;
+            Ok(standard.editor.node("Reshape", &[&total, &scalar]))
+        })?;
+        let slots = shared("slots", &mut |standard| {
+            let editor = &mut standard.editor;
+            let shape = NewNode::new("Shape", &[query]).int("start", 1).int("end", 2);
+            let tokens = editor.add(shape);
+            let none = editor.ints(&[0])?;
+            let tokens = editor.node("Squeeze", &[&tokens, &none]);
+            let (zero, one) = (editor.scalar_i64(0)?, editor.scalar_i64(1)?);
+            let after = editor.node("Add", &[&last, &one]);
+            let start = editor.node("Sub", &[&after, &tokens]);
+            let is_first = editor.node("Equal", &[&total, &tokens]);
+            let start = editor.node("Where", &[&is_first, &zero, &start]);
+            let steps = editor.node("Range", &[&zero, &tokens, &one]);
+            let column = editor.ints(&[1])?;
+            let start = editor.node("Unsqueeze", &[&start, &column]);
+            Ok(editor.node("Add", &[&start, &steps]))
+        })?;
+        // The first run uses only the first position, as an offset for all samples. The positions of a first
+        // run are consecutive, so all of them can be used.
+        let rotated = it.optional(9).map_or_else(|| slots.clone(), str::to_owned);
+        Ok(Self { key, last, total, slots, rotated })
+    }
+
+    /// Adds the mask `[batch, 1, tokens, all tokens]`. It is a number for each head if the operator adds a
+    /// bias.
+    fn mask(&self, standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<String, OnnxError> {
+        let window = it.int("local_window_size", -1)?;
+        let [tokens, seqlens, total] = self.key.each_ref().map(String::as_str);
+        let visible =
+            standard.shared(&["visible", tokens, seqlens, total, &window.to_string()], |standard| {
+                let editor = &mut standard.editor;
+                let (zero, one) = (editor.scalar_i64(0)?, editor.scalar_i64(1)?);
+                let slots = editor.node("Range", &[&zero, &self.total, &one]);
+                let (by_token, by_sample) = (editor.ints(&[1, 3])?, editor.ints(&[1, 2, 3])?);
+                let queries = editor.node("Unsqueeze", &[&self.slots, &by_token]);
+                let last = editor.node("Unsqueeze", &[&self.last, &by_sample]);
+                let causal = editor.node("LessOrEqual", &[&slots, &queries]);
+                let used = editor.node("LessOrEqual", &[&slots, &last]);
+                let visible = editor.node("And", &[&causal, &used]);
+                if window < 0 {
+                    return Ok(visible);
+                }
+                let size = editor.scalar_i64(window)?;
+                let before = editor.node("Sub", &[&queries, &size]);
+                let near = editor.node("Greater", &[&slots, &before]);
+                Ok(editor.node("And", &[&visible, &near]))
+            })?;
+        let Some(bias) = it.optional(10) else { return Ok(visible) };
+        let hidden = standard.editor.float(it.element(10)?, f64::NEG_INFINITY)?;
+        Ok(standard.editor.node("Where", &[&visible, bias, &hidden]))
+    }
+}

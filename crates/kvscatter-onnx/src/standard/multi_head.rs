@@ -1,0 +1,112 @@
+//! `MultiHeadAttention` as `Attention`.
+
+use kvscatter::ElementType;
+
+use super::attention::{Appending, by_head, split};
+use super::node::{NoStandardForm, Replacing, Standard};
+use crate::OnnxError;
+use crate::edit::NewNode;
+
+/// The inputs that have a standard form.
+const INPUTS: [(usize, &str); 8] = [
+    (0, "query"),
+    (1, "key"),
+    (2, "value"),
+    (3, "bias"),
+    (4, "key_padding_mask"),
+    (5, "attention_bias"),
+    (6, "past_key"),
+    (7, "past_value"),
+];
+
+/// Replaces the operator.
+pub(super) fn multi_head_attention(
+    standard: &mut Standard<'_, '_>,
+    it: &Replacing<'_>,
+) -> Result<(), OnnxError> {
+    let refused = |what: &str| Err(NoStandardForm::of(format!("{what} of MultiHeadAttention")));
+    it.only(
+        &INPUTS,
+        &[(0, "output"), (1, "present_key"), (2, "present_value")],
+        &["num_heads", "scale", "unidirectional", "mask_filter_value"],
+    )?;
+    if it.optional(6).is_some() != it.has_output(1) || it.optional(7).is_some() != it.has_output(2) {
+        return refused("a past without a present");
+    }
+    if it.optional(1).is_none() || it.optional(2).is_none() {
+        return refused("packed queries, keys and values");
+    }
+    let heads = it.int("num_heads", 0)?;
+    let projected = match it.optional(3) {
+        None => [it.input(0)?, it.input(1)?, it.input(2)?].map(str::to_owned),
+        Some(bias) => biased(standard, it, bias)?,
+    };
+    let mut rows = [const { String::new() }; 3];
+    for (slot, (row, value)) in rows.iter_mut().zip(&projected).enumerate() {
+        *row = match it.shape(slot)?.len() {
+            4 => value.clone(),
+            _ => {
+                let split = split(standard, value, heads)?;
+                by_head(standard, &split)
+            }
+        };
+    }
+    let attention = Appending {
+        rows,
+        pasts: [it.optional(6), it.optional(7)],
+        presents: [it.output(1), it.output(2)],
+        mask: mask(standard, it)?,
+        output: it.output(0),
+    };
+    let (scale, is_causal) = (it.float("scale", 0.0)?, it.int("unidirectional", 0)? != 0);
+    attention.add(standard, |node| {
+        let node = if scale == 0.0 { node } else { node.float("scale", scale) };
+        if is_causal { node.int("is_causal", 1) } else { node }
+    })
+}
+
+/// Adds the bias of the projections, which has one part for each of queries, keys and values.
+fn biased(standard: &mut Standard<'_, '_>, it: &Replacing<'_>, bias: &str) -> Result<[String; 3], OnnxError> {
+    let mut sizes = Vec::new();
+    for slot in 0..3 {
+        let &[_, _, hidden] = it.shape(slot)? else {
+            return Err(NoStandardForm::of("a bias with keys of rank 4 of MultiHeadAttention"));
+        };
+        sizes.push(i64::try_from(hidden).unwrap_or(i64::MAX));
+    }
+    let sizes = standard.editor.ints(&sizes)?;
+    let parts = ["queries_bias", "keys_bias", "values_bias"].map(|part| standard.editor.fresh(part));
+    let node = NewNode::new("Split", &[bias, &sizes]).int("axis", 0);
+    standard.editor.add(node.outputs(&parts.each_ref().map(String::as_str)));
+    let mut biased = [const { String::new() }; 3];
+    for (slot, (value, part)) in biased.iter_mut().zip(&parts).enumerate() {
+        *value = standard.editor.node("Add", &[it.input(slot)?, part]);
+    }
+    Ok(biased)
+}
+
+/// Adds the numbers that are added to the scores: those of `attention_bias`, and a very negative one for keys
+/// that are padding.
+fn mask(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Option<String>, OnnxError> {
+    let added = it.optional(5);
+    let Some(padding) = it.optional(4) else { return Ok(added.map(str::to_owned)) };
+    if it.shape(4)?.len() != 2 {
+        return Err(NoStandardForm::of("a key_padding_mask that is not [batch, keys] of MultiHeadAttention"));
+    }
+    let element = it.element(0)?;
+    let filler = f64::from(it.float("mask_filter_value", -10000.0)?);
+    let padded =
+        standard.shared(&["padding", padding, &filler.to_string(), &element.to_string()], |standard| {
+            let to = i64::from(ElementType::Bool.onnx_code());
+            let editor = &mut standard.editor;
+            let is_real = editor.add(NewNode::new("Cast", &[padding]).int("to", to));
+            let axes = editor.ints(&[1, 2])?;
+            let is_real = editor.node("Unsqueeze", &[&is_real, &axes]);
+            let (zero, filler) = (editor.float(element, 0.0)?, editor.float(element, filler)?);
+            Ok(editor.node("Where", &[&is_real, &zero, &filler]))
+        })?;
+    Ok(Some(match added {
+        None => padded,
+        Some(added) => standard.editor.node("Add", &[added, &padded]),
+    }))
+}

@@ -1,0 +1,170 @@
+//! A node that is being replaced, and the nodes that take its place.
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType;
+
+use crate::OnnxError;
+use crate::attribute;
+use crate::edit::{Editor, NewNode};
+use crate::fold::Value;
+use crate::proto::{AttributeProto, NodeProto};
+
+/// The reason why a node cannot be expressed in operators of ONNX.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum NoStandardForm {
+    /// An input, an output or an attribute has no counterpart.
+    #[error("{what} has no form in operators of ONNX")]
+    Form { what: String },
+    /// The new nodes compute other values than the operator's documentation describes.
+    #[error("standard nodes for it were not proved: output {output} differs by {difference}")]
+    Differs { output: usize, difference: f64 },
+    /// The elements of an output could not be computed on random values.
+    #[error("standard nodes for it were not proved: output {output} could not be evaluated")]
+    Unknown { output: usize },
+}
+
+impl NoStandardForm {
+    pub(super) fn of(what: impl Into<String>) -> OnnxError {
+        Self::Form { what: what.into() }.into()
+    }
+}
+
+/// A node that is being replaced.
+pub(super) struct Replacing<'a> {
+    pub(super) node: &'a NodeProto,
+    /// What is known about each input. An absent input is `None`.
+    pub(super) facts: &'a [Option<Value>],
+}
+
+impl<'a> Replacing<'a> {
+    /// Returns the name of an input that may be absent.
+    pub(super) fn optional(&self, slot: usize) -> Option<&'a str> {
+        self.node.input.get(slot).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// Returns the name of an input.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::InputAbsent`] if the input is absent.
+    pub(super) fn input(&self, slot: usize) -> Result<&'a str, OnnxError> {
+        self.optional(slot).ok_or(OnnxError::InputAbsent { index: slot })
+    }
+
+    /// Returns the name of an output, or the empty string if it is absent.
+    pub(super) fn output(&self, slot: usize) -> &'a str {
+        self.node.output.get(slot).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Returns `true` if an output has a name.
+    pub(super) fn has_output(&self, slot: usize) -> bool {
+        !self.output(slot).is_empty()
+    }
+
+    /// Returns the shape of an input.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::InputAbsent`] if the input is absent.
+    pub(super) fn shape(&self, slot: usize) -> Result<&'a [usize], OnnxError> {
+        self.fact(slot).map(|fact| fact.shape.as_slice())
+    }
+
+    /// Returns the type of an input.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::InputAbsent`] if the input is absent.
+    pub(super) fn element(&self, slot: usize) -> Result<ElementType, OnnxError> {
+        self.fact(slot).map(|fact| fact.element)
+    }
+
+    fn fact(&self, slot: usize) -> Result<&'a Value, OnnxError> {
+        let fact = self.facts.get(slot).and_then(Option::as_ref);
+        fact.ok_or(OnnxError::InputAbsent { index: slot })
+    }
+
+    pub(super) fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
+        self.node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+    }
+
+    pub(super) fn int(&self, name: &str, default: i64) -> Result<i64, OnnxError> {
+        self.attribute(name).map_or(Ok(default), attribute::int)
+    }
+
+    pub(super) fn float(&self, name: &str, default: f32) -> Result<f32, OnnxError> {
+        self.attribute(name).map_or(Ok(default), attribute::float)
+    }
+
+    /// Refuses inputs, outputs and attributes that the rule does not handle, so that none is lost.
+    ///
+    /// # Errors
+    /// Returns [`NoStandardForm::Form`].
+    pub(super) fn only(
+        &self,
+        inputs: &[(usize, &str)],
+        outputs: &[(usize, &str)],
+        attributes: &[&str],
+    ) -> Result<(), OnnxError> {
+        let [inputs, outputs] =
+            [(inputs, &self.node.input), (outputs, &self.node.output)].map(|(known, all)| {
+                let named = all.iter().enumerate().filter(|(_, name)| !name.is_empty());
+                let mut unknown =
+                    named.map(|(slot, _)| slot).filter(|slot| known.iter().all(|(it, _)| it != slot));
+                unknown.next()
+            });
+        let op_type = self.node.op_type.as_deref().unwrap_or_default();
+        if let Some(slot) = inputs {
+            return Err(NoStandardForm::of(format!("input {slot} of {op_type}")));
+        }
+        if let Some(slot) = outputs {
+            return Err(NoStandardForm::of(format!("output {slot} of {op_type}")));
+        }
+        let name = |attribute: &'a AttributeProto| attribute.name.as_deref().unwrap_or_default();
+        match self.node.attribute.iter().map(name).find(|name| !attributes.contains(name)) {
+            Some(name) => Err(NoStandardForm::of(format!("attribute {name:?} of {op_type}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The graph in which nodes are replaced, and values that several of them share.
+pub(super) struct Standard<'e, 'p> {
+    pub(super) editor: &'e mut Editor<'p>,
+    /// Values that layers share, by what they depend on.
+    shared: BTreeMap<Vec<String>, String>,
+}
+
+impl<'e, 'p> Standard<'e, 'p> {
+    pub(super) fn new(editor: &'e mut Editor<'p>) -> Self {
+        Self { editor, shared: BTreeMap::new() }
+    }
+
+    /// Returns a value that depends only on these names, and adds it the first time.
+    pub(super) fn shared(
+        &mut self,
+        key: &[&str],
+        make: impl FnOnce(&mut Self) -> Result<String, OnnxError>,
+    ) -> Result<String, OnnxError> {
+        let key: Vec<_> = key.iter().map(|&part| part.to_owned()).collect();
+        if let Some(value) = self.shared.get(&key) {
+            return Ok(value.clone());
+        }
+        let value = make(self)?;
+        self.shared.insert(key, value.clone());
+        Ok(value)
+    }
+
+    /// Adds a node of one output. The output has this name unless it is empty.
+    pub(super) fn named(&mut self, node: NewNode, name: &str) -> String {
+        self.editor.add(if name.is_empty() { node } else { node.outputs(&[name]) })
+    }
+
+    /// Casts a value unless it has the type.
+    pub(super) fn cast(&mut self, value: &str, from: ElementType, to: ElementType) -> String {
+        if from == to {
+            return value.to_owned();
+        }
+        self.editor.add(NewNode::new("Cast", &[value]).int("to", i64::from(to.onnx_code())))
+    }
+}

@@ -1,0 +1,182 @@
+//! Evaluates a node and the nodes that take its place on the same random values.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use kvscatter::ElementType;
+
+use super::Rule;
+use super::node::{NoStandardForm, Replacing, Standard};
+use crate::edit::Editor;
+use crate::fold::{Budget, Fold, Value, Values};
+use crate::graph::{DEFAULT_DOMAIN, full_domain};
+use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, random_inputs};
+
+/// The largest dimension of a value if the proof may choose it.
+const SCALED: usize = 12;
+
+/// The largest number of rows of a table, such as that of the cosines of all positions.
+const ROWS: usize = 64;
+
+/// The operator set of a converted model.
+const OPSET: i64 = 24;
+
+/// The proofs of one model, which share a budget of work.
+pub(super) struct Proofs {
+    budget: Rc<Budget>,
+    /// What was proved: nodes without names, and what is known about their inputs.
+    proved: Vec<(NodeProto, Vec<Option<Value>>)>,
+}
+
+impl Proofs {
+    pub(super) fn new() -> Self {
+        Self { budget: Rc::new(Budget::new()), proved: Vec::new() }
+    }
+
+    /// Checks that a rule's nodes compute the same as the node, for every output that has elements.
+    ///
+    /// # Errors
+    /// * Returns [`NoStandardForm`] if they do not, or if the rule has no form for the node.
+    /// * Returns the errors of the evaluation.
+    pub(super) fn prove(&mut self, rule: &Rule, it: &Replacing<'_>) -> Result<(), OnnxError> {
+        let question = (anonymous(it.node), scaled(rule, it.facts)?);
+        if self.proved.contains(&question) {
+            return Ok(());
+        }
+        let (node, facts) = &question;
+        let given = given(facts)?;
+        let it = Replacing { node, facts };
+        let before = self.outputs(&model(node, facts), &given, node)?;
+        let mut after = model(node, facts);
+        let mut editor = Editor::new(&mut after)?;
+        editor.remove_node(0);
+        (rule.replace)(&mut Standard::new(&mut editor), &it)?;
+        editor.finish()?;
+        let after = self.outputs(&after, &given, node)?;
+        let named = node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
+        for ((output, _), (before, after)) in named.zip(before.iter().zip(&after)) {
+            compare(output, before, after)?;
+        }
+        self.proved.push(question);
+        Ok(())
+    }
+
+    fn outputs(
+        &self,
+        model: &ModelProto,
+        given: &BTreeMap<String, Value>,
+        node: &NodeProto,
+    ) -> Result<Vec<Value>, OnnxError> {
+        let graph = Graph::new(model)?;
+        let mut fold = Fold::within(&self.budget, &graph);
+        for (name, value) in given.iter().filter(|(name, _)| graph.input_names().any(|it| it == *name)) {
+            fold.set(name, value.clone())?;
+        }
+        let named = node.output.iter().filter(|name| !name.is_empty());
+        named.map(|name| fold.value(name).cloned()).collect()
+    }
+}
+
+/// Returns the node with names that depend only on the positions of its inputs and outputs.
+fn anonymous(node: &NodeProto) -> NodeProto {
+    let renamed = |names: &[String], prefix: &str| {
+        let name = |(slot, name): (usize, &String)| match name.is_empty() {
+            true => String::new(),
+            false => format!("{prefix}{slot}"),
+        };
+        names.iter().enumerate().map(name).collect()
+    };
+    NodeProto {
+        input: renamed(&node.input, "input"),
+        output: renamed(&node.output, "output"),
+        op_type: node.op_type.clone(),
+        domain: node.domain.clone(),
+        attribute: node.attribute.clone(),
+        ..NodeProto::default()
+    }
+}
+
+/// Returns what is known about the inputs of a small node of the same kind.
+fn scaled(rule: &Rule, facts: &[Option<Value>]) -> Result<Vec<Option<Value>>, OnnxError> {
+    let scaled = |fact: &Value| {
+        let mut shape = fact.shape.clone();
+        if rule.is_scalable {
+            shape.iter_mut().for_each(|size| *size = (*size).min(SCALED));
+        } else if let [rows, _] = shape.as_mut_slice() {
+            *rows = (*rows).min(ROWS);
+        }
+        // Numbers such as lengths must fit each other, so known ones are kept.
+        let is_kept = shape == fact.shape && matches!(fact.data, Some(Values::Ints(_)));
+        Value::new(fact.element, shape, fact.data.clone().filter(|_| is_kept))
+    };
+    facts.iter().map(|fact| fact.as_ref().map(scaled).transpose()).collect()
+}
+
+/// Returns values for the inputs: those that are known, and random ones.
+fn given(facts: &[Option<Value>]) -> Result<BTreeMap<String, Value>, OnnxError> {
+    let named =
+        || facts.iter().enumerate().filter_map(|(slot, fact)| Some((format!("input{slot}"), fact.as_ref()?)));
+    let unknown: BTreeMap<String, &Value> = named().filter(|(_, fact)| fact.data.is_none()).collect();
+    let types = unknown.iter().map(|(name, fact)| (name.as_str(), (fact.element, fact.shape.clone())));
+    let random = random_inputs::tensors(&types.collect(), 0, DEFAULT_MEMORY_LIMIT)?;
+    let mut given = BTreeMap::new();
+    for (name, fact) in named() {
+        let value = match random.get(name.as_str()) {
+            Some(tensor) => Value::of(tensor)?,
+            None => fact.clone(),
+        };
+        given.insert(name, value);
+    }
+    Ok(given)
+}
+
+/// Creates a model of one node.
+fn model(node: &NodeProto, facts: &[Option<Value>]) -> ModelProto {
+    let declared = |name: String| ValueInfoProto { name: Some(name), ..ValueInfoProto::default() };
+    let inputs = facts.iter().enumerate().filter(|(_, fact)| fact.is_some());
+    let outputs = node.output.iter().filter(|name| !name.is_empty());
+    let graph = GraphProto {
+        node: vec![node.clone()],
+        input: inputs.map(|(slot, _)| declared(format!("input{slot}"))).collect(),
+        output: outputs.map(|name| declared(name.clone())).collect(),
+        ..GraphProto::default()
+    };
+    let import = |domain: &str, version| OperatorSetIdProto {
+        domain: Some(domain.to_owned()),
+        version: Some(version),
+        ..OperatorSetIdProto::default()
+    };
+    let mut imports = vec![import("", OPSET)];
+    let domain = full_domain(node.domain.as_deref());
+    if domain != DEFAULT_DOMAIN {
+        imports.push(import(domain, 1));
+    }
+    ModelProto { graph: graph.into(), opset_import: imports, ..ModelProto::default() }
+}
+
+/// Compares an output. Rounding to 16 bits after every node makes a difference.
+fn compare(output: usize, before: &Value, after: &Value) -> Result<(), OnnxError> {
+    let (Some(first), Some(second)) = (before.as_floats(), after.as_floats()) else {
+        return Err(NoStandardForm::Unknown { output }.into());
+    };
+    if (before.element, &before.shape) != (after.element, &after.shape) {
+        return Err(NoStandardForm::Differs { output, difference: f64::INFINITY }.into());
+    }
+    let largest = first.iter().fold(1.0_f64, |most, it| most.max(it.abs()));
+    let difference = first.iter().zip(second).map(|(a, b)| (a - b).abs());
+    let difference = difference.fold(0.0_f64, |most, it| if it > most || it.is_nan() { it } else { most });
+    if difference <= tolerance(before.element) * largest {
+        return Ok(());
+    }
+    Err(NoStandardForm::Differs { output, difference }.into())
+}
+
+/// Returns the largest difference that rounding explains, relative to the largest number of an output.
+fn tolerance(element: ElementType) -> f64 {
+    match element {
+        ElementType::Float16 => 0.02,
+        ElementType::BFloat16 => 0.15,
+        _ => 1e-5,
+    }
+}

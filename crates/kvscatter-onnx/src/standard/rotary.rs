@@ -1,0 +1,90 @@
+//! Rotary position embeddings.
+
+use super::node::{NoStandardForm, Replacing, Standard};
+use crate::OnnxError;
+use crate::edit::NewNode;
+
+/// Replaces ONNX Runtime's `RotaryEmbedding`. ONNX has the positions after the tables.
+pub(super) fn rotary(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
+    it.only(
+        &[(0, "input"), (1, "position_ids"), (2, "cos_cache"), (3, "sin_cache")],
+        &[(0, "output")],
+        &["interleaved", "num_heads", "rotary_embedding_dim", "is_packed_batching", "scale"],
+    )?;
+    if it.int("is_packed_batching", 0)? != 0 {
+        return Err(NoStandardForm::of("is_packed_batching of RotaryEmbedding"));
+    }
+    let scale = it.float("scale", 1.0)?;
+    let input = it.input(0)?;
+    let positions = positions(standard, it)?;
+    let (cos, sin) = (it.input(2)?, it.input(3)?);
+    let columns = it.shape(2)?.last().copied().unwrap_or_default();
+    let mut node = NewNode::new("RotaryEmbedding", &[input, cos, sin, &positions]);
+    let heads = match (it.shape(0)?, it.int("num_heads", 0)?) {
+        (&[_, _, hidden], 0) => hidden.checked_div(columns.saturating_mul(2)).map(count).transpose()?,
+        (&[_, _, _], heads) => Some(heads),
+        _ => None,
+    };
+    if let Some(heads) = heads {
+        node = node.int("num_heads", heads);
+    }
+    if let Some(dim) = partial(columns, head_size(it, heads)?) {
+        node = node.int("rotary_embedding_dim", dim);
+    }
+    if it.int("interleaved", 0)? != 0 {
+        node = node.int("interleaved", 1);
+    }
+    if scale == 1.0 {
+        standard.named(node, it.output(0));
+        return Ok(());
+    }
+    let turned = standard.editor.add(node);
+    let scale = standard.editor.float(it.element(0)?, f64::from(scale))?;
+    standard.named(NewNode::new("Mul", &[&turned, &scale]), it.output(0));
+    Ok(())
+}
+
+/// Returns the attribute `rotary_embedding_dim` if only a part of each head is rotated.
+pub(super) fn partial(columns: usize, head_size: usize) -> Option<i64> {
+    let rotated = columns.saturating_mul(2);
+    if rotated < head_size { i64::try_from(rotated).ok() } else { None }
+}
+
+fn head_size(it: &Replacing<'_>, heads: Option<i64>) -> Result<usize, OnnxError> {
+    Ok(match *it.shape(0)? {
+        [_, _, hidden] => {
+            let heads = heads.and_then(|heads| usize::try_from(heads).ok()).unwrap_or_default();
+            hidden.checked_div(heads).unwrap_or_default()
+        }
+        [.., size] => size,
+        [] => 0,
+    })
+}
+
+/// Returns the positions `[batch, tokens]`. A single number is the position of the first token of every
+/// sample.
+fn positions(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<String, OnnxError> {
+    let positions = it.input(1)?;
+    if it.shape(1)?.len() == 2 {
+        return Ok(positions.to_owned());
+    }
+    let input = it.input(0)?;
+    let tokens_at = if it.shape(0)?.len() == 3 { 1 } else { 2 };
+    standard.shared(&["rotary positions", positions, input], |standard| {
+        let editor = &mut standard.editor;
+        let size =
+            |at: i64| NewNode::new("Shape", &[input]).int("start", at).int("end", at.saturating_add(1));
+        let (batch, tokens) = (editor.add(size(0)), editor.add(size(tokens_at)));
+        let none = editor.ints(&[0])?;
+        let count = editor.node("Squeeze", &[&tokens, &none]);
+        let (zero, one) = (editor.scalar_i64(0)?, editor.scalar_i64(1)?);
+        let steps = editor.node("Range", &[&zero, &count, &one]);
+        let places = editor.node("Add", &[positions, &steps]);
+        let shape = editor.add(NewNode::new("Concat", &[&batch, &tokens]).int("axis", 0));
+        Ok(editor.node("Expand", &[&places, &shape]))
+    })
+}
+
+fn count(heads: usize) -> Result<i64, OnnxError> {
+    i64::try_from(heads).map_err(|_| NoStandardForm::of("the number of heads of RotaryEmbedding"))
+}
