@@ -19,6 +19,8 @@ mod node;
 mod norm;
 mod proof;
 mod rotary;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 

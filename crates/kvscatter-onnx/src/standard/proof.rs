@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use super::Rule;
 use super::node::{NoStandardForm, Replacing, Standard};
 use crate::edit::Editor;
-use crate::fold::{Budget, Fold, Value, Values};
+use crate::fold::{Budget, Fold, Value, Values, round};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, random_inputs};
@@ -18,6 +18,10 @@ const SCALED: usize = 12;
 
 /// The largest number of rows of a table, such as that of the cosines of all positions.
 const ROWS: usize = 64;
+
+/// The factors of random numbers, which are otherwise between 0.25 and 4. Small ones make all weights of a
+/// softmax count, and large ones reach the caps on scores.
+const MAGNITUDES: [f64; 2] = [0.5, 2.0];
 
 /// The operator set of a converted model.
 const OPSET: i64 = 24;
@@ -45,18 +49,20 @@ impl Proofs {
             return Ok(());
         }
         let (node, facts) = &question;
-        let given = given(facts)?;
-        let it = Replacing { node, facts };
-        let before = self.outputs(&model(node, facts), &given, node)?;
-        let mut after = model(node, facts);
-        let mut editor = Editor::new(&mut after)?;
+        let original = model(node, facts);
+        let mut standard = original.clone();
+        let mut editor = Editor::new(&mut standard)?;
         editor.remove_node(0);
-        (rule.replace)(&mut Standard::new(&mut editor), &it)?;
+        (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node, facts })?;
         editor.finish()?;
-        let after = self.outputs(&after, &given, node)?;
-        let named = node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
-        for ((output, _), (before, after)) in named.zip(before.iter().zip(&after)) {
-            compare(output, before, after)?;
+        for magnitude in MAGNITUDES {
+            let given = given(facts, magnitude)?;
+            let before = self.outputs(&original, &given, node)?;
+            let after = self.outputs(&standard, &given, node)?;
+            let named = node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
+            for ((output, _), (before, after)) in named.zip(before.iter().zip(&after)) {
+                compare(output, before, after)?;
+            }
         }
         self.proved.push(question);
         Ok(())
@@ -113,8 +119,8 @@ fn scaled(rule: &Rule, facts: &[Option<Value>]) -> Result<Vec<Option<Value>>, On
     facts.iter().map(|fact| fact.as_ref().map(scaled).transpose()).collect()
 }
 
-/// Returns values for the inputs: those that are known, and random ones.
-fn given(facts: &[Option<Value>]) -> Result<BTreeMap<String, Value>, OnnxError> {
+/// Returns values for the inputs: those that are known, and random ones of a magnitude.
+fn given(facts: &[Option<Value>], magnitude: f64) -> Result<BTreeMap<String, Value>, OnnxError> {
     let named =
         || facts.iter().enumerate().filter_map(|(slot, fact)| Some((format!("input{slot}"), fact.as_ref()?)));
     let unknown: BTreeMap<String, &Value> = named().filter(|(_, fact)| fact.data.is_none()).collect();
@@ -123,12 +129,19 @@ fn given(facts: &[Option<Value>]) -> Result<BTreeMap<String, Value>, OnnxError> 
     let mut given = BTreeMap::new();
     for (name, fact) in named() {
         let value = match random.get(name.as_str()) {
-            Some(tensor) => Value::of(tensor)?,
+            Some(tensor) => scale(Value::of(tensor)?, magnitude),
             None => fact.clone(),
         };
         given.insert(name, value);
     }
     Ok(given)
+}
+
+fn scale(mut value: Value, factor: f64) -> Value {
+    if let Some(Values::Floats(floats)) = &mut value.data {
+        floats.iter_mut().for_each(|it| *it = round(value.element, *it * factor));
+    }
+    value
 }
 
 /// Creates a model of one node.

@@ -155,6 +155,7 @@ fn microsoft_rule(op_type: &str) -> Option<Rule> {
         "MultiHeadAttention" => attention::multi_head_attention,
         "GroupQueryAttention" => attention::group_query_attention,
         "BiasGelu" | "FastGelu" => unary::bias_gelu,
+        "SimplifiedLayerNormalization" => normalization::layer,
         _ => return None,
     })
 }
