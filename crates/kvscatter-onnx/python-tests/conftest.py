@@ -15,9 +15,11 @@ from support.command import TESTDATA, convert
 DECODERS = [
     "optimum-llama",
     "mobius-llama-dynamic",
+    "genai-llama-gqa",
     "decoders/optimum-1.18-gpt2",
     "decoders/optimum-0.1-qwen3-float16",
     "decoders/optimum-0.1-qwen3-moe",
+    "decoders/optimum-0.1-mistral-window",
     "decoders/optimum-1.18-opt",
     "decoders/torch-2.15-llama",
     "decoders/mobius-0.1-gpt2",

@@ -32,7 +32,10 @@ def test_caches_are_static_and_no_shape_depends_on_the_step(converted):
     for value in [*before.graph.input, *before.graph.output]:
         if value.name.startswith(("past_key_values.", "present.")):
             batch, heads, _, size = dimensions(value)
-            assert dimensions(values[value.name])[1:] == [heads, SLOTS, size]
+            # GroupQueryAttention's exporter leaves the head size open, and the conversion declares it.
+            known = dimensions(values[value.name])
+            assert known[1:] == [heads, SLOTS, size if isinstance(size, int) else known[3]]
+            assert isinstance(known[3], int)
             assert isinstance(batch, str)
     assert dimensions(values["attention_mask"])[1] == SLOTS
     scatters = [node for node in after.graph.node if node.op_type == "TensorScatter"]

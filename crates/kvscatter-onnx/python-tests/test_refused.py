@@ -42,20 +42,9 @@ def edited(tmp_path: pathlib.Path, edit) -> pathlib.Path:
 GQA = TESTDATA / "genai-llama-gqa" / "model.onnx"
 
 
-def test_group_query_attention_writes_its_cache_itself(tmp_path):
-    refused(
-        GQA,
-        tmp_path,
-        "GroupQueryAttention",
-        "writes the cache itself",
-        "bound to one buffer",
-        "does not do this yet",
-    )
-
-
 @pytest.mark.parametrize("shared", [True, False], ids=["one-buffer", "two-buffers"])
 def test_group_query_attention_writes_the_new_rows_alone_in_one_buffer(shared):
-    """Checks the advice of the refusal: one buffer gets only new rows, with two all rows are copied."""
+    """One buffer gets only the new rows. With two, all rows are copied."""
     session = ort.InferenceSession(GQA, providers=["CPUExecutionProvider"])
     slots, tokens = 16, np.arange(1, 7, dtype=np.int64)[None]
     pasts = [value for value in session.get_inputs() if value.name.startswith("past_key_values.")]
@@ -96,11 +85,6 @@ def test_group_query_attention_writes_the_new_rows_alone_in_one_buffer(shared):
 
 def test_a_static_cache_is_one_already(tmp_path):
     refused(TESTDATA / "mobius-llama-static" / "model.onnx", tmp_path, "TensorScatter")
-
-
-def test_a_sliding_window_is_no_rule_of_visibility(tmp_path):
-    model = TESTDATA / "decoders" / "optimum-0.1-mistral-window" / "model.onnx"
-    refused(model, tmp_path, "mask", "hides")
 
 
 def test_a_bias_is_no_mask(tmp_path):

@@ -148,8 +148,15 @@ impl Engine for OnnxRuntime {
     ) -> Result<Box<dyn Session>, kvscatter_session::SessionError> {
         let engine = engine_label(self.name(), self.version(), self.plugin());
         let with_plugin = self.plugin.is_some();
-        let session =
-            session::OrtSession::load(&self.environment, model.path(), options, with_plugin, engine)?;
+        let version = Version::parse(&self.version).unwrap_or(OLDEST);
+        let session = session::OrtSession::load(
+            &self.environment,
+            model.path(),
+            options,
+            with_plugin,
+            version,
+            engine,
+        )?;
         Ok(Box::new(session))
     }
 }

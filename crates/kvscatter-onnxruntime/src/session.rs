@@ -15,7 +15,7 @@ use ort::value::{DynTensor, DynTensorValueType, TensorElementType};
 use kvscatter_session::{LoadOptions, Session, SessionError, Step, StepOutput, Tensor};
 
 use crate::message::one_line;
-use crate::plugin;
+use crate::{Version, plugin};
 
 /// A loaded model.
 pub(super) struct OrtSession {
@@ -29,6 +29,7 @@ impl OrtSession {
         model: &Path,
         options: LoadOptions,
         with_plugin: bool,
+        version: Version,
         engine: String,
     ) -> Result<Self, SessionError> {
         let refused = |error: ort::Error| SessionError::Load {
@@ -43,8 +44,25 @@ impl OrtSession {
         let devices = plugin::devices(environment, with_plugin);
         builder = builder.with_devices(devices, None).map_err(|error| refused(error.into()))?;
         let session = builder.commit_from_file(model).map_err(refused)?;
+        // The plugin has kernels of its own, for every version.
+        if !with_plugin
+            && let Some(least) = least_version(&session)
+            && version < least
+        {
+            let message = format!(
+                "its metadata names ONNX Runtime {least} as the oldest that computes it correctly without kvscatter's \
+                 plugin"
+            );
+            return Err(SessionError::Load { path: model.to_owned(), engine, message });
+        }
         Ok(Self { session, engine })
     }
+}
+
+/// Returns the oldest version that computes a converted model correctly, as its metadata names it.
+fn least_version(session: &RuntimeSession) -> Option<Version> {
+    let metadata = session.metadata().ok()?;
+    Version::parse(&metadata.custom("kvscatter.least_onnxruntime")?)
 }
 
 impl Session for OrtSession {

@@ -7,6 +7,7 @@ the checked-in models gave them.
 import pathlib
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 ort.set_default_logger_severity(4)
@@ -25,6 +26,21 @@ def session(model: pathlib.Path) -> ort.InferenceSession:
 def present_of(past: str) -> str:
     """Returns the output that an exporter pairs with an input."""
     return past.replace("past_key_values.", "present.")
+
+
+def grouped_queries(model: pathlib.Path) -> list[onnx.NodeProto]:
+    """Returns the nodes of a model that write their caches themselves."""
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    return [node for node in nodes if node.op_type == "GroupQueryAttention"]
+
+
+def head_size(model: pathlib.Path) -> int:
+    """Returns the head size of a model that does not declare it, from the declared result of attention."""
+    node = grouped_queries(model)[0]
+    heads = next(attribute.i for attribute in node.attribute if attribute.name == "num_heads")
+    declared = onnx.load(model, load_external_data=False).graph.value_info
+    result = next(value for value in declared if value.name == node.output[0])
+    return result.type.tensor_type.shape.dim[-1].dim_value // heads
 
 
 class Decoder:
@@ -47,12 +63,17 @@ class Decoder:
 class Growing(Decoder):
     """The model as it was exported. Every step returns longer caches."""
 
+    def __init__(self, model: pathlib.Path):
+        super().__init__(model)
+        sizes = {node.shape[3] for node in self.pasts.values()}
+        self.size = head_size(model) if any(isinstance(size, str) for size in sizes) else None
+
     def start(self, batch: int) -> None:
         """Empties the caches."""
         self.caches = {}
         for name, node in self.pasts.items():
             _, heads, _, size = node.shape
-            self.caches[name] = np.zeros((batch, heads, 0, size), self.dtype)
+            self.caches[name] = np.zeros((batch, heads, 0, self.size or size), self.dtype)
 
     def step(self, ids: np.ndarray, mask: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Returns logits of [batch, tokens, vocabulary]. `mask` covers the past and the new tokens."""

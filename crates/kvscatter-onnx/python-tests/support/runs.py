@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-from support.decoder import Growing, Static
+from support.decoder import Growing, Static, grouped_queries
 
 VOCABULARY = 60  # the smallest of the checked-in decoders has 64 tokens
 SLOTS = 16
@@ -99,7 +99,12 @@ class Batch:
 def left_padded(
     original: pathlib.Path, converted: pathlib.Path, samples: list[Reference], unread: int
 ) -> None:
-    """Runs prompts of different lengths that end in one column, so that all share a write index."""
+    """Runs prompts of different lengths that end in one column, so that all share a write index.
+
+    GroupQueryAttention does not support padding on the left. Its results are those of each sample alone, and
+    the keys in its cache are rotated by the slots.
+    """
+    supports_it = not grouped_queries(original)
     width = max(LENGTHS)
     pads = width - np.array(LENGTHS)
     growing, static = Growing(original), Static(converted, len(samples), canaries)
@@ -112,18 +117,20 @@ def left_padded(
         ids[sample, pad:] = samples[sample].tokens[: SLOTS - pad]
     for start, end in [(0, width), *((at, at + 1) for at in range(width, SLOTS))]:
         new = slice(start, end)
-        expected = growing.step(ids[:, new], visible[:, :end], positions[:, new])
+        expected = growing.step(ids[:, new], visible[:, :end], positions[:, new]) if supports_it else None
         mask = np.where(columns < end, visible, unread)
         before = static.snapshot()
         logits = static.step(ids[:, new], mask, positions[:, new], np.full(len(samples), start, np.int64))
         for sample, pad in enumerate(pads):
             real = slice(max(start, pad), end)
             here = slice(real.start - start, None)
-            close(logits[sample, here], expected[sample, here], f"logits of sample {sample} from {start}")
+            if expected is not None:
+                close(logits[sample, here], expected[sample, here], f"logits of sample {sample} from {start}")
             alone = samples[sample].logits[real.start - pad : end - pad]
             close(logits[sample, here], alone, f"logits of sample {sample}, unpadded, from {start}")
             for name, cache in static.snapshot().items():
                 assert np.isfinite(cache).all(), name
-                close(cache[sample, :, real], growing.caches[name][sample, :, real], name)
+                if expected is not None:
+                    close(cache[sample, :, real], growing.caches[name][sample, :, real], name)
                 others = np.delete(cache[sample], np.s_[start:end], axis=1)
                 assert others.tobytes() == np.delete(before[name][sample], np.s_[start:end], axis=1).tobytes()

@@ -74,6 +74,11 @@ impl<'m> Attentions<'m> {
         Ok(Self(attentions))
     }
 
+    /// Returns the window of each node.
+    pub(super) fn windows(&self) -> impl Iterator<Item = Option<usize>> {
+        self.0.iter().map(|attention| attention.window)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

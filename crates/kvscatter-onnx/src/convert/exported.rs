@@ -66,6 +66,11 @@ impl<'a, 'm> Exported<'a, 'm> {
         Ok(())
     }
 
+    /// Returns the window of each attention operation.
+    pub(super) fn windows(&self) -> impl Iterator<Item = Option<usize>> {
+        self.sites.sites.iter().map(|site| site.window).chain(self.attentions.windows())
+    }
+
     /// Creates an evaluation of the decoder on this probe.
     pub(super) fn fold(&self, probe: &Probe) -> Result<Fold<'_, 'm>, OnnxError> {
         let mut fold = Fold::new(self.graph, self.external.as_ref());

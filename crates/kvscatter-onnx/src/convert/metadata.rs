@@ -1,11 +1,25 @@
 //! Writes the metadata of a converted model.
 
-use super::rewriter::AddedInputs;
-use crate::decoder::{Decoder, InputRole};
-use crate::edit::Editor;
+use std::collections::BTreeSet;
 
-/// Describes the new inputs in `metadata_props`, under keys that begin with `kvscatter.`.
-pub(super) fn write(max_seq: usize, decoder: &Decoder<'_>, added: &AddedInputs, editor: &mut Editor<'_>) {
+use super::exported::Exported;
+use super::probe::Probe;
+use super::rewriter::AddedInputs;
+use crate::decoder::InputRole;
+use crate::edit::Editor;
+use crate::proto::NodeProto;
+
+/// The oldest ONNX Runtime with `TensorScatter`.
+const WITH_SCATTER: &str = "1.25";
+
+/// The oldest ONNX Runtime whose `Attention` caps scores before it masks them. Older versions cap the masked
+/// scores, so that hidden slots count.
+const WITH_CAP: &str = "1.27";
+
+/// Describes the model in `metadata_props`, under keys that begin with `kvscatter.`.
+pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &mut Editor<'_>) {
+    let (max_seq, decoder) = (exported.max_seq, exported.decoder);
+    let is_capped = editor.nodes().iter().any(is_capped);
     let write_indices = &added.write_indices;
     let mut set = |key: &str, value: &str| editor.metadata(&format!("kvscatter.{key}"), value);
     set("version", env!("CARGO_PKG_VERSION"));
@@ -45,6 +59,28 @@ pub(super) fn write(max_seq: usize, decoder: &Decoder<'_>, added: &AddedInputs, 
             "slot j is visible to new token i of sample b if and only if j <= {write_indices}[b] + i{real}"
         ),
     );
+    let windows: BTreeSet<_> = exported.windows().flatten().collect();
+    if !windows.is_empty() {
+        let windows: Vec<_> = windows.iter().map(ToString::to_string).collect();
+        set(
+            "windows",
+            &format!(
+                "{}: in a layer with a window of W, slot j is also hidden unless j > {write_indices}[b] + i - W",
+                windows.join(", ")
+            ),
+        );
+    }
+    let most = |of: fn(&Probe) -> usize| exported.probes.iter().map(of).max().unwrap_or_default();
+    set(
+        "compared",
+        &format!(
+            "the exported masks and positions were evaluated and compared for batches of up to {}, steps of up to {} \
+             new tokens, and lengths up to {max_seq}",
+            most(|probe| probe.batch),
+            most(|probe| probe.new)
+        ),
+    );
+    set("least_onnxruntime", if is_capped { WITH_CAP } else { WITH_SCATTER });
     if let Some(nonpad) = &added.nonpad_kv_seqlen {
         set(
             "nonpad_kv_seqlen",
@@ -54,4 +90,11 @@ pub(super) fn write(max_seq: usize, decoder: &Decoder<'_>, added: &AddedInputs, 
             ),
         );
     }
+}
+
+/// Returns `true` if a node is an `Attention` that caps its scores.
+fn is_capped(node: &NodeProto) -> bool {
+    let is_cap = |name: Option<&str>| name == Some("softcap");
+    node.op_type.as_deref() == Some("Attention")
+        && node.attribute.iter().any(|it| is_cap(it.name.as_deref()) && it.f.unwrap_or_default() != 0.0)
 }

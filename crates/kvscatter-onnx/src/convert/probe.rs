@@ -12,7 +12,7 @@ use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
 
 /// The number of samples in a probe if the model does not fix it.
-pub(super) const SAMPLES: usize = 2;
+pub(super) const SAMPLES: usize = 3;
 
 /// The number of new tokens of the probe that fills the last slots, if the model does not fix it. No other probe has
 /// larger masks.

@@ -47,7 +47,7 @@ pub(super) fn rewrite<'m>(
         rewriter.editor.set_dims(mask, &[rewriter.batch, Dimension::Known(exported.max_seq)])?;
     }
     let added = rewriter.added_inputs();
-    metadata::write(exported.max_seq, exported.decoder, &added, &mut editor);
+    metadata::write(exported, &added, &mut editor);
     editor.finish()?;
     Ok(added)
 }

@@ -40,11 +40,11 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding) -> V
     let mut probes = vec![probe(0, 4), probe(6, 3)];
     probes.extend(match padding {
         Padding::Anywhere => vec![
-            probe(6, 3).padded(&[0..2, 0..0]),
-            probe(6, 3).padded(&[0..0, 3..5]),
-            probe(0, 5).padded(&[0..3, 0..1]),
+            probe(6, 3).padded(&[0..2, 0..0, 0..4]),
+            probe(6, 3).padded(&[0..0, 3..5, 1..2]),
+            probe(0, 5).padded(&[0..3, 0..1, 4..5]),
         ],
-        Padding::Right => vec![probe(0, 5).padded(&[2..5, 4..5])],
+        Padding::Right => vec![probe(0, 5).padded(&[2..5, 4..5, 0..0])],
     });
     probes.extend([
         probe(1, 1),

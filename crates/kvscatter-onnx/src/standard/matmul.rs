@@ -39,10 +39,10 @@ fn operand(
     let rank = it.shape(slot)?.len();
     let mut perm: Vec<i64> = (0..).take(rank).collect();
     let last = rank.saturating_sub(1);
-    if it.int(trans_batch, 0)? != 0 && last > 0 {
-        if let Some(batch) = perm.get_mut(..last) {
-            batch.rotate_left(1);
-        }
+    if it.int(trans_batch, 0)? != 0
+        && let Some(batch) = perm.get_mut(..last).filter(|batch| !batch.is_empty())
+    {
+        batch.rotate_left(1);
     }
     if it.int(trans, 0)? != 0 && last > 0 {
         perm.swap(last.saturating_sub(1), last);

@@ -193,11 +193,11 @@ fn grouped(past: usize, is_packed: bool) -> Case {
     let (element, hidden) = (F32, if is_packed { 64 } else { 32 });
     let own: &[usize] = if is_packed { &[] } else { &[2, 2, 16] };
     let cache = [2, 2, past, 8];
-    let last = i64::try_from(past).unwrap() + 1;
+    let [last, total] = [1, 2].map(|new| i64::try_from(past.saturating_add(new)).unwrap());
     let int32 = |values: &[i64]| Some(Values::Ints(values.to_vec()));
     Case::new("GroupQueryAttention", element, &[&[2, 2, hidden], own, own, &cache, &cache])
         .input(5, ElementType::Int32, &[2], int32(&[last, last]))
-        .input(6, ElementType::Int32, &[1], int32(&[last + 1]))
+        .input(6, ElementType::Int32, &[1], int32(&[total]))
         .outputs(&["out0", "out1", "out2"])
         .with(|node| node.int("num_heads", 4).int("kv_num_heads", 2))
 }
@@ -222,15 +222,15 @@ fn grouped_queries() {
             let case =
                 rotated(case.clone(), columns).with(|node| node.int("rotary_interleaved", is_interleaved));
             case.check();
-            let first = i64::try_from(past).unwrap();
-            let ids = Values::Ints(vec![first, first + 1, first, first + 1]);
+            let [first, second] = [0, 1].map(|token| i64::try_from(past.saturating_add(token)).unwrap());
+            let ids = Values::Ints(vec![first, second, first, second]);
             case.input(9, ElementType::Int64, &[2, 2], Some(ids)).check();
         }
         let normed = case.clone().input(14, F32, &[8], None).input(15, F32, &[8], None);
         normed.check();
         rotated(normed.with(|node| node.float("qk_norm_epsilon", 0.5).float("k_norm_epsilon", 0.25)), 4)
             .check();
-        let bias = [2, 1, 2, past + 2];
+        let bias = [2, 1, 2, past.saturating_add(2)];
         case.input(10, F32, &bias, None).with(|node| node.float("softcap", 3.0)).check();
     }
     // Samples of different lengths, as a buffer that past and present share holds them, need the static form.

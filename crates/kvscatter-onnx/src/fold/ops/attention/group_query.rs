@@ -20,7 +20,8 @@ const TABLES: [usize; 2] = [7, 8];
 const POSITION_IDS: usize = 9;
 const BIAS: usize = 10;
 const SINK: usize = 11;
-const NORMS: [usize; 2] = [14, 15];
+const Q_NORM: usize = 14;
+const K_NORM: usize = 15;
 /// The inputs that this model does not have: quantized caches and padded chunks.
 const NOT_MODELLED: [usize; 3] = [12, 13, 16];
 
@@ -114,9 +115,9 @@ impl Step {
             };
             [part(0, q), part(q.heads, k), part(q.heads.saturating_add(k.heads), k)]
         };
-        let [queries, keys] = [(queries, 0, "q_norm_epsilon"), (keys, 1, "k_norm_epsilon")]
-            .map(|(rows, at, epsilon)| self.positioned(call, rows, NORMS[at], epsilon));
-        Ok([queries?, keys?, values])
+        let queries = self.positioned(call, queries, Q_NORM, "q_norm_epsilon")?;
+        let keys = self.positioned(call, keys, K_NORM, "k_norm_epsilon")?;
+        Ok([queries, keys, values])
     }
 
     /// Normalizes and rotates queries or keys.
