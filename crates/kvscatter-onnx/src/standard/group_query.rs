@@ -8,7 +8,7 @@
 use kvscatter::ElementType;
 
 use super::attention::{Appending, by_head, split};
-use super::node::{NoStandardForm, Replacing, Standard};
+use super::node::{Replacing, Standard, no_form};
 use super::rotary::partial;
 use crate::OnnxError;
 use crate::edit::NewNode;
@@ -80,7 +80,7 @@ pub(super) fn group_query_attention(
 
 /// Refuses what has no standard form.
 fn check(it: &Replacing<'_>) -> Result<(), OnnxError> {
-    let refused = |what: &str| Err(NoStandardForm::of(format!("{what} of GroupQueryAttention")));
+    let refused = |what: &str| Err(no_form(format!("{what} of GroupQueryAttention")));
     for (slot, what) in [(12, "a quantized cache"), (13, "a quantized cache"), (16, "query_seqlens")] {
         if it.optional(slot).is_some() {
             return refused(what);
@@ -125,7 +125,7 @@ fn rows(
             standard.editor.add(node.outputs(&parts.each_ref().map(String::as_str)));
             parts
         }
-        _ => return Err(NoStandardForm::of("a key without a value of GroupQueryAttention")),
+        _ => return Err(no_form("a key without a value of GroupQueryAttention")),
     };
     Ok(parts.map(|part| by_head(standard, &part)))
 }

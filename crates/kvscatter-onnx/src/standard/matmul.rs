@@ -27,7 +27,7 @@ pub(super) fn fused(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Resu
 
 /// Transposes an operand as its attributes say.
 ///
-/// `transBatch` moves the first axis behind the other axes of the batch, and `trans` exchanges the last two
+/// `transBatch` moves the first axis to the end of the batch's axes, and `trans` exchanges the last two
 /// axes after that.
 fn operand(
     standard: &mut Standard<'_, '_>,

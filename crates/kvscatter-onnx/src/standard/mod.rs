@@ -1,7 +1,7 @@
 //! Expresses operators of ONNX Runtime in operators of ONNX.
 //!
 //! Exporters for ONNX Runtime write operators of the domain `com.microsoft`, and other engines refuse them.
-//! Each operator in the [table](rule) becomes standard nodes that compute the same. A cache that
+//! Each operator in the [table](rule::rule) becomes standard nodes that compute the same. A cache that
 //! `GroupQueryAttention` or `MultiHeadAttention` writes is then appended by `Attention`, so that the
 //! [conversion](crate::convert) can make it static like any other.
 //!
@@ -12,6 +12,7 @@
 
 mod activation;
 mod attention;
+mod error;
 mod group_query;
 mod matmul;
 mod multi_head;
@@ -19,6 +20,7 @@ mod node;
 mod norm;
 mod proof;
 mod rotary;
+mod rule;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +28,7 @@ use std::collections::BTreeSet;
 
 use node::{Replacing, Standard};
 use proof::Proofs;
+use rule::rule;
 
 use crate::decoder::Decoder;
 use crate::edit::Editor;
@@ -34,42 +37,7 @@ use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::ModelProto;
 use crate::{Dimension, Graph, Node, OnnxError};
 
-pub use node::NoStandardForm;
-
-/// The domain of ONNX Runtime's own operators.
-const MICROSOFT: &str = "com.microsoft";
-
-/// How an operator is replaced.
-struct Rule {
-    /// Adds the nodes that compute the outputs of the replaced one.
-    replace: fn(&mut Standard<'_, '_>, &Replacing<'_>) -> Result<(), OnnxError>,
-    /// Whether the proof may use smaller dimensions. It may not if dimensions depend on attributes.
-    is_scalable: bool,
-}
-
-/// Returns how an operator is replaced, or `None` if it stays.
-///
-/// ONNX Runtime has `SimplifiedLayerNormalization` in the default domain, although ONNX does not define it.
-fn rule(node: &Node<'_>) -> Option<Rule> {
-    if node.is_function() {
-        return None;
-    }
-    let scalable = |replace| Some(Rule { replace, is_scalable: true });
-    let fixed = |replace| Some(Rule { replace, is_scalable: false });
-    match (node.domain(), node.op_type()) {
-        (DEFAULT_DOMAIN | MICROSOFT, "SimplifiedLayerNormalization") => scalable(norm::simplified),
-        (MICROSOFT, "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization") => scalable(norm::skip),
-        (MICROSOFT, "BiasGelu") => scalable(activation::bias_gelu),
-        (MICROSOFT, "FastGelu") => scalable(activation::fast_gelu),
-        (MICROSOFT, "Gelu") => scalable(activation::gelu),
-        (MICROSOFT, "QuickGelu") => scalable(activation::quick_gelu),
-        (MICROSOFT, "FusedMatMul") => scalable(matmul::fused),
-        (MICROSOFT, "RotaryEmbedding") => fixed(rotary::rotary),
-        (MICROSOFT, "MultiHeadAttention") => fixed(multi_head::multi_head_attention),
-        (MICROSOFT, "GroupQueryAttention") => fixed(group_query::group_query_attention),
-        _ => None,
-    }
-}
+pub use error::NoStandardForm;
 
 /// Returns `true` if [`standardize`] replaces a node.
 pub(crate) fn replaces(node: &Node<'_>) -> bool {

@@ -3,7 +3,7 @@
 use kvscatter::ElementType;
 
 use super::attention::{Appending, by_head, split};
-use super::node::{NoStandardForm, Replacing, Standard};
+use super::node::{Replacing, Standard, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
 
@@ -24,7 +24,7 @@ pub(super) fn multi_head_attention(
     standard: &mut Standard<'_, '_>,
     it: &Replacing<'_>,
 ) -> Result<(), OnnxError> {
-    let refused = |what: &str| Err(NoStandardForm::of(format!("{what} of MultiHeadAttention")));
+    let refused = |what: &str| Err(no_form(format!("{what} of MultiHeadAttention")));
     it.only(
         &INPUTS,
         &[(0, "output"), (1, "present_key"), (2, "present_value")],
@@ -70,7 +70,7 @@ fn biased(standard: &mut Standard<'_, '_>, it: &Replacing<'_>, bias: &str) -> Re
     let mut sizes = Vec::new();
     for slot in 0..3 {
         let &[_, _, hidden] = it.shape(slot)? else {
-            return Err(NoStandardForm::of("a bias with keys of rank 4 of MultiHeadAttention"));
+            return Err(no_form("a bias with keys of rank 4 of MultiHeadAttention"));
         };
         sizes.push(i64::try_from(hidden).unwrap_or(i64::MAX));
     }
@@ -91,7 +91,7 @@ fn mask(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Option<St
     let added = it.optional(5);
     let Some(padding) = it.optional(4) else { return Ok(added.map(str::to_owned)) };
     if it.shape(4)?.len() != 2 {
-        return Err(NoStandardForm::of("a key_padding_mask that is not [batch, keys] of MultiHeadAttention"));
+        return Err(no_form("a key_padding_mask that is not [batch, keys] of MultiHeadAttention"));
     }
     let element = it.element(0)?;
     let filler = f64::from(it.float("mask_filter_value", -10000.0)?);

@@ -4,33 +4,12 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
+use super::error::NoStandardForm;
 use crate::OnnxError;
 use crate::attribute;
 use crate::edit::{Editor, NewNode};
 use crate::fold::Value;
 use crate::proto::{AttributeProto, NodeProto};
-
-/// The reason why a node cannot be expressed in operators of ONNX.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum NoStandardForm {
-    /// An input, an output or an attribute has no counterpart.
-    #[error("{what} has no form in operators of ONNX")]
-    Form { what: String },
-    /// The new nodes compute other values than the operator's documentation describes.
-    #[error("standard nodes for it were not proved: output {output} differs by {difference}")]
-    Differs { output: usize, difference: f64 },
-    /// The elements of an output could not be computed on random values.
-    #[error("standard nodes for it were not proved: output {output} could not be evaluated")]
-    Unknown { output: usize },
-}
-
-impl NoStandardForm {
-    pub(super) fn of(what: impl Into<String>) -> OnnxError {
-        Self::Form { what: what.into() }.into()
-    }
-}
 
 /// A node that is being replaced.
 pub(super) struct Replacing<'a> {
@@ -115,17 +94,22 @@ impl<'a> Replacing<'a> {
             });
         let op_type = self.node.op_type.as_deref().unwrap_or_default();
         if let Some(slot) = inputs {
-            return Err(NoStandardForm::of(format!("input {slot} of {op_type}")));
+            return Err(no_form(format!("input {slot} of {op_type}")));
         }
         if let Some(slot) = outputs {
-            return Err(NoStandardForm::of(format!("output {slot} of {op_type}")));
+            return Err(no_form(format!("output {slot} of {op_type}")));
         }
         let name = |attribute: &'a AttributeProto| attribute.name.as_deref().unwrap_or_default();
         match self.node.attribute.iter().map(name).find(|name| !attributes.contains(name)) {
-            Some(name) => Err(NoStandardForm::of(format!("attribute {name:?} of {op_type}"))),
+            Some(name) => Err(no_form(format!("attribute {name:?} of {op_type}"))),
             None => Ok(()),
         }
     }
+}
+
+/// Returns the error that something has no standard form.
+pub(super) fn no_form(what: impl Into<String>) -> OnnxError {
+    NoStandardForm::Form { what: what.into() }.into()
 }
 
 /// The graph in which nodes are replaced, and values that several of them share.

@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use kvscatter::ElementType;
 
-use super::Rule;
-use super::node::{NoStandardForm, Replacing, Standard};
+use super::error::NoStandardForm;
+use super::node::{Replacing, Standard};
+use super::rule::Rule;
 use crate::edit::Editor;
 use crate::fold::{Budget, Fold, Value, Values, round};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};

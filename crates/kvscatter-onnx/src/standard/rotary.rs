@@ -1,6 +1,6 @@
 //! Rotary position embeddings.
 
-use super::node::{NoStandardForm, Replacing, Standard};
+use super::node::{Replacing, Standard, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
 
@@ -12,7 +12,7 @@ pub(super) fn rotary(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Res
         &["interleaved", "num_heads", "rotary_embedding_dim", "is_packed_batching", "scale"],
     )?;
     if it.int("is_packed_batching", 0)? != 0 {
-        return Err(NoStandardForm::of("is_packed_batching of RotaryEmbedding"));
+        return Err(no_form("is_packed_batching of RotaryEmbedding"));
     }
     let scale = it.float("scale", 1.0)?;
     let input = it.input(0)?;
@@ -86,5 +86,5 @@ fn positions(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Stri
 }
 
 fn count(heads: usize) -> Result<i64, OnnxError> {
-    i64::try_from(heads).map_err(|_| NoStandardForm::of("the number of heads of RotaryEmbedding"))
+    i64::try_from(heads).map_err(|_| no_form("the number of heads of RotaryEmbedding"))
 }

@@ -2,9 +2,11 @@
 
 use kvscatter::ElementType;
 
-use super::node::{NoStandardForm, Replacing, Standard};
+use super::error::NoStandardForm;
+use super::node::{Replacing, Standard};
 use super::proof::Proofs;
-use super::{MICROSOFT, Rule, group_query, multi_head, norm, rule};
+use super::rule::{MICROSOFT, Rule, rule};
+use super::{group_query, multi_head, norm};
 use crate::edit::NewNode;
 use crate::edit::names::Names;
 use crate::fold::{Value, Values};

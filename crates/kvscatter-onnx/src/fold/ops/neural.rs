@@ -175,8 +175,8 @@ pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
     Ok(vec![made?])
 }
 
-/// Returns an operand after its transpositions. `batch` moves the first axis behind the other axes of the
-/// batch, and `last` exchanges the last two axes after that.
+/// Returns an operand after its transpositions. `batch` moves the first axis to the end of the batch's
+/// axes, and `last` exchanges the last two axes after that.
 fn turned(call: &Call<'_>, index: usize, [batch, last]: [&str; 2]) -> Result<Value, OnnxError> {
     let value = call.input(index)?;
     let mut axes: Vec<usize> = (0..value.rank()).collect();
