@@ -12,9 +12,10 @@ use super::length::Replacement;
 use super::metadata;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{AddedInputs, Rewriter};
-use super::sites::{Neutral, Sites, filler_of};
+use super::sites::{Neutral, Sites};
 use crate::decoder::{Cache, InputRole, WriterStyle};
 use crate::edit::{Editor, NewNode};
+use crate::fold::lowest;
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
@@ -108,7 +109,9 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
             continue;
         }
         let element = mask.element;
-        let filler = filler_of(element).ok_or(ConvertRefusal::ScoresType { element })?;
+        // Minus infinity is not used. If no slot is visible, as with padding on the left, it would make the whole
+        // row NaN, and the next layer would write NaN into its cache.
+        let filler = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
         let visible = rewriter.visible(mask.rank, site.window)?;
         rewriter.editor.node_with_outputs("Where", &[&visible, scores, &filler], &[mask.output]);

@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 use super::probe::{Inputs, MANY, Probe};
 use super::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
-use crate::fold::{Fold, Value};
+use crate::fold::{Fold, Value, lowest};
 use crate::{Dimension, Graph, Node, OnnxError};
 
 /// The smallest factor by which masked scores may be multiplied. With this factor, a hidden score is still
@@ -78,8 +78,13 @@ enum State<'m> {
     Cache { axis: usize },
     /// Scores with their slots along the last axis.
     Scores { masks: Vec<Mask<'m>> },
+    /// Masked scores with the slots along the last axis, and after them the score of a sink, which has no
+    /// value. A softmax gives the sink a part of the weight.
+    Sunk { masks: Vec<Mask<'m>> },
     /// The softmax of scores, with the slots along the last axis.
     Weights,
+    /// The softmax of scores and a sink.
+    SunkWeights,
     /// Flags that are computed from weights.
     Flags,
 }
@@ -213,7 +218,7 @@ impl<'m> Walk<'_, '_, 'm> {
         [a, b, c]: [&'m str; 3],
         states: &[Option<State<'m>>],
     ) -> Result<Next<'m>, OnnxError> {
-        use State::{Cache, Flags, Scores, Weights};
+        use State::{Cache, Flags, Scores, Sunk, SunkWeights, Weights};
         // `is` returns true only for operators of the default domain.
         if node.output(0).is_none() || !node.is(node.op_type()) {
             return Ok(Next::Unknown);
@@ -226,7 +231,7 @@ impl<'m> Walk<'_, '_, 'm> {
             (
                 "Identity" | "Cast" | "Dropout" | "Transpose" | "Unsqueeze" | "Squeeze" | "Expand"
                 | "Reshape" | "Flatten" | "Tile",
-                [Some(state), rest @ ..],
+                [Some(state @ (Cache { .. } | Scores { .. } | Weights | Flags)), rest @ ..],
             ) if rest.iter().all(Option::is_none) => self.moved(node, state)?,
             ("Mul" | "Div", [Some(state), None]) if !self.spans_slots(b)? => self.scaled(node, state, b)?,
             ("Mul", [None, Some(state)]) if !self.spans_slots(a)? => self.scaled(node, state, a)?,
@@ -256,6 +261,27 @@ impl<'m> Walk<'_, '_, 'm> {
             ("Softmax", [Some(Scores { masks })]) if self.is_over_last(node)? => {
                 self.attended(node, masks)?
             }
+            ("Concat", [Some(Scores { masks }), None]) if !masks.is_empty() && self.has_sink(node, b)? => {
+                Next::State(Sunk { masks: masks.clone() })
+            }
+            // A softmax does not change if a number is subtracted from all scores of a row.
+            ("ReduceMax", [Some(Sunk { .. }), None])
+                if self.is_per_row(node.output(0).unwrap_or_default())? =>
+            {
+                Next::End
+            }
+            ("Sub", [Some(Sunk { masks }), None]) if self.is_per_row(b)? => {
+                Next::State(Sunk { masks: masks.clone() })
+            }
+            ("Cast", [Some(Sunk { masks })]) if self.keeps_hidden(node, masks)? => {
+                Next::State(Sunk { masks: masks.clone() })
+            }
+            ("Softmax", [Some(Sunk { masks })]) if self.is_over_last(node)? => {
+                self.sites.sites.push(Site { masks: masks.clone(), window: None });
+                Next::State(SunkWeights)
+            }
+            ("Cast", [Some(SunkWeights)]) => Next::State(SunkWeights),
+            ("Slice", [Some(SunkWeights), ..]) if self.drops_sink(node)? => Next::State(Weights),
             ("IsNaN", [Some(Weights)]) | ("Not", [Some(Flags)]) => Next::State(Flags),
             ("Where", [Some(Flags), None, Some(Weights)] | [Some(Flags), Some(Weights), None]) => {
                 Next::State(Weights)
@@ -294,10 +320,37 @@ impl<'m> Walk<'_, '_, 'm> {
     /// Returns `true` if hidden scores are still finite after a cast.
     fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, OnnxError> {
         let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
-        let hidden = filler_of(to);
+        let hidden = lowest(to);
         let is_finite =
-            |mask: &Mask<'_>| hidden.zip(filler_of(mask.element)).is_some_and(|(to, from)| to <= from);
+            |mask: &Mask<'_>| hidden.zip(lowest(mask.element)).is_some_and(|(to, from)| to <= from);
         Ok(masks.iter().all(is_finite))
+    }
+
+    /// Returns `true` if a node appends one column to scores.
+    fn has_sink(&mut self, concat: &Node<'m>, sink: &str) -> Result<bool, OnnxError> {
+        let total = self.probe.total().saturating_add(1);
+        let has_column = self.fold.shape(sink)?.last() == Some(&1);
+        Ok(has_column && self.fold.shape(concat.output(0).unwrap_or_default())?.last() == Some(&total))
+    }
+
+    /// Returns `true` if a value has one number for each row of scores.
+    fn is_per_row(&mut self, value: &str) -> Result<bool, OnnxError> {
+        Ok(self.fold.shape(value)?.last() == Some(&1))
+    }
+
+    /// Returns `true` if a `Slice` keeps the weights of all slots and drops that of the sink.
+    fn drops_sink(&mut self, slice: &Node<'m>) -> Result<bool, OnnxError> {
+        let of = |fold: &mut Fold<'_, 'm>, slot: usize| match slice.input(slot) {
+            None => Ok(None),
+            Some(name) => Ok::<_, OnnxError>(fold.value(name)?.as_ints().map(<[i64]>::to_vec)),
+        };
+        let (starts, steps) = (of(self.fold, 1)?, of(self.fold, 4)?);
+        let is_first = starts.is_some_and(|starts| starts.iter().all(|&start| start == 0));
+        let is_dense = steps.is_none_or(|steps| steps.iter().all(|&step| step == 1));
+        let [before, after] = [slice.input(0), slice.output(0)].map(Option::unwrap_or_default);
+        let mut expected = self.fold.shape(before)?.to_vec();
+        expected.last_mut().into_iter().for_each(|last| *last = self.probe.total());
+        Ok(is_first && is_dense && self.fold.shape(after)? == expected)
     }
 
     fn is_over_last(&mut self, softmax: &Node<'m>) -> Result<bool, OnnxError> {
@@ -319,7 +372,10 @@ impl<'m> Walk<'_, '_, 'm> {
                 return Ok(Next::Unknown);
             }
         }
-        if matches!(state, State::Flags) { Ok(Next::Unknown) } else { self.moved(node, state) }
+        match state {
+            State::Flags | State::Sunk { .. } | State::SunkWeights => Ok(Next::Unknown),
+            _ => self.moved(node, state),
+        }
     }
 
     /// Returns the state of scores to which an operand is added.
@@ -405,19 +461,5 @@ impl<'m> Walk<'_, '_, 'm> {
 
     fn rank(&mut self, value: &str) -> Result<usize, OnnxError> {
         Ok(self.fold.shape(value)?.len())
-    }
-}
-
-/// Returns the number that hides a score of this type: the most negative finite number of the type.
-///
-/// Minus infinity is not used. If no slot is visible, as with padding on the left, it would make the whole
-/// row NaN, and the next layer would write NaN into its cache.
-pub(super) fn filler_of(element: ElementType) -> Option<f64> {
-    match element {
-        ElementType::Float32 => Some(f64::from(f32::MIN)),
-        ElementType::Float16 => Some(-65504.0),
-        ElementType::BFloat16 => Some(-3.389_531_389_251_535_5e38),
-        ElementType::Float64 => Some(f64::MIN),
-        _ => None,
     }
 }

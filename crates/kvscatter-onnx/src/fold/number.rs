@@ -153,6 +153,17 @@ pub(crate) fn float_to_int(element: ElementType, value: f64) -> Result<i64, Onnx
     fit(element, Some(whole as i64)).map_err(|_| refused().into())
 }
 
+/// Returns the most negative finite number of a type.
+pub(crate) fn lowest(element: ElementType) -> Option<f64> {
+    match element {
+        ElementType::Float32 => Some(f64::from(f32::MIN)),
+        ElementType::Float16 => Some(-65504.0),
+        ElementType::BFloat16 => Some(-3.389_531_389_251_535_5e38),
+        ElementType::Float64 => Some(f64::MIN),
+        _ => None,
+    }
+}
+
 /// Converts a count to a float.
 pub(crate) fn to_float(count: usize) -> f64 {
     int_to_float(ElementType::Float64, signed(count))

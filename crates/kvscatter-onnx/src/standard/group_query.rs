@@ -10,6 +10,7 @@ use kvscatter::ElementType;
 use super::attention::{Appending, by_head, split};
 use super::node::{Replacing, Standard, no_form};
 use super::rotary::partial;
+use super::sunk;
 use crate::OnnxError;
 use crate::edit::NewNode;
 
@@ -64,6 +65,9 @@ pub(super) fn group_query_attention(
     let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), &step)?;
     let keys = positioned(standard, it, &keys, (15, "k_norm_epsilon"), &step)?;
     let mask = step.mask(standard, it)?;
+    if has_sink(it)? {
+        return sunk::attention(standard, it, [&queries, &keys, &values], &mask);
+    }
     let attention = Appending {
         rows: [queries, keys, values],
         pasts: [it.optional(3), it.optional(4)],
@@ -76,6 +80,11 @@ pub(super) fn group_query_attention(
         let node = if scale == 0.0 { node } else { node.float("scale", scale) };
         if cap == 0.0 { node } else { node.float("softcap", cap) }
     })
+}
+
+/// Returns `true` if a part of the weights of each head goes to a sink.
+fn has_sink(it: &Replacing<'_>) -> Result<bool, OnnxError> {
+    Ok(it.optional(11).is_some() || it.int("smooth_softmax", 0)? > 0)
 }
 
 /// Refuses what has no standard form.
@@ -93,8 +102,11 @@ fn check(it: &Replacing<'_>) -> Result<(), OnnxError> {
     if it.int("local_window_size", -1)? == 0 {
         return refused("local_window_size = 0");
     }
-    if it.optional(11).is_some() || it.int("smooth_softmax", 0)? > 0 {
-        return refused("a sink (head_sink or smooth_softmax)");
+    if has_sink(it)? && it.optional(10).is_some() {
+        return refused("a sink beside attention_bias");
+    }
+    if has_sink(it)? && (it.optional(3).is_none() || it.optional(4).is_none()) {
+        return refused("a sink without a past");
     }
     if it.optional(3).is_some() != it.has_output(1) || it.optional(4).is_some() != it.has_output(2) {
         return refused("a past without a present");

@@ -21,6 +21,7 @@ mod norm;
 mod proof;
 mod rotary;
 mod rule;
+mod sunk;
 #[cfg(test)]
 mod tests;
 

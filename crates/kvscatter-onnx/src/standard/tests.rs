@@ -232,6 +232,11 @@ fn grouped_queries() {
         normed.check();
         rotated(normed.with(|node| node.float("qk_norm_epsilon", 0.5).float("k_norm_epsilon", 0.25)), 4)
             .check();
+        let sunk = case.clone().input(11, F32, &[4], None);
+        for case in [sunk, case.clone().with(|node| node.int("smooth_softmax", 1))] {
+            case.check();
+            rotated(case, 4).with(|node| node.float("softcap", 3.0).int("local_window_size", 2)).check();
+        }
         let bias = [2, 1, 2, past.saturating_add(2)];
         case.input(10, F32, &bias, None).with(|node| node.float("softcap", 3.0)).check();
     }
@@ -254,6 +259,8 @@ fn grouped_queries_without_a_standard_form() {
     ] {
         assert_eq!(of(case.clone().with(|node| node.int(name, value))), what);
     }
+    let sunk = case.clone().input(11, F32, &[4], None).input(10, F32, &[1, 1, 2, 7], None);
+    assert_eq!(of(sunk), "a sink beside attention_bias of GroupQueryAttention");
     let products = case.clone().outputs(&["out0", "out1", "out2", "out3"]);
     assert_eq!(of(products), "output 3 of GroupQueryAttention");
     let one = case.outputs(&["out0", "out1"]);

@@ -152,6 +152,7 @@ fn microsoft_rule(op_type: &str) -> Option<Rule> {
         "DequantizeLinear" => normalization::dequantize,
         "MatMulNBits" => normalization::mat_mul_n_bits,
         "RotaryEmbedding" => attention::microsoft_rotary,
+        "MoE" | "QMoE" => attention::like_first,
         "MultiHeadAttention" => attention::multi_head_attention,
         "GroupQueryAttention" => attention::group_query_attention,
         "BiasGelu" | "FastGelu" => unary::bias_gelu,
