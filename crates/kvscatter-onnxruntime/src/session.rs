@@ -44,7 +44,7 @@ impl OrtSession {
         let devices = plugin::devices(environment, with_plugin);
         builder = builder.with_devices(devices, None).map_err(|error| refused(error.into()))?;
         let session = builder.commit_from_file(model).map_err(refused)?;
-        // The plugin has kernels of its own, for every version.
+        // The plugin brings kernels, which are right in every version.
         if !with_plugin
             && let Some(least) = least_version(&session)
             && version < least
