@@ -4,7 +4,10 @@ use super::heads::{Heads, Place};
 use crate::OnnxError;
 use crate::fold::Values;
 use crate::fold::call::Call;
-use crate::fold::shapes::{broadcast, signed, spread};
+use crate::fold::shapes::{broadcast, elements, signed, spread};
+
+/// The number of bytes that the mask of one score takes.
+const MASK_BYTES: usize = 24;
 
 /// What is added to each score: by the mask, by causality and by the length in use.
 pub(super) struct Bias {
@@ -26,6 +29,7 @@ impl Bias {
     /// Returns `None` if a mask or a length is not known, or if the mask does not broadcast.
     pub(super) fn of(call: &Call<'_>, q: Heads, k: Heads, past: usize) -> Result<Option<Self>, OnnxError> {
         let mut shape = [q.batch, q.heads, q.length, k.length];
+        call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
         let mask = match call.optional(3) {
             None => Vec::new(),
             Some(mask) => {

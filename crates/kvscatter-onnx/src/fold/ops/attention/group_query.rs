@@ -10,7 +10,7 @@ use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::{round, to_float};
 use crate::fold::ops::normalization::rms;
 use crate::fold::shapes::{elements, signed, spread};
-use crate::fold::{FoldError, Value, Values};
+use crate::fold::{FoldError, MAX_VALUES, Value, Values};
 
 /// The indices of the operator's inputs.
 const PAST: [usize; 2] = [3, 4];
@@ -53,7 +53,10 @@ pub(in crate::fold::ops) fn group_query_attention(call: &Call<'_>) -> Outputs {
     let k = Heads { heads: kv_heads, ..q };
     let slots = Heads { length: past.max(total), ..k };
     let present = (element, slots.shape().to_vec());
-    let are_computed = call.values && !NOT_MODELLED.iter().any(|&input| call.optional(input).is_some());
+    // `total` is a number of the model, so the present may be far larger than everything that is known.
+    let is_small = elements(&slots.shape()) <= MAX_VALUES;
+    let is_modelled = !NOT_MODELLED.iter().any(|&input| call.optional(input).is_some());
+    let are_computed = call.values && is_small && is_modelled;
     let Some(step) = (if are_computed { Step::of(call, q, k)? } else { None }) else {
         return call.shaped([output, present.clone(), present]);
     };

@@ -7,9 +7,6 @@ use crate::OnnxError;
 use crate::fold::call::Call;
 use crate::fold::number::round;
 
-/// The number of bytes that the mask of one score takes.
-const MASK_BYTES: usize = 24;
-
 /// An attention of queries to keys and values. Several heads of queries may share a head of keys and values.
 pub(super) struct Weighted<'a> {
     pub(super) queries: Rows<'a>,
@@ -43,9 +40,7 @@ impl Weighted<'_> {
         let shared = q.heads.checked_div(k.heads).filter(|it| it.checked_mul(k.heads) == Some(q.heads));
         let shared =
             shared.ok_or_else(|| call.bad_shape(1, "a number of heads that divides the queries'"))?;
-        // Each score also takes the memory of its mask.
-        let of_score = k.size.saturating_add(v.size).saturating_add(MASK_BYTES);
-        let products = [q.batch, q.heads, q.length, k.length, of_score];
+        let products = [q.batch, q.heads, q.length, k.length, k.size.saturating_add(v.size)];
         call.work.charge(products.into_iter().fold(1, usize::saturating_mul))?;
         let mut output = Vec::new();
         for place in q.places() {
