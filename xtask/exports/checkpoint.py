@@ -1,0 +1,48 @@
+"""Makes checkpoints with random weights, from which every exporter exports."""
+
+from pathlib import Path
+
+import torch
+from families import Family
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+# Weights with this deviation make the logits of neighbouring tokens differ. With the usual 0.02 they hardly do.
+DEVIATION = 0.2
+# Logits of tied embeddings would otherwise repeat the token that was read.
+TIED_DEVIATION = 0.05
+# Norms and biases vary too, so that an export that drops them is noticed.
+SMALL_DEVIATION = 0.1
+
+
+def make_model(family: Family, seed: int) -> PreTrainedModel:
+    """Returns the family's model in float32 with random weights."""
+    config = AutoConfig.for_model(family.model_type, **family.settings)
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() >= 2:
+                weight.normal_(0, DEVIATION)
+            else:
+                weight.add_(torch.randn_like(weight) * SMALL_DEVIATION)
+        if config.tie_word_embeddings:
+            model.get_input_embeddings().weight.normal_(0, TIED_DEVIATION)
+    model.config.architectures = [type(model).__name__]
+    return model
+
+
+def save(model: PreTrainedModel, folder: Path) -> None:
+    """Writes the checkpoint with a tokenizer, which some exporters insist on."""
+    # Checkpoints with other settings of generation, such as a list of end tokens, are not the subject.
+    model.generation_config.eos_token_id = model.config.eos_token_id
+    model.save_pretrained(folder)
+    vocabulary = {f"t{number}": number for number in range(model.config.vocab_size)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(BPE(vocabulary, [])),
+        pad_token="t0",
+        bos_token="t1",
+        eos_token="t2",
+    )
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,65 @@
+"""Calls the command `kvscatter`, and reads the JSON that it prints."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SECONDS = 300
+
+
+class Failure(Exception):
+    """The command refused or failed. The message is its reason."""
+
+
+@dataclass(frozen=True)
+class Kvscatter:
+    """The command and the ONNX Runtime that it loads."""
+
+    program: Path
+    runtime: Path
+
+    def convert(self, model: Path, output: Path, slots: int) -> dict[str, Any]:
+        """Makes the caches static."""
+        return self._run("convert", model, "-o", output, "--max-seq", slots)
+
+    def certify(self, model: Path, original: Path | None) -> dict[str, Any]:
+        """Certifies a decoder in ONNX Runtime."""
+        against = ["--original", original] if original else []
+        return self._run("certify", model, *against, "--no-timing", *self._engine("ort", certify=True))
+
+    def generate(self, model: Path, prompts: list[list[int]], steps: int, engine: str) -> list[list[int]]:
+        """Continues prompts as one batch and returns the new tokens of each."""
+        options = [f"--prompt-ids={','.join(map(str, prompt))}" for prompt in prompts]
+        made = self._run("generate", model, *options, "--tokens", steps, *self._engine(engine))
+        return made["samples"]
+
+    def inspect(self, model: Path, target: str) -> dict[str, Any]:
+        """Returns what the target refuses, by failing."""
+        return self._run("inspect", model, "--target", target)
+
+    def _engine(self, engine: str, certify: bool = False) -> list[Any]:
+        if engine == "ort":
+            return ["--engine", "ort", "--ort-lib", self.runtime, "--ort-plugin", "none"]
+        return ["--engine", engine]
+
+    def _run(self, *words: Any) -> dict[str, Any]:
+        line = [str(word) for word in (self.program, *words, "--json")]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise Failure(f"{words[0]} took longer than {SECONDS} s") from error
+        return _read(str(words[0]), done)
+
+
+def _read(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    try:
+        document = json.loads(done.stdout or done.stderr)
+    except json.JSONDecodeError as error:
+        lines = done.stderr.strip().splitlines() or [f"{command} ended with {done.returncode}"]
+        raise Failure(lines[-1]) from error
+    if "error" in document:
+        raise Failure(document["error"]["message"])
+    document["code"] = done.returncode
+    return document

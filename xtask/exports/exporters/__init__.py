@@ -1,0 +1,47 @@
+"""The exporters, each a function from a checkpoint to an ONNX model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+Export = Callable[[Path, Path], None]
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """An exporter with one set of options."""
+
+    name: str
+    """The name of its column and of its folder."""
+    function: str
+    """The function that exports, as `module.function`. It takes the checkpoint and the folder for the model."""
+    environment: str = "optimum"
+    """The virtual environment that has the exporter."""
+    numbers: str = "float32"
+    """The numbers of its weights: float32, float16, 4-bit or 8-bit."""
+    source: str = "checkpoints"
+    """The folder that it exports from: `checkpoints`, or the exports of another exporter."""
+
+    def load(self) -> Export:
+        """Imports the function, with the packages that it needs."""
+        module, function = self.function.split(".")
+        return getattr(import_module(f"exporters.{module}"), function)
+
+
+EXPORTERS = [
+    Exporter("genai-fp32", "genai.fp32", "genai"),
+    Exporter("genai-fp16", "genai.fp16", "genai", numbers="float16"),
+    Exporter("genai-int4", "genai.int4", "genai", numbers="4-bit"),
+    Exporter("genai-0.14", "genai.fp32"),
+    Exporter("mobius", "mobius.growing", "genai"),
+    Exporter("mobius-fp16", "mobius.fp16", "genai", numbers="float16"),
+    Exporter("mobius-static", "mobius.static", "genai"),
+    Exporter("optimum", "optimum_onnx.plain"),
+    Exporter("optimum-fp16", "optimum_onnx.fp16", numbers="float16"),
+    Exporter("optimum-fused", "optimum_onnx.fused"),
+    Exporter("optimum-4bit", "quantised.four_bits", numbers="4-bit", source="optimum"),
+    Exporter("optimum-int8", "quantised.eight_bits", numbers="8-bit", source="optimum"),
+    Exporter("optimum-1.18", "optimum_onnx.old", "optimum-1.18"),
+    Exporter("torch-dynamo", "dynamo.dynamo"),
+]

@@ -1,0 +1,71 @@
+"""PyTorch's own exporter: `torch.onnx.export(dynamo=True)` of a transformers model with its caches as arguments."""
+
+import inspect
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+# The example has more than one of everything, because the exporter treats 1 as constant.
+BATCH, TOKENS, PAST = 2, 3, 5
+
+
+class Decoder(nn.Module):
+    """A decoder with tensors for its caches in place of an object."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, past: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Returns the logits, and the keys and values of each layer."""
+        cache = DynamicCache.from_legacy_cache(tuple(zip(past[::2], past[1::2], strict=True)))
+        positions = {"position_ids": position_ids} if self.takes_positions else {}
+        result = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=cache,
+            use_cache=True,
+            **positions,
+        )
+        present = result.past_key_values.to_legacy_cache()
+        return (result.logits, *(cache for layer in present for cache in layer))
+
+
+def dynamo(checkpoint: Path, folder: Path) -> None:
+    """Exports in float32."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint).float().eval()
+    past = _example_past(model)
+    ids = torch.randint(3, 200, (BATCH, TOKENS))
+    mask = torch.ones(BATCH, PAST + TOKENS, dtype=torch.int64)
+    positions = torch.arange(PAST, PAST + TOKENS).repeat(BATCH, 1)
+    tokens = {0: "batch", 1: "tokens"}
+    total = {0: "batch", 1: "total"}
+    caches = [{0: "batch", 2: "past"} for _ in past]
+    names = [f"{layer}.{part}" for layer in range(len(past) // 2) for part in ("key", "value")]
+    with torch.no_grad():
+        torch.onnx.export(
+            Decoder(model),
+            (ids, mask, positions, past),
+            str(folder / "model.onnx"),
+            dynamo=True,
+            dynamic_shapes=(tokens, total, tokens, caches),
+            input_names=[
+                "input_ids",
+                "attention_mask",
+                "position_ids",
+                *(f"past_key_values.{name}" for name in names),
+            ],
+            output_names=["logits", *(f"present.{name}" for name in names)],
+        )
+
+
+def _example_past(model: PreTrainedModel) -> list[Tensor]:
+    """Returns caches of the right shapes, from a run of the model."""
+    with torch.no_grad():
+        result = model(torch.randint(3, 200, (BATCH, PAST)), use_cache=True)
+    return [cache for layer in result.past_key_values.to_legacy_cache() for cache in layer]

@@ -1,0 +1,28 @@
+"""mobius, run as its command is."""
+
+import sys
+from pathlib import Path
+
+from mobius import __main__ as command
+
+
+def growing(checkpoint: Path, folder: Path) -> None:
+    """Exports with caches that grow."""
+    _build(checkpoint, folder)
+
+
+def fp16(checkpoint: Path, folder: Path) -> None:
+    """Exports with caches that grow, in float16."""
+    _build(checkpoint, folder, "--dtype", "f16")
+
+
+def static(checkpoint: Path, folder: Path) -> None:
+    """Exports with caches of a fixed size, which `TensorScatter` writes."""
+    _build(checkpoint, folder, "--static-cache", "--max-seq-len", "512")
+
+
+def _build(checkpoint: Path, folder: Path, *options: str) -> None:
+    sys.argv = ["mobius", "build", "--config", str(checkpoint), *options, str(folder)]
+    result = command.main()
+    if result:
+        raise RuntimeError(f"mobius returned {result}")

@@ -1,0 +1,36 @@
+"""Optimum, as `optimum-cli export onnx --task text-generation-with-past` exports."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from optimum.exporters.onnx import main_export
+
+
+def plain(checkpoint: Path, folder: Path) -> None:
+    """Exports in float32."""
+    _export(checkpoint, folder)
+
+
+def fp16(checkpoint: Path, folder: Path) -> None:
+    """Exports in float16."""
+    _export(checkpoint, folder, dtype="fp16")
+
+
+def fused(checkpoint: Path, folder: Path) -> None:
+    """Exports in float32, and fuses nodes as `--optimize O2` does."""
+    _export(checkpoint, folder, optimize="O2")
+
+
+def old(checkpoint: Path, folder: Path) -> None:
+    """Exports in float32 with a version whose options have other defaults."""
+    _export(checkpoint, folder, no_post_process=True)
+
+
+def _export(checkpoint: Path, folder: Path, **options: Any) -> None:
+    if "local_files_only" in inspect.signature(main_export).parameters:
+        options["local_files_only"] = True
+    # Each model is compared with transformers later, over more steps.
+    main_export(
+        str(checkpoint), str(folder), task="text-generation-with-past", do_validation=False, **options
+    )

@@ -1,0 +1,33 @@
+"""Reads the table of families, and makes a checkpoint of each with random weights."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("families.toml")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of decoders, as a configuration of transformers."""
+
+    name: str
+    model_type: str
+    settings: dict[str, Any]
+
+
+def families(only: list[str] | None = None) -> list[Family]:
+    """Returns the families of the table, or those that `only` names."""
+    table = tomllib.loads(TABLE.read_text())
+    unknown = set(only or []) - set(table["family"])
+    if unknown:
+        raise SystemExit(f"no such family: {', '.join(sorted(unknown))}")
+    return [_family(name, table) for name in table["family"] if not only or name in only]
+
+
+def _family(name: str, table: dict[str, Any]) -> Family:
+    row = dict(table["family"][name])
+    common = table["common"].get(row.pop("like", ""), {})
+    model_type = row.pop("model_type")
+    return Family(name, model_type, table["common"]["all"] | common | row)
