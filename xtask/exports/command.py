@@ -33,7 +33,7 @@ class Kvscatter:
         """Continues prompts as one batch and returns the new tokens of each."""
         options = [f"--prompt-ids={','.join(map(str, prompt))}" for prompt in prompts]
         made = self._run("generate", model, *options, "--tokens", steps, *self._engine(engine))
-        return made["samples"]
+        return [sample["tokens"] for sample in made["samples"]]
 
     def inspect(self, model: Path, target: str) -> dict[str, Any]:
         """Returns what the target refuses, by failing."""

@@ -56,7 +56,12 @@ def reference(model: PreTrainedModel) -> dict[str, Any]:
         answers = [greedy(model, prompt) for prompt in given]
     tokens = [each for each, _ in answers]
     distinct = [len(set(each)) for each in tokens]
-    return {"prompts": given, "tokens": tokens, "lead": min(lead for _, lead in answers), "distinct": distinct}
+    return {
+        "prompts": given,
+        "tokens": tokens,
+        "lead": min(lead for _, lead in answers),
+        "distinct": distinct,
+    }
 
 
 def make(family: Family, folder: Path) -> dict[str, Any]:

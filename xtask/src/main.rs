@@ -8,6 +8,7 @@ mod steps_c;
 mod steps_candle;
 mod steps_cuda;
 mod steps_cuda_images;
+mod steps_exports;
 mod steps_gpu;
 mod steps_models;
 mod steps_ort;
@@ -88,6 +89,13 @@ enum Task {
     /// Converts, lowers and certifies decoders of several exporters, and compares them with the originals in
     /// ONNX Runtime (needs Python, downloads once)
     Models,
+    /// Exports tiny decoders of many families with the exporters that people use, converts them, and compares what
+    /// they generate (needs Python and 20 GB of disk, downloads once). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    Exports {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Tests the plugin in several versions of ONNX Runtime's Python wheels (needs Python, downloads once)
     Ort {
         /// Also test the minor versions between them
@@ -196,6 +204,7 @@ fn main() -> ExitCode {
         Task::CandleCuda => one(steps_candle::candle_cuda()),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Models => one(steps_models::models()),
+        Task::Exports { options } => one(steps_exports::exports(&options)),
         Task::Ort { every_version } => one(steps_ort::ort(every_version)),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
         Task::Python => step::run(steps_python::all(), Missing::Fails),

@@ -35,7 +35,6 @@ EXPORTERS = [
     Exporter("genai-int4", "genai.int4", "genai", numbers="4-bit"),
     Exporter("genai-0.14", "genai.fp32"),
     Exporter("mobius", "mobius.growing", "genai"),
-    Exporter("mobius-fp16", "mobius.fp16", "genai", numbers="float16"),
     Exporter("mobius-static", "mobius.static", "genai"),
     Exporter("optimum", "optimum_onnx.plain"),
     Exporter("optimum-fp16", "optimum_onnx.fp16", numbers="float16"),

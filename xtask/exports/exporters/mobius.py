@@ -11,11 +11,6 @@ def growing(checkpoint: Path, folder: Path) -> None:
     _build(checkpoint, folder)
 
 
-def fp16(checkpoint: Path, folder: Path) -> None:
-    """Exports with caches that grow, in float16."""
-    _build(checkpoint, folder, "--dtype", "f16")
-
-
 def static(checkpoint: Path, folder: Path) -> None:
     """Exports with caches of a fixed size, which `TensorScatter` writes."""
     _build(checkpoint, folder, "--static-cache", "--max-seq-len", "512")
