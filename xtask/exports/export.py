@@ -3,7 +3,7 @@
     python export.py ROOT --exporter NAME [--only FAMILY] [--reuse]
 
 Writes ROOT/NAME/FAMILY/model.onnx, and beside it `status.json`: whether the exporter succeeded, else why not. Every
-export runs in a process of its own, which is a fork of this one, so that the packages are imported once. Its output
+export runs in a separate process, a fork of this one, so that the packages are imported once. Its output
 goes to `log.txt`.
 """
 
