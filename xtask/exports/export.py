@@ -88,10 +88,12 @@ def main() -> None:
         folder = given.root / exporter.name / family.name
         if given.reuse and (folder / "status.json").exists():
             continue
-        if not any((source / name).exists() for name in ("reference.json", "model.onnx")):
-            print(f"{exporter.name} {family.name}: nothing to export from", flush=True)
-            continue
-        export(exporter, source, folder)
+        if (source / "reference.json").exists() or (source / "model.onnx").exists():
+            export(exporter, source, folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source / "status.json", folder)
+            print(f"{exporter.name} {family.name}: {exporter.source} did not export it", flush=True)
 
 
 if __name__ == "__main__":

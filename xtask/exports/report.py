@@ -95,7 +95,7 @@ def counts(results: Results, exporter: Exporter) -> list[str]:
         f"{len(rows)}",
         f"{sum(each['export'] is None for each in rows)}",
         f"{len(runs)}",
-        "already static" if static else f"{len(converted)}",
+        "static already" if static else f"{len(converted)}",
         *(passed(check) for check in ("certify", "ort", "tract", "checker")),
         passed("tensorrt") if exporter.numbers in ("float32", "float16") else "",
     ]

@@ -39,8 +39,9 @@ EXPORTERS = [
     Exporter("optimum", "optimum_onnx.plain"),
     Exporter("optimum-fp16", "optimum_onnx.fp16", numbers="float16"),
     Exporter("optimum-fused", "optimum_onnx.fused"),
-    Exporter("optimum-4bit", "quantised.four_bits", numbers="4-bit", source="optimum"),
-    Exporter("optimum-int8", "quantised.eight_bits", numbers="8-bit", source="optimum"),
+    Exporter("optimum-ort", "processed.optimised", source="optimum"),
+    Exporter("optimum-4bit", "processed.four_bits", numbers="4-bit", source="optimum"),
+    Exporter("optimum-int8", "processed.eight_bits", numbers="8-bit", source="optimum"),
     Exporter("optimum-1.18", "optimum_onnx.old", "optimum-1.18"),
     Exporter("torch-dynamo", "dynamo.dynamo"),
 ]

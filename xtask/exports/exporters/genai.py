@@ -15,8 +15,11 @@ def fp32(checkpoint: Path, folder: Path) -> None:
 
 
 def fp16(checkpoint: Path, folder: Path) -> None:
-    """Exports in float16. The builder does this for GPUs only, but ONNX Runtime's CPU kernels run the model too."""
-    _build(checkpoint, folder, "fp16", "cuda")
+    """Exports in float16, which the builder does for GPUs only.
+
+    ONNX Runtime's CPU kernels run the model too, if the norms of queries and keys are separate nodes.
+    """
+    _build(checkpoint, folder, "fp16", "cuda", "--extra_options", "fuse_qk_norm_gqa=false")
 
 
 def int4(checkpoint: Path, folder: Path) -> None:
@@ -24,9 +27,9 @@ def int4(checkpoint: Path, folder: Path) -> None:
     _build(checkpoint, folder, "int4", "cpu")
 
 
-def _build(checkpoint: Path, folder: Path, precision: str, provider: str) -> None:
+def _build(checkpoint: Path, folder: Path, precision: str, provider: str, *more: str) -> None:
     cache = folder / "cache"
     options = {"-i": checkpoint, "-o": folder, "-p": precision, "-e": provider, "-c": cache}
-    sys.argv = ["builder", *(str(word) for option in options.items() for word in option)]
+    sys.argv = ["builder", *(str(word) for option in options.items() for word in option), *more]
     runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
     shutil.rmtree(cache, ignore_errors=True)

@@ -1,8 +1,9 @@
-"""Quantised forms of another exporter's models, as ONNX Runtime's own tools make them."""
+"""Other forms of another exporter's models, as ONNX Runtime and its tools make them."""
 
 from pathlib import Path
 
 import onnx
+import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
@@ -17,3 +18,11 @@ def four_bits(source: Path, folder: Path) -> None:
 def eight_bits(source: Path, folder: Path) -> None:
     """Replaces every `MatMul` with constant weights by `DynamicQuantizeLinear` and `MatMulInteger`."""
     quantize_dynamic(source / "model.onnx", folder / "model.onnx", weight_type=QuantType.QUInt8)
+
+
+def optimised(source: Path, folder: Path) -> None:
+    """Saves what ONNX Runtime makes of the graph when it loads it, with its extended optimisations."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(folder / "model.onnx")
+    onnxruntime.InferenceSession(source / "model.onnx", options, providers=["CPUExecutionProvider"])
