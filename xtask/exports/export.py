@@ -62,9 +62,11 @@ def _isolated(function: Export, source: Path, folder: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Returns the last line of an exception with its type."""
+    """Returns the first line of an exception, or of the exception that caused it, with its type."""
+    while error.__cause__:
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
 def _write(folder: Path, reason: str | None) -> None:

@@ -27,6 +27,28 @@ FAILED = {
     "tract": "✓ not in tract",
     "checker": "✓ invalid",
 }
+# The messages of exporters about a family that it does not know.
+UNKNOWN = re.compile(
+    "not currently supported|unsupported architecture|not recognize this architecture|Unknown model_type"
+    "|it is not available yet|the graph optimization of|Static cache mode requires"
+)
+# Parts of reasons that differ between models, and what the page has in their place.
+SHORTER = {
+    r"\s+": " ",
+    r"\S*/(checkpoints|converted|exports)/\S*": "…",
+    r"^…:? ": "",
+    r'node \d+ "[^"]*" \((\w+)[^)]*\)': r"`\1`",
+    r"(Name:)?'/\S*'|\"[^\" ]*\"|0x[0-9a-f]+|node_\w+": "…",
+    r"Node \(\S*\)|in node \(\S*\)": "node …",
+    r"the mask adds -?[\d.]+": "the mask adds a number",
+    r"data-dependent expression .*": "data-dependent expression",
+    r"\d+ initializer.*": "initializers without weights",
+    # The advice does not apply to a converted model.
+    r"; tract does not run growing caches.*": "",
+    r"\|": r"\\|",
+    r"\(tensor\(float\) and tensor\(float16\) .*": "(float and float16)",
+    "<": "&lt;",
+}
 Results = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -49,11 +71,8 @@ class Notes:
 
 def _shorten(reason: str) -> str:
     """Leaves out what differs between models: paths, names and numbers of nodes, and addresses."""
-    reason = re.sub(r"\S*/(checkpoints|converted|exports)/\S*", "…", reason)
-    reason = re.sub(r"^…:? ", "", reason)
-    reason = re.sub(r'node \d+ "[^"]*" \((\w+)[^)]*\)', r"`\1`", reason)
-    reason = re.sub(r"(Name:)?'/\S*'|\"[^\" ]*\"|0x[0-9a-f]+", "…", reason)
-    reason = re.sub(r"\s+", " ", reason).replace("|", "\\|").replace("<", "&lt;")
+    for pattern, short in SHORTER.items():
+        reason = re.sub(pattern, short, reason)
     return reason if len(reason) <= 300 else reason[:299] + "…"
 
 
@@ -69,9 +88,11 @@ def read(root: Path) -> Results:
 
 
 def cell(results: dict[str, Any] | None, notes: Notes) -> str:
-    """Returns ✓ or the first check that failed."""
+    """Returns ✓, the first check that failed, or — if the exporter does not know the family."""
     if results is None:
         return ""
+    if UNKNOWN.search(results["export"] or ""):
+        return "—"
     for check, words in FAILED.items():
         reason = results.get(check)
         if reason is not None:
