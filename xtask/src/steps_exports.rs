@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use crate::cargo::{cargo, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
-use crate::step::Step;
+use crate::step::{Step, program};
 
 /// The environments by their names in `xtask/exports/exporters/__init__.py`, with their lock files. Exporters need
 /// different versions of transformers.
@@ -15,13 +15,19 @@ const ENVIRONMENTS: [(&str, &str); 3] = [
     ("optimum-1.18", "xtask/exports/locks/optimum-1.18.txt"),
 ];
 
-/// Runs `xtask/exports/main.py` with these options, in environments of 6 GB each.
+const PROGRAM: &str = "xtask/exports/main.py";
+
+/// Runs the program with these options, in environments of 6 GB each.
 pub(crate) fn exports(options: &[OsString]) -> Step {
+    if options.iter().any(|option| option == "--help" || option == "-h") {
+        // This needs none of the environments, which take minutes to make.
+        return Step::new("exports", vec![program(&format!("python3 {PROGRAM} --help"))]).needs(&[PYTHON]);
+    }
     let environments = ENVIRONMENTS
         .map(|(name, lock)| Environment::new(format!("exports/environments/{name}"), lock).gigabytes(6));
     let root = target_dir().join("exports");
     let mut run = environments[0].python();
-    run.arg("xtask/exports/main.py").arg(&root);
+    run.arg(PROGRAM).arg(&root);
     run.arg("--environments").arg(root.join("environments"));
     run.arg("--command").arg(target_dir().join("release/kvscatter")).args(options);
 
