@@ -4,6 +4,7 @@ mod load;
 mod memory;
 mod messages;
 mod prune;
+mod rotary;
 mod session;
 mod weights;
 

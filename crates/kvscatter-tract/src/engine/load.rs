@@ -10,9 +10,9 @@ use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::infer::Factoid;
 use tract_onnx::tract_hir::internal::*;
 
-use super::prune;
 use super::session::TractSession;
 use super::weights::Weights;
+use super::{prune, rotary};
 
 /// Loads a model with its external data.
 pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractSession> {
@@ -24,6 +24,7 @@ pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractS
     ensure!(!graph.output.is_empty(), "the graph has no output");
     prune::prune(graph);
     prune::check(graph, &onnx)?;
+    rotary::pick_rows(graph);
     let outputs = graph.output.iter().map(|output| output.name.clone()).collect();
     let model = parse(&onnx, &proto, file.path())?;
     let inputs = model.inputs.iter().map(|outlet| model.node(outlet.node).name.clone()).collect();
