@@ -66,7 +66,12 @@ pub fn certify(
     let scales = WideScales::of(&decoder);
     let mut scenarios = setting.scenarios();
     scenarios.extend(scales.iter().flat_map(|_| setting.alone()));
-    let tolerance = tolerance(&decoder, &runner.interface, original.as_ref(), scales.is_some());
+    let tolerance = tolerance(
+        &decoder,
+        &runner.interface,
+        original.as_ref(),
+        scales.is_some() || decoder.rounds_activations(),
+    );
     let plan = Plan {
         scenarios: &scenarios,
         scales: scales.as_ref(),

@@ -81,6 +81,19 @@ impl<'m> Decoder<'m> {
         })
     }
 
+    /// Returns `true` if a node rounds the activations that it multiplies with weights to 8 bits, as
+    /// `MatMulNBits` with `accuracy_level` 4 may.
+    ///
+    /// A rounded number may differ by a whole step if the exact numbers differ in the last bit.
+    #[must_use]
+    pub fn rounds_activations(&self) -> bool {
+        const TO_8_BITS: i64 = 4;
+        self.flow.nodes().iter().any(|node| {
+            let level = node.attribute("accuracy_level").and_then(|level| level.i);
+            node.op_type() == "MatMulNBits" && level == Some(TO_8_BITS)
+        })
+    }
+
     /// Returns the first input with a role.
     #[must_use]
     pub fn input(&self, role: InputRole) -> Option<&ValueInfo<'m>> {
