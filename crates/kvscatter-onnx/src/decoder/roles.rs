@@ -222,10 +222,15 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     // OPT adds 2 to its positions before it uses them as indices.
     let is_index = |node: &Node<'_>| !matches!(node.op_type(), "Slice" | "Pad" | "Transpose");
     let picked = through(flow, node.input(1)?, is_index)?;
-    let path = Path::back(flow, node.input(0)?);
-    let axis = path.axis_at_source(0)?;
-    let dims = flow.constant_dims(path.source).filter(|dims| dims.len() == 2)?;
-    Some((usize::try_from(*dims.get(axis)?).ok()?, picked))
+    // The table of a quantised embedding may be reshaped weights of the logits. Its scales have the same rows.
+    let is_quantised = node.op_type() == "GatherBlockQuantized";
+    let scales = if is_quantised { node.input(2) } else { None };
+    let rows = |table: &'m str| {
+        let path = Path::back(flow, table);
+        let dims = flow.constant_dims(path.source).filter(|dims| dims.len() == 2)?;
+        usize::try_from(*dims.get(path.axis_at_source(0)?)?).ok()
+    };
+    Some((rows(node.input(0)?).or_else(|| rows(scales?))?, picked))
 }
 
 /// Returns the graph input that picks single elements of a table. GPT-J's positions pick elements of its

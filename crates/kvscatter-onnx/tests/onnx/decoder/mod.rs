@@ -10,9 +10,10 @@ mod tensorrt;
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole, WriterStyle};
+use kvscatter_onnx::proto::TensorProto;
 use kvscatter_onnx::{Dimension, Model};
 
-use crate::support::testdata;
+use crate::support::{node, testdata, value};
 
 fn load(name: &str) -> Model {
     Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap()
@@ -108,6 +109,51 @@ fn genai_leaves_it_to_group_query_attention() {
     let expected = [("input_ids", InputRole::TokenIds), ("attention_mask", InputRole::AttentionMask)];
     assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
     assert!(matches!(decoder.input(InputRole::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
+}
+
+/// Qwen3 normalises each head between the projection and the operator, so only the result shows its size.
+#[test]
+fn the_head_size_follows_from_the_declared_result() {
+    let of = |result: &[&str]| {
+        let mut made = made::Made::group_query().output(value("y", ElementType::Float32, result));
+        for past in ["past_k", "past_v"] {
+            made = made.input(value(past, ElementType::Float32, &["batch", "2", "past", "size"]));
+        }
+        for present in ["present_k", "present_v"] {
+            made = made.output(value(present, ElementType::Float32, &["batch", "2", "all", "size"]));
+        }
+        let model = made.model();
+        match Decoder::of(&model.graph().unwrap()).unwrap().caches[0].known_shape[3] {
+            Dimension::Known(size) => Some(size),
+            _ => None,
+        }
+    };
+    assert_eq!(of(&["batch", "s", "64"]), Some(16));
+    assert_eq!(of(&["batch", "s", "66"]), None);
+    assert_eq!(of(&["batch", "s", "width"]), None);
+}
+
+/// The builder of ONNX Runtime GenAI shares 4-bit weights between the embedding and the logits.
+#[test]
+fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
+    let mut model = load("genai-llama-gqa");
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let tensor = |name: &str, data_type, dims: &[i64]| TensorProto {
+        name: Some(name.to_owned()),
+        data_type: Some(data_type),
+        dims: dims.to_vec(),
+        raw_data: Some(vec![0; dims.iter().product::<i64>() as usize * if data_type == 1 { 4 } else { 1 }]),
+        ..TensorProto::default()
+    };
+    graph.initializer.extend([tensor("weights", 2, &[256, 2, 16]), tensor("scales", 1, &[256, 2])]);
+    let at = graph.node.iter().position(|node| node.input.iter().any(|input| input == "input_ids")).unwrap();
+    let mut gather =
+        node("GatherBlockQuantized", &["table", "input_ids", "scales"], &graph.node[at].output[0]);
+    gather.domain = Some("com.microsoft".to_owned());
+    graph.node.splice(at..=at, [node("Reshape", &["weights", "shape"], "table"), gather]);
+    graph.initializer.push(tensor("shape", 2, &[2]));
+    let graph = model.graph().unwrap();
+    assert_eq!(roles_of(&Decoder::of(&graph).unwrap()), [InputRole::TokenIds, InputRole::AttentionMask]);
 }
 
 /// These exporters, models and precisions were not considered when the code was written.
