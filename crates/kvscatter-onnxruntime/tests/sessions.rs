@@ -10,9 +10,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
+use kvscatter_onnx::proto::{
+    AttributeProto, GraphProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto,
+};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Generator, GreedyOptions, KvSession, SessionOptions};
+use kvscatter_session::{Generator, GreedyOptions, KvSession, SessionError, SessionOptions};
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
@@ -36,6 +42,85 @@ fn converted_decoders_score_each_sample_as_alone() {
         converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         (0..4).for_each(|seed| churn::churn(&engine, &path, None, seed, 1e-4));
     }
+}
+
+/// `GroupQueryAttention` writes the caches of these models: an export, the same with lengths as inputs, and the
+/// same with windows. Only ONNX Runtime 1.32 and later has an attribute with which the operator refuses padding.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn caches_of_an_operator_score_each_sample_as_alone() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let operator = |name: &str, change: &dyn Fn(&mut GraphProto)| {
+        let mut model = Model::load(&testdata("genai-llama-gqa")).unwrap();
+        change(model.proto_mut().graph.get_or_insert_default());
+        let path = folder.path().join(format!("{name}.onnx"));
+        model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+        path
+    };
+    let window = |graph: &mut GraphProto| set_attribute(graph, "local_window_size", 5);
+    let models =
+        [testdata("genai-llama-gqa"), operator("lengths", &take_lengths), operator("window", &window)];
+    for model in models {
+        (0..4).for_each(|seed| churn::churn(&engine, &model, Some(24), seed, 1e-4));
+    }
+    let refuses_padding = operator("refuses_padding", &|graph| {
+        window(graph);
+        set_attribute(graph, "sliding_window_cache", 1);
+    });
+    let options = SessionOptions { capacity: Some(24), ..SessionOptions::default() };
+    match KvSession::open(&engine, &refuses_padding, options) {
+        Ok(_) => (0..4).for_each(|seed| churn::churn(&engine, &refuses_padding, Some(24), seed, 1e-4)),
+        Err(SessionError::Load { message, .. }) => {
+            assert!(message.contains("sliding_window_cache"), "{message}")
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Sets an attribute of every `GroupQueryAttention`.
+fn set_attribute(graph: &mut GraphProto, name: &str, value: i64) {
+    for node in operators(graph) {
+        node.attribute.retain(|attribute| attribute.name.as_deref() != Some(name));
+        node.attribute.push(AttributeProto {
+            name: Some(name.to_owned()),
+            r#type: Some(attribute_proto::AttributeType::INT),
+            i: Some(value),
+            ..AttributeProto::default()
+        });
+    }
+}
+
+/// Replaces the input `attention_mask` by the two inputs that it is reduced to.
+fn take_lengths(graph: &mut GraphProto) {
+    graph.node.retain(|node| !node.name.as_deref().unwrap_or_default().contains("attn_mask_subgraph"));
+    graph.input.retain(|input| input.name.as_deref() != Some("attention_mask"));
+    for (name, dims) in [("lengths", vec!["batch_size"]), ("total", vec![])] {
+        let dim = |name: &str| Dimension {
+            value: Some(DimValue::DimParam(name.to_owned())),
+            ..Dimension::default()
+        };
+        let shape = TensorShapeProto { dim: dims.into_iter().map(dim).collect(), ..Default::default() };
+        let tensor = TensorType { elem_type: Some(6), shape: Some(shape).into(), ..Default::default() };
+        graph.input.push(ValueInfoProto {
+            name: Some(name.to_owned()),
+            r#type: Some(TypeProto {
+                value: Some(TypeValue::TensorType(Box::new(tensor))),
+                ..TypeProto::default()
+            })
+            .into(),
+            ..ValueInfoProto::default()
+        });
+    }
+    for node in operators(graph) {
+        for (input, name) in [(5, "lengths"), (6, "total")] {
+            node.input[input] = name.to_owned();
+        }
+    }
+}
+
+fn operators(graph: &mut GraphProto) -> impl Iterator<Item = &mut NodeProto> {
+    graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("GroupQueryAttention"))
 }
 
 /// Attention multiplies masked rows by zero, so they must not contain NaN.
@@ -109,7 +194,7 @@ fn exports_of_one_decoder_generate_the_same_tokens() {
     let [first, others @ ..] =
         ["mobius-llama-static", "mobius-llama-dynamic", "optimum-llama", "genai-llama-gqa"].map(|name| {
             let options = SessionOptions::default();
-            let generator = Generator::open(&engine, testdata(name), prompts.len(), options).unwrap();
+            let generator = Generator::open_for(&engine, testdata(name), &prompts, &greedy, options).unwrap();
             generator.generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples
         });
     assert!(others.iter().all(|samples| *samples == first), "{first:?} {others:?}");

@@ -17,9 +17,9 @@ use crate::{options, runtime};
 
 /// Continues prompts with the most likely tokens, all in one batch, in ONNX Runtime.
 ///
-/// A decoder with static caches takes prompts of different lengths. A decoder whose caches grow runs as it
-/// was exported, and its prompts must have the same length. Its tokens are the reference for the decoder
-/// with static caches.
+/// A decoder with static caches takes prompts of different lengths, and so does one whose caches
+/// `GroupQueryAttention` writes. A decoder whose caches grow runs as it was exported, and its prompts must have
+/// the same length. Its tokens are the reference for the decoder with static caches.
 ///
 /// Args:
 ///     path: The model, an ONNX file.
@@ -82,7 +82,7 @@ pub(crate) fn generate<'py>(
         }
     };
     let generated = py.detach(|| {
-        let generator = Generator::open(&engine, &path, prompts.len(), options)?;
+        let generator = Generator::open_for(&engine, &path, &prompts, &greedy, options)?;
         generator.generate(&prompts, &greedy, &mut report)
     });
     match raised {

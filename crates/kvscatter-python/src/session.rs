@@ -25,7 +25,8 @@ use crate::{options, runtime};
 /// session as a context manager, or call `close`, to free its memory early.
 ///
 /// Args:
-///     path: The model, an ONNX file with static caches, such as `kvscatter convert` writes.
+///     path: The model, an ONNX file with static caches, such as `kvscatter convert` writes, or with caches that
+///         `GroupQueryAttention` writes.
 ///     batch: The maximum number of samples. If the model fixes it, that number is the default, otherwise 1.
 ///     capacity: The maximum number of tokens of a sample. It is required if the model leaves it open.
 ///     threads: The number of threads of one operator. By default ONNX Runtime chooses it.

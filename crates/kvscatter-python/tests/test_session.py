@@ -23,6 +23,7 @@ from kvscatter import KvSession, errors
 TESTDATA = Path(__file__).parents[3] / "testdata"
 STATIC = TESTDATA / "mobius-llama-static/model.onnx"
 GROWING = TESTDATA / "optimum-llama/model.onnx"
+GROUP_QUERY = TESTDATA / "genai-llama-gqa/model.onnx"
 CAPACITY = 64
 LAYERS = 2
 
@@ -99,6 +100,28 @@ def test_a_sample_that_is_not_named_stays_as_it_is(session: KvSession) -> None:
         session.step({first: [token]})
     assert (session.cached_tokens(first), session.cached_tokens(second)) == (CAPACITY, len(B))
     close(session.step({second: [9]}).last(second), alone([*B, 9])[-1])
+
+
+def test_an_operator_that_writes_its_caches_scores_as_each_sample_alone() -> None:
+    """All exports have the same weights."""
+    with KvSession(GROUP_QUERY, batch=3, capacity=CAPACITY, threads=1) as session:
+        first, second = session.add(), session.add()
+        want_first, want_second = alone([*A, 1, 2, 3]), alone([*B, 9, 4])
+        scores = session.step({first: A, second: B})
+        for index in range(len(B)):
+            close(scores.after(second, index), want_second[index])
+        scores = session.step({first: [1, 2, 3], second: [9]})
+        close(scores.last(first), want_first[-1])
+        third = session.add()
+        scores = session.step({third: A, second: [4]})
+        close(scores.last(third), want_first[len(A) - 1])
+        close(scores.last(second), want_second[-1])
+        session.truncate(first, len(A))
+        close(session.step({first: [1]}).last(first), want_first[len(A)])
+        assert session.bytes_copied == 0
+    with pytest.raises(errors.OptionError) as no_capacity:
+        KvSession(GROUP_QUERY)
+    assert no_capacity.value.kind == "capacity_open"
 
 
 def test_samples_come_and_go(session: KvSession) -> None:
@@ -413,6 +436,8 @@ def test_generate_continues_ragged_prompts_as_each_alone() -> None:
 
 
 def test_generate_runs_what_a_static_cache_is_compared_with() -> None:
+    ragged = kvscatter.generate(GROUP_QUERY, [A, B], 8)
+    assert (ragged.samples, ragged.copied) == (kvscatter.generate(STATIC, [A, B], 8).samples, 0)
     one, again = (
         kvscatter.generate(GROWING, [A], 8).samples[0],
         kvscatter.generate(GROWING, [A], 4).samples[0],

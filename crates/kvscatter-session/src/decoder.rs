@@ -1,5 +1,5 @@
-//! The two kinds of decoders that can generate: those with static caches and one sample for each prompt, and
-//! those with growing caches.
+//! The two kinds of decoders that can generate: those whose caches are written in place, with one sample for
+//! each prompt, and those with growing caches.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(crate) enum Decoder {
     Growing(Box<Growing>),
 }
 
-/// A static-cache decoder and the sample of each prompt.
+/// A decoder whose caches are written in place, and the sample of each prompt.
 pub(crate) struct Static {
     session: KvSession,
     samples: Vec<Option<Sample>>,
@@ -22,15 +22,17 @@ pub(crate) struct Static {
 }
 
 impl Decoder {
-    /// Loads a model with room for `prompts` prompts.
+    /// Loads a model with room for `prompts` prompts. If neither the model nor the options give a capacity,
+    /// the caches have `slots` slots.
     pub(crate) fn open(
         engine: &dyn Engine,
         model: &Path,
         prompts: usize,
+        slots: Option<usize>,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
         let (file, interface) = read(model)?;
-        if interface.growth().is_some() {
+        if interface.is_copied() {
             if options.capacity.is_some() {
                 return Err(SessionError::CapacityUseless);
             }
@@ -42,7 +44,9 @@ impl Decoder {
             Some(batch) if batch >= prompts => None,
             _ => Some(prompts),
         };
-        let options = SessionOptions { batch: options.batch.or(batch), ..options };
+        let slots = if interface.capacity()?.is_none() { slots } else { None };
+        let (batch, capacity) = (options.batch.or(batch), options.capacity.or(slots));
+        let options = SessionOptions { batch, capacity, ..options };
         let session = KvSession::of_interface(engine, &file, interface, options)?;
         Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), copied: 0 })))
     }

@@ -85,6 +85,14 @@ pub enum SessionError {
         /// How the cache grows. The message ends with the advice for this kind of growth.
         growth: Growth,
     },
+    /// `GroupQueryAttention` writes some caches, and `TensorScatter` writes others.
+    #[error(
+        "GroupQueryAttention does not write cache {input:?}, but others: one operator must write all caches"
+    )]
+    MixedWriters {
+        /// The name of the past input of the first cache that `GroupQueryAttention` does not write.
+        input: String,
+    },
     /// No node writes the cache in a way that works in place.
     #[error("cache {input:?} is not written in a way that can be run: {why}")]
     NotScattered {
@@ -115,6 +123,9 @@ pub enum SessionError {
     /// The model does not have an input that determines the slots that a step writes.
     #[error("the model has no input write_indices, so the slots of a step cannot be set")]
     NoWriteIndices,
+    /// The model does not have an input that determines the lengths for `GroupQueryAttention`.
+    #[error("the model has no input attention_mask or seqlens_k, so the length of a sample cannot be set")]
+    NoLengths,
     /// None of the outputs looks like logits of the next token.
     #[error(
         "the model has no output of logits, which has rank 3 and a floating-point type and is not a cache"
@@ -420,10 +431,12 @@ impl SessionError {
             Self::InputType { .. } => "input_type",
             Self::MemoryLimit { .. } => "memory_limit",
             Self::NotStatic { .. } => "not_static",
+            Self::MixedWriters { .. } => "mixed_writers",
             Self::NotScattered { .. } => "not_scattered",
             Self::PastRead { .. } => "past_read",
             Self::CacheElement { .. } => "cache_element",
             Self::NoWriteIndices => "no_write_indices",
+            Self::NoLengths => "no_lengths",
             Self::NoLogits => "no_logits",
             Self::InputUnknown { .. } => "input_unknown",
             Self::InputRank { .. } => "input_rank",
@@ -502,10 +515,12 @@ mod tests {
             (SessionError::InputType { element, value: 1 }, "input_type"),
             (SessionError::MemoryLimit { needed: None, limit: 1 }, "memory_limit"),
             (SessionError::NotStatic { input: name(), growth: Growth::Joined }, "not_static"),
+            (SessionError::MixedWriters { input: name() }, "mixed_writers"),
             (SessionError::NotScattered { input: name(), why: name() }, "not_scattered"),
             (SessionError::PastRead { input: name(), reader: name() }, "past_read"),
             (SessionError::CacheElement { input: name(), element }, "cache_element"),
             (SessionError::NoWriteIndices, "no_write_indices"),
+            (SessionError::NoLengths, "no_lengths"),
             (SessionError::NoLogits, "no_logits"),
             (SessionError::InputUnknown { input: name() }, "input_unknown"),
             (SessionError::InputRank { input: name(), rank: 1, expected: vec![] }, "input_rank"),

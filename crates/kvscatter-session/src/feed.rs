@@ -44,7 +44,8 @@ impl Feed {
     /// Returns the tensors of all inputs except the caches.
     ///
     /// `token(sample, position)` must return a token of a sample's sequence. `slots` is the number of slots
-    /// of a mask: the capacity of a static cache, or the number of tokens after the step for a growing one.
+    /// of a mask: the capacity of a static cache, or the number of tokens after the step for a growing one. A
+    /// mask of lengths does not depend on it.
     ///
     /// # Errors
     /// - Returns [`SessionError::InputType`] if an input's type cannot represent a value.
@@ -71,16 +72,14 @@ impl Feed {
             Purpose::Tokens => (vec![batch, self.width], self.tokens(token)),
             Purpose::Positions => (vec![batch, self.width], self.positions()),
             Purpose::Mask => (vec![batch, slots], self.mask(slots)),
+            Purpose::LengthMask => (vec![batch, self.longest()], self.length_mask()),
             Purpose::WriteIndices => (vec![batch], self.each(|sample| sample.start)),
             Purpose::NonpadKvSeqlen => (vec![batch], self.each(|sample| sample.start + self.width)),
             Purpose::SeqlensK => {
                 let shape = if port.rank == 1 { vec![batch] } else { vec![batch, 1] };
-                (shape, self.each(|sample| sample.valid().end.saturating_sub(1)))
+                (shape, self.each(|sample| self.length(sample).saturating_sub(1)))
             }
-            Purpose::TotalLength => {
-                let longest = self.samples.iter().map(|sample| sample.start + self.width).max();
-                (vec![1; port.rank], vec![int(longest.unwrap_or_default())])
-            }
+            Purpose::TotalLength => (vec![1; port.rank], vec![int(self.longest())]),
         };
         Tensor::integers(port.element, &shape, &values)
     }
@@ -118,6 +117,28 @@ impl Feed {
             (0..slots).map(move |slot| i64::from(valid.contains(&slot)))
         };
         self.samples.iter().flat_map(of).collect()
+    }
+
+    /// Returns 1 for the slots up to the length of each sample.
+    fn length_mask(&self) -> Vec<i64> {
+        let of = |sample: &SampleFeed| {
+            let length = self.length(sample);
+            (0..self.longest()).map(move |slot| i64::from(slot < length))
+        };
+        self.samples.iter().flat_map(of).collect()
+    }
+
+    /// Returns the length of a sample after the step, without padding on the right.
+    ///
+    /// `GroupQueryAttention` writes the last row of a step at this length less 1. So the length of a sample
+    /// without tokens includes its padding, which is then written from `start` on.
+    fn length(&self, sample: &SampleFeed) -> usize {
+        if sample.tokens.is_empty() { sample.start + self.width } else { sample.valid().end }
+    }
+
+    /// Returns the end of the slots that the step writes, of the sample that is written furthest.
+    fn longest(&self) -> usize {
+        self.samples.iter().map(|sample| sample.start + self.width).max().unwrap_or_default()
     }
 
     fn each(&self, value: impl Fn(&SampleFeed) -> usize) -> Vec<i64> {

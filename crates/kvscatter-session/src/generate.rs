@@ -1,4 +1,4 @@
-//! Greedy generation with static and with growing caches.
+//! Greedy generation with caches that are written in place, and with growing caches.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -20,6 +20,14 @@ pub struct GreedyOptions {
     pub eos: Vec<i64>,
     /// The maximum number of tokens of one prompt that are fed in one run of the model.
     pub chunk: usize,
+}
+
+impl GreedyOptions {
+    /// Returns the number of slots that a prompt and its new tokens take. The last generated token is not fed,
+    /// so it needs no slot.
+    fn slots(&self, prompt: &[i64]) -> usize {
+        prompt.len().saturating_add(self.tokens.saturating_sub(1))
+    }
 }
 
 /// The progress of a generation.
@@ -60,7 +68,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Loads a model with room for `prompts` prompts. Its caches may be static, or they may grow.
+    /// Loads a model with room for `prompts` prompts. Its caches may be static, `GroupQueryAttention` may write
+    /// them, or they may grow.
     ///
     /// # Errors
     /// - Returns [`SessionError::NoPrompts`] if `prompts` is 0.
@@ -73,10 +82,37 @@ impl Generator {
         prompts: usize,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
+        Self::of_slots(engine, model.as_ref(), prompts, None, options)
+    }
+
+    /// Loads a model with room for these prompts and for the tokens that [`generate`](Self::generate) adds to
+    /// them. If neither the model nor the options give a capacity, the caches have as many slots as the longest
+    /// prompt with its new tokens takes.
+    ///
+    /// # Errors
+    /// Returns the errors of [`open`](Self::open).
+    pub fn open_for(
+        engine: &dyn Engine,
+        model: impl AsRef<Path>,
+        prompts: &[Vec<i64>],
+        greedy: &GreedyOptions,
+        options: SessionOptions,
+    ) -> Result<Self, SessionError> {
+        let slots = prompts.iter().map(|prompt| greedy.slots(prompt).max(1)).max();
+        Self::of_slots(engine, model.as_ref(), prompts.len(), slots, options)
+    }
+
+    fn of_slots(
+        engine: &dyn Engine,
+        model: &Path,
+        prompts: usize,
+        slots: Option<usize>,
+        options: SessionOptions,
+    ) -> Result<Self, SessionError> {
         if prompts == 0 {
             return Err(SessionError::NoPrompts);
         }
-        Ok(Self { decoder: Decoder::open(engine, model.as_ref(), prompts, options)? })
+        Ok(Self { decoder: Decoder::open(engine, model, prompts, slots, options)? })
     }
 
     /// Returns the memory that the caches take, or `None` for growing caches.
@@ -85,7 +121,7 @@ impl Generator {
         self.decoder.memory()
     }
 
-    /// Returns how the caches grow, or `None` for static caches.
+    /// Returns how the caches grow, or `None` for caches that are written in place.
     #[must_use]
     pub fn growth(&self) -> Option<Growth> {
         self.decoder.growth()
@@ -180,8 +216,7 @@ impl Generator {
                 token,
                 vocabulary,
             })?;
-            // The last generated token is not fed, so it needs no slot.
-            let slots = tokens.len().saturating_add(greedy.tokens.saturating_sub(1));
+            let slots = greedy.slots(tokens);
             if let Some(capacity) = self.capacity().filter(|capacity| slots > *capacity) {
                 let (tokens, generated) = (tokens.len(), greedy.tokens);
                 return Err(SessionError::PromptTooLong { prompt, tokens, generated, capacity });

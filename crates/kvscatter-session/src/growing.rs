@@ -8,8 +8,7 @@ use crate::{
     SessionOptions, SessionSetting,
 };
 
-/// A decoder that returns every cache with the new rows appended (`Concat`, `Attention`'s past,
-/// `GroupQueryAttention`).
+/// A decoder that returns every cache with the new rows appended (`Concat`, `Attention`'s past).
 ///
 /// All samples have the same length, and every step copies all caches. This is the baseline for static
 /// caches.

@@ -124,6 +124,7 @@ mod tests {
             last_logits_only: false,
             batch: None,
             is_decode_only: false,
+            refuses_padding: false,
         };
         Runner::new(Box::new(Unrun), interface)
     }

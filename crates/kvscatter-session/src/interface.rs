@@ -27,6 +27,20 @@ pub struct Interface {
     pub batch: Option<usize>,
     /// Whether the model takes exactly one token of each sample in a run.
     pub is_decode_only: bool,
+    /// Whether the operator that writes the caches refuses samples that are padded on the right.
+    pub refuses_padding: bool,
+}
+
+/// The operator that writes all caches of a model in place. It determines the runs that the model takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheWriter {
+    /// `TensorScatter`. A run writes its rows from any slot of each sample.
+    TensorScatter,
+    /// ONNX Runtime's `GroupQueryAttention`, with past and present in one buffer.
+    ///
+    /// A run of several tokens is a first run, or it has one sample. A first run writes from slot 0 of every
+    /// sample, and may be padded on the right.
+    GroupQueryAttention,
 }
 
 /// The input and the output of a cache.
@@ -45,7 +59,7 @@ pub struct CachePort {
     /// The dimensions of past, including those that follow from weights and attributes. Open dimensions are
     /// `None`.
     pub dims: Vec<Option<usize>>,
-    /// How the cache grows, or `None` for a static cache.
+    /// How the cache grows if past and present are separate buffers, or `None` for a static cache.
     pub growth: Option<Growth>,
 }
 
@@ -76,6 +90,9 @@ pub enum Purpose {
     /// The mask, `[batch, slots]`. It is 1 for slots that contain a token, and 0 for padding and unwritten
     /// slots.
     Mask,
+    /// A mask from which the model computes the lengths for `GroupQueryAttention`, `[batch, slots]`. It has as
+    /// many slots as the longest sample after the write, and is 1 for the slots up to the length of a sample.
+    LengthMask,
     /// The first slot written for each sample, `[batch]`.
     WriteIndices,
     /// The length of each sample after the write, `[batch]`. Padding on the right is included.
@@ -100,7 +117,11 @@ impl Interface {
         let caches = cache_ports(decoder);
         let others = decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
         let computed = computed(graph, decoder);
-        let feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
+        let mut feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
+        if caches.iter().any(CachePort::is_written_by_operator) {
+            let masks = feeds.iter_mut().filter(|feed| feed.purpose == Purpose::Mask);
+            masks.for_each(|mask| mask.purpose = Purpose::LengthMask);
+        }
         let mut batch = None;
         let of_caches =
             caches.iter().map(|cache| (cache.past.as_str(), cache.dims.first().copied().flatten()));
@@ -141,10 +162,24 @@ impl Interface {
             vocabulary: last.and_then(|last| size(*last)),
             batch,
             is_decode_only,
+            refuses_padding: decoder.caches.iter().any(Cache::refuses_padding),
         })
     }
 
-    /// Returns how the caches grow, or `None` if all are static.
+    /// Returns the operator that writes the caches, if they are written in place.
+    pub fn writer(&self) -> CacheWriter {
+        match self.caches.iter().any(CachePort::is_written_by_operator) {
+            true => CacheWriter::GroupQueryAttention,
+            false => CacheWriter::TensorScatter,
+        }
+    }
+
+    /// Returns `true` if the model concatenates pasts and new rows, so that no cache can be written in place.
+    pub fn is_copied(&self) -> bool {
+        self.growth() == Some(Growth::Joined)
+    }
+
+    /// Returns how the caches grow if past and present are separate buffers, or `None` if all are static.
     pub fn growth(&self) -> Option<Growth> {
         self.caches.iter().find_map(|cache| cache.growth)
     }
@@ -219,6 +254,10 @@ impl CachePort {
         }
     }
 
+    fn is_written_by_operator(&self) -> bool {
+        self.growth == Some(Growth::ByOperator)
+    }
+
     /// Returns the shape of a cache for this batch and capacity. All other dimensions are known after
     /// [`Interface::settle`].
     pub fn shape(&self, batch: usize, capacity: usize) -> Vec<usize> {
@@ -276,7 +315,7 @@ impl FeedPort {
             }
         };
         let ranks: &[usize] = match purpose {
-            Purpose::Tokens | Purpose::Positions | Purpose::Mask => &[2],
+            Purpose::Tokens | Purpose::Positions | Purpose::Mask | Purpose::LengthMask => &[2],
             Purpose::WriteIndices | Purpose::NonpadKvSeqlen => &[1],
             Purpose::SeqlensK => &[1, 2],
             Purpose::TotalLength => &[0, 1],

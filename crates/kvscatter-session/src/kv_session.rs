@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use kvscatter_onnx::decoder::{Decoder, Hazard};
+use kvscatter_onnx::decoder::{Decoder, Growth, Hazard};
 use kvscatter_onnx::{Model, ModelFile};
 
 use crate::batch::Batch;
@@ -13,8 +13,8 @@ use crate::inputs::Inputs;
 use crate::model_runs::{Limits, ModelRun, model_runs};
 use crate::tensor::check_value;
 use crate::{
-    CachePort, Engine, Interface, LoadOptions, Logits, LogitsTensor, MemoryReport, Purpose, Runner, Sample,
-    SessionError, Tensor,
+    CachePort, CacheWriter, Engine, Interface, LoadOptions, Logits, LogitsTensor, MemoryReport, Purpose,
+    Runner, Sample, SessionError, Tensor,
 };
 
 /// The options of [`KvSession::open`].
@@ -87,7 +87,7 @@ impl KvSession {
         mut interface: Interface,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        check_static(&interface)?;
+        check_writers(&interface)?;
         interface.settle(None)?;
         let batch = interface.batch_or(options.batch)?.unwrap_or(1);
         let capacity = interface.capacity_or(options.capacity)?.ok_or(SessionError::CapacityOpen)?;
@@ -262,7 +262,8 @@ impl KvSession {
         let limits = Limits {
             capacity: self.capacity(),
             width: if interface.is_decode_only { 1 } else { chunk },
-            is_exact: interface.last_logits_only,
+            is_exact: interface.last_logits_only || interface.refuses_padding,
+            writer: interface.writer(),
         };
         let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
         (self.written, self.copied) = (0, 0);
@@ -374,14 +375,14 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     Interface::of(&graph, &decoder)
 }
 
-/// Checks that only the writer of a static cache reads the cache's past. An engine does not know that past
-/// and present are one buffer, so it may run another reader before or after the write.
+/// Checks that only the writer of a cache that is written in place reads the cache's past. An engine does not
+/// know that past and present are one buffer, so it may run another reader before or after the write.
 fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
-    let caches = decoder.caches.iter().filter(|cache| cache.is_static());
-    let of_fixed_size: BTreeSet<_> = caches.map(|cache| cache.past).collect();
+    let caches = decoder.caches.iter().filter(|cache| cache.style.growth() != Some(Growth::Joined));
+    let in_place: BTreeSet<_> = caches.map(|cache| cache.past).collect();
     let reader = decoder.hazards().into_iter().find_map(|hazard| match hazard {
         Hazard::PastReadElsewhere { past, reader } | Hazard::WrittenTwice { past, second: reader, .. } => {
-            of_fixed_size.contains(past.as_str()).then_some((past, reader))
+            in_place.contains(past.as_str()).then_some((past, reader))
         }
         _ => None,
     });
@@ -391,20 +392,31 @@ fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     }
 }
 
-/// Checks that all caches keep their size and have rows of whole bytes, and that an input gives the slot of
-/// each sample.
-fn check_static(interface: &Interface) -> Result<(), SessionError> {
-    if let Some((cache, growth)) = interface.caches.iter().find_map(|cache| Some((cache, cache.growth?))) {
-        return Err(SessionError::NotStatic { input: cache.past.clone(), growth });
+/// Checks that one operator writes all caches in place, that they have rows of whole bytes, and that an input
+/// determines the slots of each sample.
+fn check_writers(interface: &Interface) -> Result<(), SessionError> {
+    let caches = || interface.caches.iter();
+    if let Some(cache) = caches().find(|cache| cache.growth == Some(Growth::Joined)) {
+        return Err(SessionError::NotStatic { input: cache.past.clone(), growth: Growth::Joined });
+    }
+    let writer = interface.writer();
+    let is_written_otherwise =
+        |cache: &&CachePort| cache.growth.is_none() && writer != CacheWriter::TensorScatter;
+    if let Some(cache) = caches().find(is_written_otherwise) {
+        return Err(SessionError::MixedWriters { input: cache.past.clone() });
     }
     let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
-    if let Some(cache) = interface.caches.iter().find(|cache| !has_whole_rows(cache)) {
+    if let Some(cache) = caches().find(|cache| !has_whole_rows(cache)) {
         return Err(SessionError::CacheElement { input: cache.past.clone(), element: cache.element });
     }
-    if !interface.takes(Purpose::WriteIndices) {
-        return Err(SessionError::NoWriteIndices);
+    let takes = |purpose| interface.takes(purpose);
+    match writer {
+        CacheWriter::TensorScatter if !takes(Purpose::WriteIndices) => Err(SessionError::NoWriteIndices),
+        CacheWriter::GroupQueryAttention if !takes(Purpose::LengthMask) && !takes(Purpose::SeqlensK) => {
+            Err(SessionError::NoLengths)
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks that the types of inputs can represent every value that the session will feed. Tokens are checked
@@ -414,7 +426,7 @@ fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionErro
     interface.feeds.iter().try_for_each(|feed| {
         let most = match feed.purpose {
             Purpose::Tokens => 0,
-            Purpose::Mask => 1,
+            Purpose::Mask | Purpose::LengthMask => 1,
             Purpose::Positions
             | Purpose::WriteIndices
             | Purpose::NonpadKvSeqlen

@@ -34,7 +34,7 @@ pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput, e
 pub use error::{ModelSize, SessionError, SessionSetting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator, GreedyOptions, Progress};
-pub use interface::{CachePort, FeedPort, Interface, Purpose};
+pub use interface::{CachePort, CacheWriter, FeedPort, Interface, Purpose};
 pub use kv_session::{KvSession, SessionOptions};
 pub use logits::Logits;
 pub use memory_report::{CacheSize, MemoryReport};

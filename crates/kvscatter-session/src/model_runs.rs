@@ -2,12 +2,12 @@
 //! width for all.
 //!
 //! A model writes `width` rows for every sample, padding included. Rows of padding are written after the
-//! sample's cached tokens, where attention masks them. They must not be written beyond the capacity or to
-//! slots that contain cached tokens.
+//! sample's cached tokens, where attention masks them. They must not be written beyond the capacity. Rows of
+//! cached tokens that a run overwrites are restored after it.
 
 use std::ops::Range;
 
-use crate::{Feed, SampleFeed};
+use crate::{CacheWriter, Feed, SampleFeed};
 
 /// One run of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,29 +25,29 @@ pub(crate) struct Limits {
     /// The maximum number of tokens of one sample in a run, at least 1.
     pub(crate) width: usize,
     /// Whether samples that get tokens must not be padded, because the model returns logits only for the last
-    /// column.
+    /// column or because its operator refuses them.
     pub(crate) is_exact: bool,
+    pub(crate) writer: CacheWriter,
 }
 
 /// Returns the runs that give every sample its tokens.
 ///
 /// Both lists are indexed by batch index. `cached` contains the number of tokens in the cache, and `counts`
 /// the number of new ones. A sample must have room for its new tokens.
-///
-/// A run is as wide as the longest list of remaining tokens. If a sample with tokens has less room, the run
-/// is as wide as that room, and longer lists continue in the next run. In a full sample without tokens,
-/// padding overwrites the last rows, which are restored after the run.
 pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<ModelRun> {
     let (mut cached, mut left) = (cached.to_vec(), counts.to_vec());
     let mut model_runs = Vec::new();
-    while let Some(width) = width(&cached, &left, limits) {
+    while let Some(shape) = RunShape::next(&cached, &left, limits) {
+        let RunShape { width, is_first } = shape;
         let mut run = ModelRun { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
         for (batch_index, (cached, left)) in cached.iter_mut().zip(&mut left).enumerate() {
-            let count = (*left).min(width);
+            let waits = is_first && (*cached > 0 || (limits.is_exact && *left < width));
+            let count = if waits { 0 } else { (*left).min(width) };
             // A sample with tokens has room for the width, but one without tokens may have less.
-            let start = (*cached).min(limits.capacity - width);
-            if start < *cached {
-                run.overwritten.push((batch_index, start..*cached));
+            let start = if is_first { 0 } else { (*cached).min(limits.capacity - width) };
+            let overwritten = start..(*cached).min(start + width);
+            if !overwritten.is_empty() {
+                run.overwritten.push((batch_index, overwritten));
             }
             let tokens = *cached..*cached + count;
             run.feed.samples.push(SampleFeed { start, padding: 0, tokens, first_slot: 0 });
@@ -59,20 +59,58 @@ pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> 
     model_runs
 }
 
-/// Returns the width of the next run, or `None` if no sample has tokens left.
-fn width(cached: &[usize], left: &[usize], limits: Limits) -> Option<usize> {
-    let active = || cached.iter().zip(left).filter(|(_, left)| **left > 0);
-    let wanted = active().map(|(_, left)| *left);
-    let wanted = if limits.is_exact { wanted.min() } else { wanted.max() }?;
-    let room = active().map(|(cached, _)| limits.capacity - cached).min()?;
-    Some(wanted.min(room).min(limits.width))
+/// The width of a run and the slots that it writes.
+#[derive(Clone, Copy)]
+struct RunShape {
+    width: usize,
+    /// Whether the run writes from slot 0 of every sample. Samples with cached tokens then get no tokens.
+    is_first: bool,
+}
+
+impl RunShape {
+    /// Returns the shape of the next run, or `None` if no sample has tokens left.
+    fn next(cached: &[usize], left: &[usize], limits: Limits) -> Option<Self> {
+        match limits.writer {
+            CacheWriter::TensorScatter => Self::scattered(cached, left, limits),
+            CacheWriter::GroupQueryAttention => Self::of_group_query_attention(cached, left, limits),
+        }
+    }
+
+    /// A run is as wide as the longest list of remaining tokens. If a sample with tokens has less room, the
+    /// run is as wide as that room, and longer lists continue in the next run. In a full sample without
+    /// tokens, padding overwrites the last rows.
+    fn scattered(cached: &[usize], left: &[usize], limits: Limits) -> Option<Self> {
+        let active = || cached.iter().zip(left).filter(|(_, left)| **left > 0);
+        let wanted = active().map(|(_, left)| *left);
+        let wanted = if limits.is_exact { wanted.min() } else { wanted.max() }?;
+        let room = active().map(|(cached, _)| limits.capacity - cached).min()?;
+        Some(Self { width: wanted.min(room).min(limits.width), is_first: false })
+    }
+
+    /// A first run takes all prompts at once. It writes from slot 0, so it overwrites the first rows of the
+    /// other samples. If prompts must not be padded, there is one first run for each length.
+    ///
+    /// All other runs of several samples have one token of each.
+    fn of_group_query_attention(cached: &[usize], left: &[usize], limits: Limits) -> Option<Self> {
+        let longest = left.iter().copied().max().filter(|longest| *longest > 0)?.min(limits.width);
+        let prompts = cached.iter().zip(left).filter(|(cached, _)| **cached == 0);
+        let prompt = prompts.map(|(_, left)| *left).max().unwrap_or_default().min(limits.width);
+        Some(match prompt {
+            2.. => Self { width: prompt, is_first: true },
+            _ if cached.len() == 1 => Self { width: longest, is_first: false },
+            _ => Self { width: 1, is_first: false },
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Limits, ModelRun, model_runs};
+    use crate::{CacheWriter, Feed};
 
-    const WIDE: Limits = Limits { capacity: 8, width: usize::MAX, is_exact: false };
+    const WIDE: Limits =
+        Limits { capacity: 8, width: usize::MAX, is_exact: false, writer: CacheWriter::TensorScatter };
+    const OPERATOR: Limits = Limits { writer: CacheWriter::GroupQueryAttention, ..WIDE };
 
     /// The width of a run, the start and the number of tokens of each sample, and the number of overwritten
     /// rows.
@@ -107,6 +145,32 @@ mod tests {
     }
 
     #[test]
+    fn prompts_are_one_first_run_and_overwrite_the_first_rows_of_others() {
+        let model_runs = model_runs(&[0, 5, 0], &[2, 1, 3], OPERATOR);
+        let first = (3, vec![(0, 2), (0, 0), (0, 3)], 3);
+        assert_eq!(shown(&model_runs), [first, (1, vec![(2, 0), (5, 1), (3, 0)], 0)]);
+        assert_eq!(model_runs[0].overwritten, [(1, 0..3)]);
+    }
+
+    #[test]
+    fn chunks_after_the_first_are_token_by_token_in_a_batch() {
+        let limits = Limits { width: 3, ..OPERATOR };
+        let runs = shown(&model_runs(&[0, 8], &[5, 0], limits));
+        assert_eq!(
+            runs,
+            [(3, vec![(0, 3), (0, 0)], 3), (1, vec![(3, 1), (7, 0)], 1), (1, vec![(4, 1), (7, 0)], 1)]
+        );
+        assert_eq!(shown(&model_runs(&[0], &[5], limits)), [(3, vec![(0, 3)], 0), (2, vec![(3, 2)], 0)]);
+    }
+
+    #[test]
+    fn an_operator_that_refuses_padding_has_a_first_run_for_each_length() {
+        let runs = shown(&model_runs(&[0, 0, 0], &[2, 5, 2], Limits { is_exact: true, ..OPERATOR }));
+        let first = (5, vec![(0, 0), (0, 5), (0, 0)], 0);
+        assert_eq!(runs, [first, (2, vec![(0, 2), (0, 0), (0, 2)], 2)]);
+    }
+
+    #[test]
     fn every_small_case_gives_all_tokens_and_writes_within_the_capacity() {
         let capacity = 4;
         for width in 1..=5 {
@@ -116,7 +180,10 @@ mod tests {
                         if cached.iter().zip(&counts).any(|(cached, count)| cached + count > capacity) {
                             continue;
                         }
-                        check(&cached, &counts, Limits { capacity, width, is_exact });
+                        let limits = Limits { capacity, width, is_exact, ..WIDE };
+                        check(&cached, &counts, limits);
+                        check(&cached, &counts, Limits { writer: OPERATOR.writer, ..limits });
+                        check(&cached[..1], &counts[..1], Limits { writer: OPERATOR.writer, ..limits });
                     }
                 }
             }
@@ -129,13 +196,14 @@ mod tests {
     }
 
     /// Applies the model runs to lists that record which token each slot contains.
-    fn check(cached: &[usize; 3], counts: &[usize; 3], limits: Limits) {
-        let mut slots = [(); 3].map(|()| vec![None; limits.capacity]);
+    fn check(cached: &[usize], counts: &[usize], limits: Limits) {
+        let mut slots = vec![vec![None; limits.capacity]; cached.len()];
         for (index, slots) in slots.iter_mut().enumerate() {
             (0..cached[index]).for_each(|slot| slots[slot] = Some(slot));
         }
         for run in model_runs(cached, counts, limits) {
             assert!(run.feed.width <= limits.width);
+            assert!(limits.writer == CacheWriter::TensorScatter || is_taken(&run.feed));
             let before = slots.clone();
             for (index, sample) in run.feed.samples.iter().enumerate() {
                 if !sample.tokens.is_empty() {
@@ -154,5 +222,10 @@ mod tests {
             let end = cached[index] + counts[index];
             assert!((0..end).all(|slot| slots[slot] == Some(slot)), "{cached:?} {counts:?} {limits:?}");
         }
+    }
+    /// Returns `true` if `GroupQueryAttention` takes the run: it has one token of each sample, or one sample, or
+    /// it writes from slot 0.
+    fn is_taken(feed: &Feed) -> bool {
+        feed.width == 1 || feed.samples.len() == 1 || feed.samples.iter().all(|sample| sample.start == 0)
     }
 }

@@ -19,6 +19,7 @@ use kvscatter_session::{
 
 const STATIC: &str = "mobius-llama-static";
 const GROWING: &str = "mobius-llama-dynamic";
+const OPERATOR: &str = "genai-llama-gqa";
 const CAPACITY: usize = 64;
 
 fn model(name: &str) -> PathBuf {
@@ -52,6 +53,14 @@ fn alone(tokens: &[i64]) -> Vec<Vec<f32>> {
 fn whatever_a_batch_goes_through_each_sample_scores_as_alone() {
     for seed in 0..12 {
         churn::churn(&Fake(Fault::None), &model(STATIC), Some(CAPACITY), seed, 0.0);
+    }
+}
+
+/// `GroupQueryAttention` takes fewer kinds of runs than a model with `TensorScatter`.
+#[test]
+fn whatever_a_batch_goes_through_each_sample_scores_as_alone_where_an_operator_writes() {
+    for seed in 0..12 {
+        churn::churn(&Fake(Fault::None), &model(OPERATOR), Some(24), seed, 0.0);
     }
 }
 
@@ -169,6 +178,7 @@ fn what_a_model_does_not_have_is_refused() {
     let open = |name, options| KvSession::open(&Fake(Fault::None), model(name), options).map(|_| ());
     let options = SessionOptions::default();
     assert!(matches!(open(GROWING, options), Err(SessionError::NotStatic { .. })));
+    assert!(matches!(open(OPERATOR, options), Err(SessionError::CapacityOpen)));
     let open = |options| open(STATIC, options);
     let other = SessionOptions { capacity: Some(65), ..options };
     assert!(matches!(
@@ -183,14 +193,15 @@ fn what_a_model_does_not_have_is_refused() {
 }
 
 #[test]
-fn static_and_growing_caches_generate_what_scores_say() {
+fn all_kinds_of_caches_generate_what_scores_say() {
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
     let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 2 };
     let generate = |name, chunk| {
-        let generator =
-            Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
         let mut seen = Vec::new();
         let greedy = GreedyOptions { chunk, ..greedy.clone() };
+        let options = SessionOptions::default();
+        let generator =
+            Generator::open_for(&Fake(Fault::None), model(name), &prompts, &greedy, options).unwrap();
         let generated = generator.generate(&prompts, &greedy, &mut |progress| {
             seen.push(progress.tokens);
             ControlFlow::Continue(())
@@ -205,7 +216,7 @@ fn static_and_growing_caches_generate_what_scores_say() {
         tokens.split_off(3)
     });
     for chunk in [1, 2, 100] {
-        for name in [STATIC, GROWING] {
+        for name in [STATIC, GROWING, OPERATOR] {
             let generated = generate(name, chunk);
             assert_eq!(generated.samples, by_scores, "{name} {chunk}");
             assert_eq!((generated.steps, generated.decoded, generated.prompt_tokens), (8, 16, 6));
@@ -213,7 +224,27 @@ fn static_and_growing_caches_generate_what_scores_say() {
     }
     let row = 4 * 32 * 4;
     assert_eq!(generate(STATIC, 2).written_per_step, 2 * row);
+    assert_eq!(generate(OPERATOR, 2).written_per_step, 2 * row);
     assert_eq!(generate(GROWING, 2).written_per_step, 2 * (3 + 8) * row);
+}
+
+#[test]
+fn a_capacity_that_is_open_becomes_what_the_longest_sample_takes() {
+    let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };
+    let open = |name, prompts: &[Vec<i64>], options| {
+        Generator::open_for(&Fake(Fault::None), model(name), prompts, &greedy, options)
+    };
+    let capacity = |name, prompts: &[Vec<i64>], options| open(name, prompts, options).unwrap().capacity();
+    let options = SessionOptions::default();
+    let given = SessionOptions { capacity: Some(40), ..options };
+    let prompts = [vec![1], vec![1, 2, 3]];
+    assert_eq!(capacity(OPERATOR, &prompts, options), Some(11));
+    assert_eq!(capacity(OPERATOR, &prompts, given), Some(40));
+    assert_eq!(capacity(STATIC, &prompts, options), Some(64));
+    assert_eq!(capacity(GROWING, &prompts, options), None);
+    assert!(matches!(open(OPERATOR, &[], options), Err(SessionError::NoPrompts)));
+    let empty = open(OPERATOR, &[vec![]], options).unwrap().generate(&[vec![]], &greedy, &mut unheard);
+    assert!(matches!(empty, Err(SessionError::PromptEmpty { prompt: 0 })));
 }
 
 #[test]

@@ -15,7 +15,7 @@ const HEAD: usize = 16;
 const ROW: usize = HEADS * HEAD;
 const VOCABULARY: usize = 256;
 
-/// A fault of the static model. The other model is always right.
+/// A fault of a model whose caches are written in place. A model with growing caches is always right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
@@ -35,15 +35,24 @@ pub(crate) enum Fault {
     SeesUnwritten,
     /// Past is written even if present is in separate memory.
     WritesPast,
-    /// Writes into the last slot fail with an error.
+    /// Writes into the last slot of a static cache fail with an error.
     RefusesLastSlot,
 }
 
 pub(crate) struct Fake(pub(crate) Fault);
 
 struct FakeSession {
-    is_static: bool,
+    kind: Kind,
     fault: Fault,
+}
+
+/// How the model writes its caches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Static,
+    Growing,
+    /// `GroupQueryAttention` writes them. It refuses what ONNX Runtime refuses.
+    Operator,
 }
 
 impl Engine for Fake {
@@ -60,8 +69,14 @@ impl Engine for Fake {
     }
 
     fn load(&self, model: &ModelFile, _: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
-        let is_static = model.path().components().any(|part| part.as_os_str() == "mobius-llama-static");
-        Ok(Box::new(FakeSession { is_static, fault: if is_static { self.0 } else { Fault::None } }))
+        let is_in = |folder: &str| model.path().components().any(|part| part.as_os_str() == folder);
+        let kind = match (is_in("mobius-llama-static"), is_in("genai-llama-gqa")) {
+            (true, _) => Kind::Static,
+            (_, true) => Kind::Operator,
+            _ => Kind::Growing,
+        };
+        let fault = if kind == Kind::Growing { Fault::None } else { self.0 };
+        Ok(Box::new(FakeSession { kind, fault }))
     }
 }
 
@@ -75,8 +90,7 @@ impl Session for FakeSession {
         let tokens = int64s("input_ids");
         let batch = step.inputs.iter().find(|(name, _)| *name == "input_ids").unwrap().1.shape()[0];
         let width = tokens.len() / batch;
-        let positions = int64s("position_ids");
-        let names = names(self.is_static);
+        let names = names(self.kind == Kind::Static);
         let mut caches: Vec<Cache> = names
             .iter()
             .map(|(past, _)| {
@@ -85,21 +99,41 @@ impl Session for FakeSession {
                 Cache::read(shared.map(|shared| &*shared.cache).or(apart.map(|(_, tensor)| *tensor)).unwrap())
             })
             .collect();
-        let starts: Vec<usize> = if self.is_static {
-            int64s("write_indices").iter().map(|&index| index.try_into().unwrap()).collect()
-        } else {
-            vec![caches[0].slots; batch]
-        };
-        if self.is_static {
-            let lengths = int64s("nonpad_kv_seqlen");
-            assert!(lengths.iter().zip(&starts).all(|(&length, start)| length as usize == start + width));
-            let last = starts.iter().any(|start| start + width == caches[0].slots);
-            if self.fault == Fault::RefusesLastSlot && last {
-                return Err(SessionError::Run { engine: "fake 1".to_owned(), message: "no".to_owned() });
+        let refused =
+            |message: &str| SessionError::Run { engine: "fake 1".to_owned(), message: message.to_owned() };
+        let starts: Vec<usize> = match self.kind {
+            Kind::Static => int64s("write_indices").iter().map(|&index| index.try_into().unwrap()).collect(),
+            Kind::Growing => vec![caches[0].slots; batch],
+            Kind::Operator => {
+                let mask = int64s("attention_mask");
+                let total = mask.len() / batch;
+                if batch > 1 && width > 1 && width != total {
+                    return Err(refused("several tokens in mid-cache take a batch of 1"));
+                }
+                let lengths = mask.chunks(total).map(|mask| mask.iter().sum::<i64>() as usize);
+                lengths.map(|length| if width == total { 0 } else { length - width }).collect()
             }
-        } else {
-            caches.iter_mut().for_each(|cache| cache.grow(width));
+        };
+        let end = starts.iter().map(|start| start + width).max().unwrap();
+        match self.kind {
+            Kind::Static => {
+                let lengths = int64s("nonpad_kv_seqlen");
+                assert!(lengths.iter().zip(&starts).all(|(&length, start)| length as usize == start + width));
+            }
+            Kind::Growing => caches.iter_mut().for_each(|cache| cache.grow(width)),
+            Kind::Operator => {
+                caches.iter_mut().for_each(|cache| cache.grow(end.saturating_sub(cache.slots)));
+            }
         }
+        if self.fault == Fault::RefusesLastSlot && end == caches[0].slots && self.kind == Kind::Static {
+            return Err(refused("no"));
+        }
+        let positions = match self.kind {
+            Kind::Operator => {
+                starts.iter().flat_map(|&start| (start..start + width).map(|at| at as i64)).collect()
+            }
+            _ => int64s("position_ids"),
+        };
         for (index, cache) in caches.iter_mut().enumerate() {
             for sample in 0..batch {
                 for column in 0..width {

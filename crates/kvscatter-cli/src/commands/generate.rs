@@ -20,8 +20,9 @@ use prompts::Prompts;
 /// Continue prompts with a decoder (needs the feature tract or onnxruntime)
 ///
 /// Every next token is the most likely one. All prompts run as one batch, and their lengths may differ.
-/// Static caches are allocated once and written in place, each sample at its own position. A model whose
-/// caches grow runs as it was exported, and all its prompts must have one length.
+/// Static caches are allocated once and written in place, each sample at its own position. So are caches that
+/// GroupQueryAttention writes, which needs --engine ort. A model whose caches grow runs as it was exported, and
+/// all its prompts must have one length.
 ///
 /// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
 /// both, in a clone of the repository: cargo install --path crates/kvscatter-cli --features full
@@ -74,7 +75,7 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
     chunk: NonZeroUsize,
 
-    /// Slots of each sample in the caches, if the model leaves this size open
+    /// Slots of each sample, if the model leaves this size open [default: as many as the longest sample needs]
     #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
     capacity: Option<NonZeroUsize>,
 
@@ -98,10 +99,10 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         memory: args.memory,
     };
     let bar = progress(args.tokens.get());
-    let generator = Generator::open(&*engine, &args.model, prompts.len(), options)?;
-    check_eos(&args.eos, generator.vocabulary())?;
-    let (memory, capacity, growth) = (generator.memory(), generator.capacity(), generator.growth());
     let greedy = GreedyOptions { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
+    let generator = Generator::open_for(&*engine, &args.model, &prompts, &greedy, options)?;
+    check_eos(&greedy.eos, generator.vocabulary())?;
+    let (memory, capacity, growth) = (generator.memory(), generator.capacity(), generator.growth());
     let generated = generator.generate(&prompts, &greedy, &mut |progress| {
         bar.set_position(u64::try_from(progress.tokens).unwrap_or(u64::MAX));
         ControlFlow::Continue(())

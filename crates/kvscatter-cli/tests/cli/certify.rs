@@ -92,7 +92,6 @@ fn what_is_refused_names_the_options() {
     model.save_with_weights(&other, WeightTransfer::Copy).unwrap();
     let open = "the caches have an open capacity: one must be given (--capacity)";
     check("certify other.onnx --engine tract", open);
-    check("generate other.onnx --prompt-ids 1", open);
     check(
         "certify other.onnx --engine tract --capacity 1",
         "the batch is 2 and the capacity is 1, but they must be at least 1 and 2 (--batch, --capacity)",

@@ -126,6 +126,15 @@ impl<'m> Cache<'m> {
         }
     }
 
+    /// Returns `true` if the writer refuses samples that are padded on the right.
+    ///
+    /// ONNX Runtime's `GroupQueryAttention` does this if its attribute `sliding_window_cache` is 1.
+    #[must_use]
+    pub fn refuses_padding(&self) -> bool {
+        let attribute = self.writer.and_then(|writer| writer.attribute("sliding_window_cache")?.i);
+        self.style == WriterStyle::GroupQueryAttention && attribute == Some(1)
+    }
+
     /// Returns `true` if past and present have one fixed capacity and new rows overwrite old ones.
     #[must_use]
     pub fn is_static(&self) -> bool {

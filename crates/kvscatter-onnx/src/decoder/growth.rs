@@ -16,9 +16,8 @@ impl fmt::Display for Growth {
         f.write_str(match self {
             Self::Joined => "kvscatter inspect shows whether it can be made static",
             Self::ByOperator => {
-                "GroupQueryAttention writes the cache itself, and kvscatter cannot make it static yet. ONNX Runtime \
-                 writes only the new rows if past and present are bound to one buffer (past_present_share_buffer in \
-                 ONNX Runtime GenAI). kvscatter does not do this yet"
+                "GroupQueryAttention writes the cache itself. ONNX Runtime writes only the new rows if past and present \
+                 are bound to one buffer, as kvscatter generate --engine ort does"
             }
         })
     }

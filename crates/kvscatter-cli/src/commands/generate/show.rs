@@ -17,11 +17,11 @@ pub(super) struct Generation {
     pub(super) runtime: EngineInfo,
     pub(super) prompts: Vec<Vec<i64>>,
     pub(super) generated: Generated,
-    /// The memory that static caches take.
+    /// The memory of caches that are written in place.
     pub(super) memory: Option<MemoryReport>,
-    /// The slots of each sample in static caches.
+    /// The slots of each sample in these caches.
     pub(super) capacity: Option<usize>,
-    /// The reason why the caches grow, if they are not static.
+    /// The reason why the caches grow, if they do.
     pub(super) growth: Option<Growth>,
 }
 
@@ -153,7 +153,7 @@ struct Decode {
 struct CacheWrite {
     /// The bytes of the last step.
     bytes_per_step: u64,
-    /// The bytes of static caches that the engine copied in all steps instead of writing in place.
+    /// The bytes of the caches that the engine copied in all steps instead of writing in place.
     bytes_copied: u64,
 }
 
