@@ -5,7 +5,7 @@ mod setting;
 
 use std::path::Path;
 
-use kvscatter_onnx::decoder::{Cache, Decoder};
+use kvscatter_onnx::decoder::{Cache, Decoder, Growth};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, Rows, Runner};
 
@@ -42,7 +42,7 @@ pub struct Progress<'a> {
 /// # Errors
 /// Returns a [`CertifyError`] in these cases:
 ///
-/// - The model's caches are not static, or the element type of one has no canaries.
+/// - The model's caches cannot be written in place, or the element type of one has no canaries.
 /// - The options do not match the model.
 /// - The engine cannot load the model, or cannot load or run the original.
 pub fn certify(
@@ -55,7 +55,7 @@ pub fn certify(
     let file = model.file()?;
     let graph = about(&options.model, model.graph())?;
     let decoder = about(&options.model, Decoder::of(&graph))?;
-    let interface = about(&options.model, static_interface(&graph, &decoder))?;
+    let interface = about(&options.model, in_place_interface(&graph, &decoder))?;
     let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(options, &interface)?;
     let (subject, original_subject) = identify(&file, &model, original.as_ref())?;
@@ -81,7 +81,8 @@ pub fn certify(
         tolerance: options.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
         seed: options.seed,
     };
-    let observed = observe(&mut runner, &plan, progress)?;
+    let mut observed = observe(&mut runner, &plan, progress)?;
+    observed.checks.extend(setting.left_out());
     let (mut timings, mut timed) = (None, Vec::new());
     if options.is_timed {
         progress(Progress { doing: "measuring times", done: 0, total: 0 });
@@ -110,9 +111,9 @@ pub fn certify(
     })
 }
 
-/// Returns a decoder's inputs and outputs, if its caches are static and can be filled with canaries.
-fn static_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
-    check_static(decoder)?;
+/// Returns a decoder's inputs and outputs, if its caches can be written in place and filled with canaries.
+fn in_place_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
+    check_not_copied(decoder)?;
     let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
     let mut interface = interface?;
     check_elements(&interface)?;
@@ -273,10 +274,10 @@ fn about<T>(path: &Path, result: Result<T, impl Into<CertifyError>>) -> Result<T
     result.map_err(|cause| CertifyError::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
 }
 
-/// Checks that every cache is static.
-fn check_static(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
+/// Checks that every cache can be written in place.
+fn check_not_copied(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     let growing = |cache: &Cache<'_>| {
-        let growth = cache.style.growth()?;
+        let growth = cache.style.growth().filter(|growth| *growth == Growth::Joined)?;
         Some(CertifyError::NotStatic { input: cache.past.to_owned(), style: cache.style.to_string(), growth })
     };
     decoder.caches.iter().find_map(growing).map_or(Ok(()), Err)
@@ -319,8 +320,7 @@ fn sequences(
         sequences.push(reference.greedy(&prompt, setting.steps)?);
     }
     let filling: Vec<i64> = draw(setting.capacity);
-    let filler = if setting.is_decode_only { 1 } else { setting.filler };
-    sequences.push(reference.forced(&filling, filler, setting.tail())?);
+    sequences.push(reference.forced(&filling, setting.filler(), setting.tail())?);
     Ok(sequences)
 }
 

@@ -8,6 +8,8 @@ mod support;
 use kvscatter_certify::certificate::{Certificate, SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyOptions, certify};
 use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::proto::AttributeProto;
+use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
 use support::{options, testdata};
@@ -34,6 +36,66 @@ fn a_static_export_is_certified_with_and_without_its_original() {
         println!("{original:?}\n{}", say(&certificate));
         assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
     }
+}
+
+/// The operator writes the caches in place too, but does not take every scenario.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn an_export_whose_operator_writes_the_caches_is_certified_with_and_without_its_original() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    for original in [None, Some("mobius-llama-static/model.onnx"), Some("optimum-llama/model.onnx")] {
+        let options = CertifyOptions {
+            capacity: Some(64),
+            is_timed: true,
+            ..options("genai-llama-gqa/model.onnx", original)
+        };
+        let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
+        println!("{original:?}\n{}", say(&certificate));
+        assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
+        let check = |id| certificate.evidence.checks().find(|check| check.id == id).unwrap();
+        assert_eq!(check("every-scenario-is-taken").verdict, Verdict::NotApplicable);
+        assert_eq!(check("nan-does-not-spread").verdict, Verdict::Passed);
+        assert_eq!(check("cache-path-flat").verdict, Verdict::NotMeasured);
+        let decode = certificate.timings.unwrap().decode.unwrap();
+        assert_eq!(decode.at.iter().all(|at| at.original_ns.is_some()), original.is_some());
+    }
+}
+
+/// ONNX Runtime 1.32 and later has an attribute with which the operator refuses padding and caches that are
+/// shorter than its window.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn an_operator_that_refuses_padding_is_certified_without_it() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("windows.onnx");
+    let mut model = Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap();
+    let nodes = &mut model.proto_mut().graph.get_or_insert_default().node;
+    for node in nodes.iter_mut().filter(|node| node.op_type.as_deref() == Some("GroupQueryAttention")) {
+        node.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
+        node.attribute.extend([("local_window_size", 5), ("sliding_window_cache", 1)].map(
+            |(name, value)| AttributeProto {
+                name: Some(name.to_owned()),
+                r#type: Some(AttributeType::INT),
+                i: Some(value),
+                ..AttributeProto::default()
+            },
+        ));
+    }
+    model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    let options = CertifyOptions { model: path, capacity: Some(40), ..options("", None) };
+    let certificate = match certify(&engine, &options, &mut |_| {}) {
+        Ok(certificate) => certificate,
+        Err(error) => return assert!(error.to_string().contains("sliding_window_cache"), "{error}"),
+    };
+    assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
+    let check = |id| certificate.evidence.checks().find(|check| check.id == id).unwrap();
+    assert!(check("every-scenario-is-taken").evidence.ends_with("prompts padded on the right"));
+    assert_eq!(check("logits-equal").verdict, Verdict::Passed);
+    let mut ran: Vec<_> = certificate.logits.iter().map(|logits| logits.scenario.as_str()).collect();
+    ran.dedup();
+    assert_eq!(ran, ["prefill", "chunked prefill", "ragged decode", "to the last slot"]);
+    assert!(certificate.logits.iter().all(|logits| logits.compared > 0));
 }
 
 /// The model computes scales of whole tensors. Runs on the same tensors must give the same logits, and runs

@@ -18,6 +18,7 @@ use support::testdata;
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
 const GROWING: &str = "optimum-llama/model.onnx";
+const OPERATOR: &str = "genai-llama-gqa/model.onnx";
 
 fn options(original: Option<&str>) -> CertifyOptions {
     CertifyOptions { steps: Some(6), seed: 7, ..support::options(STATIC, original) }
@@ -49,6 +50,63 @@ fn a_right_decoder_passes_next_to_its_original_and_without() {
         assert!(certificate.logits.iter().any(|logits| logits.fill == Fill::Canaries));
         assert_eq!(certificate.decoder.bytes, 4 * 3 * 64 * 32 * 4);
         assert_eq!(certificate.decoder.bytes_per_token, 4 * 32 * 4);
+    }
+}
+
+fn certified_operator(fault: Fault, batch: Option<usize>) -> Certificate {
+    let options = CertifyOptions {
+        capacity: Some(40),
+        batch,
+        steps: Some(6),
+        seed: 7,
+        ..support::options(OPERATOR, None)
+    };
+    certify(&Fake(fault), &options, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn caches_of_an_operator_are_certified_as_far_as_it_goes() {
+    let certificate = certified_operator(Fault::None, None);
+    assert_eq!(certificate.verdict, Verdict::Passed, "{:?}", failed(&certificate));
+    let left_out = check(&certificate, "every-scenario-is-taken");
+    assert_eq!(left_out.verdict, Verdict::NotApplicable);
+    assert_eq!(
+        left_out.evidence,
+        "GroupQueryAttention does not take these, so they were not run: prompts padded on the left, chunks of several \
+         samples in mid-cache"
+    );
+    let mut ran: Vec<_> = certificate.occupancy.iter().map(|picture| picture.scenario.as_str()).collect();
+    ran.dedup();
+    let orders = ["ragged decode", "ragged decode, short sample first", "ragged decode, short sample last"];
+    assert_eq!(ran, [&["prefill", "chunked prefill"], &orders[..], &["to the last slot"]].concat());
+    for id in ["shape-is-kept", "write-indices-unchanged"] {
+        assert_eq!(check(&certificate, id).verdict, Verdict::NotApplicable, "{id}");
+    }
+    for id in ["written-by-groupqueryattention", "nothing-in-between", "present-aliases-past", "logits-equal"]
+    {
+        assert_eq!(check(&certificate, id).verdict, Verdict::Passed, "{id}");
+    }
+    let alone = certified_operator(Fault::None, Some(1));
+    let evidence = &check(&alone, "every-scenario-is-taken").evidence;
+    assert!(evidence.ends_with("not run: prompts padded on the left"), "{evidence}");
+}
+
+#[test]
+fn faults_of_caches_that_an_operator_writes_are_caught() {
+    for (fault, claim) in [
+        (Fault::IndexOffByOne, "rows-lie-where-named"),
+        (Fault::IndexOffByOne, "only-named-rows-change"),
+        (Fault::IndexOffByOne, "named-rows-are-written"),
+        (Fault::Copied, "present-aliases-past"),
+        (Fault::Clobbered, "only-named-rows-change"),
+        (Fault::LengthOffByOne, "logits-equal"),
+        (Fault::SharedIndex, "rows-lie-where-named"),
+        (Fault::SeesUnwritten, "initial-values-do-not-matter"),
+        (Fault::WritesPast, "rows-equal-unaliased-run"),
+    ] {
+        let certificate = certified_operator(fault, None);
+        assert_eq!(certificate.verdict, Verdict::Failed, "{fault:?}");
+        assert!(failed(&certificate).contains(claim), "{fault:?}: {:?}", failed(&certificate));
     }
 }
 
@@ -173,11 +231,11 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(matches!(error, CertifyError::PromptCount { prompts: 1, batch: 2 }), "{error}");
     let error = certify(&Fake(Fault::None), &options(Some(STATIC)), &mut |_| {}).unwrap_err();
     assert!(matches!(error, CertifyError::OriginalIsModel { .. }), "{error}");
-    for (model, expected) in [(GROWING, Growth::Joined), ("genai-llama-gqa/model.onnx", Growth::ByOperator)] {
-        let error = of(&|options| options.model = testdata(model));
-        let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
-        assert!(matches!(&**cause, CertifyError::NotStatic { growth, .. } if *growth == expected), "{error}");
-    }
+    let error = of(&|options| options.model = testdata(GROWING));
+    let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
+    assert!(matches!(&**cause, CertifyError::NotStatic { growth: Growth::Joined, .. }), "{error}");
+    let error = of(&|options| options.model = testdata(OPERATOR));
+    assert!(matches!(error, CertifyError::Session(session::SessionError::CapacityOpen)), "{error}");
 }
 
 /// `lower` replaces TensorScatter in a static export by other nodes and keeps the inputs.

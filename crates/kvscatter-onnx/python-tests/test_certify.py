@@ -14,6 +14,7 @@ from support.command import TESTDATA, kvscatter
 
 LIBRARY = os.environ["KVSCATTER_ORT_LIB"]
 STATIC = TESTDATA / "mobius-llama-static" / "model.onnx"
+GROUP_QUERY = TESTDATA / "genai-llama-gqa" / "model.onnx"
 DYNAMIC = TESTDATA / "mobius-llama-dynamic" / "model.onnx"
 
 
@@ -55,6 +56,20 @@ def test_a_static_export_passes_next_to_the_dynamic_one(tmp_path):
     certificate = certify(STATIC, "--original", DYNAMIC)
     assert certificate["verdict"] == "passed"
     assert worst(certificate, "original") <= certificate["parameters"]["tolerance"]
+
+
+@pytest.mark.parametrize("original", [None, DYNAMIC])
+def test_an_operator_that_writes_its_caches_passes_as_far_as_it_goes(original, tmp_path):
+    page = tmp_path / "certificate.html"
+    options = ["--original", original] if original else []
+    certificate = certify(GROUP_QUERY, "--capacity", 64, "--html", page, *options)
+    assert certificate["verdict"] == "passed"
+    checks = {check["id"]: check for checks in certificate["evidence"].values() for check in checks}
+    assert checks["present-aliases-past"]["verdict"] == "passed"
+    left_out = checks["every-scenario-is-taken"]
+    assert left_out["verdict"] == "not_applicable"
+    assert "not run: prompts padded on the left, chunks of several samples" in left_out["evidence"]
+    assert left_out["evidence"] in page.read_text()
 
 
 def test_without_an_original_it_is_compared_with_an_unaliased_run(llama):

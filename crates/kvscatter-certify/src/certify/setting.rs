@@ -62,6 +62,8 @@ pub(super) fn setting(
         is_batch_fixed: interface.batch.is_some(),
         can_pad_left: interface.takes(Purpose::Mask) && interface.takes(Purpose::Positions),
         is_decode_only: interface.is_decode_only,
+        writer: interface.writer(),
+        refuses_padding: interface.refuses_padding,
         prompts,
     };
     check_logits(memory, interface, &setting)?;

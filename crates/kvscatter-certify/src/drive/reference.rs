@@ -16,7 +16,7 @@ pub(crate) struct Sequence {
 /// A decoder that computes the expected logits, one sequence at a time.
 pub(crate) struct Reference<'r> {
     runner: &'r mut Runner,
-    /// The number of slots of a static cache, or `None` for a growing cache.
+    /// The number of slots of a cache that can be written in place, or `None` for a growing cache.
     capacity: Option<usize>,
     /// Whether the decoder is the model under test. Its faults are reported in the certificate and are not
     /// errors.
@@ -28,12 +28,13 @@ pub(crate) struct Reference<'r> {
 impl<'r> Reference<'r> {
     /// Creates a reference that runs on `runner`.
     ///
-    /// - `capacity` is the number of slots of a static cache. It is ignored for a growing cache.
+    /// - `capacity` is the number of slots of a cache that can be written in place. It is ignored for a growing
+    ///   cache.
     /// - `is_model` means that the runner runs the model that is certified.
     /// - `is_by_token` means that the model that is certified takes one token at a time.
     pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, is_by_token: bool) -> Self {
         let is_by_token = is_by_token || runner.interface.is_decode_only;
-        let grows = runner.interface.growth().is_some();
+        let grows = runner.interface.is_copied();
         Self { runner, capacity: (!grows).then_some(capacity), is_model, is_by_token }
     }
 

@@ -1,8 +1,8 @@
 //! The ways in which a static cache is used, as lists of steps.
 
-use kvscatter_session::{Feed, SampleFeed};
+use kvscatter_session::{CacheWriter, Feed, SampleFeed};
 
-use crate::certificate::Phase;
+use crate::certificate::{Check, Phase};
 
 /// A scenario: one way to use a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,9 @@ pub(crate) struct ScenarioSetting {
     pub(crate) can_pad_left: bool,
     /// Whether every step must have one token.
     pub(crate) is_decode_only: bool,
+    pub(crate) writer: CacheWriter,
+    /// Whether the writer refuses samples that are padded on the right.
+    pub(crate) refuses_padding: bool,
 }
 
 impl Scenario {
@@ -61,18 +64,55 @@ impl ScenarioSetting {
         let mut scenarios = vec![self.chunked()];
         if !self.is_decode_only {
             scenarios.insert(0, self.prefill());
-            scenarios.push(self.ragged("ragged chunks", self.as_given(), self.widths()));
+        }
+        if self.is_decode_only || self.refuses_padding {
+            scenarios.push(self.staggered());
+        } else {
+            if self.can_chunk(self.prompts.len()) {
+                scenarios.push(self.ragged(
+                    "ragged chunks",
+                    self.as_given(),
+                    self.widths(self.prompts.len()),
+                ));
+            }
             for (name, order) in self.orders() {
                 scenarios.push(self.ragged(&name, order, vec![1]));
             }
             if self.can_pad_left {
                 scenarios.push(self.left_padded());
             }
-        } else {
-            scenarios.push(self.staggered());
         }
         scenarios.push(self.full());
         scenarios
+    }
+
+    /// Returns the claim that names the scenarios that the model's operator does not take, or `None` if it takes
+    /// all of them.
+    pub(crate) fn left_out(&self) -> Option<Check> {
+        const ID: &str = "every-scenario-is-taken";
+        const CLAIM: &str =
+            "The model takes padding on both sides, and chunks of several samples after their first tokens.";
+        if self.writer == CacheWriter::TensorScatter {
+            return None;
+        }
+        let mut left_out = vec!["prompts padded on the left"];
+        left_out.extend(
+            (!self.can_chunk(self.prompts.len())).then_some("chunks of several samples in mid-cache"),
+        );
+        left_out.extend(self.refuses_padding.then_some("prompts padded on the right"));
+        let evidence =
+            format!("GroupQueryAttention does not take these, so they were not run: {}", left_out.join(", "));
+        Some(Check::not_applicable(ID, CLAIM, evidence))
+    }
+
+    /// Returns `true` if a step in mid-cache may have several tokens of each of `batch` samples.
+    fn can_chunk(&self, batch: usize) -> bool {
+        !self.is_decode_only && (batch == 1 || self.writer == CacheWriter::TensorScatter)
+    }
+
+    /// Returns the number of tokens in a step that only fills the cache.
+    pub(crate) fn filler(&self) -> usize {
+        if self.can_chunk(self.smallest_batch()) { self.filler.max(1) } else { 1 }
     }
 
     /// Returns one scenario for each sequence alone, fed as the reference was: the whole prompt, then token
@@ -115,9 +155,9 @@ impl ScenarioSetting {
         (0..self.prompts.len()).collect()
     }
 
-    /// Returns the sizes of chunks, which are used in turn.
-    fn widths(&self) -> Vec<usize> {
-        if self.is_decode_only {
+    /// Returns the sizes of chunks of `batch` samples, which are used in turn.
+    fn widths(&self, batch: usize) -> Vec<usize> {
+        if !self.can_chunk(batch) {
             return vec![1];
         }
         let chunk = self.chunk.max(1);
@@ -157,18 +197,20 @@ impl ScenarioSetting {
     }
 
     fn chunked(&self) -> Scenario {
-        let written = vec![0; self.prompts.len()];
-        let (name, description) = if self.is_decode_only {
-            ("decode", "every sample token by token, all at the same slot".to_owned())
+        let all = self.prompts.len();
+        let batch = if self.can_chunk(all) || self.is_decode_only { all } else { self.smallest_batch() };
+        let of = if batch == all { "every" } else { "one" };
+        let (name, description) = if self.can_chunk(batch) {
+            ("chunked prefill", format!("{of} sample in chunks of 1 to {} tokens", self.chunk.max(1)))
         } else {
-            ("chunked prefill", format!("every sample in chunks of 1 to {} tokens", self.chunk.max(1)))
+            ("decode", "every sample token by token, all at the same slot".to_owned())
         };
         Scenario {
             name: name.to_owned(),
             description,
-            sequences: self.as_given(),
+            sequences: (0..batch).collect(),
             is_as_reference: false,
-            steps: self.chunks(written, self.common(), &self.widths()),
+            steps: self.chunks(vec![0; batch], self.common(), &self.widths(batch)),
         }
     }
 
@@ -217,8 +259,8 @@ impl ScenarioSetting {
         }
     }
 
-    /// Lets samples begin in different steps, for models that take one token at a time. Every step feeds all
-    /// samples, so a waiting sample writes its first token again.
+    /// Lets samples begin in different steps, for models that take one token at a time or no padding. Every step
+    /// feeds all samples, so a waiting sample writes its first token again.
     fn staggered(&self) -> Scenario {
         let mut written: Vec<usize> = vec![0; self.prompts.len()];
         let mut steps = Vec::new();
@@ -276,9 +318,8 @@ impl ScenarioSetting {
 
     fn full(&self) -> Scenario {
         let batch = self.smallest_batch();
-        let filler = if self.is_decode_only { 1 } else { self.filler.max(1) };
         let body = self.capacity - self.tail();
-        let mut steps = self.chunks(vec![0; batch], body, &[filler]);
+        let mut steps = self.chunks(vec![0; batch], body, &[self.filler()]);
         steps.extend(self.chunks(vec![body; batch], self.tail(), &[1]));
         Scenario {
             name: "to the last slot".to_owned(),

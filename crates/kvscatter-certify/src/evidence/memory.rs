@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use kvscatter_session::{CachePort, Feed, Rows, SampleFeed, Tensor};
+use kvscatter_session::{CachePort, CacheWriter, Feed, Rows, SampleFeed, Tensor};
 
 use crate::certificate::{Failure, SampleSlots};
 use crate::drive::values;
@@ -12,6 +12,7 @@ use super::check_builder::{CheckBuilder, Place};
 
 /// The claims about the caches' memory.
 pub(crate) struct MemoryChecks {
+    writer: CacheWriter,
     pub(crate) aliased: CheckBuilder,
     pub(crate) only_named: CheckBuilder,
     pub(crate) written: CheckBuilder,
@@ -38,27 +39,40 @@ pub(crate) struct StepMemory<'a> {
 }
 
 impl MemoryChecks {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(writer: CacheWriter) -> Self {
+        let [only_named, written, placed] = match writer {
+            CacheWriter::TensorScatter => [
+                "No byte of a cache changes outside the rows that the write indices name.",
+                "Every row that the write indices name is written.",
+                "The first new row is in the slot that its write index names, and the other rows follow it.",
+            ],
+            CacheWriter::GroupQueryAttention => [
+                "No byte of a cache changes outside the rows of the step, which end at the length of each sample or, in \
+                 the first run, of the longest one.",
+                "Every row of the step is written.",
+                "The last new row is in the slot before the length of its sample, and the other rows precede it.",
+            ],
+        };
         Self {
+            writer,
             aliased: CheckBuilder::new(
                 "present-aliases-past",
                 "After a run, every present is at the address of its past.",
             ),
-            only_named: CheckBuilder::new(
-                "only-named-rows-change",
-                "No byte of a cache changes outside the rows that the write indices name.",
-            ),
-            written: CheckBuilder::new(
-                "named-rows-are-written",
-                "Every row that the write indices name is written.",
-            ),
-            placed: CheckBuilder::new(
-                "rows-lie-where-named",
-                "The first new row is in the slot that its write index names, and the other rows follow it.",
-            ),
+            only_named: CheckBuilder::new("only-named-rows-change", only_named),
+            written: CheckBuilder::new("named-rows-are-written", written),
+            placed: CheckBuilder::new("rows-lie-where-named", placed),
             as_out_of_place: CheckBuilder::new(
                 "rows-equal-unaliased-run",
-                "The caches equal, bit for bit, those of a run that writes present to separate memory.",
+                match writer {
+                    CacheWriter::TensorScatter => {
+                        "The caches equal, bit for bit, those of a run that writes present to separate memory."
+                    }
+                    CacheWriter::GroupQueryAttention => {
+                        "The caches up to the new rows equal, bit for bit, those of a run that writes present to separate \
+                         memory."
+                    }
+                },
             ),
             finite: CheckBuilder::new("caches-stay-finite", "No written row contains NaN or an infinity."),
         }
@@ -130,7 +144,7 @@ impl MemoryChecks {
         strays.extend(changed(named.end..check.capacity));
         self.only_named.look((check.capacity - named.len()) * rows.row());
         for &slot in &strays {
-            self.only_named.fail(check.failure(slot, "changed, although no write index names it"));
+            self.only_named.fail(check.failure(slot, self.words().0));
         }
 
         let is_fresh = |slot: usize| canaries.get(slot).copied().unwrap_or_default();
@@ -139,8 +153,7 @@ impl MemoryChecks {
         let missed: Vec<usize> = fresh.iter().copied().filter(|slot| !hit.contains(slot)).collect();
         self.written.look(fresh.len());
         for &slot in &missed {
-            let message = "still contains its canary, although a write index names it";
-            self.written.fail(check.failure(slot, message));
+            self.written.fail(check.failure(slot, self.words().1));
         }
 
         // If all rows that the write indices refer to contained canaries, the changed rows must be exactly
@@ -153,16 +166,19 @@ impl MemoryChecks {
                 && run.len() == named.len()
                 && *run != named
             {
-                let message = format!(
-                    "rows were written from slot {} on, the write index is {}",
-                    run.start, named.start
-                );
+                let (start, begins) = (run.start, self.words().2);
+                let message = format!("rows were written from slot {start} on, {begins} {}", named.start);
                 self.placed.fail(check.failure(run.start, &message));
             }
         }
 
-        self.as_out_of_place.look(check.capacity);
-        for slot in rows.differing(check.sample, 0..check.capacity, after, out_of_place) {
+        // GroupQueryAttention does not copy the rows after the new ones to a separate present.
+        let compared = match self.writer {
+            CacheWriter::TensorScatter => 0..check.capacity,
+            CacheWriter::GroupQueryAttention => 0..named.end,
+        };
+        self.as_out_of_place.look(compared.len());
+        for slot in rows.differing(check.sample, compared, after, out_of_place) {
             self.as_out_of_place.fail(check.failure(slot, "differs from the unaliased run"));
         }
 
@@ -175,6 +191,24 @@ impl MemoryChecks {
             }
         }
         strays
+    }
+}
+
+impl MemoryChecks {
+    /// Returns what is wrong with a row that changed, with a row that did not, and with the first row.
+    fn words(&self) -> (&'static str, &'static str, &'static str) {
+        match self.writer {
+            CacheWriter::TensorScatter => (
+                "changed, although no write index names it",
+                "still contains its canary, although a write index names it",
+                "the write index is",
+            ),
+            CacheWriter::GroupQueryAttention => (
+                "changed, although it is not a row of the step",
+                "still contains its canary, although it is a row of the step",
+                "the first row of the step is",
+            ),
+        }
     }
 }
 
@@ -199,7 +233,7 @@ impl SampleCheck<'_> {
     }
 }
 
-/// Returns the slots that the write indices of a sample's step refer to.
+/// Returns the slots that a sample's step writes.
 fn named(sample: &SampleFeed, width: usize) -> SampleSlots {
     let run = |range: Range<usize>| if range.is_empty() { Vec::new() } else { vec![range] };
     SampleSlots {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
-use kvscatter_session::{self as session, Feed, LogitsTensor, Runner, Tensor};
+use kvscatter_session::{self as session, CacheWriter, Feed, LogitsTensor, Runner, Tensor};
 
 use crate::CertifyError;
 use crate::certificate::{Check, Failure, Fill, LogitsComparison, LogitsReference, Occupancy, OccupancyStep};
@@ -64,7 +64,7 @@ pub(crate) fn observe(
     plan: &Plan<'_>,
     stepped: &mut dyn FnMut(&str),
 ) -> Result<Observed, CertifyError> {
-    let mut observer = Observer::new(plan);
+    let mut observer = Observer::new(plan, runner.interface.writer());
     for scenario in plan.scenarios {
         let zeros = observer.run_scenario(runner, scenario, Fill::Zeros, stepped)?;
         let canaries = observer.run_scenario(runner, scenario, Fill::Canaries, stepped)?;
@@ -93,7 +93,7 @@ struct Observer<'a> {
 }
 
 impl<'a> Observer<'a> {
-    fn new(plan: &'a Plan<'a>) -> Self {
+    fn new(plan: &'a Plan<'a>, writer: CacheWriter) -> Self {
         let against = match (plan.against, plan.scales) {
             (LogitsReference::Original, None) => {
                 "Logits of real tokens equal the original's at every step, within the tolerance."
@@ -108,19 +108,23 @@ impl<'a> Observer<'a> {
                 "Logits of each sequence alone equal those of a run that is not in place, within the tolerance."
             }
         };
-        let positions = match plan.scales {
-            None => {
+        let positions = match (plan.scales, writer) {
+            (None, CacheWriter::GroupQueryAttention) => {
+                "Steps that write from later slots are as correct as steps that write from slot 0, so lengths and positions \
+                 have the meaning that the operator gives them."
+            }
+            (None, CacheWriter::TensorScatter) => {
                 "Steps that write from later slots are as correct as steps that write from slot 0, so write indices, \
                  lengths and positions have the meaning that ONNX gives them."
             }
-            Some(_) => {
+            (Some(_), _) => {
                 "For one sequence alone, steps that write from later slots are as correct as steps that write from \
                  slot 0. Ragged batches were not compared."
             }
         };
         Self {
             plan,
-            memory: MemoryChecks::new(),
+            memory: MemoryChecks::new(writer),
             runs: CheckBuilder::new("every-step-runs", "The runtime runs every step of every scenario."),
             logits: CheckBuilder::new("logits-equal", against),
             as_out_of_place: CheckBuilder::new(
@@ -342,7 +346,7 @@ impl<'a> Observer<'a> {
         let worst = self.comparisons.iter().map(|comparison| comparison.worst).fold(0.0, f64::max);
         let worst_fill =
             if self.fills.has_failed() { "not within the tolerance" } else { "within the tolerance" };
-        let MemoryChecks { aliased, only_named, written, placed, as_out_of_place, finite } = self.memory;
+        let MemoryChecks { aliased, only_named, written, placed, as_out_of_place, finite, .. } = self.memory;
         let mut checks = vec![
             self.runs.into_check(|runs| {
                 format!("{runs} runs in {scenarios} scenarios, each with zeros and canaries")

@@ -7,10 +7,31 @@ use kvscatter_onnx::{Dimension, Graph, Node};
 
 use crate::certificate::{Check, Failure};
 
+/// The operator that writes the caches, and the claims that name it.
+struct Writer {
+    op_type: &'static str,
+    one_write: (&'static str, &'static str),
+    nothing_between: &'static str,
+}
+
+const TENSOR_SCATTER: Writer = Writer {
+    op_type: "TensorScatter",
+    one_write: ("written-by-tensorscatter", "Every cache is written by one TensorScatter."),
+    nothing_between: "No other tensor of the cache's size is between past and TensorScatter, or between TensorScatter and present.",
+};
+
+const GROUP_QUERY_ATTENTION: Writer = Writer {
+    op_type: "GroupQueryAttention",
+    one_write: ("written-by-groupqueryattention", "Every cache is written by one GroupQueryAttention."),
+    nothing_between: "No other tensor of the cache's size is between past and GroupQueryAttention, or between GroupQueryAttention and present.",
+};
+
 /// Examines all claims about the caches that the graph alone can prove.
 pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
     let caches = &decoder.caches;
     let count = caches.len();
+    let by_operator = caches.iter().any(|cache| cache.style == WriterStyle::GroupQueryAttention);
+    let writer = if by_operator { GROUP_QUERY_ATTENTION } else { TENSOR_SCATTER };
     let readers = readers(graph);
     let each = |of: &dyn Fn(&Cache<'_>) -> Option<String>| {
         caches
@@ -23,16 +44,16 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
     };
     vec![
         Check::unless(
-            "written-by-tensorscatter",
-            "Every cache is written by one TensorScatter.",
+            writer.one_write.0,
+            writer.one_write.1,
             format!("{count} caches followed from past to present"),
-            each(&|cache| one_write(cache)),
+            each(&|cache| writer.is_only(cache)),
         ),
         Check::unless(
             "nothing-in-between",
-            "No other tensor of the cache's size is between past and TensorScatter, or between TensorScatter and present.",
-            format!("past is TensorScatter's input and its output is present, {count} times"),
-            each(&in_between),
+            writer.nothing_between,
+            format!("past is {}'s input and its output is present, {count} times", writer.op_type),
+            each(&|cache| writer.in_between(cache)),
         ),
         Check::unless(
             "past-read-once",
@@ -52,31 +73,29 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
                 ))
             }),
         ),
-        Check::unless(
-            "shape-is-kept",
-            "Present has the shape and the type of past.",
-            format!("{count} declared shapes compared"),
-            each(&|cache| shape_changes(cache)),
-        ),
+        shapes(each(&|cache| shape_changes(cache)), count, by_operator),
         positions(graph, decoder),
     ]
 }
 
-fn one_write(cache: &Cache<'_>) -> Option<String> {
-    if let Some(earlier) = cache.earlier.first() {
-        return Some(format!("{} writes the cache before the last write", earlier.label()));
+impl Writer {
+    fn writes(&self, cache: &Cache<'_>) -> bool {
+        cache.writer.is_some_and(|node| node.op_type() == self.op_type)
     }
-    match &cache.style {
-        WriterStyle::TensorScatter(_) => None,
-        other => Some(format!("its style is {other}")),
+
+    fn is_only(&self, cache: &Cache<'_>) -> Option<String> {
+        if let Some(earlier) = cache.earlier.first() {
+            return Some(format!("{} writes the cache before the last write", earlier.label()));
+        }
+        (!self.writes(cache)).then(|| format!("its style is {}", cache.style))
+    }
+
+    fn in_between(&self, cache: &Cache<'_>) -> Option<String> {
+        cache.writer.filter(|_| self.writes(cache)).and_then(|writer| in_between(cache, writer))
     }
 }
 
-fn in_between(cache: &Cache<'_>) -> Option<String> {
-    if !matches!(cache.style, WriterStyle::TensorScatter(_)) {
-        return None;
-    }
-    let writer = cache.writer?;
+fn in_between(cache: &Cache<'_>, writer: Node<'_>) -> Option<String> {
     if !cache.between.is_empty() {
         let nodes: Vec<String> = cache.between.iter().map(|node| node.label().to_string()).collect();
         let verb = if nodes.len() == 1 { "is" } else { "are" };
@@ -85,14 +104,14 @@ fn in_between(cache: &Cache<'_>) -> Option<String> {
     // A node such as `Identity` also fails this check. Most runtimes do not copy anything for it, but no rule
     // requires them to remove it.
     let first = cache.earlier.first().copied().unwrap_or(writer);
-    match (first.input(0) == Some(cache.past), writer.output(0) == Some(cache.present)) {
+    let reads = |name: &str| first.proto().input.iter().any(|input| input == name);
+    let makes = |name: &str| writer.proto().output.iter().any(|output| output == name);
+    match (reads(cache.past), makes(cache.present)) {
         (true, true) => None,
         (false, _) => {
             Some(format!("{} reads {:?}, not past itself", first.label(), first.input(0).unwrap_or("")))
         }
-        (true, false) => {
-            Some(format!("{} makes {:?}, not present itself", writer.label(), writer.output(0).unwrap_or("")))
-        }
+        (true, false) => Some(format!("{} makes {:?}, not present itself", writer.label(), cache.written)),
     }
 }
 
@@ -121,6 +140,16 @@ fn second_reader(readers: &BTreeMap<&str, Vec<Node<'_>>>, cache: &Cache<'_>) -> 
     Some(format!("{} reads it too", other.label()))
 }
 
+fn shapes(failures: Vec<Failure>, count: usize, by_operator: bool) -> Check {
+    const ID: &str = "shape-is-kept";
+    const CLAIM: &str = "Present has the shape and the type of past.";
+    if by_operator && failures.is_empty() {
+        let why = "the graph leaves the lengths of past and present open, and the operator keeps those of the buffer";
+        return Check::not_applicable(ID, CLAIM, why);
+    }
+    Check::unless(ID, CLAIM, format!("{count} declared shapes compared"), failures)
+}
+
 fn shape_changes(cache: &Cache<'_>) -> Option<String> {
     let present = &cache.present_info;
     if present.element != cache.element {
@@ -139,6 +168,13 @@ fn positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Check {
     let inputs: BTreeSet<_> = graph.input_names().collect();
     let mut computed = None;
     for cache in &decoder.caches {
+        if cache.style == WriterStyle::GroupQueryAttention {
+            return Check::not_applicable(
+                ID,
+                CLAIM,
+                "GroupQueryAttention takes the length after the step instead",
+            );
+        }
         let Some(writer) = cache.writer.filter(|_| cache.is_static()) else { continue };
         match writer.input(2) {
             Some(name) if inputs.contains(name) => {}

@@ -107,13 +107,13 @@ impl<'a> Decoding<'a> {
     fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), CertifyError> {
         // The old tensors are freed before the new ones are allocated.
         (self.pasts, self.presents) = (Vec::new(), Vec::new());
-        let grows = self.interface.growth().is_some();
+        let grows = self.interface.is_copied();
         let slots = if grows { context + 1 } else { capacity };
         self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, |_, _| 0, slots)?;
         for port in &self.interface.caches {
             let zeros = |length| self.session.zeros(port.element, &port.shape(batch, length));
-            self.pasts.push(zeros(if port.growth.is_some() { context } else { capacity })?);
-            self.presents.push(if port.growth.is_some() { Some(zeros(context + 1)?) } else { None });
+            self.pasts.push(zeros(if grows { context } else { capacity })?);
+            self.presents.push(if grows { Some(zeros(context + 1)?) } else { None });
         }
         Ok(())
     }

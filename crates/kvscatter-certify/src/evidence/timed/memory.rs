@@ -67,7 +67,7 @@ fn peak(
 fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), CertifyError> {
     let Load { batch, capacity, steps } = load;
     let ports = &timed.interface.caches;
-    let grows = timed.interface.growth().is_some();
+    let grows = timed.interface.is_copied();
     let length = if grows { capacity - steps } else { capacity };
     let zeros = |session: &dyn Session, length| {
         let zeros = ports.iter().map(|port| session.zeros(port.element, &port.shape(batch, length)));
