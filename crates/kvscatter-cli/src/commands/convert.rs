@@ -16,25 +16,29 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 
 /// Convert a decoder so that its caches are static and written in place
 ///
-/// The command converts caches that Concat, or Attention with past inputs, copies in every step. They become
-/// [batch, heads, N, head size], and TensorScatter writes them at the new input write_indices.
-/// attention_mask becomes [batch, N]. Slot j is then visible to new token i of sample b if and only if
-/// j <= write_indices[b] + i and attention_mask[b, j]. The model is raised to operator set 24, and its
-/// metadata describes the new inputs. Weights are not changed.
+/// The command converts caches that Concat, Attention with past inputs or GroupQueryAttention copies in every
+/// step. They become [batch, heads, N, head size], and TensorScatter writes them at the new input
+/// write_indices. attention_mask becomes [batch, N]. Slot j is then visible to new token i of sample b if and
+/// only if j <= write_indices[b] + i and attention_mask[b, j]. In a layer with a sliding window of W,
+/// j > write_indices[b] + i - W must also hold. The model is raised to operator set 24, and its metadata
+/// describes the new inputs. Weights are not changed.
+///
+/// GroupQueryAttention and other operators of ONNX Runtime become standard ones. The command evaluates both on
+/// random values, and refuses the model if the results differ.
 ///
 /// Attention that consists of separate nodes (MatMul, scale, mask, Softmax, MatMul, and the Expand that
 /// repeats grouped heads) becomes one Attention node that reads the caches as they are. The command evaluates
 /// both on random queries and caches, and keeps the separate nodes if the results differ.
 ///
 /// The command computes which slots the masks of the exporter hide, and compares them with this rule. It
-/// refuses a decoder that follows another rule (a sliding window shorter than N, ALiBi) or that it does not
-/// understand. It then writes nothing.
+/// refuses a decoder that follows another rule (ALiBi) or that it does not understand. It then writes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  kvscatter convert testdata/optimum-llama/model.onnx -o static.onnx \\
-      --max-seq 4096
-  kvscatter certify static.onnx --original testdata/optimum-llama/model.onnx")]
+  kvscatter convert testdata/genai-llama-gqa/model.onnx -o static.onnx \\
+      --max-seq 128
+  kvscatter certify static.onnx \\
+      --original testdata/genai-llama-gqa/model.onnx")]
 pub(crate) struct Convert {
     /// The decoder, an .onnx file
     model: PathBuf,

@@ -79,7 +79,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::of(&graph).map_err(in_file)?;
     let sizes = sizes(&args, &decoder)?;
-    let grows = decoder.caches.iter().any(|cache| cache.style.grows());
+    let grows = decoder.caches.iter().any(|cache| cache.style.growth().is_some());
     let inspected = Inspected {
         model: args.model.display().to_string(),
         advice: grows.then(|| match args.max_seq {

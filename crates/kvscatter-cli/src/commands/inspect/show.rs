@@ -232,11 +232,10 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     }
     if any(|cache| cache.style == WriterStyle::GroupQueryAttention) {
         steps.push(paragraph(
-            "GroupQueryAttention writes its caches itself, and kvscatter cannot make them static yet. In ONNX Runtime, \
-             bind past and present of a cache to one buffer as long as the longest text (IO binding, or \
-             past_present_share_buffer in ONNX Runtime GenAI). ONNX Runtime then writes only the new rows. kvscatter \
-             generate does not do this yet. It binds two buffers, needs prompts of one length, and every step writes \
-             the whole cache, as the column \"written a step\" shows.",
+            "As it is, GroupQueryAttention writes only the new rows if past and present of a cache are bound to one \
+             buffer as long as the longest text (IO binding, or past_present_share_buffer in ONNX Runtime GenAI). \
+             kvscatter generate --engine ort does this. Otherwise every step copies the whole cache, as the column \
+             \"written a step\" shows.",
         ));
     }
     steps
