@@ -9,6 +9,7 @@ mod convert;
 mod generate;
 mod inspect;
 mod lower;
+mod merged;
 mod named;
 mod plan;
 mod run;

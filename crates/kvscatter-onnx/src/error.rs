@@ -184,6 +184,10 @@ pub enum OnnxError {
     #[error("{name:?} is a {kind}: only dense tensors are supported")]
     NotATensor { name: String, kind: &'static str },
 
+    /// Both branches of a merged decoder are decoders with a past.
+    #[error("both branches for input {condition:?} are decoders with a past: only one may be")]
+    MergedTwice { condition: String },
+
     // Nodes that are not evaluated.
     /// The evaluator does not support this operator.
     #[error("this operator cannot be evaluated; TensorScatter, Identity, Constant and Add can")]

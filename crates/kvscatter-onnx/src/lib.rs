@@ -9,6 +9,7 @@
 //!   inputs for it.
 //! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
 //!   hazards.
+//! * [`unmerge`] takes the decoder with a past out of a merged decoder.
 //! * [`convert::convert()`] converts growing caches to static ones. [`lower()`] replaces `TensorScatter` with
 //!   older operators. [`Model::save_with_weights`] writes a model together with the files of its weights.
 //! * [`CachePath`] is a model that contains only the nodes between the past and the present of one cache.
@@ -64,6 +65,7 @@ pub mod file;
 mod fold;
 mod graph;
 mod lower;
+mod merged;
 mod model;
 mod model_file;
 mod narrow_types;
@@ -87,6 +89,7 @@ pub use fold::FoldError;
 pub use graph::{Graph, Node, ValueInfo};
 pub use kvscatter::spec::Dimension;
 pub use lower::{LowerTarget, Lowered, lower};
+pub use merged::{TakenBranch, Unmerged, unmerge};
 pub use model::Model;
 pub use model_file::ModelFile;
 pub use node_label::NodeLabel;

@@ -80,6 +80,11 @@ impl Model {
             .map_err(|error| error.in_file(path))
     }
 
+    /// Creates another model whose external data is in the folder of this model.
+    pub(crate) fn with_proto(&self, proto: ModelProto) -> Self {
+        Self { proto, path: self.path.clone(), is_as_read: false }
+    }
+
     /// Returns the message.
     #[must_use]
     pub fn proto(&self) -> &ModelProto {

@@ -9,6 +9,7 @@ use kvscatter_onnx::{DataFile, Model};
 use kvscatter_text::units;
 use serde::Serialize;
 
+use super::merged::{self, BranchDocument};
 use super::weights::{self, WeightFileDocument, WeightFiles};
 use crate::error::CommandError;
 use crate::numbers::integer;
@@ -29,6 +30,9 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// Attention that consists of separate nodes (MatMul, scale, mask, Softmax, MatMul, and the Expand that
 /// repeats grouped heads) becomes one Attention node that reads the caches as they are. The command evaluates
 /// both on random queries and caches, and keeps the separate nodes if the results differ.
+///
+/// A merged decoder has an If on a boolean input, such as use_cache_branch. The command takes out the branch
+/// with a past, and drops the other branch and the input.
 ///
 /// The command computes which slots the masks of the exporter hide, and compares them with this rule. It
 /// refuses a decoder that follows another rule (ALiBi) or that it does not understand. It then writes nothing.
@@ -86,6 +90,9 @@ struct ConvertDocument<'a> {
     write_indices: &'a str,
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
+    /// The branch of a merged decoder that was converted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merged: Option<BranchDocument<'a>>,
     cost: Cost,
     files: Vec<WeightFileDocument>,
 }
@@ -229,6 +236,9 @@ fn show(
     );
     writeln!(output, "{}", hanging(0, &heading))?;
     weights::show(files, output)?;
+    if let Some(branch) = &converted.branch {
+        writeln!(output, "{}", hanging(2, &merged::line(branch)))?;
+    }
     if converted.fused > 0 {
         let became =
             format!("{} took the place of separate nodes.", count(converted.fused, "Attention node"));
@@ -306,6 +316,7 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         write_indices: &converted.write_indices,
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
+        merged: converted.branch.as_ref().map(BranchDocument::from),
         cost: Cost::new(converted, args.max_seq),
         files: files.iter().map(WeightFileDocument::from).collect(),
     }

@@ -11,9 +11,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cache, Decoder};
+use kvscatter_onnx::{Model, unmerge};
 
 use crate::commands::named::{Dim, unique};
 use crate::error::CommandError;
@@ -76,6 +76,8 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let model = Model::load(&args.model)?;
     let in_file =
         |cause| kvscatter_onnx::OnnxError::InFile { path: args.model.clone(), cause: Box::new(cause) };
+    let merged = unmerge(&model).map_err(in_file)?;
+    let model = merged.as_ref().map_or(&model, |merged| &merged.model);
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::of(&graph).map_err(in_file)?;
     let sizes = sizes(&args, &decoder)?;
@@ -83,10 +85,11 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let inspected = Inspected {
         model: args.model.display().to_string(),
         advice: grows.then(|| match args.max_seq {
-            Some(max_seq) => ConvertOutcome::at(&model, max_seq.get()),
-            None => ConvertOutcome::near(&model, sizes.capacity),
+            Some(max_seq) => ConvertOutcome::at(model, max_seq.get()),
+            None => ConvertOutcome::near(model, sizes.capacity),
         }),
         sizes,
+        branch: merged.as_ref().map(|merged| &merged.branch),
         hazards: decoder.hazards(),
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),
         scatters: graph.nodes().iter().filter(|node| node.is("TensorScatter")).count(),

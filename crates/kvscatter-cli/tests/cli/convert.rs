@@ -41,6 +41,17 @@ fn attention_that_is_kept() {
     );
 }
 
+#[test]
+fn a_decoder_that_was_merged() {
+    let folder = Folder::with_testdata();
+    let line = "convert testdata/decoders/optimum-1.18-gpt2-merged/model.onnx -o static.onnx --max-seq 32";
+    let text = folder.run(line).passed();
+    insta::assert_snapshot!(text.lines().take(8).collect::<Vec<_>>().join("\n"));
+    let json = folder.run(&format!("{line} --json")).passed();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["merged"], serde_json::json!({"input": "use_cache_branch", "value": true}));
+}
+
 /// The values of the first layer are halved, which `Attention` cannot express.
 #[test]
 fn attention_of_another_form() {

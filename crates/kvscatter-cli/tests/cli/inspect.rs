@@ -60,6 +60,16 @@ fn a_cache_that_attention_joins() {
 }
 
 #[test]
+fn a_decoder_that_was_merged() {
+    let folder = folder();
+    let line = "inspect testdata/decoders/optimum-1.18-gpt2-merged/model.onnx --length 32";
+    insta::assert_snapshot!(folder.run(line).passed());
+    let json = folder.run(&format!("{line} --json")).passed();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["merged"], serde_json::json!({"input": "use_cache_branch", "value": true}));
+}
+
+#[test]
 fn a_static_cache_that_tensorrt_refuses() {
     let answer = folder().run("inspect testdata/mobius-llama-static/model.onnx --target tensorrt");
     assert_eq!(answer.code, Some(1));

@@ -12,7 +12,7 @@ use super::visibility::Padding;
 use super::{ConvertOptions, caches, rewrite};
 use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
-use crate::{Graph, Model, OnnxError, opset, standard};
+use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
 
 /// The operator set of a converted model, the first with `TensorScatter`.
 const OPSET: i64 = 24;
@@ -45,19 +45,26 @@ pub struct Converted {
     /// The name of the input that marks the slots of real tokens, now `[batch, max_seq]`. It is `None` if the
     /// decoder has no such input.
     pub attention_mask: Option<String>,
+    /// The branch that was converted, if the exported model is a merged decoder.
+    pub branch: Option<TakenBranch>,
 }
 
 /// Converts a decoder to a static cache. The options are a number of slots for each sample, or
 /// [`ConvertOptions`].
 ///
+/// Of a merged decoder, the branch with a past is converted, as [`unmerge`](crate::unmerge) takes it out.
+///
 /// # Errors
 /// * Returns the errors of [`Model::graph`] for an invalid graph.
+/// * Returns [`OnnxError::MergedTwice`] if both branches of a merged decoder have a past.
 /// * Returns [`OnnxError::OpsetTooOld`] or [`OnnxError::OpsetTooNew`] if the operator set cannot be raised.
 /// * Returns [`OnnxError::OperatorUnknown`] or [`OnnxError::OperatorChanged`], wrapped in
 ///   [`OnnxError::InNode`], if a node has no equivalent in the operator set of the converted model.
 /// * Returns [`OnnxError::Capacity`] or [`OnnxError::Convert`], often wrapped in [`OnnxError::InNode`], if
 ///   this decoder cannot be converted.
 pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {
+    let unmerged = merged::unmerge(model)?;
+    let model = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model);
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     let options = options.into();
@@ -70,8 +77,9 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
         Err(error) => return Err(about(&graph, &raised.graph()?, error)),
     };
     let standard_graph = standard.graph()?;
-    convert_standard(&standard, &standard_graph, options, padding)
-        .map_err(|error| about(&graph, &standard_graph, error))
+    let converted = convert_standard(&standard, &standard_graph, options, padding)
+        .map_err(|error| about(&graph, &standard_graph, error))?;
+    Ok(Converted { branch: unmerged.as_ref().map(|unmerged| unmerged.branch.clone()), ..converted })
 }
 
 /// Expresses operators of ONNX Runtime in operators of ONNX. Returns the model and the padding that the
@@ -129,6 +137,7 @@ fn convert_standard(
         write_indices: rewritten.added.write_indices,
         nonpad_kv_seqlen: rewritten.added.nonpad_kv_seqlen,
         model: rewritten.model,
+        branch: None,
     })
 }
 

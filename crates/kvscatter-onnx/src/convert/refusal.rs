@@ -51,7 +51,7 @@ pub enum ConvertRefusal {
     #[error("past {past:?} is also read here: only the node that appends to it may read it")]
     PastRead { past: String },
     /// The node contains a graph, as `If` and `Loop` do.
-    #[error("the node contains a graph: export merged decoders unmerged")]
+    #[error("the node contains a graph: only the one If of a merged decoder is taken apart")]
     Subgraph,
 
     // The inputs.

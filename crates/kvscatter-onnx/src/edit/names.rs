@@ -7,7 +7,7 @@ use crate::proto::{FunctionProto, GraphProto, NodeProto};
 /// The names that a graph and its subgraphs use, so that new names do not clash.
 ///
 /// In ONNX, values and nodes have separate namespaces. The stricter rule here is that all names are distinct.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     taken: BTreeSet<String>,
     /// The number to try next for each hint. Without this map, every new name would try all smaller numbers
@@ -30,6 +30,25 @@ impl Names {
         names
     }
 
+    /// Returns the names that a graph uses outside of the subgraphs of one node.
+    pub(crate) fn of_graph_without(graph: &GraphProto, node: usize) -> Self {
+        let mut names = Self::default();
+        names.take_declared(graph);
+        for (index, proto) in graph.node.iter().enumerate() {
+            if index == node {
+                proto.input.iter().chain(&proto.output).for_each(|name| names.take(Some(name)));
+            } else {
+                names.take_node(proto);
+            }
+        }
+        names
+    }
+
+    /// Returns `true` if a name is in use.
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.taken.contains(name)
+    }
+
     /// Returns an unused name: the hint, or the hint and a number.
     pub(crate) fn fresh(&mut self, hint: &str) -> String {
         if self.taken.insert(hint.to_owned()) {
@@ -49,13 +68,18 @@ impl Names {
         self.taken.extend(name.map(str::to_owned));
     }
 
-    fn take_graph(&mut self, graph: &GraphProto) {
+    pub(crate) fn take_graph(&mut self, graph: &GraphProto) {
+        self.take_declared(graph);
+        graph.node.iter().for_each(|node| self.take_node(node));
+    }
+
+    /// Takes the names of a graph that are not in its nodes.
+    fn take_declared(&mut self, graph: &GraphProto) {
         for value in graph.input.iter().chain(&graph.output).chain(&graph.value_info) {
             self.take(value.name.as_deref());
         }
         graph.initializer.iter().for_each(|tensor| self.take(tensor.name.as_deref()));
         graph.sparse_initializer.iter().for_each(|sparse| self.take(sparse.values.name.as_deref()));
-        graph.node.iter().for_each(|node| self.take_node(node));
     }
 
     fn take_node(&mut self, node: &NodeProto) {
@@ -128,7 +152,8 @@ fn replace_captured(graph: &mut GraphProto, old: &str, new: &str) -> bool {
     graph.node.iter_mut().fold(replaced, |replaced, node| replace_reads(node, old, new) || replaced)
 }
 
-fn defined(graph: &GraphProto) -> impl Iterator<Item = &str> {
+/// Returns the values that a graph defines: its inputs, its initializers and the outputs of its nodes.
+pub(crate) fn defined(graph: &GraphProto) -> impl Iterator<Item = &str> {
     let inputs = graph.input.iter().filter_map(|input| input.name.as_deref());
     let initializers = graph.initializer.iter().filter_map(|tensor| tensor.name.as_deref());
     let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.name.as_deref());

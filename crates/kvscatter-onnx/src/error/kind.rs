@@ -50,6 +50,7 @@ impl OnnxError {
             Self::OpsetTwice { .. } => "opset_twice",
             Self::OpsetMissing { .. } => "opset_missing",
             Self::DuplicateName { .. } => "duplicate_name",
+            Self::MergedTwice { .. } => "merged_twice",
             Self::NameMissing { .. } => "name_missing",
             Self::NameTooLong { .. } => "name_too_long",
             Self::ValueMissing { .. } => "value_missing",

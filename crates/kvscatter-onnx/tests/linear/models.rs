@@ -44,6 +44,9 @@ pub(crate) const ALL: &[Family] = &[
     ("conditions", 50, conditions),
     ("values captured by a condition", 100, captures),
     ("values inside of nested conditions", 50, nested),
+    ("layers of a merged decoder", 12, merged_layers),
+    ("values of a branch with names of the outer graph", 50, merged_names),
+    ("values inside of nested conditions in a branch", 50, merged_nested),
     ("values that cannot be computed", 50, failing),
     ("inputs and outputs of one unknown node", 50, unknown),
     ("caches after one large constant", 25, large_constant),
@@ -531,6 +534,52 @@ fn nested(count: usize) -> Model {
     graph.node.extend(nodes);
     graph.output.push(value(&result, FLOAT, &["batch", "tokens", "8"]));
     model
+}
+
+/// Merges a decoder with one without a past. `change` changes the branch with the past.
+fn merged(mut model: Model, change: impl FnOnce(&mut Vec<NodeProto>)) -> Model {
+    let graph = graph(&mut model);
+    let outputs: Vec<String> = graph.output.iter().filter_map(|output| output.name.clone()).collect();
+    let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+    let mut nodes = std::mem::take(&mut graph.node);
+    change(&mut nodes);
+    let without = outputs.iter().map(|output| node("Neg", &["input_ids"], output)).collect();
+    let mut choice = node("If", &["merged"], "");
+    choice.output = outputs.iter().map(|&output| output.to_owned()).collect();
+    choice.attribute = vec![body("then_branch", nodes, &outputs), body("else_branch", without, &outputs)];
+    graph.node = vec![choice];
+    graph.input.push(value("merged", ElementType::Bool, &["1"]));
+    model
+}
+
+fn merged_layers(count: usize) -> Model {
+    merged(concat_layers(count), |_| ())
+}
+
+fn merged_names(count: usize) -> Model {
+    let names = each(count, "same", str::to_owned);
+    let mut model = merged(concat_layers(1), |nodes| {
+        nodes.extend(names.iter().map(|name| node("Neg", &["x"], name)));
+    });
+    let graph = graph(&mut model);
+    for name in names.iter().rev() {
+        graph.node.insert(0, node("Neg", &["input_ids"], name));
+    }
+    model
+}
+
+/// Makes twenty nested bodies in a branch. Each of them reads a value of the branch and defines its name again.
+fn merged_nested(count: usize) -> Model {
+    merged(concat_layers(1), |branch| {
+        let mut nodes: Vec<_> = each(count, "inner", |name| node("Neg", &["x"], name));
+        for depth in 0..20 {
+            let result = nodes.last().unwrap().output[0].clone();
+            let mut choice = node("If", &["visible"], &format!("choice{depth}"));
+            choice.attribute = vec![body("then_branch", nodes, &[&result])];
+            nodes = vec![node("Neg", &["k0"], "rows"), choice];
+        }
+        branch.extend(nodes.pop());
+    })
 }
 
 /// Makes positions that depend on the past, which are replaced, and a chain of nodes with unsupported

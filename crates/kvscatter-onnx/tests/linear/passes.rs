@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
-use kvscatter_onnx::{CachePath, LowerTarget, Model, lower, random_inputs};
+use kvscatter_onnx::{CachePath, LowerTarget, Model, lower, random_inputs, unmerge};
 
 type Pass = (&'static str, fn(&Model));
 
@@ -19,6 +19,7 @@ pub(crate) const ALL: &[Pass] = &[
     ("lower to ScatterElements", |model| drop(lower(model, LowerTarget::ScatterElements))),
     ("lower to ScatterND", |model| drop(lower(model, LowerTarget::ScatterNd))),
     ("convert", |model| drop(convert(model, 64))),
+    ("unmerge", |model| drop(unmerge(model))),
     ("evaluate", evaluate),
     ("files", |model| drop(model.external_files())),
 ];

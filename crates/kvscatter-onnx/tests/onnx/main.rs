@@ -9,6 +9,7 @@ mod external;
 mod fusion;
 mod fusion_work;
 mod lower;
+mod merged;
 mod models;
 mod placement;
 mod random_inputs;

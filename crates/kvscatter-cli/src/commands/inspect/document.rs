@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::facts::{Inspected, Sizes, total};
 use super::words::{dim, part, role};
+use crate::commands::merged::BranchDocument;
 
 #[derive(Serialize)]
 pub(super) struct InspectDocument<'a> {
@@ -19,6 +20,9 @@ pub(super) struct InspectDocument<'a> {
     total: CostDocument,
     inputs: Vec<InputDocument<'a>>,
     logits: Option<&'a str>,
+    /// The branch of a merged decoder that is inspected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merged: Option<BranchDocument<'a>>,
     hazards: Vec<HazardDocument<'a>>,
     /// The result of converting the growing caches, or `null` if there are none.
     convert: Option<AdviceDocument>,
@@ -105,6 +109,7 @@ impl<'a> InspectDocument<'a> {
             total: CostDocument::new(total(caches.iter().map(|cache| cache.cost(&sizes.at())))),
             inputs: inputs.map(InputDocument::new).collect(),
             logits: decoder.logits.as_ref().map(|logits| logits.name),
+            merged: inspected.branch.map(BranchDocument::from),
             hazards: hazards.iter().map(HazardDocument::new).collect(),
             convert: inspected.advice.as_ref().map(AdviceDocument::new),
             tensorrt: refusals.as_ref().map(|refusals| refusals.iter().map(RefusalDocument::new).collect()),

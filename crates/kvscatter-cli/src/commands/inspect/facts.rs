@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kvscatter_onnx::TakenBranch;
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
 
@@ -10,6 +11,8 @@ pub(super) struct Inspected<'a> {
     pub(super) model: String,
     pub(super) decoder: &'a Decoder<'a>,
     pub(super) sizes: Sizes,
+    /// The branch that is inspected, if the model is a merged decoder.
+    pub(super) branch: Option<&'a TakenBranch>,
     pub(super) hazards: Vec<Hazard>,
     /// The result of converting the growing caches, if there are any.
     pub(super) advice: Option<ConvertOutcome>,

@@ -11,12 +11,16 @@ use kvscatter_text::units;
 use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, groups, shape};
 use super::words::{dim, part, role, style};
+use crate::commands::merged;
 use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
 
 pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     let caches = &inspected.decoder.caches;
     let groups = groups(caches);
     writeln!(output, "{}\n", hanging(0, &format!("{}: {}", one_line(&inspected.model), summary(caches))))?;
+    if let Some(branch) = inspected.branch {
+        writeln!(output, "{}\n", paragraph(&merged::line(branch)))?;
+    }
     writeln!(output, "{}", what(&groups))?;
     unknown(&groups, output)?;
     writeln!(output)?;
