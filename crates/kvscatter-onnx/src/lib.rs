@@ -9,6 +9,7 @@
 //!   inputs for it.
 //! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
 //!   hazards.
+//! * [`declared`] compares a decoder with the configuration of the original model.
 //! * [`unmerge`] takes the decoder with a past out of a merged decoder.
 //! * [`convert::convert()`] converts growing caches to static ones. [`lower()`] replaces `TensorScatter` with
 //!   older operators. [`Model::save_with_weights`] writes a model together with the files of its weights.
@@ -55,6 +56,7 @@
 mod attribute;
 mod cache_path;
 pub mod convert;
+pub mod declared;
 pub mod decoder;
 mod dynamic_dim;
 mod edit;

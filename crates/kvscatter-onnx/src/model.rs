@@ -148,6 +148,29 @@ impl Model {
         self.folder().map(ExternalData::open).transpose()
     }
 
+    /// Reads a regular file of at most `limit` bytes from the model's folder. Returns `None` if there is no
+    /// such file, or if the model was created in memory.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] or
+    /// [`OnnxError::Io`], wrapped in [`OnnxError::InFile`].
+    pub fn read_beside(&self, name: &Path, limit: u64) -> Result<Option<Vec<u8>>, OnnxError> {
+        let Some(path) = self.folder() else { return Ok(None) };
+        let folder = Folder::open(path)?;
+        let read = || {
+            // A path is checked before it is opened, because opening some devices has an effect.
+            if folder.size(name)?.is_none() {
+                return Ok(None);
+            }
+            let (file, size) = folder.file(name)?;
+            if size > limit {
+                return Err(OnnxError::FileTooLarge { size, limit });
+            }
+            file::read_exactly(file, size).map(Some)
+        };
+        read().map_err(|error: OnnxError| error.in_file(name))
+    }
+
     /// Returns the file that the model was read from, or `None` for a model that was created in memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()

@@ -1,5 +1,6 @@
 //! `kvscatter inspect`: shows the caches of a decoder, their cost, and what is wrong with them.
 
+mod config;
 mod document;
 mod facts;
 mod fold;
@@ -41,6 +42,9 @@ Examples:
   kvscatter inspect decoder.onnx --json")]
 pub(crate) struct Inspect {
     /// An .onnx file; only tables of positions are read from its external data
+    ///
+    /// If config.json or genai_config.json is in the folder of the file, the command also compares the graph with
+    /// the sliding window, the bias by position and the context that it declares.
     model: PathBuf,
 
     /// Samples in a batch
@@ -81,6 +85,8 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::of(&graph).map_err(in_file)?;
     let sizes = sizes(&args, &decoder)?;
+    let mut hazards = decoder.hazards();
+    hazards.extend(config::hazards(model, &graph, &decoder));
     let grows = decoder.caches.iter().any(|cache| cache.style.growth().is_some());
     let inspected = Inspected {
         model: args.model.display().to_string(),
@@ -90,7 +96,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
         }),
         sizes,
         branch: merged.as_ref().map(|merged| &merged.branch),
-        hazards: decoder.hazards(),
+        hazards,
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),
         scatters: graph.nodes().iter().filter(|node| node.is("TensorScatter")).count(),
         decoder: &decoder,

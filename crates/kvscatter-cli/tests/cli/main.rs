@@ -6,6 +6,7 @@
 mod advice;
 mod apply;
 mod bench;
+mod beside;
 #[cfg(feature = "full")]
 mod certify;
 mod convert;

@@ -15,7 +15,7 @@ use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
 
 /// The operator set of a converted model, the first with `TensorScatter`.
-const OPSET: i64 = 24;
+pub(super) const OPSET: i64 = 24;
 
 /// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
 
 /// Expresses operators of ONNX Runtime in operators of ONNX. Returns the model and the padding that the
 /// decoder supports.
-fn standardized(model: &Model) -> Result<(Model, Padding), OnnxError> {
+pub(super) fn standardized(model: &Model) -> Result<(Model, Padding), OnnxError> {
     let graph = model.graph()?;
     if !graph.nodes().iter().any(standard::replaces) {
         return Ok((model.clone(), Padding::Anywhere));

@@ -32,6 +32,7 @@ mod equivalence;
 mod exported;
 mod fusion;
 mod length;
+mod mask_rule;
 mod metadata;
 mod options;
 mod outcome;
@@ -44,6 +45,7 @@ mod visibility;
 
 pub use conversion::{Converted, convert};
 pub use fusion::{KeptAttention, KeptReason};
+pub use mask_rule::{MaskRule, mask_rule};
 pub use options::ConvertOptions;
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;

@@ -3,6 +3,7 @@
 
 mod cache_path;
 mod convert;
+mod declared;
 mod decoder;
 mod eval;
 mod external;

@@ -336,12 +336,13 @@ fn both_branches_are_decoders() {
 
 #[test]
 fn graphs_that_are_no_merged_decoders() {
-    let changed = |change: fn(&mut Model)| {
+    type Change = fn(&mut Model);
+    let changed = |change: Change| {
         let mut model = small(vec![], with_past(), without_past());
         change(&mut model);
         model
     };
-    let models: [(&str, fn(&mut Model)); 12] = [
+    let models: [(&str, Change); 12] = [
         ("neither branch has a past", |model| {
             branch_of(model, "then_branch").node = without_past();
         }),

@@ -147,6 +147,7 @@ fn inputs(inspected: &Inspected<'_>) -> String {
 fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
     let kind = |hazard: &Hazard| match hazard {
         Hazard::RuntimeBug { bug, .. } => (hazard.kind(), bug.to_string()),
+        Hazard::FileUnread { file, .. } => (hazard.kind(), file.clone()),
         _ => (hazard.kind(), hazard.node().map(|node| node.op_type.clone()).unwrap_or_default()),
     };
     writeln!(output, "\n{}", if hazards.is_empty() { "no hazards" } else { "hazards" })?;

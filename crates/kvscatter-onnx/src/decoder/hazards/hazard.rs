@@ -143,6 +143,48 @@ pub enum Hazard {
         /// The node that computes the scale.
         node: NodeLabel,
     },
+    /// A file beside the model declares a sliding window, but no attention of the graph has one. Texts that are
+    /// longer than the window give other results than the original model.
+    WindowMissing {
+        /// The name of the file.
+        file: String,
+        /// The declared window in tokens.
+        window: usize,
+    },
+    /// A file beside the model declares a sliding window, and an attention has one of another length.
+    WindowDiffers {
+        /// The name of the file.
+        file: String,
+        /// The declared window in tokens.
+        window: usize,
+        /// The attention, or `None` if it consists of separate nodes.
+        node: Option<NodeLabel>,
+        /// The window of the attention in tokens.
+        found: usize,
+    },
+    /// A file beside the model declares a bias by position (ALiBi), but no attention of the graph adds one.
+    AlibiMissing {
+        /// The name of the file.
+        file: String,
+    },
+    /// A file beside the model declares a longer context than a table of positions of the graph has rows.
+    ContextShorter {
+        /// The name of the file.
+        file: String,
+        /// The declared context in tokens.
+        context: usize,
+        /// The name of the table.
+        table: String,
+        /// The number of positions that the table has rows for.
+        rows: usize,
+    },
+    /// A file beside the model could not be read, so it was not compared with the graph.
+    FileUnread {
+        /// The name of the file.
+        file: String,
+        /// The reason.
+        reason: String,
+    },
     /// A runtime has a known bug that affects a node of this model.
     RuntimeBug {
         /// The known bug.

@@ -28,6 +28,11 @@ impl Hazard {
             Self::NoWriteIndices { .. } => "no-write-indices",
             Self::TwoConventions { .. } => "two-conventions",
             Self::TensorWideScale { .. } => "tensor-wide-scale",
+            Self::WindowMissing { .. } => "window-missing",
+            Self::WindowDiffers { .. } => "window-differs",
+            Self::AlibiMissing { .. } => "alibi-missing",
+            Self::ContextShorter { .. } => "context-shorter",
+            Self::FileUnread { .. } => "file-unread",
             Self::RuntimeBug { .. } => "runtime",
         }
     }
@@ -54,6 +59,11 @@ impl Hazard {
             | Self::MixedCapacities { .. }
             | Self::TwoConventions { .. }
             | Self::TensorWideScale { .. }
+            | Self::WindowMissing { .. }
+            | Self::WindowDiffers { .. }
+            | Self::AlibiMissing { .. }
+            | Self::ContextShorter { .. }
+            | Self::FileUnread { .. }
             | Self::RuntimeBug { .. } => None,
         }
     }
@@ -73,12 +83,17 @@ impl Hazard {
             | Self::TwoConventions { second_node: node, .. }
             | Self::TensorWideScale { node }
             | Self::RuntimeBug { node, .. } => Some(node),
+            Self::WindowDiffers { node, .. } => node.as_ref(),
             Self::PresentGivenTwice { .. }
             | Self::TypesDiffer { .. }
             | Self::Grows { .. }
             | Self::MixedStyles { .. }
             | Self::MixedCapacities { .. }
-            | Self::MixedWriteIndices { .. } => None,
+            | Self::MixedWriteIndices { .. }
+            | Self::WindowMissing { .. }
+            | Self::AlibiMissing { .. }
+            | Self::ContextShorter { .. }
+            | Self::FileUnread { .. } => None,
         }
     }
 }
@@ -139,6 +154,26 @@ impl fmt::Display for Hazard {
                 write!(f, "{input:?} is {first} for {first_node} but {second} for {second_node}")
             }
             Self::TensorWideScale { node } => tensor_wide_scale(f, node),
+            Self::WindowMissing { file, window } => window_missing(f, file, *window),
+            Self::WindowDiffers { file, window, node, found } => {
+                write!(f, "{file} declares a sliding window of {window} tokens, but that of ")?;
+                match node {
+                    Some(node) => write!(f, "{} is {found}", ShortLabel(node)),
+                    None => write!(f, "an attention is {found}"),
+                }
+            }
+            Self::AlibiMissing { file } => write!(
+                f,
+                "{file} declares a bias by position (ALiBi), but no attention of the graph adds one: the results are \
+                 not those of the original model"
+            ),
+            Self::ContextShorter { file, context, table, rows } => write!(
+                f,
+                "{file} declares a context of {context} tokens, but {table:?} has rows for {rows} positions only"
+            ),
+            Self::FileUnread { file, reason } => {
+                write!(f, "{file} was not compared with the graph: {reason}")
+            }
             Self::RuntimeBug { bug, node } => write!(f, "{bug} ({})", ShortLabel(node)),
         }
     }
@@ -168,6 +203,14 @@ fn operator_writes(f: &mut fmt::Formatter<'_>, past: &str, writer: &NodeLabel) -
         f,
         "{past:?} is written by {writer} itself: ONNX Runtime copies the whole cache, unless past and present are \
          bound to one buffer"
+    )
+}
+
+fn window_missing(f: &mut fmt::Formatter<'_>, file: &str, window: usize) -> fmt::Result {
+    write!(
+        f,
+        "{file} declares a sliding window of {window} tokens, but no attention of the graph has one: the results for \
+         longer texts are not those of the original model"
     )
 }
 

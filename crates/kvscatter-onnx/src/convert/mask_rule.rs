@@ -1,0 +1,57 @@
+//! How the masks of an exported decoder differ from causal attention over all tokens.
+
+use std::collections::BTreeSet;
+
+use super::exported::Exported;
+use super::refusal::ConvertRefusal;
+use super::{caches, conversion};
+use crate::decoder::Decoder;
+use crate::{Model, OnnxError, opset};
+
+/// The rule that the masks of a decoder follow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MaskRule {
+    /// Every token sees itself and all real tokens before it.
+    Causal,
+    /// Attention has windows of these numbers of tokens, each once. Other attention may have none.
+    Windows(BTreeSet<usize>),
+    /// A token does not see all real tokens before it, and the masks are no windows.
+    Hidden,
+    /// The masks add a bias to the scores.
+    Bias,
+}
+
+/// Returns the rule that the masks of a decoder with growing caches follow in texts of this many tokens.
+/// Returns `None` if the masks cannot be evaluated, or if they follow another rule.
+///
+/// The check of [`convert`](super::convert()) decides. It evaluates the mask of every attention on probes, of
+/// which the longest ends with `tokens` tokens. Only windows of fewer tokens are found, because a longer one
+/// hides no slot there.
+#[must_use]
+pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
+    match check(model, tokens) {
+        Ok(windows) if windows.is_empty() => Some(MaskRule::Causal),
+        Ok(windows) => Some(MaskRule::Windows(windows)),
+        Err(error) => match error.root() {
+            OnnxError::Convert(ConvertRefusal::Visibility { hidden: true, .. }) => Some(MaskRule::Hidden),
+            OnnxError::Convert(ConvertRefusal::Bias { .. }) => Some(MaskRule::Bias),
+            _ => None,
+        },
+    }
+}
+
+/// Checks the masks, and returns the windows of the attention.
+fn check(model: &Model, tokens: usize) -> Result<BTreeSet<usize>, OnnxError> {
+    let graph = model.graph()?;
+    caches::check(&graph, &Decoder::of(&graph)?, tokens)?;
+    let mut raised = model.clone();
+    opset::upgrade(raised.proto_mut(), conversion::OPSET)?;
+    let (standard, padding) = conversion::standardized(&raised)?;
+    let graph = standard.graph()?;
+    let decoder = Decoder::of(&graph)?;
+    caches::check(&graph, &decoder, tokens)?;
+    let mut exported = Exported::new(&standard, &graph, &decoder, tokens, padding)?;
+    exported.check_masks()?;
+    Ok(exported.windows().flatten().collect())
+}

@@ -1,0 +1,130 @@
+//! Tests the comparison of decoders with what the files beside them declare.
+
+use kvscatter_onnx::Model;
+use kvscatter_onnx::convert::{MaskRule, mask_rule};
+use kvscatter_onnx::declared::{Declared, hazards};
+use kvscatter_onnx::decoder::{Decoder, Hazard};
+
+use crate::support::{int, testdata};
+
+const LLAMA: &str = "optimum-llama";
+const WINDOWED: &str = "decoders/optimum-0.1-mistral-window";
+const ALIBI: &str = "decoders/optimum-1.18-falcon";
+const GQA: &str = "genai-llama-gqa";
+const ATTENTION: &str = "mobius-llama-dynamic";
+
+fn load(decoder: &str) -> Model {
+    Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap()
+}
+
+fn found(model: &Model, declared: &Declared) -> Vec<Hazard> {
+    let graph = model.graph().unwrap();
+    hazards(model, &graph, &Decoder::of(&graph).unwrap(), declared)
+}
+
+fn window(window: usize) -> Declared {
+    Declared { file: "config.json".to_owned(), window: Some(window), ..Declared::default() }
+}
+
+fn alibi() -> Declared {
+    Declared { file: "config.json".to_owned(), alibi: true, ..Declared::default() }
+}
+
+fn context(context: usize) -> Declared {
+    Declared { file: "config.json".to_owned(), context: Some(context), ..Declared::default() }
+}
+
+#[test]
+fn masks() {
+    for (decoder, tokens, expected) in [
+        (LLAMA, 64, Some(MaskRule::Causal)),
+        (ATTENTION, 64, Some(MaskRule::Causal)),
+        (ALIBI, 16, Some(MaskRule::Bias)),
+        // The window is 4 tokens.
+        (WINDOWED, 4, Some(MaskRule::Causal)),
+        (WINDOWED, 5, Some(MaskRule::Windows([4].into()))),
+        (WINDOWED, 64, Some(MaskRule::Windows([4].into()))),
+        // The table of positions has 128 rows.
+        (ATTENTION, 129, None),
+        (GQA, 64, Some(MaskRule::Causal)),
+        ("mobius-llama-static", 64, None),
+    ] {
+        assert_eq!(mask_rule(&load(decoder), tokens), expected, "{decoder} {tokens}");
+    }
+}
+
+#[test]
+fn windows_in_masks() {
+    for (decoder, length, is_missing) in [
+        (LLAMA, 32, true),
+        (LLAMA, 4096, true),
+        (ATTENTION, 32, true),
+        // The decoder has no more positions, so the window is not reached.
+        (ATTENTION, 127, false),
+        (WINDOWED, 3, false),
+        (WINDOWED, 4, false),
+        (WINDOWED, 5, false),
+        ("mobius-llama-static", 32, false),
+    ] {
+        let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: length };
+        let expected = if is_missing { vec![missing] } else { vec![] };
+        assert_eq!(found(&load(decoder), &window(length)), expected, "{decoder} {length}");
+    }
+    let differs = Hazard::WindowDiffers { file: "config.json".to_owned(), window: 64, node: None, found: 4 };
+    assert_eq!(found(&load(WINDOWED), &window(64)), [differs]);
+    // A window that is as long as the longest text hides nothing.
+    assert_eq!(found(&load(LLAMA), &Declared { context: Some(32), ..window(32) }), []);
+}
+
+#[test]
+fn windows_in_attributes() {
+    let mut model = load(GQA);
+    let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: 32 };
+    assert_eq!(found(&model, &window(32)), [missing]);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let is_gqa = |op_type: &Option<String>| op_type.as_deref() == Some("GroupQueryAttention");
+    for (at, node) in graph.node.iter_mut().filter(|node| is_gqa(&node.op_type)).enumerate() {
+        node.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
+        node.attribute.push(int("local_window_size", if at == 0 { -1 } else { 32 }));
+    }
+    assert_eq!(found(&model, &window(32)), []);
+    let [differs] = found(&model, &window(64)).try_into().unwrap();
+    assert!(matches!(differs, Hazard::WindowDiffers { window: 64, found: 32, .. }), "{differs}");
+}
+
+#[test]
+fn biases() {
+    let missing = Hazard::AlibiMissing { file: "config.json".to_owned() };
+    for (decoder, expected) in [
+        (LLAMA, vec![missing.clone()]),
+        (WINDOWED, vec![missing.clone()]),
+        (GQA, vec![missing]),
+        (ALIBI, vec![]),
+    ] {
+        assert_eq!(found(&load(decoder), &alibi()), expected, "{decoder}");
+    }
+}
+
+#[test]
+fn contexts() {
+    for (decoder, tokens, rows) in [
+        (ATTENTION, 128, None),
+        (ATTENTION, 129, Some(128)),
+        (GQA, 1 << 20, Some(128)),
+        ("decoders/optimum-1.18-gpt2", 32, None),
+        ("decoders/optimum-1.18-gpt2", 33, Some(32)),
+        // Rotations are computed from the positions, without a table.
+        (LLAMA, 1 << 20, None),
+    ] {
+        let shorter = found(&load(decoder), &context(tokens));
+        let found_rows = shorter.iter().map(|hazard| match hazard {
+            Hazard::ContextShorter { context, rows, .. } if *context == tokens => *rows,
+            other => panic!("{other}"),
+        });
+        assert_eq!(
+            found_rows.collect::<Vec<_>>(),
+            rows.into_iter().collect::<Vec<_>>(),
+            "{decoder} {tokens}"
+        );
+    }
+}
