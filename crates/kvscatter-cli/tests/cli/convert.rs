@@ -97,6 +97,15 @@ fn attention_with_a_cap() {
 }
 
 #[test]
+fn operators_of_onnx_runtime_become_standard_ones() {
+    let folder = Folder::with_testdata();
+    let converted = folder.run("convert testdata/genai-llama-gqa/model.onnx -o static.onnx --max-seq 64").passed();
+    insta::assert_snapshot!(converted.lines().take(3).collect::<Vec<_>>().join("\n"));
+    // No operator is left that TensorRT does not know.
+    folder.run("inspect static.onnx --target tensorrt").passed();
+}
+
+#[test]
 fn refusals() {
     let folder = Folder::with_testdata();
     let commands = [
@@ -108,7 +117,6 @@ fn refusals() {
         format!("convert {CONCAT} -o absent/out.onnx --max-seq 64"),
         // The table of rotary positions is too short.
         format!("convert {ATTENTION} -o out.onnx --max-seq 129"),
-        "convert testdata/genai-llama-gqa/model.onnx -o out.onnx --max-seq 64".to_owned(),
         "convert testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),
         "convert testdata/decoders/optimum-1.18-falcon/model.onnx -o out.onnx --max-seq 64".to_owned(),
         "convert absent.onnx -o out.onnx --max-seq 64".to_owned(),
