@@ -25,7 +25,7 @@ DECODERS = [
     "decoders/mobius-0.1-gpt2",
     "decoders/mobius-0.1-qwen3-float16",
     "decoders/optimum-llama-4bit",
-    "decoders/genai-0.18-granite-float16",
+    "decoders/genai-0.18-llama-float16",
     "decoders/genai-0.18-hunyuan",
     "decoders/onnxruntime-1.32-gpt2",
 ]
