@@ -192,16 +192,30 @@ impl<'p> Editor<'p> {
     /// # Errors
     /// Returns [`OnnxError::NotAFloat`] for another type.
     pub(crate) fn float(&mut self, element: ElementType, value: f64) -> Result<String, OnnxError> {
+        self.floats(element, Vec::new(), &[value])
+    }
+
+    /// Adds a tensor of a type of floats, as [`float`](Self::float) adds a number. Returns its name.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::NotAFloat`] for another type, and the errors of [`Tensor::new`].
+    pub(crate) fn floats(
+        &mut self,
+        element: ElementType,
+        shape: Vec<usize>,
+        values: &[f64],
+    ) -> Result<String, OnnxError> {
         #[expect(clippy::as_conversions, reason = "rounds to nearest, to an infinity beyond the range")]
-        let single = value as f32;
+        let single = |value: f64| value as f32;
+        let values = values.iter().copied();
         let bytes = match element {
-            ElementType::Float32 => single.to_le_bytes().to_vec(),
-            ElementType::Float64 => value.to_le_bytes().to_vec(),
-            ElementType::Float16 => f16::from_f64(value).to_le_bytes().to_vec(),
-            ElementType::BFloat16 => bf16::from_f64(value).to_le_bytes().to_vec(),
+            ElementType::Float32 => values.flat_map(|value| single(value).to_le_bytes()).collect(),
+            ElementType::Float64 => values.flat_map(f64::to_le_bytes).collect(),
+            ElementType::Float16 => values.flat_map(|value| f16::from_f64(value).to_le_bytes()).collect(),
+            ElementType::BFloat16 => values.flat_map(|value| bf16::from_f64(value).to_le_bytes()).collect(),
             _ => return Err(OnnxError::NotAFloat { element }),
         };
-        self.constant(&Tensor::new(element, Vec::new(), Data::Bytes(bytes))?)
+        self.constant(&Tensor::new(element, shape, Data::Bytes(bytes))?)
     }
 
     /// Adds an initializer with this value, or reuses an equal one. Returns its name.

@@ -10,6 +10,7 @@ use super::fusion::Operands;
 use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
+use super::rule::Rule;
 use super::visibility::{Effect, Masks};
 use crate::decoder::{Decoder, WriterStyle};
 use crate::edit::NewNode;
@@ -19,6 +20,8 @@ use crate::{Node, OnnxError};
 /// The indices of the operator's inputs.
 const MASK: usize = 3;
 const NONPAD_KV_SEQLEN: usize = 6;
+/// The index of the mask among the masks of a node.
+const ONLY_MASK: usize = 0;
 /// The index of the output with the products of queries and keys.
 const PRODUCTS: usize = 3;
 
@@ -32,8 +35,10 @@ struct Attention<'m> {
     is_causal: bool,
     /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
     is_flat: bool,
-    /// The number of slots that a token sees, itself included, or `None` if it sees all.
-    window: Option<usize>,
+    /// What the mask adds.
+    rule: Rule,
+    /// The type of the queries.
+    element: ElementType,
 }
 
 impl<'m> Attentions<'m> {
@@ -64,47 +69,53 @@ impl<'m> Attentions<'m> {
             for slot in 0..3 {
                 ranks.push(fold.shape(node.input(slot).unwrap_or_default())?.len());
             }
+            let element = fold.value(node.input(0).unwrap_or_default())?.element;
             let is_flat = match *ranks {
                 [3, 3, 3] => true,
                 [4, 4, 4] => false,
                 _ => return Err(form("queries, keys and values of different ranks")),
             };
-            attentions.push(Attention { node, is_causal: node.flag("is_causal"), is_flat, window: None });
+            let (is_causal, rule) = (node.flag("is_causal"), Rule::default());
+            attentions.push(Attention { node, is_causal, is_flat, rule, element });
         }
         Ok(Self(attentions))
     }
 
-    /// Returns the window of each node.
-    pub(super) fn windows(&self) -> impl Iterator<Item = Option<usize>> {
-        self.0.iter().map(|attention| attention.window)
+    /// Returns the rule of each node.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter().map(|attention| &attention.rule)
+    }
+
+    pub(super) fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
+        self.0.iter_mut().map(|attention| &mut attention.rule)
     }
 
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Finds the window of each node on a probe, which must be the longest one.
+    /// Finds the rule of each node on a probe, which must be the longest one.
     ///
     /// # Errors
     /// Returns the errors of [`check`](Self::check).
-    pub(super) fn find_windows(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
-        let mut found: BTreeMap<_, Option<usize>> = BTreeMap::new();
+    pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+        let mut found: BTreeMap<_, Rule> = BTreeMap::new();
         for attention in &mut self.0 {
             let mask = (attention.node.input(MASK), attention.is_causal);
-            attention.window = match found.get(&mask) {
-                Some(&window) => window,
+            attention.rule = match found.get(&mask) {
+                Some(rule) => rule.clone(),
                 None => {
-                    let window = attention.masks(fold).and_then(|masks| masks.window(probe));
-                    let window = window.map_err(|error| attention.node.error_within(error))?;
-                    found.insert(mask, window);
-                    window
+                    let rule = attention.masks(fold).and_then(|masks| masks.rule(probe, fold));
+                    let (rule, _) = rule.map_err(|error| attention.node.error_within(error))?;
+                    found.insert(mask, rule.clone());
+                    rule
                 }
             };
         }
         Ok(())
     }
 
-    /// Checks that each node hides the same slots from real tokens as the rule does.
+    /// Checks that the mask of each node follows the rule for all real tokens.
     ///
     /// # Errors
     /// Returns [`ConvertRefusal::Visibility`], [`ConvertRefusal::Bias`] or an error of the evaluation.
@@ -112,7 +123,7 @@ impl<'m> Attentions<'m> {
         // Layers share their masks, so each mask is compared once.
         let mut seen = BTreeSet::new();
         for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.is_causal))) {
-            let checked = attention.masks(fold).and_then(|masks| masks.check(probe, attention.window, fold));
+            let checked = attention.masks(fold).and_then(|masks| masks.check(probe, &attention.rule, ONLY_MASK, fold));
             checked.map_err(|error| attention.node.error_within(error))?;
         }
         Ok(())
@@ -131,16 +142,23 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
         rewriter.editor.remove_node(last);
     }
     let caches = [&operands.queries, &operands.keys, &operands.values].map(String::as_str);
-    let new = static_attention(rewriter, caches, operands.window)?;
+    let new = static_attention(rewriter, caches, &operands.rule, operands.element)?;
     let new = operands.attributes(new);
-    match operands.cast() {
-        None => rewriter.editor.add(new.outputs(&[&operands.output])),
+    let last = match operands.cast() {
+        None => new,
         Some(to) => {
             let attended = rewriter.editor.add(new.called("attention"));
-            let cast = NewNode::new("Cast", &[&attended]).int("to", i64::from(to.onnx_code()));
-            rewriter.editor.add(cast.outputs(&[&operands.output]))
+            NewNode::new("Cast", &[&attended]).int("to", i64::from(to.onnx_code()))
         }
     };
+    let last = match operands.is_merged {
+        false => last,
+        true => {
+            let by_head = rewriter.editor.add(last.called("attention"));
+            rewriter.merged(&by_head)?
+        }
+    };
+    rewriter.editor.add(last.outputs(&[&operands.output]));
     Ok(())
 }
 
@@ -148,11 +166,12 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
 fn static_attention(
     rewriter: &mut Rewriter<'_, '_, '_>,
     operands: [&str; 3],
-    window: Option<usize>,
+    rule: &Rule,
+    element: ElementType,
 ) -> Result<NewNode, OnnxError> {
-    let visible = rewriter.visible(RANK, window)?;
+    let mask = rewriter.mask(rule, element)?;
     let nonpad = rewriter.nonpad_kv_seqlen();
-    Ok(over_caches(operands, &visible, &nonpad))
+    Ok(over_caches(operands, &mask, &nonpad))
 }
 
 /// Creates an `Attention` of queries to keys and values with a mask and the number of slots in use.
@@ -161,10 +180,10 @@ fn static_attention(
 /// causal mask begins if there are more keys than queries.
 pub(super) fn over_caches(
     [queries, keys, values]: [&str; 3],
-    visible: &str,
+    mask: &str,
     nonpad_kv_seqlen: &str,
 ) -> NewNode {
-    NewNode::new("Attention", &[queries, keys, values, visible, "", "", nonpad_kv_seqlen])
+    NewNode::new("Attention", &[queries, keys, values, mask, "", "", nonpad_kv_seqlen])
 }
 
 impl<'m> Attention<'m> {
@@ -174,7 +193,7 @@ impl<'m> Attention<'m> {
             Some(ElementType::Bool) => Effect::Chosen { visible_where: true },
             _ => Effect::Added,
         };
-        Ok(Masks::new(mask.map(|mask| (mask, effect)).into_iter().collect(), RANK, self.is_causal))
+        Ok(Masks::of_node(mask.map(|mask| (mask, effect)), RANK, self.is_causal))
     }
 
     fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
@@ -193,7 +212,7 @@ impl<'m> Attention<'m> {
         let kept = node.proto().attribute.iter().filter(|attribute| {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
         });
-        let new = static_attention(rewriter, [&queries, presents[0], presents[1]], self.window)?;
+        let new = static_attention(rewriter, [&queries, presents[0], presents[1]], &self.rule, self.element)?;
         let new = new.attributes(kept.cloned());
         if !self.is_flat {
             rewriter.editor.add(new.outputs(&[output]));

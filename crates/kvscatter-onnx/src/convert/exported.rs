@@ -1,10 +1,11 @@
 //! An exported decoder, with everything that its conversion needs to know.
 
 use super::attention::Attentions;
-use super::probe::{Inputs, Probe};
+use super::probe::{Distance, Inputs, Probe};
+use super::rule::Rule;
 use super::sites::Sites;
 use super::visibility::{self, Padding};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
 
@@ -18,6 +19,7 @@ pub(super) struct Exported<'a, 'm> {
     pub(super) sites: Sites<'m>,
     pub(super) attentions: Attentions<'m>,
     pub(super) probes: Vec<Probe>,
+    pub(super) padding: Padding,
     /// The folder of external data. Tables that must be evaluated may be stored there.
     pub(super) external: Option<ExternalData>,
 }
@@ -35,27 +37,42 @@ impl<'a, 'm> Exported<'a, 'm> {
         max_seq: usize,
         padding: Padding,
     ) -> Result<Self, OnnxError> {
+        let has_mask = decoder.input(InputRole::AttentionMask).is_some();
+        let padding = if has_mask { padding } else { Padding::Nowhere };
         let inputs = Inputs::of(decoder)?;
         inputs.check_size(max_seq)?;
         let external = model.external_data()?;
         let mut fold = Fold::new(graph, external.as_ref());
         let sites = Sites::find(graph, decoder, &inputs, max_seq, &mut fold)?;
         let attentions = Attentions::find(decoder, &mut fold)?;
-        let probes = visibility::probes(&inputs, max_seq, padding);
-        Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, external })
+        let probes = visibility::probes(&inputs, max_seq, padding, 1);
+        Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, padding, external })
     }
 
-    /// Finds the windows of attention, and checks on every probe that the masks follow the rule.
+    /// Finds the rule of each attention operation, and checks on every probe that its masks follow the rule.
     pub(super) fn check_masks(&mut self) -> Result<(), OnnxError> {
         if let Some(longest) = self.probes.last() {
             // An error is left to the check of the same probe below, so that errors come in the order of the
             // probes.
             let mut fold = Fold::new(self.graph, self.external.as_ref());
             let _ = longest.feed(&self.inputs, &mut fold).and_then(|()| {
-                visibility::find_windows(&mut self.sites, longest, &mut fold)?;
-                self.attentions.find_windows(longest, &mut fold)
+                visibility::find_rules(&mut self.sites, longest, &mut fold)?;
+                self.attentions.find_rules(longest, &mut fold)
             });
         }
+        let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max();
+        let Some(heads) = heads else { return self.check_rules() };
+        self.probes = visibility::probes(&self.inputs, self.max_seq, self.padding, heads);
+        // Exporters count slots or real tokens. Padding between two slots shows which.
+        self.check_rules().or_else(|error| {
+            for bias in self.rules_mut().filter_map(|rule| rule.bias.as_mut()) {
+                bias.distance = Distance::Tokens;
+            }
+            self.check_rules().map_err(|_| error)
+        })
+    }
+
+    fn check_rules(&self) -> Result<(), OnnxError> {
         for probe in &self.probes {
             let checked = self.fold(probe).and_then(|mut fold| {
                 visibility::check_sites(&self.sites, probe, &mut fold)?;
@@ -66,9 +83,13 @@ impl<'a, 'm> Exported<'a, 'm> {
         Ok(())
     }
 
-    /// Returns the window of each attention operation.
-    pub(super) fn windows(&self) -> impl Iterator<Item = Option<usize>> {
-        self.sites.sites.iter().map(|site| site.window).chain(self.attentions.windows())
+    /// Returns the rule of each attention operation.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.sites.sites.iter().map(|site| &site.rule).chain(self.attentions.rules())
+    }
+
+    fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
+        self.sites.sites.iter_mut().map(|site| &mut site.rule).chain(self.attentions.rules_mut())
     }
 
     /// Creates an evaluation of the decoder on this probe.

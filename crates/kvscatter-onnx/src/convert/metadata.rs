@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::exported::Exported;
-use super::probe::Probe;
+use super::probe::{Distance, Probe};
 use super::rewriter::AddedInputs;
 use crate::decoder::InputRole;
 use crate::edit::Editor;
@@ -59,7 +59,7 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &m
             "slot j is visible to new token i of sample b if and only if j <= {write_indices}[b] + i{real}"
         ),
     );
-    let windows: BTreeSet<_> = exported.windows().flatten().collect();
+    let windows: BTreeSet<_> = exported.rules().filter_map(|rule| rule.window).collect();
     if !windows.is_empty() {
         let windows: Vec<_> = windows.iter().map(ToString::to_string).collect();
         set(
@@ -67,6 +67,19 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &m
             &format!(
                 "{}: in a layer with a window of W, slot j is also hidden unless j > {write_indices}[b] + i - W",
                 windows.join(", ")
+            ),
+        );
+    }
+    let bias = exported.rules().find_map(|rule| rule.bias.as_ref());
+    if let Some(bias) = bias {
+        let counted = match bias.distance {
+            Distance::Slots => String::new(),
+            Distance::Tokens => ", counted in real tokens".to_owned(),
+        };
+        set(
+            "bias",
+            &format!(
+                "each head adds a multiple of j - ({write_indices}[b] + i) to the score of visible slot j (ALiBi){counted}"
             ),
         );
     }

@@ -40,6 +40,7 @@ mod probe;
 mod refusal;
 mod rewrite;
 mod rewriter;
+mod rule;
 mod sites;
 mod visibility;
 

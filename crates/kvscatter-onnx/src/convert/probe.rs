@@ -32,6 +32,15 @@ pub(super) struct Probe {
     mask: Vec<bool>,
 }
 
+/// How the distance between two slots is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Distance {
+    /// Every slot counts.
+    Slots,
+    /// Only real tokens count, so padding between two slots adds nothing to their distance.
+    Tokens,
+}
+
 /// The things that a dimension of an input counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
@@ -97,6 +106,20 @@ impl Probe {
             [self.total(), self.past.saturating_add(token)].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
         let causal = Visibility::new(Mode::Linear, self.total()).causal();
         window.map_or(causal, |size| causal.window(size)).sees(tokens, query, slot)
+    }
+
+    /// Returns the distance of each slot from a new token. Slots before the token have negative distances.
+    pub(super) fn distances(&self, sample: usize, token: usize, distance: Distance) -> Vec<f64> {
+        let own = self.past.saturating_add(token);
+        let mut counted = 0_usize;
+        let mut places = Vec::with_capacity(self.total());
+        for slot in 0..self.total() {
+            let counts = distance == Distance::Slots || self.is_real(sample, slot);
+            counted = counted.saturating_add(usize::from(counts));
+            places.push(fold::to_float(counted));
+        }
+        let own = places.get(own).copied().unwrap_or_default();
+        places.into_iter().map(|place| place - own).collect()
     }
 
     /// Feeds the inputs of the exported decoder to a fold, one evaluation of a graph.

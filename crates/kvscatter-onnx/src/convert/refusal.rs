@@ -91,11 +91,22 @@ pub enum ConvertRefusal {
          tokens or over the last ones of a window (no chunk or prefix)", if *.hidden { "hides" } else { "does not hide" }
     )]
     Visibility { position: usize, slot: usize, hidden: bool },
-    /// The mask adds other numbers than 0 and very negative ones, as ALiBi and relative positions do.
+    /// The mask adds another number than a bias that is proportional to the distance of slot and token, as that
+    /// of T5 does.
     #[error(
-        "the mask adds {added}: a bias by position cannot be converted, only a mask that shows or hides slots"
+        "the mask adds {added} to the score of slot {slot} in head {head}, relative to that of the token at {position}, \
+         instead of {linear}: only a bias proportional to the distance is converted (ALiBi)"
     )]
-    Bias { added: f64 },
+    Bias { head: usize, position: usize, slot: usize, added: f64, linear: f64 },
+    /// Several masks of one attention operation add a bias.
+    #[error("a second mask of the same attention adds a bias, with a slope of {slope}: one is supported")]
+    SecondBias { slope: f64 },
+    /// A node that adds zeros to scores in one step adds another number in another step.
+    #[error("the node adds {added} to scores, and 0 in other steps")]
+    NotNeutral { added: f64 },
+    /// Hidden scores get a number that is not far below all other scores.
+    #[error("a hidden score becomes {filler}: only numbers of at most {limit} hide a slot")]
+    Filler { filler: f64, limit: f64 },
     /// A value other than a mask depends on the length of the past in an unknown way.
     #[error("{value:?} depends on the length of the past in an unknown way")]
     LengthDependence { value: String },

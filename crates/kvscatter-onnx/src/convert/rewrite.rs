@@ -12,6 +12,7 @@ use super::length::Replacement;
 use super::metadata;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{AddedInputs, Rewriter};
+use super::rule::Rule;
 use super::sites::{Neutral, Sites};
 use crate::decoder::{Cache, InputRole, WriterStyle};
 use crate::edit::{Editor, NewNode};
@@ -91,12 +92,16 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         passed.insert(node.output(0).unwrap_or_default(), scores);
         rewriter.editor.remove_node(node.index());
     }
-    // The window of each masking node, because several attention operations may share one.
-    let mut windows: BTreeMap<usize, Option<usize>> = BTreeMap::new();
+    // What takes the place of each masking node, because several attention operations may share one.
+    let mut places: BTreeMap<usize, (bool, Rule)> = BTreeMap::new();
     for (site, (at, mask)) in
         sites.sites.iter().flat_map(|site| site.masks.iter().enumerate().map(move |mask| (site, mask)))
     {
-        if *windows.entry(mask.node.index()).or_insert(site.window) != site.window {
+        let hides = at == site.hiding();
+        let bias = site.rule.bias.as_ref().filter(|_| at == site.biased);
+        let rule = Rule { window: site.rule.window, bias: bias.cloned() };
+        let place = places.entry(mask.node.index()).or_insert_with(|| (hides, rule.clone()));
+        if *place != (hides, rule) {
             return Err(mask.node.error(ConvertRefusal::Reader { value: mask.output.to_owned() }));
         }
         if rewriter.editor.producer(mask.output) != Some(mask.node.index()) {
@@ -104,17 +109,28 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         }
         rewriter.editor.remove_node(mask.node.index());
         let scores = passed.get(mask.scores).copied().unwrap_or(mask.scores);
-        if at > 0 {
-            passed.insert(mask.output, scores);
+        let element = mask.element;
+        let biased = match bias {
+            None if !hides => {
+                passed.insert(mask.output, scores);
+                continue;
+            }
+            None => scores.to_owned(),
+            Some(bias) => {
+                let bias = rewriter.bias(bias, mask.layout, element)?;
+                let sum = NewNode::new("Add", &[scores, &bias]);
+                rewriter.editor.add(if hides { sum } else { sum.outputs(&[mask.output]) })
+            }
+        };
+        if !hides {
             continue;
         }
-        let element = mask.element;
         // Minus infinity is not used. If no slot is visible, as with padding on the left, it would make the whole
         // row NaN, and the next layer would write NaN into its cache.
         let filler = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
-        let visible = rewriter.visible(mask.rank, site.window)?;
-        rewriter.editor.node_with_outputs("Where", &[&visible, scores, &filler], &[mask.output]);
+        let visible = rewriter.visible(mask.layout, site.rule.window)?;
+        rewriter.editor.node_with_outputs("Where", &[&visible, &biased, &filler], &[mask.output]);
     }
     for (output, scores) in passed {
         rewriter.editor.replace_uses(output, scores);

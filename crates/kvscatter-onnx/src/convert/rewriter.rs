@@ -1,11 +1,14 @@
 //! The state that all parts of a rewrite share: the editor, the added inputs, and values computed from them.
 
+mod bias;
+
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::caches::AXIS;
+use super::caches::{AXIS, RANK};
 use super::probe::Inputs;
+use super::sites::Layout;
 use crate::decoder::{Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
 use crate::{Dimension, OnnxError};
@@ -102,9 +105,22 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(self.positions.insert(positions).clone())
     }
 
-    /// Adds the visibility of slots for scores of this rank: bool `[batch, 1.., new tokens, slots]`. Returns
-    /// the name.
-    pub(super) fn visible(&mut self, rank: usize, window: Option<usize>) -> Result<String, OnnxError> {
+    /// Adds the visibility of slots for scores of this layout: bool `[batch, 1.., new tokens, slots]`, or
+    /// `[batch * heads, new tokens, slots]`. Returns the name.
+    pub(super) fn visible(&mut self, layout: Layout, window: Option<usize>) -> Result<String, OnnxError> {
+        match layout {
+            Layout::Separate { rank } => self.visible_at_rank(rank, window),
+            Layout::Merged { heads } => {
+                let visible = self.visible_at_rank(RANK, window)?;
+                let shape = self.editor.ints(&[1, i64::try_from(heads).unwrap_or(i64::MAX), 1, 1])?;
+                let repeated = self.editor.node("Expand", &[&visible, &shape]);
+                let merged = self.merged(&repeated)?;
+                Ok(self.editor.add(merged))
+            }
+        }
+    }
+
+    fn visible_at_rank(&mut self, rank: usize, window: Option<usize>) -> Result<String, OnnxError> {
         let rank = rank.max(3);
         if let Some(visible) = self.visible.get(&(rank, window)) {
             return Ok(visible.clone());
@@ -113,7 +129,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             (3, None) => self.visible_to_tokens()?,
             (3, Some(size)) => self.visible_in_window(size)?,
             _ => {
-                let visible = self.visible(3, window)?;
+                let visible = self.visible_at_rank(3, window)?;
                 let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
                 let heads = self.editor.ints(&heads)?;
                 self.editor.node("Unsqueeze", &[&visible, &heads])
@@ -131,8 +147,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
             return Ok(causal);
         };
-        let to = i64::from(ElementType::Bool.onnx_code());
-        let real = self.editor.add(NewNode::new("Cast", &[mask]).int("to", to));
+        let real = self.cast(mask, ElementType::Bool);
         let one = self.editor.ints(&[1])?;
         let real = self.editor.node("Unsqueeze", &[&real, &one]);
         Ok(self.editor.node("And", &[&causal, &real]))
@@ -140,7 +155,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
 
     /// Adds the nodes that also hide what is `size` or more slots before a token.
     fn visible_in_window(&mut self, size: usize) -> Result<String, OnnxError> {
-        let visible = self.visible(3, None)?;
+        let visible = self.visible_at_rank(3, None)?;
         let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
         let size = self.editor.scalar_i64(i64::try_from(size).unwrap_or(i64::MAX))?;
         let before = self.editor.node("Sub", &[&positions, &size]);
@@ -178,6 +193,19 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         }
         let name = self.editor.add_input("nonpad_kv_seqlen", ElementType::Int64, &[self.batch]);
         self.nonpad_kv_seqlen.insert(name).clone()
+    }
+
+    /// Returns a node that makes `[batch * heads, ..]` of a value `[batch, heads, ..]`.
+    pub(super) fn merged(&mut self, value: &str) -> Result<NewNode, OnnxError> {
+        let inner = self.editor.add(NewNode::new("Shape", &[value]).int("start", 2));
+        let rows = self.editor.ints(&[-1])?;
+        let shape = self.editor.add(NewNode::new("Concat", &[&rows, &inner]).int("axis", 0));
+        Ok(NewNode::new("Reshape", &[value, &shape]))
+    }
+
+    /// Adds the value as another type. Returns the name.
+    fn cast(&mut self, value: &str, to: ElementType) -> String {
+        self.editor.add(NewNode::new("Cast", &[value]).int("to", i64::from(to.onnx_code())))
     }
 
     /// Adds a scalar with a dimension of a value. Returns the name.

@@ -6,6 +6,7 @@ use kvscatter::ElementType;
 
 use super::probe::{Inputs, MANY, Probe};
 use super::refusal::ConvertRefusal;
+use super::rule::Rule;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, lowest};
 use crate::{Dimension, Graph, Node, OnnxError};
@@ -23,8 +24,12 @@ const MAX_MASKS: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct Site<'m> {
     pub(super) masks: Vec<Mask<'m>>,
-    /// The number of slots that a token sees, itself included, or `None` if it sees all.
-    pub(super) window: Option<usize>,
+    /// Whether the scores of the slots are followed by the score of a sink, which no mask changes.
+    pub(super) has_sink: bool,
+    /// What the masks add together.
+    pub(super) rule: Rule,
+    /// The index of the mask that adds the bias of the rule.
+    pub(super) biased: usize,
 }
 
 /// One node that masks scores.
@@ -36,10 +41,19 @@ pub(super) struct Mask<'m> {
     pub(super) scores: &'m str,
     /// The scores after this node.
     pub(super) output: &'m str,
-    /// The rank of the scores.
-    pub(super) rank: usize,
+    /// How the scores are laid out.
+    pub(super) layout: Layout,
     /// The element type of the scores.
     pub(super) element: ElementType,
+}
+
+/// How scores are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Layout {
+    /// `[batch, .., new tokens, slots]` of this rank.
+    Separate { rank: usize },
+    /// `[batch * heads, new tokens, slots]`.
+    Merged { heads: usize },
 }
 
 /// How a node masks scores.
@@ -179,7 +193,17 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
     Probe::new(batch, total.unwrap_or(most).saturating_sub(new), new)
 }
 
-impl Site<'_> {
+impl<'m> Site<'m> {
+    fn new(masks: &[Mask<'m>], has_sink: bool) -> Self {
+        Self { masks: masks.to_vec(), has_sink, rule: Rule::default(), biased: 0 }
+    }
+
+    /// Returns the index of the mask whose place the visibility takes. A bias comes first, because hidden scores
+    /// must stay finite.
+    pub(super) fn hiding(&self) -> usize {
+        if self.rule.bias.is_some() { self.masks.len().saturating_sub(1) } else { 0 }
+    }
+
     /// Wraps an error with the last masking node, unless the error already names a node.
     pub(super) fn error_within(&self, error: OnnxError) -> OnnxError {
         match self.masks.last() {
@@ -277,7 +301,7 @@ impl<'m> Walk<'_, '_, 'm> {
                 Next::State(Sunk { masks: masks.clone() })
             }
             ("Softmax", [Some(Sunk { masks })]) if self.is_over_last(node)? => {
-                self.sites.sites.push(Site { masks: masks.clone(), window: None });
+                self.sites.sites.push(Site::new(masks, true));
                 Next::State(SunkWeights)
             }
             ("Cast", [Some(SunkWeights)]) => Next::State(SunkWeights),
@@ -395,7 +419,7 @@ impl<'m> Walk<'_, '_, 'm> {
             .value(operand)?
             .as_floats()
             .is_some_and(|added| added.iter().all(|&added| added == 0.0));
-        if is_zero && !self.are_scores(scores)? {
+        if is_zero && !matches!(self.layout(scores)?, Some(Layout::Separate { .. })) {
             self.sites.neutral.push(Neutral { node: *node, scores, operand });
             return Ok(Next::State(state));
         }
@@ -407,7 +431,7 @@ impl<'m> Walk<'_, '_, 'm> {
         if masks.is_empty() {
             return Err(ConvertRefusal::Unmasked.into());
         }
-        self.sites.sites.push(Site { masks: masks.to_vec(), window: None });
+        self.sites.sites.push(Site::new(masks, false));
         let shape = self.fold.shape(softmax.output(0).unwrap_or_default())?;
         let is_over_slots = shape.last() == Some(&self.probe.total());
         Ok(if is_over_slots { Next::State(State::Weights) } else { Next::Unknown })
@@ -424,33 +448,28 @@ impl<'m> Walk<'_, '_, 'm> {
         if masks.len() >= MAX_MASKS {
             return Ok(Next::Unknown);
         }
-        self.check_scores(scores)?;
-        let Value { element, ref shape, .. } = *self.fold.value(scores)?;
+        let Some(layout) = self.layout(scores)? else {
+            return Err(ConvertRefusal::ScoresShape { rank: self.rank(scores)? }.into());
+        };
+        let Value { element, .. } = *self.fold.value(scores)?;
         let output = node.output(0).unwrap_or_default();
-        let mask = Mask { node: *node, kind, scores, output, rank: shape.len(), element };
+        let mask = Mask { node: *node, kind, scores, output, layout, element };
         Ok(Next::State(State::Scores { masks: masks.iter().copied().chain([mask]).collect() }))
     }
 
-    /// Checks that scores have the shape `[batch, .., new tokens, slots]`.
-    fn check_scores(&mut self, scores: &str) -> Result<(), OnnxError> {
-        let shape = self.fold.shape(scores)?;
-        let expected = (self.probe.batch, self.probe.new, self.probe.total());
-        match shape {
-            &[batch, .., new, slots] if (batch, new, slots) == expected && shape.len() >= 3 => Ok(()),
-            _ => Err(ConvertRefusal::ScoresShape { rank: shape.len() }.into()),
-        }
-    }
-
-    /// Returns `true` if [`check_scores`](Self::check_scores) passes. A value that cannot be evaluated is still
-    /// an error.
-    fn are_scores(&mut self, value: &str) -> Result<bool, OnnxError> {
-        match self.check_scores(value) {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.root(), OnnxError::Convert(ConvertRefusal::ScoresShape { .. })) => {
-                Ok(false)
+    /// Returns the layout of scores, or `None` if it is not known.
+    fn layout(&mut self, scores: &str) -> Result<Option<Layout>, OnnxError> {
+        let (batch, new, total) = (self.probe.batch, self.probe.new, self.probe.total());
+        Ok(match *self.fold.shape(scores)? {
+            [rows, .., at_new, at_slots] if (at_new, at_slots) != (new, total) || rows == 0 => None,
+            ref shape @ [rows, _, .., _] if rows == batch && shape.len() >= 3 => {
+                Some(Layout::Separate { rank: shape.len() })
             }
-            Err(error) => Err(error),
-        }
+            [rows, _, _] if rows.is_multiple_of(batch) => {
+                Some(Layout::Merged { heads: rows.checked_div(batch).unwrap_or(1) })
+            }
+            _ => None,
+        })
     }
 
     /// Returns `true` if a value that is not computed from a cache has a dimension with the size of the

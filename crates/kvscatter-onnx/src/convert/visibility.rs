@@ -1,13 +1,17 @@
 //! Checks by evaluation that the masks of a decoder follow the conversion's rule: causal attention with
-//! padding.
+//! padding, and a bias that is proportional to the distance of slot and token.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::probe::{Inputs, LAST, Probe, SAMPLES};
+use kvscatter::ElementType;
+
+use super::caches::RANK;
+use super::probe::{Distance, Inputs, LAST, Probe, SAMPLES};
 use super::refusal::ConvertRefusal;
-use super::sites::{MaskKind, Site, Sites};
+use super::rule::{Bias, Rule};
+use super::sites::{Layout, MaskKind, Site, Sites};
 use crate::OnnxError;
-use crate::fold::{Fold, Value, Values};
+use crate::fold::{Fold, MAX_VALUES, Value, Values, round};
 
 /// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
 /// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
@@ -15,6 +19,10 @@ const HIDDEN: f64 = -1e4;
 
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
+
+/// The number of roundings that a bias is the result of. Exporters multiply, scale and cast it, and the slope is
+/// rounded as well.
+const ROUNDINGS: f64 = 4.0;
 
 /// Where an exported decoder supports padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +32,8 @@ pub(super) enum Padding {
     /// Only the last tokens of a first run may be padding. `GroupQueryAttention` counts the real tokens of each
     /// sample, and takes the first ones for real.
     Right,
+    /// No token may be padding, because the decoder has no attention mask.
+    Nowhere,
 }
 
 /// Returns probes on which other rules give other masks than the rule.
@@ -31,12 +41,24 @@ pub(super) enum Padding {
 /// * Prefill, chunks, and padding on the left, on the right and in between.
 /// * A long prefill, the middle of the capacity, and the end of the capacity in chunks and by one token.
 ///   These find windows, thresholds and tables that end. The last probe is the longest.
-pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding) -> Vec<Probe> {
+///
+/// A mask may have this many heads. Probes have fewer samples or tokens if its elements would not be computed.
+pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding, heads: usize) -> Vec<Probe> {
     let batch = inputs.batch();
     let samples = batch.unwrap_or(SAMPLES);
     let new = |wanted: usize| inputs.new_tokens().unwrap_or(wanted);
     let last = new(1);
-    let probe = |past: usize, wanted: usize| Probe::new(samples, past, new(wanted));
+    let is_small = |batch: usize, new: usize, total: usize| {
+        [batch, heads, new, total].into_iter().fold(1, usize::saturating_mul) <= MAX_VALUES
+    };
+    let probe = |past: usize, wanted: usize| {
+        let total = |new: usize| past.saturating_add(new);
+        let of = |samples| (1..=new(wanted)).rev().map(move |new| (samples, new));
+        let sizes = of(samples).take(1).chain(of(batch.unwrap_or(1)));
+        let size = sizes.into_iter().find(|&(batch, new)| is_small(batch, new, total(new)));
+        let (batch, few) = size.unwrap_or((batch.unwrap_or(1), 1));
+        Probe::new(batch, past, inputs.new_tokens().unwrap_or(few))
+    };
     let mut probes = vec![probe(0, 4), probe(6, 3)];
     probes.extend(match padding {
         Padding::Anywhere => vec![
@@ -45,6 +67,7 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding) -> V
             probe(0, 5).padded(&[0..3, 0..1, 4..5]),
         ],
         Padding::Right => vec![probe(0, 5).padded(&[2..5, 4..5, 0..0])],
+        Padding::Nowhere => Vec::new(),
     });
     probes.extend([
         probe(1, 1),
@@ -58,37 +81,38 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding) -> V
     probes
 }
 
-/// Finds the window of every site on a probe, which must be the longest one.
+/// Finds the rule of every site on a probe, which must be the longest one.
 ///
 /// # Errors
 /// Returns the errors of [`check_sites`].
-pub(super) fn find_windows<'m>(
+pub(super) fn find_rules<'m>(
     sites: &mut Sites<'m>,
     probe: &Probe,
     fold: &mut Fold<'_, 'm>,
 ) -> Result<(), OnnxError> {
     // Layers share masks, so each combination is evaluated once.
-    let mut found: BTreeMap<Vec<MaskKind<'_>>, Option<usize>> = BTreeMap::new();
+    let mut found: BTreeMap<Vec<MaskKind<'_>>, (Rule, usize)> = BTreeMap::new();
     for site in &mut sites.sites {
         let kinds: Vec<_> = site.masks.iter().map(|mask| mask.kind).collect();
-        site.window = match found.get(&kinds) {
-            Some(&window) => window,
+        (site.rule, site.biased) = match found.get(&kinds) {
+            Some(rule) => rule.clone(),
             None => {
-                let masks = Masks::of_site(site, fold).map_err(|error| site.error_within(error))?;
-                let window = masks.window(probe).map_err(|error| site.error_within(error))?;
-                found.insert(kinds, window);
-                window
+                let rule = Masks::of_site(site, probe, fold).and_then(|masks| masks.rule(probe, fold));
+                let rule = rule.map_err(|error| site.error_within(error))?;
+                found.insert(kinds, rule.clone());
+                rule
             }
         };
     }
     Ok(())
 }
 
-/// Checks that the masks of every site hide the same slots from real tokens as the rule does.
+/// Checks that the masks of every site follow its rule: they hide the same slots from real tokens, and add the
+/// same bias to the others.
 ///
 /// # Errors
 /// * Returns [`ConvertRefusal::Visibility`] with the first token and slot that differ.
-/// * Returns [`ConvertRefusal::Bias`] for a mask that adds numbers other than 0 and very negative ones.
+/// * Returns [`ConvertRefusal::Bias`] for a mask that adds another number.
 /// * Returns the errors of [`Fold::value`].
 pub(super) fn check_sites<'m>(
     sites: &Sites<'m>,
@@ -98,18 +122,18 @@ pub(super) fn check_sites<'m>(
     for neutral in &sites.neutral {
         let added = fold.value(neutral.operand)?.as_floats().unwrap_or(&[f64::NAN]);
         if let Some(&added) = added.iter().find(|&&added| added != 0.0) {
-            return Err(neutral.node.error(ConvertRefusal::Bias { added }));
+            return Err(neutral.node.error(ConvertRefusal::NotNeutral { added }));
         }
     }
     // Layers share masks, so each combination is compared once.
     let mut seen = BTreeSet::new();
     for site in &sites.sites {
-        let rank = site.masks.iter().map(|mask| mask.rank).max();
-        if !seen.insert((rank, site.masks.iter().map(|mask| mask.kind).collect::<Vec<_>>())) {
+        let masks: Vec<_> = site.masks.iter().map(|mask| (mask.layout, mask.kind)).collect();
+        if !seen.insert((site.has_sink, masks)) {
             continue;
         }
-        let masks = Masks::of_site(site, fold);
-        let checked = masks.and_then(|masks| masks.check(probe, site.window, fold));
+        let masks = Masks::of_site(site, probe, fold);
+        let checked = masks.and_then(|masks| masks.check(probe, &site.rule, site.biased, fold));
         checked.map_err(|error| site.error_within(error))?;
     }
     Ok(())
@@ -117,30 +141,52 @@ pub(super) fn check_sites<'m>(
 
 /// The masks of one attention operation on one probe.
 pub(super) struct Masks {
-    masks: Vec<(Value, Effect)>,
+    masks: Vec<MaskValue>,
     /// The sizes of the axes between the batch and the new tokens. An axis along which no mask differs has
     /// size 1.
     heads: Vec<usize>,
     /// Whether the operation also hides the slots after each token.
     is_causal: bool,
+    /// Whether the softmax has a score that no mask changes. What is added to all other scores then counts.
+    has_sink: bool,
+}
+
+/// The elements of a mask.
+#[derive(Debug)]
+pub(super) struct MaskValue {
+    value: Value,
+    effect: Effect,
+    /// The index of the mask in its attention operation.
+    at: usize,
 }
 
 impl Masks {
+    /// Creates the masks of an `Attention` node.
+    pub(super) fn of_node(mask: Option<(Value, Effect)>, rank: usize, is_causal: bool) -> Self {
+        let masks = mask.into_iter().map(|(value, effect)| MaskValue { value, effect, at: 0 }).collect();
+        Self::new(masks, rank, is_causal, false)
+    }
+
     /// Creates the masks of scores of this rank.
-    pub(super) fn new(masks: Vec<(Value, Effect)>, rank: usize, is_causal: bool) -> Self {
+    fn new(masks: Vec<MaskValue>, rank: usize, is_causal: bool, has_sink: bool) -> Self {
         let mut heads = vec![1; rank.saturating_sub(3)];
-        for (mask, _) in &masks {
-            let inner = mask.shape.iter().rev().skip(2);
+        for mask in &masks {
+            let inner = mask.value.shape.iter().rev().skip(2);
             for (size, &of_mask) in heads.iter_mut().rev().zip(inner) {
                 *size = of_mask.max(*size);
             }
         }
-        Self { masks, heads, is_causal }
+        Self { masks, heads, is_causal, has_sink }
     }
 
-    fn of_site<'m>(site: &Site<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
+    fn of_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
         let mut masks = Vec::new();
-        for mask in &site.masks {
+        let mut ranks = Vec::new();
+        for (at, mask) in site.masks.iter().enumerate() {
+            ranks.push(match mask.layout {
+                Layout::Separate { rank } => rank,
+                Layout::Merged { .. } => RANK,
+            });
             let (name, effect) = match mask.kind {
                 MaskKind::Add { operand } => (operand, Effect::Added),
                 MaskKind::Where { condition, filler, visible_where } => {
@@ -152,55 +198,110 @@ impl Masks {
                     continue;
                 }
             };
-            let value = fold.value(name)?.clone();
+            let mut value = fold.value(name)?.clone();
             if value.data.is_none() {
                 return Err(ConvertRefusal::MaskUnknown.into());
             }
-            masks.push((value, effect));
+            if let (Layout::Merged { .. }, &[rows, new, slots]) = (mask.layout, value.shape.as_slice()) {
+                value.shape = match rows.checked_div(probe.batch) {
+                    Some(heads) if rows.is_multiple_of(probe.batch) => vec![probe.batch, heads, new, slots],
+                    _ => vec![1, rows, new, slots],
+                };
+            }
+            masks.push(MaskValue { value, effect, at });
         }
         // A mask that differs between heads has an axis between batch and tokens.
-        let rank = site.masks.iter().map(|mask| mask.rank).max().unwrap_or_default();
-        Ok(Self::new(masks, rank, false))
+        Ok(Self::new(masks, ranks.into_iter().max().unwrap_or_default(), false, site.has_sink))
     }
 
-    /// Returns the number of slots that the last token of the first sample sees, or `None` if it sees all.
-    pub(super) fn window(&self, probe: &Probe) -> Result<Option<usize>, OnnxError> {
-        let Some(token) = probe.new.checked_sub(1) else { return Ok(None) };
-        let mut at = vec![0; self.heads.len().saturating_add(3)];
+    fn heads(&self) -> usize {
+        self.heads.iter().copied().fold(1, usize::saturating_mul)
+    }
+
+    /// Returns the rule that the masks follow for the last token of the first sample, and the index of the mask
+    /// that adds the bias. The sample must have no padding.
+    pub(super) fn rule(&self, probe: &Probe, fold: &Fold<'_, '_>) -> Result<(Rule, usize), OnnxError> {
+        let mut biased = 0;
+        let mut rule = Rule::default();
+        let Some(token) = probe.new.checked_sub(1) else { return Ok((rule, biased)) };
+        let read = [self.heads(), self.masks.len(), probe.total()];
+        fold.charge(read.into_iter().fold(1, usize::saturating_mul))?;
+        for mask in &self.masks {
+            let slopes = (0..self.heads()).map(|head| self.slope(mask, probe, head, token));
+            let slopes = slopes.collect::<Result<Vec<_>, _>>()?;
+            let Some(&slope) = slopes.iter().find(|&&slope| slope != 0.0) else { continue };
+            if rule.bias.is_some() {
+                return Err(ConvertRefusal::SecondBias { slope }.into());
+            }
+            rule.bias = Some(Bias { heads: self.heads.clone(), slopes, distance: Distance::Slots });
+            biased = mask.at;
+        }
+        let row = Row { probe, sample: 0, token, distances: rule.distances(probe, 0, token) };
+        let bases = self.bases(&row, 0)?;
         for seen in 0..probe.total() {
             let slot = probe.total().saturating_sub(seen).saturating_sub(1);
-            place(&mut at, &self.heads, (0, 0, token, slot));
-            if !self.is_visible(probe, &at)? {
+            if self.score(&row, &bases, (&rule, biased), (0, slot))?.is_hidden {
                 // A token that does not see itself is an error that `check` reports.
-                return Ok((seen > 0).then_some(seen));
+                rule.window = (seen > 0).then_some(seen);
+                break;
             }
         }
-        Ok(None)
+        Ok((rule, biased))
     }
 
-    /// Compares the rule with the visibility of every slot to every real token in every head.
+    /// Returns what a head adds for each step of the distance.
+    ///
+    /// It is the difference of two neighbours, and of those with the smallest numbers, which are rounded least.
+    fn slope(&self, mask: &MaskValue, probe: &Probe, head: usize, token: usize) -> Result<f64, OnnxError> {
+        if !matches!(mask.effect, Effect::Added) {
+            return Ok(0.0);
+        }
+        let mut smallest = f64::INFINITY;
+        let mut slope = 0.0;
+        let mut before: Option<f64> = None;
+        for slot in 0..probe.total() {
+            let added = self.added(mask, (0, head, token, slot))?;
+            if let Some(before) = before.replace(added)
+                && before > HIDDEN
+                && added > HIDDEN
+                && before.abs().max(added.abs()) < smallest
+            {
+                smallest = before.abs().max(added.abs());
+                slope = round(mask.value.element, added - before);
+            }
+        }
+        Ok(slope)
+    }
+
+    /// Compares the rule with what is added to the score of every slot for every real token in every head.
     pub(super) fn check(
         &self,
         probe: &Probe,
-        window: Option<usize>,
+        rule: &Rule,
+        biased: usize,
         fold: &Fold<'_, '_>,
     ) -> Result<(), OnnxError> {
-        let heads = self.heads.iter().copied().fold(1, usize::saturating_mul);
-        let compared = [heads, self.masks.len().max(1), probe.batch, probe.new, probe.total()];
+        let compared =
+            [self.heads(), self.masks.len().saturating_add(1), probe.batch, probe.new, probe.total()];
         fold.charge(compared.into_iter().fold(1, usize::saturating_mul))?;
-        let mut at = vec![0; self.heads.len().saturating_add(3)];
         let is_real = |sample, token| probe.is_real(sample, probe.past.saturating_add(token));
         for sample in 0..probe.batch {
             for token in (0..probe.new).filter(|&token| is_real(sample, token)) {
-                for slot in 0..probe.total() {
-                    let expected = probe.is_visible(sample, token, slot, window);
-                    for head in 0..heads {
-                        place(&mut at, &self.heads, (sample, head, token, slot));
-                        if self.is_visible(probe, &at)? != expected {
-                            let position = probe.past.saturating_add(token);
+                let expected = rule.row(probe, sample, token);
+                let row = Row { probe, sample, token, distances: rule.distances(probe, sample, token) };
+                let position = row.own();
+                for head in 0..self.heads() {
+                    let bases = self.bases(&row, head)?;
+                    for (slot, expected) in expected.iter().enumerate() {
+                        let score = self.score(&row, &bases, (rule, biased), (head, slot))?;
+                        if let Some((added, linear)) = score.other.filter(|_| !score.is_hidden) {
                             return Err(
-                                ConvertRefusal::Visibility { position, slot, hidden: expected }.into()
+                                ConvertRefusal::Bias { head, position, slot, added, linear }.into()
                             );
+                        }
+                        let hidden = score.is_hidden;
+                        if hidden != expected.is_none() {
+                            return Err(ConvertRefusal::Visibility { position, slot, hidden }.into());
                         }
                     }
                 }
@@ -209,15 +310,86 @@ impl Masks {
         Ok(())
     }
 
-    /// Returns `true` if all masks make a score visible.
-    fn is_visible(&self, probe: &Probe, at: &[usize]) -> Result<bool, OnnxError> {
-        let &[.., token, slot] = at else { return Ok(false) };
-        let mut visible = !self.is_causal || probe.is_causal(token, slot, None);
-        for (mask, effect) in &self.masks {
-            visible &= effect.is_visible(mask, at)?;
-        }
-        Ok(visible)
+    /// Returns what each mask adds to the score of the token's own slot. Numbers are compared with it, because a
+    /// softmax ignores what is added to all scores of a token.
+    fn bases(&self, row: &Row<'_>, head: usize) -> Result<Vec<f64>, OnnxError> {
+        let base = |mask| {
+            let own = self.added(mask, (row.sample, head, row.token, row.own()))?;
+            Ok(if self.has_sink || own.is_nan() || own <= HIDDEN { 0.0 } else { own })
+        };
+        self.masks.iter().map(base).collect()
     }
+
+    /// Returns what the masks together do to a score.
+    fn score(
+        &self,
+        row: &Row<'_>,
+        bases: &[f64],
+        (rule, biased): (&Rule, usize),
+        (head, slot): (usize, usize),
+    ) -> Result<Score, OnnxError> {
+        let is_hidden = self.is_causal && !row.probe.is_causal(row.token, slot, None);
+        let mut score = Score { is_hidden, other: None };
+        for (mask, base) in self.masks.iter().zip(bases) {
+            let absolute = self.added(mask, (row.sample, head, row.token, slot))?;
+            let added = absolute - base;
+            let (mut linear, mut tolerance) = (0.0, 0.0);
+            if rule.bias.is_some() && mask.at == biased {
+                linear = rule.slope(head) * row.distances.get(slot).copied().unwrap_or_default();
+                tolerance = ROUNDINGS * unit_of(mask.value.element) * (absolute.abs() + base.abs());
+            }
+            let difference = added - linear;
+            if absolute.is_finite() && difference.abs() <= tolerance {
+                continue;
+            }
+            if added <= HIDDEN || difference <= HIDDEN {
+                score.is_hidden = true;
+            } else {
+                score.other.get_or_insert((added, linear));
+            }
+        }
+        Ok(score)
+    }
+
+    /// Returns what a mask adds to a score. A slot that is not chosen gets minus infinity.
+    fn added(
+        &self,
+        mask: &MaskValue,
+        (sample, head, token, slot): (usize, usize, usize, usize),
+    ) -> Result<f64, OnnxError> {
+        let at = element_of(&mask.value.shape, &self.heads, (sample, head, token, slot));
+        let added = match (mask.effect, &mask.value.data, at) {
+            (Effect::Chosen { visible_where }, Some(Values::Bools(flags)), Some(at)) => {
+                flags.get(at).map(|&flag| if flag == visible_where { 0.0 } else { f64::NEG_INFINITY })
+            }
+            (Effect::Added, Some(Values::Floats(numbers)), Some(at)) => numbers.get(at).copied(),
+            _ => None,
+        };
+        added.ok_or_else(|| ConvertRefusal::MaskUnknown.into())
+    }
+}
+
+/// The scores of one token of a sample.
+struct Row<'p> {
+    probe: &'p Probe,
+    sample: usize,
+    token: usize,
+    /// The distance of each slot from the token.
+    distances: Vec<f64>,
+}
+
+impl Row<'_> {
+    /// Returns the slot of the token.
+    fn own(&self) -> usize {
+        self.probe.past.saturating_add(self.token)
+    }
+}
+
+/// What masks do to a score.
+struct Score {
+    is_hidden: bool,
+    /// The first number that is added instead of the bias, and the bias.
+    other: Option<(f64, f64)>,
 }
 
 /// The effect of one element of a mask on a score.
@@ -229,42 +401,33 @@ pub(super) enum Effect {
     Chosen { visible_where: bool },
 }
 
-impl Effect {
-    /// Returns `true` if an element of a mask makes its score visible.
-    fn is_visible(self, mask: &Value, score: &[usize]) -> Result<bool, OnnxError> {
-        let at = element_of(&mask.shape, score);
-        match (self, &mask.data, at) {
-            (Self::Chosen { visible_where }, Some(Values::Bools(flags)), Some(at)) if at < flags.len() => {
-                Ok(flags.get(at) == Some(&visible_where))
-            }
-            (Self::Added, Some(Values::Floats(numbers)), Some(at)) => match numbers.get(at) {
-                Some(&0.0) => Ok(true),
-                Some(&added) if added <= HIDDEN => Ok(false),
-                Some(&added) => Err(ConvertRefusal::Bias { added }.into()),
-                None => Err(ConvertRefusal::MaskUnknown.into()),
-            },
-            _ => Err(ConvertRefusal::MaskUnknown.into()),
-        }
+/// Returns the largest relative error of one rounding to a type.
+fn unit_of(element: ElementType) -> f64 {
+    match element {
+        ElementType::Float16 => 1.0 / 2048.0,
+        ElementType::BFloat16 => 1.0 / 256.0,
+        // Exporters compute in float32, also if they cast to float64 at the end.
+        _ => 1.0 / 16_777_216.0,
     }
 }
 
-/// Sets the index of a score.
-fn place(at: &mut [usize], heads: &[usize], (sample, head, token, slot): (usize, usize, usize, usize)) {
-    let [first, inner @ .., second_last, last] = at else { return };
-    (*first, *second_last, *last) = (sample, token, slot);
+/// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast. `heads` has
+/// the sizes of the axes between the batch and the new tokens.
+fn element_of(
+    shape: &[usize],
+    heads: &[usize],
+    (sample, head, token, slot): (usize, usize, usize, usize),
+) -> Option<usize> {
     let mut rest = head;
-    for (index, &size) in inner.iter_mut().zip(heads).rev() {
-        *index = rest.checked_rem(size).unwrap_or_default();
+    let inner = heads.iter().rev().map(|&size| {
+        let index = rest.checked_rem(size).unwrap_or_default();
         rest = rest.checked_div(size).unwrap_or_default();
-    }
-}
-
-/// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast.
-fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
-    let axes = shape.iter().rev().zip(score.iter().rev());
+        index
+    });
+    let score = [slot, token].into_iter().chain(inner).chain([sample]);
     let mut step = 1_usize;
     let mut place = 0_usize;
-    for (&size, &index) in axes {
+    for (&size, index) in shape.iter().rev().zip(score) {
         if size != 1 {
             if index >= size {
                 return None;
@@ -273,7 +436,7 @@ fn element_of(shape: &[usize], score: &[usize]) -> Option<usize> {
         }
         step = step.checked_mul(size)?;
     }
-    (shape.len() <= score.len()).then_some(place)
+    (shape.len() <= heads.len().saturating_add(3)).then_some(place)
 }
 
 /// Checks that a value is a single very negative number.
@@ -281,7 +444,7 @@ fn hidden(value: &Value) -> Result<(), OnnxError> {
     match &value.data {
         Some(Values::Floats(numbers)) => match numbers.as_slice() {
             [number] if *number <= HIDDEN => Ok(()),
-            [number] => Err(ConvertRefusal::Bias { added: *number }.into()),
+            [number] => Err(ConvertRefusal::Filler { filler: *number, limit: HIDDEN }.into()),
             _ => Err(ConvertRefusal::MaskUnknown.into()),
         },
         _ => Err(ConvertRefusal::MaskUnknown.into()),

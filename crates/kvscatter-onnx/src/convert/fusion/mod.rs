@@ -53,7 +53,7 @@ impl Fusions {
             probe.feed_static(&decoder, &exported.inputs, capacity, &mut fold)?;
             Ok(fold)
         };
-        let probes = proof::probes(&exported.inputs);
+        let probes = proof::probes(&exported.inputs, exported.padding);
         let folds = probes.iter().map(|probe| fed(probe, proof::capacity(probe)));
         let mut folds = folds.collect::<Result<Vec<_>, OnnxError>>()?;
         let at_lengths = exported.probes.iter().map(|probe| fed(probe, exported.max_seq));

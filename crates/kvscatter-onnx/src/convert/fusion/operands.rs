@@ -6,7 +6,8 @@ use kvscatter::ElementType;
 
 use super::KeptReason;
 use crate::convert::caches::RANK;
-use crate::convert::sites::Sites;
+use crate::convert::rule::Rule;
+use crate::convert::sites::{Site, Sites};
 use crate::decoder::Decoder;
 use crate::edit::NewNode;
 use crate::fold::Fold;
@@ -26,14 +27,16 @@ pub(in crate::convert) struct Operands {
     pub(in crate::convert) values: String,
     /// The name of the result, `[batch, heads, new tokens, head size]`.
     pub(in crate::convert) output: String,
+    /// Whether the result is `[batch * heads, new tokens, head size]` instead.
+    pub(in crate::convert) is_merged: bool,
     /// The product of all factors of queries, keys and scores.
     pub(super) scale: f32,
-    /// The number of slots that a token sees, itself included, or `None` if it sees all.
-    pub(in crate::convert) window: Option<usize>,
+    /// Which slots are hidden, and what is added to the scaled scores of the others.
+    pub(in crate::convert) rule: Rule,
     /// The largest magnitude of a score, or 0 if there is no limit.
     pub(super) softcap: f32,
     /// The type of the queries, keys and values.
-    pub(super) element: ElementType,
+    pub(in crate::convert) element: ElementType,
     /// The type of the result.
     pub(super) output_element: ElementType,
     /// The type of the scores when the softmax reads them.
@@ -79,8 +82,10 @@ pub(super) struct Finder<'f, 'g, 'm, 's> {
     /// Evaluations at other lengths. A number must be the same in all of them.
     others: Vec<Fold<'g, 'm>>,
     presents: BTreeSet<&'m str>,
-    /// The windows of masked scores.
-    windows: BTreeMap<&'s str, usize>,
+    /// The scores with a bias that the conversion added and named.
+    biased: BTreeSet<&'m str>,
+    /// The rules of masked scores.
+    rules: BTreeMap<&'s str, &'f Rule>,
     makers: BTreeMap<&'m str, Node<'m>>,
     /// The node that reads a value, or `None` if there are several.
     readers: BTreeMap<&'m str, Option<Node<'m>>>,
@@ -89,7 +94,7 @@ pub(super) struct Finder<'f, 'g, 'm, 's> {
 /// The nodes between the product of queries and keys and the softmax.
 struct Scores<'m> {
     product: Node<'m>,
-    window: Option<usize>,
+    rule: Rule,
     scale: f64,
     softcap: f64,
 }
@@ -114,8 +119,12 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             }
         }
         let presents = decoder.caches.iter().map(|cache| cache.present).collect();
-        let windows = sites.sites.iter().filter_map(|site| Some((site.masks.first()?.output, site.window?)));
-        Self { graph, sites, fold, others, presents, windows: windows.collect(), makers, readers }
+        let adds_to_scores =
+            |node: &&Node<'m>| node.is("Add") && node.reads().iter().any(|value| sites.has_slots(value));
+        let biased = graph.nodes().iter().filter(adds_to_scores).filter_map(|node| node.output(0)).collect();
+        let rule = |site: &'f Site<'s>| Some((site.masks.get(site.hiding())?.output, &site.rule));
+        let rules = sites.sites.iter().filter_map(rule).collect();
+        Self { graph, sites, fold, others, presents, biased, rules, makers, readers }
     }
 
     /// Returns the nodes that multiply weights with values, which end an attention operation each.
@@ -147,7 +156,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
                 return Err(KeptReason::Types { queries, cache });
             }
         }
-        let output = self.output(last)?;
+        let (output, is_merged) = self.output(last)?;
         let scale = single(scores.scale * key_factor * query_factor);
         // `Attention` multiplies queries and keys by the root of the scale.
         if !scale.is_finite() || scale <= 0.0 {
@@ -158,8 +167,9 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             keys: keys.to_owned(),
             values: values.to_owned(),
             output: output.to_owned(),
+            is_merged,
             scale,
-            window: scores.window,
+            rule: scores.rule,
             // The hyperbolic tangent is odd, so the sign of the cap goes to the scale alone.
             softcap: single(scores.softcap.abs()),
             element,
@@ -188,16 +198,25 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
 
     /// Follows masked scores back to the product of queries and keys.
     fn scores(&mut self, mut value: &'m str) -> Result<Scores<'m>, KeptReason> {
-        let (mut scale, mut softcap, mut window) = (1.0, 0.0, None);
+        let (mut scale, mut softcap) = (1.0, 0.0);
+        let mut rule = Rule::default();
+        let mut bias = None;
         for _ in 0..MAX_STEPS {
             let Some(&node) = self.makers.get(value) else { break };
-            window = window.or(self.windows.get(value).copied());
+            if let Some(masked) = self.rules.get(value) {
+                rule.window = masked.window;
+                bias = masked.bias.as_ref();
+            }
             match node.op_type() {
-                "MatMul" => return Ok(Scores { product: node, window, scale, softcap }),
+                "MatMul" => return Ok(Scores { product: node, rule, scale, softcap }),
                 "Mul" | "Div" => scale *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?,
                 "Tanh" if softcap == 0.0 => softcap = scale,
                 "Tanh" => return Err(KeptReason::Form { what: "the scores have two caps" }),
-                "Add" => return Err(KeptReason::Form { what: "something is added to the scores" }),
+                "Add" => match bias.take() {
+                    Some(bias) if matches!(*bias.heads, [_]) => rule.bias = Some(bias.scaled(scale)),
+                    Some(_) => return Err(KeptReason::Form { what: "a bias has no single axis of heads" }),
+                    None => return Err(KeptReason::Form { what: "something is added to the scores" }),
+                },
                 _ => {}
             }
             let Some(before) = self.passed(&node) else { break };
@@ -281,16 +300,17 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         Ok(Some(number))
     }
 
-    /// Returns the result with the rank of a cache. A result of another rank must be reshaped to it by its
-    /// only reader.
-    fn output(&mut self, last: &Node<'m>) -> Result<&'m str, KeptReason> {
+    /// Returns the result with the rank of a cache, or a result of rank 3 in which batch and heads are merged.
+    fn output(&mut self, last: &Node<'m>) -> Result<(&'m str, bool), KeptReason> {
         let output = last.output(0).unwrap_or_default();
-        if self.fold.shape(output)?.len() == RANK {
-            return Ok(output);
+        let rank = self.fold.shape(output)?.len();
+        if rank == RANK {
+            return Ok((output, false));
         }
         let reshaped = self.readers.get(output).copied().flatten().filter(|reader| reader.is("Reshape"));
         match reshaped.and_then(|reshape| reshape.output(0)) {
-            Some(output) if self.fold.shape(output)?.len() == RANK => Ok(output),
+            Some(output) if self.fold.shape(output)?.len() == RANK => Ok((output, false)),
+            _ if rank.saturating_add(1) == RANK => Ok((output, true)),
             _ => Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" }),
         }
     }
@@ -301,7 +321,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
     }
 
     fn has_slots(&self, value: &str) -> bool {
-        self.presents.contains(value) || self.sites.has_slots(value)
+        self.presents.contains(value) || self.sites.has_slots(value) || self.biased.contains(value)
     }
 }
 

@@ -10,9 +10,10 @@ use super::region::Region;
 use super::{KeptReason, Operands};
 use crate::convert::attention::over_caches;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
+use crate::convert::visibility::Padding;
 use crate::edit::NewNode;
 use crate::edit::names::Names;
-use crate::fold::{Budget, Fold, Value, Values, round, to_float};
+use crate::fold::{Budget, Fold, Value, Values, lowest, round, to_float};
 use crate::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, random_inputs};
 
@@ -23,18 +24,20 @@ const SPREAD: f64 = 1.5;
 const DEVIATION: f64 = 2.2;
 
 /// The names of the values that the `Attention` node reads and computes.
-const NAMES: [&str; 5] = ["queries", "keys", "values", "visible", "nonpad_kv_seqlen"];
+const NAMES: [&str; 5] = ["queries", "keys", "values", "mask", "nonpad_kv_seqlen"];
 const OUTPUT: &str = "output";
 
 /// The number of questions that are remembered. Models alternate between few kinds of layers.
 const REMEMBERED: usize = 4;
 
-/// Returns the steps on which both are evaluated: several tokens with a hidden slot among the visible ones,
-/// and one token.
-pub(super) fn probes(inputs: &Inputs<'_>) -> Vec<Probe> {
+/// Returns the steps on which both are evaluated: several tokens with a hidden slot among the visible ones if there
+/// may be one, and one token.
+pub(super) fn probes(inputs: &Inputs<'_>, padding: Padding) -> Vec<Probe> {
     let batch = inputs.batch().unwrap_or(SAMPLES);
     let new = |wanted| inputs.new_tokens().unwrap_or(wanted);
-    vec![Probe::new(batch, 3, new(2)).padded(&[1..2, 0..0]), Probe::new(batch, 8, new(1))]
+    let several = Probe::new(batch, 3, new(2));
+    let several = if padding == Padding::Nowhere { several } else { several.padded(&[1..2, 0..0]) };
+    vec![several, Probe::new(batch, 8, new(1))]
 }
 
 /// Returns the number of slots of a probe's caches. Two slots are empty after the step.
@@ -131,7 +134,9 @@ impl Proof<'_, '_> {
         let &[_, heads, new, size] = after.shape.as_slice() else {
             return Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" });
         };
-        if before.shape != after.shape || before.element != after.element {
+        let merged = [self.probe.batch.saturating_mul(heads), new, size];
+        let shape = if self.operands.is_merged { merged.as_slice() } else { after.shape.as_slice() };
+        if before.shape != shape || before.element != after.element {
             return Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" });
         }
         let rows = before_floats.chunks(size.max(1)).zip(after_floats.chunks(size.max(1)));
@@ -139,9 +144,7 @@ impl Proof<'_, '_> {
         for (row, (before, after)) in rows.enumerate() {
             let token = row.checked_rem(new).unwrap_or_default();
             let sample = row.checked_div(new.saturating_mul(heads)).unwrap_or_default();
-            if (0..self.probe.total())
-                .any(|slot| self.probe.is_visible(sample, token, slot, self.operands.window))
-            {
+            if self.operands.rule.row(self.probe, sample, token).iter().any(Option::is_some) {
                 let differences = before.iter().zip(after).map(|(before, after)| (before - after).abs());
                 difference =
                     differences.fold(difference, |most, it| if it > most || it.is_nan() { it } else { most });
@@ -194,22 +197,13 @@ impl Proof<'_, '_> {
 
     /// Evaluates the `Attention` node.
     fn fused(&self, random: &[Value; 3]) -> Result<Value, KeptReason> {
-        let (probe, slots) = (self.probe, capacity(self.probe));
-        let mut visible = Vec::new();
-        for sample in 0..probe.batch {
-            for token in 0..probe.new {
-                visible.extend(
-                    (0..slots).map(|slot| probe.is_visible(sample, token, slot, self.operands.window)),
-                );
-            }
-        }
-        let shape = vec![probe.batch, 1, probe.new, slots];
-        let visible = Value::new(ElementType::Bool, shape, Some(Values::Bools(visible)))?;
+        let probe = self.probe;
+        let mask = self.mask()?;
         let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
-        let others = [visible, Value::ints(vec![length; probe.batch])?];
+        let others = [mask, Value::ints(vec![length; probe.batch])?];
         let inputs = NAMES.into_iter().zip(random.iter().chain(&others).cloned()).collect();
-        let [queries, keys, values, visible, nonpad] = NAMES;
-        let node = self.operands.attributes(over_caches([queries, keys, values], visible, nonpad));
+        let [queries, keys, values, mask, nonpad] = NAMES;
+        let node = self.operands.attributes(over_caches([queries, keys, values], mask, nonpad));
         let names = &mut Names::default();
         let nodes = match self.operands.cast() {
             None => vec![node.outputs(&[OUTPUT]).into_proto(names)],
@@ -219,6 +213,32 @@ impl Proof<'_, '_> {
             }
         };
         self.evaluate(nodes, inputs, OUTPUT)
+    }
+
+    /// Returns the mask of the `Attention` node by the rule.
+    fn mask(&self) -> Result<Value, KeptReason> {
+        let (probe, slots) = (self.probe, capacity(self.probe));
+        let Operands { rule, element, .. } = self.operands;
+        let heads = rule.bias.as_ref().map_or(1, |bias| bias.slopes.len());
+        let mut added = Vec::new();
+        for sample in 0..probe.batch {
+            for head in 0..heads {
+                for token in 0..probe.new {
+                    let mut row = rule.row(probe, sample, token);
+                    row.resize(slots, None);
+                    added.extend(row.into_iter().map(|it| Some(it? * rule.slope(head))));
+                }
+            }
+        }
+        let shape = vec![probe.batch, heads, probe.new, slots];
+        Ok(if rule.bias.is_none() {
+            let visible = added.iter().map(Option::is_some).collect();
+            Value::new(ElementType::Bool, shape, Some(Values::Bools(visible)))?
+        } else {
+            let hidden = lowest(*element).unwrap_or(f64::NEG_INFINITY);
+            let added = added.into_iter().map(|added| added.map_or(hidden, |it| round(*element, it)));
+            Value::new(*element, shape, Some(Values::Floats(added.collect())))?
+        })
     }
 
     /// Evaluates nodes that read these inputs, with the operator sets of the model.

@@ -1,0 +1,87 @@
+//! The nodes that compute a bias by distance.
+//!
+//! They state the rule again, because a runtime evaluates them. A test in `visibility.rs` compares them with the
+//! rule.
+
+use kvscatter::ElementType;
+
+use super::super::caches::RANK;
+use super::super::probe::Distance;
+use super::super::refusal::ConvertRefusal;
+use super::super::rule::{Bias, Rule};
+use super::super::sites::Layout;
+use super::Rewriter;
+use crate::OnnxError;
+use crate::decoder::InputRole;
+use crate::edit::NewNode;
+use crate::fold::lowest;
+
+impl Rewriter<'_, '_, '_> {
+    /// Adds the mask of an `Attention` node: the visibility of slots if the rule has no bias, and otherwise the bias
+    /// of this type with its lowest number for hidden slots. Returns the name.
+    ///
+    /// # Errors
+    /// Returns [`ConvertRefusal::ScoresType`] if no bias can be created for the type.
+    pub(in super::super) fn mask(&mut self, rule: &Rule, element: ElementType) -> Result<String, OnnxError> {
+        let visible = self.visible(Layout::Separate { rank: RANK }, rule.window)?;
+        let Some(bias) = &rule.bias else { return Ok(visible) };
+        let bias = self.bias(bias, Layout::Separate { rank: RANK }, element)?;
+        let lowest = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
+        let lowest = self.editor.float(element, lowest)?;
+        Ok(self.editor.node("Where", &[&visible, &bias, &lowest]))
+    }
+
+    /// Adds the bias for scores of this layout, `[batch, heads.., new tokens, slots]` or
+    /// `[batch * heads, new tokens, slots]`. Returns the name.
+    ///
+    /// The bias is a product of slope and distance. The nearest slots, whose differences count most, get the
+    /// smallest numbers, which are rounded least.
+    pub(in super::super) fn bias(
+        &mut self,
+        bias: &Bias,
+        layout: Layout,
+        element: ElementType,
+    ) -> Result<String, OnnxError> {
+        let distances = self.distances(bias.distance)?;
+        let distances = self.cast(&distances, element);
+        let axes: Vec<_> = (1_i64..).take(bias.heads.len()).collect();
+        let by_head = match *axes {
+            [] => distances,
+            _ => {
+                let axes = self.editor.ints(&axes)?;
+                self.editor.node("Unsqueeze", &[&distances, &axes])
+            }
+        };
+        let shape = bias.heads.iter().copied().chain([1, 1]).collect();
+        let slopes = self.editor.floats(element, shape, &bias.slopes)?;
+        let bias = self.editor.node("Mul", &[&by_head, &slopes]);
+        match layout {
+            Layout::Separate { .. } => Ok(bias),
+            Layout::Merged { .. } => {
+                let merged = self.merged(&bias)?;
+                Ok(self.editor.add(merged))
+            }
+        }
+    }
+
+    /// Adds the distance of each slot from each new token, int64 `[batch, new tokens, slots]`. Returns the name.
+    fn distances(&mut self, distance: Distance) -> Result<String, OnnxError> {
+        let mask = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
+        let (places, own) = match (distance, mask) {
+            (Distance::Tokens, Some(mask)) => {
+                let real = self.cast(mask, ElementType::Bool);
+                let real = self.cast(&real, ElementType::Int64);
+                let one = self.editor.scalar_i64(1)?;
+                let counts = self.editor.node("CumSum", &[&real, &one]);
+                let positions = self.positions()?;
+                let own = NewNode::new("GatherElements", &[&counts, &positions]).int("axis", 1);
+                let own = self.editor.add(own);
+                let (second, last) = (self.editor.ints(&[1])?, self.editor.ints(&[2])?);
+                let places = self.editor.node("Unsqueeze", &[&counts, &second]);
+                (places, self.editor.node("Unsqueeze", &[&own, &last]))
+            }
+            _ => (self.slots()?, self.positions_by_slot()?),
+        };
+        Ok(self.editor.node("Sub", &[&places, &own]))
+    }
+}
