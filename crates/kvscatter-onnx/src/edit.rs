@@ -262,21 +262,15 @@ impl<'p> Editor<'p> {
     /// * Returns [`OnnxError::ValueMissing`] if no input or output has this name.
     /// * Returns [`OnnxError::NotATensor`] if it is not a tensor.
     pub(crate) fn set_dims(&mut self, name: &str, dims: &[Dimension<'_>]) -> Result<(), OnnxError> {
-        let graph = self.model.graph.get_or_insert_default();
-        let places =
-            self.declared.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })?;
-        for place in places {
-            let value = match *place {
-                Declared::Input(at) => graph.input.get_mut(at),
-                Declared::Output(at) => graph.output.get_mut(at),
-            };
-            match value.map(|value| &mut value.r#type.get_or_insert_default().value) {
-                Some(Some(TypeValue::TensorType(tensor))) => tensor.shape = shape(dims).into(),
-                _ => return Err(OnnxError::NotATensor { name: name.to_owned(), kind: "value" }),
-            }
-        }
-        self.changed.insert(name.to_owned());
-        Ok(())
+        self.declarations(name, |tensor| tensor.shape = shape(dims).into())
+    }
+
+    /// Changes the declared element type of an input of the graph.
+    ///
+    /// # Errors
+    /// Returns the errors of [`set_dims`](Self::set_dims).
+    pub(crate) fn set_element(&mut self, name: &str, element: ElementType) -> Result<(), OnnxError> {
+        self.declarations(name, |tensor| tensor.elem_type = Some(element.onnx_code()))
     }
 
     /// Sets an entry of the model's `metadata_props`.
@@ -303,6 +297,29 @@ impl<'p> Editor<'p> {
     pub(crate) fn finish(self) -> Result<(), OnnxError> {
         finish::finish(self.model.graph.get_or_insert_default(), &self.removed, self.changed)?;
         Graph::new(self.model).map(|_| ())
+    }
+
+    /// Changes every declaration of an input or an output of the graph.
+    fn declarations(
+        &mut self,
+        name: &str,
+        change: impl Fn(&mut type_proto::Tensor),
+    ) -> Result<(), OnnxError> {
+        let graph = self.model.graph.get_or_insert_default();
+        let places =
+            self.declared.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })?;
+        for place in places {
+            let value = match *place {
+                Declared::Input(at) => graph.input.get_mut(at),
+                Declared::Output(at) => graph.output.get_mut(at),
+            };
+            match value.map(|value| &mut value.r#type.get_or_insert_default().value) {
+                Some(Some(TypeValue::TensorType(tensor))) => change(tensor),
+                _ => return Err(OnnxError::NotATensor { name: name.to_owned(), kind: "value" }),
+            }
+        }
+        self.changed.insert(name.to_owned());
+        Ok(())
     }
 
     fn graph(&mut self) -> &mut GraphProto {

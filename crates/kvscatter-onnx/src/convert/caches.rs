@@ -10,24 +10,34 @@ use crate::{Dimension, Graph, Node, OnnxError, standard};
 pub(super) const RANK: usize = 4;
 pub(super) const AXIS: usize = 2;
 
-/// Checks everything about the caches that can be checked without computing values.
+/// Checks how the caches are written.
 ///
 /// # Errors
 /// Returns a [`ConvertRefusal`] about the caches. Most are wrapped in an error that names the node that
 /// writes the cache.
-pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
+pub(super) fn check_written(
+    graph: &Graph<'_>,
+    decoder: &Decoder<'_>,
+    max_seq: usize,
+) -> Result<(), OnnxError> {
     if max_seq == 0 || i32::try_from(max_seq).is_err() {
         return Err(ConvertRefusal::MaxSeq { max_seq }.into());
     }
-    for cache in &decoder.caches {
-        let refusal = refusal(cache, max_seq);
-        if let Some(refusal) = refusal {
-            return Err(match &cache.writer {
-                Some(node) => node.error(refusal),
-                None => refusal.into(),
-            });
-        }
+    each(decoder, written)?;
+    match graph.nodes().iter().find(|node| has_graph(node)) {
+        Some(node) => Err(node.error(ConvertRefusal::Subgraph)),
+        None => Ok(()),
     }
+}
+
+/// Checks everything about the caches of a [formed](super::form) decoder that can be checked without computing
+/// values.
+///
+/// # Errors
+/// Returns the errors of [`check_written`], and other refusals about the caches.
+pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
+    check_written(graph, decoder, max_seq)?;
+    each(decoder, |cache| shaped(cache, max_seq))?;
     let pasts = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
     let positions = decoder.input(InputRole::PositionIds).map(|positions| positions.name);
     for node in graph.nodes() {
@@ -39,7 +49,21 @@ pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) ->
     Ok(())
 }
 
-fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
+/// Returns the first refusal of a cache, with the node that writes the cache.
+fn each(
+    decoder: &Decoder<'_>,
+    refusal: impl Fn(&Cache<'_>) -> Option<ConvertRefusal>,
+) -> Result<(), OnnxError> {
+    let refused = decoder.caches.iter().find_map(|cache| Some((cache, refusal(cache)?)));
+    match refused {
+        Some((Cache { writer: Some(node), .. }, refusal)) => Err(node.error(refusal)),
+        Some((_, refusal)) => Err(refusal.into()),
+        None => Ok(()),
+    }
+}
+
+/// Returns the reason if the way in which a cache is written prevents the conversion.
+fn written(cache: &Cache<'_>) -> Option<ConvertRefusal> {
     let past = cache.past.to_owned();
     match &cache.style {
         WriterStyle::TensorScatter(_) => return Some(ConvertRefusal::AlreadyStatic { past }),
@@ -50,14 +74,18 @@ fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
         }
         WriterStyle::Concat | WriterStyle::AttentionPast => {}
     }
-    if let Some(node) = cache.between.first() {
-        return Some(ConvertRefusal::Between { past, node: Box::new(node.label()) });
-    }
     if !cache.earlier.is_empty() {
         return Some(ConvertRefusal::WrittenTwice { past });
     }
-    if let Some(&name) = cache.copies.first() {
-        return Some(ConvertRefusal::Output { name: name.to_owned() });
+    let copy = cache.copies.first();
+    copy.map(|&name| ConvertRefusal::Output { name: name.to_owned() })
+}
+
+/// Returns the reason if the type or the shape of a cache prevents the conversion.
+fn shaped(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
+    let past = cache.past.to_owned();
+    if let Some(node) = cache.between.first() {
+        return Some(ConvertRefusal::Between { past, node: Box::new(node.label()) });
     }
     let (rank, axis) = (cache.past_shape.len(), cache.axis);
     if (rank, axis) != (RANK, AXIS) {
@@ -69,11 +97,12 @@ fn refusal(cache: &Cache<'_>, max_seq: usize) -> Option<ConvertRefusal> {
     }
 }
 
+fn has_graph(node: &Node<'_>) -> bool {
+    node.proto().attribute.iter().any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty())
+}
+
 /// Returns the reason if a node prevents the conversion regardless of the values that it computes.
 fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<ConvertRefusal> {
-    if node.proto().attribute.iter().any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty()) {
-        return Some(ConvertRefusal::Subgraph);
-    }
     let is_writer =
         |cache: &Cache<'_>| cache.writer.as_ref().is_some_and(|writer| writer.index() == node.index());
     if node.is("Shape") || node.is("Size") || node.is("Identity") {

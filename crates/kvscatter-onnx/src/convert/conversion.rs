@@ -9,7 +9,7 @@ use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::rewriter::AddedInputs;
 use super::visibility::Padding;
-use super::{ConvertOptions, caches, rewrite};
+use super::{ConvertOptions, caches, form, rewrite};
 use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
 use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
@@ -69,12 +69,13 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     let options = options.into();
     let graph = model.graph()?;
-    caches::check(&graph, &Decoder::of(&graph)?, options.max_seq)?;
+    caches::check_written(&graph, &Decoder::of(&graph)?, options.max_seq)?;
     let mut raised = model.clone();
     opset::upgrade(raised.proto_mut(), OPSET)?;
-    let (standard, padding) = match standardized(&raised) {
+    let formed = form::formed(raised)?;
+    let (standard, padding) = match standardized(&formed) {
         Ok(standard) => standard,
-        Err(error) => return Err(about(&graph, &raised.graph()?, error)),
+        Err(error) => return Err(about(&graph, &formed.graph()?, error)),
     };
     let standard_graph = standard.graph()?;
     let converted = convert_standard(&standard, &standard_graph, options, padding)

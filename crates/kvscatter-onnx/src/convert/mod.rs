@@ -2,7 +2,8 @@
 //!
 //! Each past that a node copies in every step (`Concat`, or `Attention` with past inputs) becomes a static
 //! cache `[batch, heads, max_seq, head size]`. `TensorScatter` writes new rows into this cache at
-//! `write_indices`.
+//! `write_indices`. Caches of other layouts, such as `[batch * heads, length, head size]`, get this shape as
+//! well, and a cache whose past is cast before new rows are appended gets one type.
 //!
 //! A decoder is converted only if its masks follow this *rule*:
 //!
@@ -30,6 +31,7 @@ mod caches;
 mod conversion;
 mod equivalence;
 mod exported;
+mod form;
 mod fusion;
 mod length;
 mod mask_rule;

@@ -296,6 +296,11 @@ impl<'m> Inputs<'m> {
         self.known(|role| matches!(role, InputRole::Past(_)), 0)
     }
 
+    /// Returns the size of the batch if an input other than a cache fixes it.
+    pub(super) fn samples(&self) -> Option<usize> {
+        self.known(|role| !matches!(role, InputRole::Past(_)), 0)
+    }
+
     /// Returns the number of new tokens if the model fixes it.
     pub(super) fn new_tokens(&self) -> Option<usize> {
         self.known(|role| matches!(role, InputRole::TokenIds | InputRole::PositionIds), 1)

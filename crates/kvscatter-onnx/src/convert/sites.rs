@@ -224,7 +224,9 @@ impl<'m> Walk<'_, '_, 'm> {
         let names = [0, 1, 2].map(|slot| node.input(slot).unwrap_or_default());
         match self.next(node, names, &states)? {
             Next::State(state) => {
-                self.sites.states.extend(node.output(0).map(|output| (output, state)));
+                let parts = if node.is("Split") { node.proto().output.len() } else { 1 };
+                let outputs = (0..parts).filter_map(|slot| node.output(slot));
+                self.sites.states.extend(outputs.map(|output| (output, state.clone())));
                 Ok(())
             }
             Next::End => Ok(()),
@@ -257,6 +259,9 @@ impl<'m> Walk<'_, '_, 'm> {
                 | "Reshape" | "Flatten" | "Tile",
                 [Some(state @ (Cache { .. } | Scores { .. } | Weights | Flags)), rest @ ..],
             ) if rest.iter().all(Option::is_none) => self.moved(node, state)?,
+            ("Split", [Some(Cache { axis }), rest @ ..]) if rest.iter().all(Option::is_none) => {
+                self.parts(node, *axis)?
+            }
             ("Mul" | "Div", [Some(state), None]) if !self.spans_slots(b)? => self.scaled(node, state, b)?,
             ("Mul", [None, Some(state)]) if !self.spans_slots(a)? => self.scaled(node, state, a)?,
             ("Tanh", [Some(state @ Scores { masks })]) if masks.is_empty() => self.moved(node, state)?,
@@ -326,6 +331,16 @@ impl<'m> Walk<'_, '_, 'm> {
             _ if is_last => Next::State(state.clone()),
             _ => Next::Unknown,
         })
+    }
+
+    /// Returns the state of keys and values that one cache contains.
+    fn parts(&mut self, split: &Node<'m>, axis: usize) -> Result<Next<'m>, OnnxError> {
+        for output in split.proto().output.iter().filter(|output| !output.is_empty()) {
+            if self.fold.shape(output)?.get(axis) != Some(&self.probe.total()) {
+                return Ok(Next::Unknown);
+            }
+        }
+        Ok(Next::State(State::Cache { axis }))
     }
 
     /// Returns `true` if a reshape changes what follows the axis of the slots.

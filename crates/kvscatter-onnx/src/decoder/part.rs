@@ -21,6 +21,7 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
     }
     let mut pending = vec![cache.written];
     let mut seen = BTreeSet::new();
+    let (mut found, mut is_split) = (None, false);
     while let Some(value) = pending.pop() {
         if seen.len() >= MAX_VALUES || !seen.insert(value) {
             continue;
@@ -28,14 +29,22 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
         for (node, slot) in flow.readers(value).take(MAX_VALUES) {
             let Some(slot) = slot else { continue };
             if let Some(part) = by_reader(flow, &node, slot) {
-                return part;
+                // Only a cache that is split can contain both.
+                if !is_split {
+                    return part;
+                }
+                if *found.get_or_insert(part) != part {
+                    return CachePart::Both;
+                }
             }
             if hands_on(&node) {
-                pending.extend(node.output(0));
+                is_split |= node.is("Split");
+                let parts = if node.is("Split") { node.proto().output.len() } else { 1 };
+                pending.extend((0..parts).filter_map(|slot| node.output(slot)));
             }
         }
     }
-    CachePart::Unknown
+    found.unwrap_or(CachePart::Unknown)
 }
 
 /// Returns the contents of a cache that an attention operator writes, from the index of the output.

@@ -232,7 +232,8 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             if let Some(present) = self.presents.get(value) {
                 return Ok((present, product));
             }
-            let Some(&node) = self.makers.get(value) else { break };
+            // A part of a cache that has keys and values is not a whole cache.
+            let Some(&node) = self.makers.get(value).filter(|node| !node.is("Split")) else { break };
             if node.is("Mul") || node.is("Div") {
                 product *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?;
             }

@@ -1,0 +1,316 @@
+//! Caches whose axes are not `[batch, heads, length, head size]`.
+//!
+//! The new past and present have that shape. The new rows are brought into it before they are appended, and
+//! the other readers get the present as it was exported. Attention that becomes one node reads the cache
+//! itself.
+//!
+//! A cache of rank 3 has the heads of all samples in its first axis, or it has one head. An evaluation shows
+//! which, and that the heads of one sample follow each other.
+
+use std::collections::BTreeMap;
+
+use super::is_appended;
+use crate::convert::caches::{AXIS, RANK};
+use crate::convert::probe::{Inputs, Probe};
+use crate::decoder::{Cache, Decoder, InputRole};
+use crate::edit::{Editor, NewNode};
+use crate::fold::{Fold, Value, Values, to_float};
+use crate::{Dimension, Graph, Model, Node, OnnxError};
+
+/// The number of samples of the evaluation. It is not a usual number of heads.
+const BATCH: usize = 11;
+
+/// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
+const MAX_STEPS: usize = 64;
+
+/// A cache with other axes.
+struct OtherLayout<'m> {
+    cache: &'m Cache<'m>,
+    update: &'m str,
+    writer: Node<'m>,
+    /// The order of the expected axes in the exported cache, before its heads are merged. The same order leads
+    /// back.
+    order: [usize; RANK],
+    /// The heads of each sample if the exported cache has rank 3.
+    heads: Option<usize>,
+    /// The head size if it is known.
+    head_size: Dimension<'m>,
+    /// The nodes that ask for the shape of the past or of the present.
+    shapes: Vec<Node<'m>>,
+}
+
+/// Returns the decoder with caches of the expected shape.
+pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
+    let mut formed = model.clone();
+    let graph = model.graph()?;
+    let decoder = Decoder::of(&graph)?;
+    let mut found = found(&graph, &decoder);
+    if found.iter().any(|layout| layout.heads.is_some()) {
+        // The conversion refuses a cache whose heads are not known.
+        match Heads::find(&model, &graph, &decoder, &found) {
+            Ok(Some(heads)) => heads.set(&mut found),
+            Ok(None) | Err(_) => found.retain(|layout| layout.heads.is_none()),
+        }
+    }
+    if found.is_empty() {
+        return Ok(model);
+    }
+    let samples = [InputRole::TokenIds, InputRole::PositionIds, InputRole::AttentionMask];
+    let samples = samples.iter().find_map(|&role| decoder.input(role)?.shape.as_ref()?.first().copied());
+    let mut editor = Editor::new(formed.proto_mut())?;
+    for layout in &found {
+        layout.form(samples.unwrap_or(Dimension::Unknown), &mut editor)?;
+    }
+    editor.finish()?;
+    Ok(formed)
+}
+
+/// Returns the caches with other axes. The heads of those of rank 3 are not known yet.
+fn found<'m>(graph: &Graph<'m>, decoder: &'m Decoder<'m>) -> Vec<OtherLayout<'m>> {
+    let values = decoder.caches.iter().flat_map(|cache| [cache.past, cache.written, cache.present]);
+    let mut readers: BTreeMap<&str, Vec<Node<'m>>> = values.map(|value| (value, Vec::new())).collect();
+    for node in graph.nodes() {
+        for value in node.reads() {
+            readers.entry(value).and_modify(|nodes| nodes.push(*node));
+        }
+    }
+    decoder.caches.iter().filter_map(|cache| OtherLayout::of(cache, &readers)).collect()
+}
+
+impl<'m> OtherLayout<'m> {
+    fn of(cache: &'m Cache<'m>, readers: &BTreeMap<&str, Vec<Node<'m>>>) -> Option<Self> {
+        let writer = cache.writer?;
+        if !is_appended(cache) || !cache.between.is_empty() || writer.input(0) != Some(cache.past) {
+            return None;
+        }
+        let (order, heads) = match (cache.past_shape.len(), cache.axis) {
+            (RANK, 1) => ([0, 2, 1, 3], None),
+            (RANK, 3) => ([0, 1, 3, 2], None),
+            (3, 1) => ([0, 1, 2, 3], Some(0)),
+            (3, 2) => ([0, 1, 3, 2], Some(0)),
+            _ => return None,
+        };
+        let of = |value: &str| readers.get(value).into_iter().flatten().copied();
+        let asks = |node: &Node<'m>| node.is("Shape") || node.is("Size");
+        // The past must not reach another node in the new shape.
+        if of(cache.past).any(|node| !asks(&node) && node.index() != writer.index()) {
+            return None;
+        }
+        let presents = if cache.written == cache.present { vec![cache.written] } else { vec![cache.written, cache.present] };
+        let asking = [cache.past].into_iter().chain(presents).flat_map(of);
+        let at = |axis: usize| order.get(axis).and_then(|&at| cache.known_shape.get(at)).copied();
+        Some(Self {
+            cache,
+            update: cache.update?,
+            writer,
+            order,
+            heads,
+            head_size: at(3).unwrap_or(Dimension::Unknown),
+            shapes: asking.filter(|node| node.is("Shape")).collect(),
+        })
+    }
+
+    /// Gives the cache its new shape.
+    fn form(&self, samples: Dimension<'m>, editor: &mut Editor<'_>) -> Result<(), OnnxError> {
+        let Cache { past, present, written, .. } = *self.cache;
+        let present_shape = self.cache.present_info.shape.as_deref().unwrap_or_default();
+        for (name, shape) in [(past, self.cache.past_shape.as_slice()), (present, present_shape)] {
+            editor.set_dims(name, &self.dims(samples, shape))?;
+        }
+        let exported = editor.fresh(&format!("{present}_as_exported"));
+        for value in [written, present] {
+            editor.replace_uses(value, &exported);
+        }
+        let mut shapes = BTreeMap::new();
+        for node in &self.shapes {
+            let of = if node.input(0) == Some(past) { past } else { present };
+            let shape = match shapes.get(of) {
+                Some(shape) => String::clone(shape),
+                None => shapes.entry(of).insert_entry(self.exported_shape(of, editor)?).get().clone(),
+            };
+            answer(node, &shape, editor)?;
+        }
+        let update = self.reshaped_update(editor)?;
+        for node in [editor.producer(present), Some(self.writer.index())].into_iter().flatten() {
+            editor.remove_node(node);
+        }
+        let concat = NewNode::new("Concat", &[past, &update]).int("axis", int(AXIS));
+        editor.add(concat.outputs(&[present]));
+        let ordered = self.ordered(present, editor);
+        let last = match self.heads {
+            None => NewNode::new("Identity", &[&ordered]),
+            Some(1) => NewNode::new("Squeeze", &[&ordered, &editor.ints(&[1])?]),
+            Some(_) => NewNode::new("Reshape", &[&ordered, &self.exported_shape(present, editor)?]),
+        };
+        editor.add(last.outputs(&[&exported]));
+        Ok(())
+    }
+
+    /// Returns the dimensions of the expected shape.
+    fn dims(&self, samples: Dimension<'m>, exported: &[Dimension<'m>]) -> [Dimension<'m>; RANK] {
+        let at = |axis: usize| exported.get(axis).copied().unwrap_or(Dimension::Unknown);
+        match self.heads {
+            None => self.order.map(at),
+            Some(heads) => [samples, Dimension::Known(heads), at(self.cache.axis), self.head_size],
+        }
+    }
+
+    /// Adds the shape that a value with the expected axes had in the exported decoder. Returns the name.
+    fn exported_shape(&self, value: &str, editor: &mut Editor<'_>) -> Result<String, OnnxError> {
+        let shape = editor.node("Shape", &[value]);
+        let order = self.order.map(int);
+        let pick = |axes: &[i64], editor: &mut Editor<'_>| {
+            let axes = editor.ints(axes)?;
+            Ok::<_, OnnxError>(editor.node("Gather", &[&shape, &axes]))
+        };
+        let Some(heads) = self.heads else { return pick(&order, editor) };
+        let [samples, _, inner @ ..] = order;
+        let (samples, inner) = (pick(&[samples], editor)?, pick(&inner, editor)?);
+        let heads = editor.ints(&[int(heads)])?;
+        let rows = editor.node("Mul", &[&samples, &heads]);
+        Ok(editor.add(NewNode::new("Concat", &[&rows, &inner]).int("axis", 0)))
+    }
+
+    /// Adds the new rows with the expected axes. Returns the name.
+    fn reshaped_update(&self, editor: &mut Editor<'_>) -> Result<String, OnnxError> {
+        let split = match self.heads {
+            None => self.update.to_owned(),
+            Some(1) => {
+                let axis = editor.ints(&[1])?;
+                editor.node("Unsqueeze", &[self.update, &axis])
+            }
+            Some(heads) => {
+                let inner = editor.add(NewNode::new("Shape", &[self.update]).int("start", 1));
+                let outer = editor.ints(&[-1, int(heads)])?;
+                let shape = editor.add(NewNode::new("Concat", &[&outer, &inner]).int("axis", 0));
+                editor.node("Reshape", &[self.update, &shape])
+            }
+        };
+        Ok(self.ordered(&split, editor))
+    }
+
+    /// Adds a value with its axes in the other order. Returns the name.
+    fn ordered(&self, value: &str, editor: &mut Editor<'_>) -> String {
+        if self.order.is_sorted() {
+            return value.to_owned();
+        }
+        editor.add(NewNode::new("Transpose", &[value]).ints("perm", &self.order.map(int)))
+    }
+}
+
+/// Replaces a `Shape` by nodes that read the whole shape.
+fn answer(node: &Node<'_>, shape: &str, editor: &mut Editor<'_>) -> Result<(), OnnxError> {
+    let bound = |name, default| node.attribute(name).and_then(|bound| bound.i).unwrap_or(default);
+    let (start, end) = (editor.ints(&[bound("start", 0)])?, editor.ints(&[bound("end", i64::MAX)])?);
+    editor.remove_node(node.index());
+    let outputs = node.output(0).unwrap_or_default();
+    editor.node_with_outputs("Slice", &[shape, &start, &end], &[outputs]);
+    Ok(())
+}
+
+/// The heads of each sample, and the head size of each cache of rank 3 in the order of the caches.
+struct Heads {
+    heads: usize,
+    head_sizes: Vec<usize>,
+}
+
+impl Heads {
+    /// Evaluates a step in which the rows of each sample are known by its number.
+    ///
+    /// Returns `None` if the rows that are appended to a cache are not those of sample 0, then those of sample
+    /// 1, and so on.
+    fn find<'m>(
+        model: &Model,
+        graph: &Graph<'m>,
+        decoder: &Decoder<'m>,
+        found: &[OtherLayout<'m>],
+    ) -> Result<Option<Self>, OnnxError> {
+        let external = model.external_data()?;
+        let mut fold = Fold::new(graph, external.as_ref());
+        let inputs = Inputs::of(decoder)?;
+        let samples = inputs.samples().unwrap_or(BATCH);
+        let probe = Probe::new(samples, 3, inputs.new_tokens().unwrap_or(2));
+        probe.feed(&inputs, &mut fold)?;
+        let merged = || found.iter().filter(|layout| layout.heads.is_some());
+        // Every past has as many heads as the first one, whose rows depend on no past.
+        let Some(first) = merged().min_by_key(|layout| layout.writer.index()) else { return Ok(None) };
+        let rows = fold.shape(first.update)?.first().copied().unwrap_or_default();
+        let Some(heads) = rows.checked_div(samples).filter(|&heads| heads.checked_mul(samples) == Some(rows))
+        else {
+            return Ok(None);
+        };
+        let makers: BTreeMap<_, _> = graph
+            .nodes()
+            .iter()
+            .flat_map(|node| (0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node))))
+            .collect();
+        for layout in merged() {
+            let dims = layout.cache.known_shape.iter().enumerate();
+            let size = |(axis, dim): (usize, &Dimension<'_>)| match *dim {
+                _ if axis == 0 => rows,
+                _ if axis == layout.cache.axis => probe.past,
+                Dimension::Known(size) => size,
+                _ => 0,
+            };
+            fold.set(layout.cache.past, Value::shaped(layout.cache.element, dims.map(size).collect())?)?;
+        }
+        let mut known = Vec::new();
+        let mut head_sizes = Vec::new();
+        for layout in merged() {
+            let shape = fold.shape(layout.update)?;
+            let &[at_first, _, _] = shape else { return Ok(None) };
+            let size = shape.get(if layout.cache.axis == 1 { 2 } else { 1 }).copied();
+            if at_first != rows {
+                return Ok(None);
+            }
+            head_sizes.push(size.unwrap_or_default());
+            let source = source(&makers, layout.update);
+            let Value { element, ref shape, .. } = *fold.value(source)?;
+            if shape.first() != Some(&samples) {
+                return Ok(None);
+            }
+            let of_sample = shape.iter().skip(1).product();
+            let numbers = (0..samples).flat_map(|sample| std::iter::repeat_n(to_float(sample), of_sample));
+            known.push((source, Value::new(element, shape.clone(), Some(Values::Floats(numbers.collect())))?));
+        }
+        for (source, numbers) in known {
+            fold.set(source, numbers)?;
+        }
+        for layout in merged() {
+            let update = fold.value(layout.update)?;
+            let Some(numbers) = update.as_floats() else { return Ok(None) };
+            let of_sample = numbers.len().checked_div(samples).unwrap_or_default().max(1);
+            let mut samples = numbers.chunks(of_sample).enumerate();
+            if !samples.all(|(sample, rows)| rows.iter().all(|&number| number == to_float(sample))) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Self { heads, head_sizes }))
+    }
+
+    fn set(&self, found: &mut [OtherLayout<'_>]) {
+        let merged = found.iter_mut().filter(|layout| layout.heads.is_some());
+        for (layout, &head_size) in merged.zip(&self.head_sizes) {
+            (layout.heads, layout.head_size) = (Some(self.heads), Dimension::Known(head_size));
+        }
+    }
+}
+
+/// Follows new rows back through nodes that move elements.
+fn source<'m>(makers: &BTreeMap<&'m str, Node<'m>>, mut value: &'m str) -> &'m str {
+    for _ in 0..MAX_STEPS {
+        let moves = |node: &&Node<'m>| {
+            let moving = ["Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Identity"];
+            moving.iter().any(|op_type| node.is(op_type))
+        };
+        match makers.get(value).filter(moves).and_then(|node| node.input(0)) {
+            Some(before) => value = before,
+            None => break,
+        }
+    }
+    value
+}
+
+fn int(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
