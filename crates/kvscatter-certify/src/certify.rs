@@ -114,6 +114,7 @@ pub fn certify(
 /// Returns a decoder's inputs and outputs, if its caches can be written in place and filled with canaries.
 fn in_place_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
     check_not_copied(decoder)?;
+    session::check_states(decoder)?;
     let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
     let mut interface = interface?;
     check_elements(&interface)?;
@@ -246,7 +247,8 @@ impl Original {
         let file = model.file()?;
         let graph = about(path, model.graph())?;
         let decoder = about(path, Decoder::of(&graph))?;
-        let mut interface = about(path, Interface::of(&graph, &decoder))?;
+        let interface = session::check_states(&decoder).and_then(|()| Interface::of(&graph, &decoder));
+        let mut interface = about(path, interface)?;
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {

@@ -8,11 +8,13 @@ import pathlib
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from support import runs
 from support.command import TESTDATA, convert
+from support.decoder import present_of, session
 from support.runs import LENGTHS, SLOTS, Batch
 
 ORIGINAL = TESTDATA / "optimum-llama" / "model.onnx"
@@ -214,3 +216,66 @@ def test_it_computes_the_same_with_its_caches_in_place(form, references):
     batch.step((2, 3, 2), 1)
     while batch.read.max() < SLOTS:
         batch.step((1, 1, 1), 0)
+
+
+def with_state() -> onnx.ModelProto:
+    """Returns llama with a causal convolution after its embeddings, whose state is the last two columns."""
+    editor = Editor()
+    editor.model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    table = next(node for node in editor.graph.node if node.name == "/model/embed_tokens/Gather")
+    embedded = table.output[0]
+    table.output[0] = "embedded"
+    kernel = np.random.default_rng(4).standard_normal((64, 1, 3)).astype(np.float32)
+    editor.graph.initializer.append(numpy_helper.from_array(kernel, "kernel"))
+    conv = helper.make_node(
+        "CausalConvWithState",
+        ["by_channel", "kernel", "", "past.conv"],
+        ["mixed", "present.conv"],
+        domain="com.microsoft",
+        activation="none",
+    )
+    nodes = [
+        helper.make_node("Transpose", ["embedded"], ["by_channel"], perm=[0, 2, 1]),
+        conv,
+        helper.make_node("Transpose", ["mixed"], [embedded], perm=[0, 2, 1]),
+    ]
+    editor.replace(table, [table, *nodes])
+    for values, name in [(editor.graph.input, "past.conv"), (editor.graph.output, "present.conv")]:
+        values.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch_size", 64, 2]))
+    return editor.model
+
+
+def test_a_state_is_fed_back_and_the_logits_are_the_same(tmp_path):
+    onnx.save(with_state(), tmp_path / "exported.onnx")
+    convert(tmp_path / "exported.onnx", tmp_path / "model.onnx", SLOTS)
+    try:
+        growing = session(tmp_path / "exported.onnx")
+    except ort.capi.onnxruntime_pybind11_state.Fail:
+        pytest.skip("this ONNX Runtime has no CausalConvWithState")
+    static = session(tmp_path / "model.onnx")
+    tokens = np.random.default_rng(5).integers(1, 60, (2, SLOTS))
+    names = [value.name for value in growing.get_inputs() if value.name.startswith("past")]
+    outputs = ["logits", *(present_of(name).replace("past.", "present.") for name in names)]
+    caches = [name for name in names if name != "past.conv"]
+    grown = {name: np.zeros((2, HEADS, 0, SIZE), np.float32) for name in caches}
+    fixed = {name: np.zeros((2, HEADS, SLOTS, SIZE), np.float32) for name in caches}
+    for kept in (grown, fixed):
+        kept["past.conv"] = np.zeros((2, 64, 2), np.float32)
+    for start, end in [(0, 5), (5, 8), *((at, at + 1) for at in range(8, SLOTS))]:
+        width = end - start
+        step = {
+            "input_ids": tokens[:, start:end],
+            "position_ids": np.broadcast_to(np.arange(start, end), (2, width)).copy(),
+        }
+        mask = np.ones((2, end), np.int64)
+        expected, *presents = growing.run(outputs, {**step, **grown, "attention_mask": mask})
+        grown = dict(zip(names, presents, strict=True))
+        more = {
+            "attention_mask": np.pad(mask, ((0, 0), (0, SLOTS - end))),
+            "write_indices": np.full(2, start),
+            "nonpad_kv_seqlen": np.full(2, end),
+        }
+        logits, *presents = static.run(outputs, {**step, **fixed, **more})
+        fixed = dict(zip(names, presents, strict=True))
+        runs.close(logits, expected, f"logits from {start}")
+        runs.close(fixed["past.conv"], grown["past.conv"], f"the state from {start}")

@@ -16,6 +16,7 @@ mod pairs;
 mod part;
 mod roles;
 mod sizes;
+mod state;
 mod tensorrt;
 mod trace;
 mod writer;
@@ -29,6 +30,7 @@ use flow::Flow;
 pub use growth::Growth;
 pub use hazards::{Hazard, PrefixMask, RuntimeBug};
 pub use roles::{Input, InputRole};
+pub use state::State;
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
 /// The caches of a decoder and the roles of its other inputs.
@@ -38,6 +40,8 @@ pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 pub struct Decoder<'m> {
     /// The caches in the order of their outputs. Each past occurs once.
     pub caches: Vec<Cache<'m>>,
+    /// The recurrent and convolution states, in the order of their outputs.
+    pub states: Vec<State<'m>>,
     /// The inputs that a caller must feed, in the order of the graph.
     pub inputs: Vec<Input<'m>>,
     /// The output with the scores of the next token: the first floating-point output of rank 3 that is not a
@@ -62,14 +66,18 @@ impl<'m> Decoder<'m> {
         let mut inputs = graph.inputs()?;
         inputs.retain(|input| flow.is_input(input.name));
         let mut caches = pairs::find(&flow, &inputs, &outputs)?;
+        let states = state::take(&mut caches);
+        if caches.is_empty() {
+            return Err(OnnxError::CacheNone);
+        }
         sizes::check(&caches, &inputs)?;
         for cache in &mut caches {
             cache.part = part::of(&flow, cache);
             cache.known_shape = sizes::known(&flow, cache);
         }
-        let logits = logits(&caches, &outputs);
-        let inputs = roles::assign(&flow, inputs, &caches, logits.as_ref());
-        Ok(Self { caches, inputs, logits, flow })
+        let logits = logits(&caches, &states, &outputs);
+        let inputs = roles::assign(&flow, inputs, &caches, &states, logits.as_ref());
+        Ok(Self { caches, states, inputs, logits, flow })
     }
 
     /// Returns the past of the first cache whose writer is not known, and the reason.
@@ -101,14 +109,21 @@ impl<'m> Decoder<'m> {
     }
 }
 
-fn logits<'m>(caches: &[Cache<'m>], outputs: &[ValueInfo<'m>]) -> Option<ValueInfo<'m>> {
+fn logits<'m>(
+    caches: &[Cache<'m>],
+    states: &[State<'m>],
+    outputs: &[ValueInfo<'m>],
+) -> Option<ValueInfo<'m>> {
     let is_float = |element| {
         matches!(
             element,
             ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64
         )
     };
-    let is_cache = |name| caches.iter().any(|cache| cache.present == name || cache.copies.contains(&name));
+    let is_cache = |name| {
+        caches.iter().any(|cache| cache.present == name || cache.copies.contains(&name))
+            || states.iter().any(|state| state.present == name)
+    };
     let has_rank_3 = |output: &ValueInfo<'_>| output.shape.as_ref().is_none_or(|shape| shape.len() == 3);
     outputs
         .iter()

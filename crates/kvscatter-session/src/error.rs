@@ -139,6 +139,14 @@ pub enum SessionError {
         /// The name of the input.
         input: String,
     },
+    /// The model has a recurrent or convolution state beside its caches.
+    #[error(
+        "input {input:?} is a state of the whole text: sessions run only decoders whose inputs are caches"
+    )]
+    State {
+        /// The name of the input.
+        input: String,
+    },
     /// The rank of an input differs from the rank of the values that it is fed.
     #[error("input {input:?} has rank {rank}, must have rank {}", ranks(expected))]
     InputRank {
@@ -439,6 +447,7 @@ impl SessionError {
             Self::NoLengths => "no_lengths",
             Self::NoLogits => "no_logits",
             Self::InputUnknown { .. } => "input_unknown",
+            Self::State { .. } => "state",
             Self::InputRank { .. } => "input_rank",
             Self::TokensFixed { .. } => "tokens_fixed",
             Self::SizeOpen { .. } => "size_open",
@@ -523,6 +532,7 @@ mod tests {
             (SessionError::NoLengths, "no_lengths"),
             (SessionError::NoLogits, "no_logits"),
             (SessionError::InputUnknown { input: name() }, "input_unknown"),
+            (SessionError::State { input: name() }, "state"),
             (SessionError::InputRank { input: name(), rank: 1, expected: vec![] }, "input_rank"),
             (SessionError::TokensFixed { size: 1 }, "tokens_fixed"),
             (SessionError::SizeOpen { input: name(), axis: 1 }, "size_open"),

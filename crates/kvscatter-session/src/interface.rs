@@ -13,7 +13,7 @@ use crate::{ModelSize, SessionError, SessionSetting};
 pub struct Interface {
     /// All caches, in the order of the model's inputs.
     pub caches: Vec<CachePort>,
-    /// All other inputs, in the order of the model's inputs.
+    /// All other inputs except states, in the order of the model's inputs.
     pub feeds: Vec<FeedPort>,
     /// The name of the output with the logits, `[batch, tokens or 1, vocabulary]`.
     pub logits: String,
@@ -115,7 +115,8 @@ impl Interface {
     pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
         let caches = cache_ports(decoder);
-        let others = decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
+        let is_other = |input: &&Input<'_>| !matches!(input.role, InputRole::Past(_) | InputRole::State(_));
+        let others = decoder.inputs.iter().filter(is_other);
         let computed = computed(graph, decoder);
         let mut feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
         if caches.iter().any(CachePort::is_written_by_operator) {
@@ -310,7 +311,7 @@ impl FeedPort {
             InputRole::NonpadKvSeqlen => Purpose::NonpadKvSeqlen,
             InputRole::SeqlensK => Purpose::SeqlensK,
             InputRole::TotalSequenceLength => Purpose::TotalLength,
-            InputRole::Past(_) | InputRole::Other => {
+            InputRole::Past(_) | InputRole::State(_) | InputRole::Other => {
                 return Err(SessionError::InputUnknown { input: value.name.to_owned() });
             }
         };

@@ -371,8 +371,23 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     if let Some((past, why)) = decoder.unknown() {
         return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
+    check_states(&decoder)?;
     check_readers(&decoder)?;
     Interface::of(&graph, &decoder)
+}
+
+/// Checks that a decoder has no states beside its caches.
+///
+/// A state contains every token that was fed, and a session feeds padding, truncates samples and runs empty
+/// batch indices.
+///
+/// # Errors
+/// Returns [`SessionError::State`].
+pub fn check_states(decoder: &Decoder<'_>) -> Result<(), SessionError> {
+    match decoder.states.first() {
+        Some(state) => Err(SessionError::State { input: state.past.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// Checks that only the writer of a cache that is written in place reads the cache's past. An engine does not

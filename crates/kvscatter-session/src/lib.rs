@@ -35,7 +35,7 @@ pub use error::{ModelSize, SessionError, SessionSetting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator, GreedyOptions, Progress};
 pub use interface::{CachePort, CacheWriter, FeedPort, Interface, Purpose};
-pub use kv_session::{KvSession, SessionOptions};
+pub use kv_session::{KvSession, SessionOptions, check_states};
 pub use logits::Logits;
 pub use memory_report::{CacheSize, MemoryReport};
 pub use numbers::{argmax, to_f32};

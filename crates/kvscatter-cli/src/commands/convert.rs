@@ -93,6 +93,7 @@ struct ConvertDocument<'a> {
     /// The branch of a merged decoder that was converted.
     #[serde(skip_serializing_if = "Option::is_none")]
     merged: Option<BranchDocument<'a>>,
+    states: Vec<StateDocument<'a>>,
     cost: Cost,
     files: Vec<WeightFileDocument>,
 }
@@ -102,6 +103,13 @@ struct ConvertDocument<'a> {
 struct KeptDocument<'a> {
     output: &'a str,
     reason: String,
+}
+
+/// A state beside the caches, which is not changed.
+#[derive(Serialize)]
+struct StateDocument<'a> {
+    past: &'a str,
+    present: &'a str,
 }
 
 /// The cost of a static cache, which does not depend on how much of it is in use.
@@ -265,6 +273,16 @@ fn show(
             "Bind each past and its present to one buffer, and fill it with finite values at the start."
         )
     )?;
+    if let Some(first) = converted.states.first() {
+        let text = format!(
+            "{} stays as it is, such as {:?}. Start with zeros, and feed the state of each step to the next one. A \
+             state contains all tokens of a sample, so feed all samples equally many tokens and no padding. \
+             generate, certify and KvSession do not run such decoders.",
+            count(converted.states.len(), "state"),
+            first.past
+        );
+        writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
+    }
     Ok(())
 }
 
@@ -317,6 +335,11 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
         merged: converted.branch.as_ref().map(BranchDocument::from),
+        states: converted
+            .states
+            .iter()
+            .map(|state| StateDocument { past: &state.past, present: &state.present })
+            .collect(),
         cost: Cost::new(converted, args.max_seq),
         files: files.iter().map(WeightFileDocument::from).collect(),
     }

@@ -99,7 +99,8 @@ fn attention_with_a_cap() {
 #[test]
 fn operators_of_onnx_runtime_become_standard_ones() {
     let folder = Folder::with_testdata();
-    let converted = folder.run("convert testdata/genai-llama-gqa/model.onnx -o static.onnx --max-seq 64").passed();
+    let converted =
+        folder.run("convert testdata/genai-llama-gqa/model.onnx -o static.onnx --max-seq 64").passed();
     insta::assert_snapshot!(converted.lines().take(3).collect::<Vec<_>>().join("\n"));
     // No operator is left that TensorRT does not know.
     folder.run("inspect static.onnx --target tensorrt").passed();

@@ -47,6 +47,17 @@ pub struct Converted {
     pub attention_mask: Option<String>,
     /// The branch that was converted, if the exported model is a merged decoder.
     pub branch: Option<TakenBranch>,
+    /// The states that the model has beside its caches. They are not changed.
+    pub states: Vec<KeptState>,
+}
+
+/// A recurrent or convolution state of a converted model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptState {
+    /// The name of the input with the state before a step.
+    pub past: String,
+    /// The name of the output with the state after a step, which is the next step's past.
+    pub present: String,
 }
 
 /// Converts a decoder to a static cache. The options are a number of slots for each sample, or
@@ -135,6 +146,11 @@ fn convert_standard(
         fused: fusions.fused.len(),
         kept: fusions.kept,
         attention_mask: decoder.input(InputRole::AttentionMask).map(|mask| mask.name.to_owned()),
+        states: decoder
+            .states
+            .iter()
+            .map(|state| KeptState { past: state.past.to_owned(), present: state.present.to_owned() })
+            .collect(),
         write_indices: rewritten.added.write_indices,
         nonpad_kv_seqlen: rewritten.added.nonpad_kv_seqlen,
         model: rewritten.model,

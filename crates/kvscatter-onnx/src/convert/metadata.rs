@@ -34,6 +34,10 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &m
     let pairs: Vec<_> =
         decoder.caches.iter().map(|cache| format!("{} -> {}", cache.past, cache.present)).collect();
     set("caches", &pairs.join("; "));
+    if !decoder.states.is_empty() {
+        let states = decoder.states.iter().map(|state| format!("{} -> {}", state.past, state.present));
+        set("states", &states.collect::<Vec<_>>().join("; "));
+    }
     set(
         "write_indices",
         &format!(

@@ -20,6 +20,9 @@
 //! the exported masks must follow the rule, and all other values that the arithmetic of both decoders uses
 //! must be equal. Lengths that no probe has are not checked.
 //!
+//! Recurrent and convolution states beside the caches stay as they are. Such a state depends on every token,
+//! so the conversion does not make padding or batches of mixed lengths possible for it.
+//!
 //! Attention that consists of separate nodes then becomes one `Attention` node that reads the caches, wherever
 //! the node computes the same on random queries and caches. [`ConvertOptions`] can leave it as it is.
 //!
@@ -46,7 +49,7 @@ mod rule;
 mod sites;
 mod visibility;
 
-pub use conversion::{Converted, convert};
+pub use conversion::{Converted, KeptState, convert};
 pub use fusion::{KeptAttention, KeptReason};
 pub use mask_rule::{MaskRule, mask_rule};
 pub use options::ConvertOptions;

@@ -337,6 +337,10 @@ fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Ve
             };
             (0..cache.past_shape.len()).map(length).collect()
         }
+        InputRole::State(state) => {
+            let rank = decoder.states.get(state).map_or(0, |state| state.shape.len());
+            (0..rank).map(|axis| (axis == 0).then_some(Length::Batch)).collect()
+        }
         InputRole::TokenIds | InputRole::PositionIds => by_token(Length::New),
         InputRole::AttentionMask => by_token(Length::Total),
         _ => Vec::new(),

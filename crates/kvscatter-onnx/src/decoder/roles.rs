@@ -6,6 +6,7 @@ use kvscatter::ElementType;
 
 use super::cache::Cache;
 use super::flow::Flow;
+use super::state::State;
 use super::trace::{MAX_STEPS, Path};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Node, ValueInfo};
@@ -28,6 +29,8 @@ pub struct Input<'m> {
 pub enum InputRole {
     /// A cache. The number is its index in [`Decoder::caches`](super::Decoder::caches).
     Past(usize),
+    /// A state. The number is its index in [`Decoder::states`](super::Decoder::states).
+    State(usize),
     /// The mask that marks the real tokens, `[batch, past + new]` or `[batch, capacity]`, or a mask that is
     /// added to the scores.
     AttentionMask,
@@ -60,26 +63,25 @@ struct Evidence {
     is_angle: bool,
 }
 
-/// Assigns a role to every input. Each role except [`InputRole::Past`] and [`InputRole::Other`] is given to
-/// at most one input.
+/// Assigns a role to every input. Each role except [`InputRole::Past`], [`InputRole::State`] and
+/// [`InputRole::Other`] is given to at most one input.
 pub(super) fn assign<'m>(
     flow: &Flow<'m>,
     inputs: Vec<ValueInfo<'m>>,
     caches: &[Cache<'m>],
+    states: &[State<'m>],
     logits: Option<&ValueInfo<'m>>,
 ) -> Vec<Input<'m>> {
-    let pasts: BTreeMap<_, _> = caches.iter().enumerate().map(|(at, cache)| (cache.past, at)).collect();
+    let caches_by_name = caches.iter().enumerate().map(|(at, cache)| (cache.past, InputRole::Past(at)));
+    let states_by_name = states.iter().enumerate().map(|(at, state)| (state.past, InputRole::State(at)));
+    let pasts: BTreeMap<_, _> = caches_by_name.chain(states_by_name).collect();
     let evidence = evidence(flow);
     let none = Evidence::default();
     let mut inputs: Vec<_> = inputs
         .into_iter()
         .map(|value| {
             let seen = evidence.get(value.name).unwrap_or(&none);
-            let role = pasts
-                .get(value.name)
-                .map(|&at| InputRole::Past(at))
-                .or(seen.role)
-                .unwrap_or(InputRole::Other);
+            let role = pasts.get(value.name).copied().or(seen.role).unwrap_or(InputRole::Other);
             (Input { value, role }, seen)
         })
         .collect();

@@ -3,8 +3,8 @@
 //! `python-tests/test_forms.py` shows in ONNX Runtime that such decoders compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{ConvertRefusal, Converted, convert};
-use kvscatter_onnx::decoder::{CachePart, Decoder};
+use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, convert};
+use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
 use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
 
@@ -120,9 +120,10 @@ fn relaid(layout: &Layout) -> Model {
     for (at, [past, update, present]) in writers(graph).into_iter().rev() {
         let named = |what: &str| format!("{what}.{present}");
         // Only the length is taken from the shape of a past.
-        let asking = graph.node.iter().position(|node| {
-            node.op_type.as_deref() == Some("Shape") && node.input[0] == past
-        });
+        let asking = graph
+            .node
+            .iter()
+            .position(|node| node.op_type.as_deref() == Some("Shape") && node.input[0] == past);
         reroute(graph, &present, &named("old"));
         let new = named("new");
         let mut nodes = vec![transpose(&update, &named("turned"), layout.perm)];
@@ -150,8 +151,7 @@ fn relaid(layout: &Layout) -> Model {
             graph.node.insert(asking + 1, gather);
         }
         declare(graph, &past, ElementType::Float32, &dims);
-        let dims: Vec<_> =
-            dims.iter().map(|dim| if dim.starts_with("past") { "all" } else { dim }).collect();
+        let dims: Vec<_> = dims.iter().map(|dim| if dim.starts_with("past") { "all" } else { dim }).collect();
         declare(graph, &present, ElementType::Float32, &dims);
     }
     model
@@ -170,8 +170,12 @@ fn check(name: &str, converted: &Converted, elements: [ElementType; 4]) {
     let decoder = Decoder::of(&graph).unwrap();
     let kept: Vec<_> = converted.kept.iter().map(|kept| kept.reason.to_string()).collect();
     assert_eq!((decoder.caches.len(), converted.attention_nodes), (4, 2), "{name}: {kept:?}");
-    let [batch, heads, slots, size] =
-        [Dimension::Symbolic("batch_size"), Dimension::Known(2), Dimension::Known(MAX_SEQ), Dimension::Known(16)];
+    let [batch, heads, slots, size] = [
+        Dimension::Symbolic("batch_size"),
+        Dimension::Known(2),
+        Dimension::Known(MAX_SEQ),
+        Dimension::Known(16),
+    ];
     for (cache, element) in decoder.caches.iter().zip(elements) {
         assert!(cache.is_static() && cache.between.is_empty(), "{name}");
         assert_eq!((cache.element, cache.present_info.element), (element, element), "{name}");
@@ -247,9 +251,10 @@ fn packed() -> Model {
             nodes.push(node("Reshape", &[&half, "by_head"], &named(&format!("{part}_by_head"))));
             nodes.push(transpose(&named(&format!("{part}_by_head")), &named(part), &[0, 2, 1, 3]));
         }
-        let asking = graph.node.iter().position(|node| {
-            node.op_type.as_deref() == Some("Shape") && node.input[0] == *past
-        });
+        let asking = graph
+            .node
+            .iter()
+            .position(|node| node.op_type.as_deref() == Some("Shape") && node.input[0] == *past);
         let last = *key_at.max(value_at);
         graph.node.splice(last..=last, nodes);
         graph.node.remove(*key_at.min(value_at));
@@ -316,7 +321,8 @@ fn with_casts(past: ElementType, before: &[ElementType], after: &[ElementType]) 
 #[test]
 fn a_past_that_is_widened_is_declared_in_the_type_of_its_present() {
     use ElementType::{BFloat16, Float16, Float32};
-    for (past, before) in [(Float16, &[Float32][..]), (BFloat16, &[Float32]), (Float16, &[Float16, Float32])] {
+    for (past, before) in [(Float16, &[Float32][..]), (BFloat16, &[Float32]), (Float16, &[Float16, Float32])]
+    {
         let converted = convert(&with_casts(past, before, &[]), MAX_SEQ).unwrap();
         check("widened", &converted, [Float32; 4]);
         let nodes = &converted.model.proto().graph.as_option().unwrap().node;
@@ -355,4 +361,66 @@ fn casts_that_may_change_a_past_are_refused() {
         let refusal = refusal(&with_casts(past, before, after));
         assert!(matches!(refusal, ConvertRefusal::Between { .. }), "{past} {before:?} {after:?}: {refusal}");
     }
+}
+
+/// Returns llama with a causal convolution after its embeddings, as LFM2 has it. Its state is the last two
+/// columns.
+fn with_state() -> Model {
+    let mut model = llama();
+    let imports = &mut model.proto_mut().opset_import;
+    let mut import = imports[0].clone();
+    (import.domain, import.version) = (Some("com.microsoft".to_owned()), Some(1));
+    imports.push(import);
+    let graph = graph_of(&mut model);
+    let table = |node: &NodeProto| node.name.as_deref() == Some("/model/embed_tokens/Gather");
+    let at = graph.node.iter().position(table).unwrap();
+    let embedded = std::mem::replace(&mut graph.node[at].output[0], "embedded".to_owned());
+    graph.initializer.push(TensorProto {
+        name: Some("kernel".to_owned()),
+        dims: vec![64, 1, 3],
+        data_type: Some(ElementType::Float32.onnx_code()),
+        raw_data: Some(vec![0; 64 * 3 * 4]),
+        ..TensorProto::default()
+    });
+    let conv = NodeProto {
+        domain: Some("com.microsoft".to_owned()),
+        output: vec!["mixed".to_owned(), "present.conv".to_owned()],
+        ..node("CausalConvWithState", &["by_channel", "kernel", "", "past.conv"], "mixed")
+    };
+    let nodes =
+        [transpose("embedded", "by_channel", &[0, 2, 1]), conv, transpose("mixed", &embedded, &[0, 2, 1])];
+    graph.node.splice(at + 1..at + 1, nodes);
+    graph.input.push(value("past.conv", ElementType::Float32, &["batch_size", "64", "2"]));
+    graph.output.push(value("present.conv", ElementType::Float32, &["batch_size", "64", "2"]));
+    model
+}
+
+#[test]
+fn a_state_stays_as_it_is_and_is_named() {
+    let exported = with_state();
+    let graph = exported.graph().unwrap();
+    let decoder = Decoder::of(&graph).unwrap();
+    assert_eq!((decoder.caches.len(), decoder.states.len()), (4, 1));
+    let role = decoder.inputs.iter().find(|input| input.value.name == "past.conv").unwrap().role;
+    assert_eq!((role, decoder.logits.as_ref().unwrap().name), (InputRole::State(0), "logits"));
+
+    let converted = convert(&exported, MAX_SEQ).unwrap();
+    let expected = KeptState { past: "past.conv".to_owned(), present: "present.conv".to_owned() };
+    assert_eq!((converted.states.as_slice(), converted.caches), (&[expected][..], 4));
+    let metadata = &converted.model.proto().metadata_props;
+    let states = metadata.iter().find(|entry| entry.key.as_deref() == Some("kvscatter.states")).unwrap();
+    assert_eq!(states.value.as_deref(), Some("past.conv -> present.conv"));
+    let after = converted.model.graph().unwrap();
+    let after = Decoder::of(&after).unwrap();
+    let [before, after] =
+        [&decoder, &after].map(|it| (it.states[0].shape.clone(), it.states[0].writer.op_type()));
+    assert_eq!(before, after);
+    check("with a state", &converted, [ElementType::Float32; 4]);
+}
+
+#[test]
+fn a_state_of_unknown_size_is_refused() {
+    let mut model = with_state();
+    declare(graph_of(&mut model), "past.conv", ElementType::Float32, &["batch_size", "?", "2"]);
+    assert_eq!(refusal(&model), ConvertRefusal::InputShape { name: "past.conv".to_owned(), axis: 1 });
 }

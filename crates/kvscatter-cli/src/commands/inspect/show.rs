@@ -5,7 +5,9 @@ use std::io::{self, Write};
 
 use anstyle::AnsiColor;
 use kvscatter_onnx::convert::ConvertOutcome;
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle};
+use kvscatter_onnx::decoder::{
+    Cache, Cost, Decoder, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle,
+};
 use kvscatter_text::units;
 
 use super::facts::{Inspected, Sizes, total};
@@ -17,7 +19,11 @@ use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
 pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     let caches = &inspected.decoder.caches;
     let groups = groups(caches);
-    writeln!(output, "{}\n", hanging(0, &format!("{}: {}", one_line(&inspected.model), summary(caches))))?;
+    writeln!(
+        output,
+        "{}\n",
+        hanging(0, &format!("{}: {}", one_line(&inspected.model), summary(inspected.decoder)))
+    )?;
     if let Some(branch) = inspected.branch {
         writeln!(output, "{}\n", paragraph(&merged::line(branch)))?;
     }
@@ -36,11 +42,16 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
 }
 
 /// Returns a summary such as `64 caches, written by Concat`.
-fn summary(caches: &[Cache<'_>]) -> String {
+fn summary(decoder: &Decoder<'_>) -> String {
+    let caches = &decoder.caches;
     let mut styles: Vec<_> = caches.iter().map(|cache| style(&cache.style)).collect();
     styles.sort();
     styles.dedup();
-    format!("{}, written by {}", count(caches.len(), "cache"), styles.join(" and "))
+    let written = format!("{}, written by {}", count(caches.len(), "cache"), styles.join(" and "));
+    match decoder.states.len() {
+        0 => written,
+        states => format!("{written}, and {}", count(states, "state")),
+    }
 }
 
 fn what(groups: &[Group<'_>]) -> String {

@@ -24,6 +24,7 @@ pub(super) fn part(part: CachePart) -> &'static str {
 pub(super) fn role(role: InputRole) -> &'static str {
     match role {
         InputRole::Past(_) => "past",
+        InputRole::State(_) => "state",
         InputRole::AttentionMask => "attention mask",
         InputRole::PositionIds => "position ids",
         InputRole::TokenIds => "token ids",

@@ -30,16 +30,18 @@ pub(super) fn missing_inputs(
     let decoder = Decoder::of(graph)?;
     let interface = Interface::of(graph, &decoder)?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
-    let sized =
-        decoder.inputs.iter().filter(|input| matches!(input.role, InputRole::Past(_) | InputRole::TokenIds));
+    let is_sized = |role| matches!(role, InputRole::Past(_) | InputRole::State(_) | InputRole::TokenIds);
+    let sized = decoder.inputs.iter().filter(|input| is_sized(input.role));
     let sized: BTreeSet<_> = sized.map(|input| input.value.name).collect();
     let is_sized = |input: &ValueInfo<'_>| sized.contains(input.name);
     let shapes =
         random_inputs::missing_shapes(&inputs, is_sized, given, dims).map_err(CommandError::of_sizes)?;
     let sizes = StepSizes::of(&interface, &shapes, given);
-    let caches = interface.caches.iter().filter_map(|cache| {
-        let (name, shape) = shapes.get_key_value(cache.past.as_str())?;
-        Some((*name, (cache.element, shape.clone())))
+    let caches = interface.caches.iter().map(|cache| (cache.past.as_str(), cache.element));
+    let states = decoder.states.iter().map(|state| (state.past, state.element));
+    let caches = caches.chain(states).filter_map(|(past, element)| {
+        let (name, shape) = shapes.get_key_value(past)?;
+        Some((*name, (element, shape.clone())))
     });
     let mut made = random_inputs::tensors(&caches.collect(), seed, DEFAULT_MEMORY_LIMIT)?;
     sizes.check_memory()?;

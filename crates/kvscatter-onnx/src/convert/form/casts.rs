@@ -55,7 +55,9 @@ pub(super) fn formed(mut model: Model) -> Result<Model, OnnxError> {
 impl CastCache {
     /// Returns `None` if the cache has no casts, or if one of them may change its values.
     fn of(cache: &Cache<'_>) -> Option<Self> {
-        if cache.between.is_empty() || !is_appended(cache) || !cache.between.iter().all(|node| node.is("Cast"))
+        if cache.between.is_empty()
+            || !is_appended(cache)
+            || !cache.between.iter().all(|node| node.is("Cast"))
         {
             return None;
         }
@@ -63,7 +65,8 @@ impl CastCache {
         // The nodes before the writer come first.
         let (before, after): (Vec<_>, Vec<_>) =
             cache.between.iter().partition(|node| node.index() < writer.index());
-        let [before, after] = [before, after].map(|casts| casts.into_iter().map(target).collect::<Option<Vec<_>>>());
+        let [before, after] =
+            [before, after].map(|casts| casts.into_iter().map(target).collect::<Option<Vec<_>>>());
         let (before, mut after) = (before?, after?);
         let mut wide = cache.element;
         for element in before {
@@ -75,7 +78,8 @@ impl CastCache {
         // A cast to the type that the value has already changes nothing.
         let mut element = wide;
         after.retain(|&to| std::mem::replace(&mut element, to) != to);
-        let is_back = after.last() == Some(&cache.element) && after.iter().all(|&it| holds(it, cache.element));
+        let is_back =
+            after.last() == Some(&cache.element) && after.iter().all(|&it| holds(it, cache.element));
         if !after.is_empty() && !is_back {
             return None;
         }

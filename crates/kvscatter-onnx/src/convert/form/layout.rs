@@ -96,7 +96,11 @@ impl<'m> OtherLayout<'m> {
         if of(cache.past).any(|node| !asks(&node) && node.index() != writer.index()) {
             return None;
         }
-        let presents = if cache.written == cache.present { vec![cache.written] } else { vec![cache.written, cache.present] };
+        let presents = if cache.written == cache.present {
+            vec![cache.written]
+        } else {
+            vec![cache.written, cache.present]
+        };
         let asking = [cache.past].into_iter().chain(presents).flat_map(of);
         let at = |axis: usize| order.get(axis).and_then(|&at| cache.known_shape.get(at)).copied();
         Some(Self {
@@ -242,7 +246,9 @@ impl Heads {
         let makers: BTreeMap<_, _> = graph
             .nodes()
             .iter()
-            .flat_map(|node| (0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node))))
+            .flat_map(|node| {
+                (0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node)))
+            })
             .collect();
         for layout in merged() {
             let dims = layout.cache.known_shape.iter().enumerate();
@@ -271,7 +277,8 @@ impl Heads {
             }
             let of_sample = shape.iter().skip(1).product();
             let numbers = (0..samples).flat_map(|sample| std::iter::repeat_n(to_float(sample), of_sample));
-            known.push((source, Value::new(element, shape.clone(), Some(Values::Floats(numbers.collect())))?));
+            known
+                .push((source, Value::new(element, shape.clone(), Some(Values::Floats(numbers.collect())))?));
         }
         for (source, numbers) in known {
             fold.set(source, numbers)?;
@@ -300,7 +307,8 @@ impl Heads {
 fn source<'m>(makers: &BTreeMap<&'m str, Node<'m>>, mut value: &'m str) -> &'m str {
     for _ in 0..MAX_STEPS {
         let moves = |node: &&Node<'m>| {
-            let moving = ["Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Identity"];
+            let moving =
+                ["Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Identity"];
             moving.iter().any(|op_type| node.is(op_type))
         };
         match makers.get(value).filter(moves).and_then(|node| node.input(0)) {

@@ -155,6 +155,7 @@ fn microsoft_rule(op_type: &str) -> Option<Rule> {
         "MoE" | "QMoE" => attention::like_first,
         "MultiHeadAttention" => attention::multi_head_attention,
         "GroupQueryAttention" => attention::group_query_attention,
+        "CausalConvWithState" => neural::causal_conv_with_state,
         "BiasGelu" | "FastGelu" => unary::bias_gelu,
         "SimplifiedLayerNormalization" => normalization::layer,
         _ => return None,

@@ -133,6 +133,20 @@ impl Product {
     }
 }
 
+/// Returns the shapes of a causal convolution along the last axis and of its state, the last columns that the
+/// next step needs.
+pub(super) fn causal_conv_with_state(call: &Call<'_>) -> Outputs {
+    let [input, weight] = [call.input(0)?, call.input(1)?];
+    let (&[samples, channels, _], &[_, _, kernel]) = (input.shape.as_slice(), weight.shape.as_slice()) else {
+        return Err(call.bad_shape(0, "rank 3, and weights of rank 3"));
+    };
+    let state = vec![samples, channels, kernel.saturating_sub(1)];
+    if call.optional(3).is_some_and(|past| past.shape != state) {
+        return Err(call.bad_shape(3, "[batch, channels, kernel size - 1]"));
+    }
+    call.shaped([(input.element, input.shape.clone()), (input.element, state)])
+}
+
 /// Returns the shape of `MatMulInteger`, whose elements are int32.
 pub(super) fn mat_mul_integer(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
