@@ -123,7 +123,8 @@ impl<'m> Attentions<'m> {
         // Layers share their masks, so each mask is compared once.
         let mut seen = BTreeSet::new();
         for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.is_causal))) {
-            let checked = attention.masks(fold).and_then(|masks| masks.check(probe, &attention.rule, ONLY_MASK, fold));
+            let checked =
+                attention.masks(fold).and_then(|masks| masks.check(probe, &attention.rule, ONLY_MASK, fold));
             checked.map_err(|error| attention.node.error_within(error))?;
         }
         Ok(())
@@ -178,11 +179,7 @@ fn static_attention(
 ///
 /// The mask decides which slots each token sees, so the node is not causal. Runtimes disagree on where a
 /// causal mask begins if there are more keys than queries.
-pub(super) fn over_caches(
-    [queries, keys, values]: [&str; 3],
-    mask: &str,
-    nonpad_kv_seqlen: &str,
-) -> NewNode {
+pub(super) fn over_caches([queries, keys, values]: [&str; 3], mask: &str, nonpad_kv_seqlen: &str) -> NewNode {
     NewNode::new("Attention", &[queries, keys, values, mask, "", "", nonpad_kv_seqlen])
 }
 

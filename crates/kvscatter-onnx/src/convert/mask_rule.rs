@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::exported::Exported;
 use super::refusal::ConvertRefusal;
+use super::rule::Rule;
 use super::{caches, conversion};
 use crate::decoder::Decoder;
 use crate::{Model, OnnxError, opset};
@@ -31,8 +32,11 @@ pub enum MaskRule {
 #[must_use]
 pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
     match check(model, tokens) {
-        Ok(windows) if windows.is_empty() => Some(MaskRule::Causal),
-        Ok(windows) => Some(MaskRule::Windows(windows)),
+        Ok(rules) if rules.iter().any(|rule| rule.bias.is_some()) => Some(MaskRule::Bias),
+        Ok(rules) => {
+            let windows: BTreeSet<_> = rules.iter().filter_map(|rule| rule.window).collect();
+            Some(if windows.is_empty() { MaskRule::Causal } else { MaskRule::Windows(windows) })
+        }
         Err(error) => match error.root() {
             OnnxError::Convert(ConvertRefusal::Visibility { hidden: true, .. }) => Some(MaskRule::Hidden),
             OnnxError::Convert(ConvertRefusal::Bias { .. }) => Some(MaskRule::Bias),
@@ -41,8 +45,8 @@ pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
     }
 }
 
-/// Checks the masks, and returns the windows of the attention.
-fn check(model: &Model, tokens: usize) -> Result<BTreeSet<usize>, OnnxError> {
+/// Checks the masks, and returns the rule of each attention.
+fn check(model: &Model, tokens: usize) -> Result<Vec<Rule>, OnnxError> {
     let graph = model.graph()?;
     caches::check(&graph, &Decoder::of(&graph)?, tokens)?;
     let mut raised = model.clone();
@@ -53,5 +57,5 @@ fn check(model: &Model, tokens: usize) -> Result<BTreeSet<usize>, OnnxError> {
     caches::check(&graph, &decoder, tokens)?;
     let mut exported = Exported::new(&standard, &graph, &decoder, tokens, padding)?;
     exported.check_masks()?;
-    Ok(exported.windows().flatten().collect())
+    Ok(exported.rules().cloned().collect())
 }

@@ -295,9 +295,7 @@ impl Masks {
                     for (slot, expected) in expected.iter().enumerate() {
                         let score = self.score(&row, &bases, (rule, biased), (head, slot))?;
                         if let Some((added, linear)) = score.other.filter(|_| !score.is_hidden) {
-                            return Err(
-                                ConvertRefusal::Bias { head, position, slot, added, linear }.into()
-                            );
+                            return Err(ConvertRefusal::Bias { head, position, slot, added, linear }.into());
                         }
                         let hidden = score.is_hidden;
                         if hidden != expected.is_none() {
