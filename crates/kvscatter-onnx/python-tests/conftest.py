@@ -21,6 +21,7 @@ DECODERS = [
     "decoders/optimum-0.1-qwen3-moe",
     "decoders/optimum-0.1-mistral-window",
     "decoders/optimum-1.18-opt",
+    "decoders/optimum-1.18-falcon",
     "decoders/torch-2.15-llama",
     "decoders/mobius-0.1-gpt2",
     "decoders/mobius-0.1-qwen3-float16",

@@ -66,6 +66,47 @@ def by_floor(graph, scores):
     return graph("Max", by_sum(graph, scores), graph.constant(np.finfo(graph.dtype).min))
 
 
+def slopes(graph, *shape):
+    return graph.constant(np.reshape([0.5, 0.25, 0.15, 0.06], shape))
+
+
+def as_float(graph, value):
+    return graph("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(graph.dtype)))
+
+
+def by_slot(graph, scores):
+    """Adds a multiple of the slot of each head, and then the mask."""
+    bias = graph("Mul", slopes(graph, HEADS, 1, 1), as_float(graph, "slots"))
+    return by_sum(graph, graph("Add", scores, bias))
+
+
+def by_distance(graph, scores):
+    """Adds a multiple of the distance from the last slot, with the mask in the same tensor."""
+    distance = as_float(graph, graph("Sub", "slots", "total"))
+    bias = graph("Mul", slopes(graph, HEADS, 1, 1), distance)
+    low = graph.constant(np.finfo(graph.dtype).min)
+    return graph("Add", scores, graph("Where", "visible", bias, low))
+
+
+def by_token(graph, scores):
+    """Adds a multiple of the number of real tokens to scores of [batch * heads, tokens, slots]."""
+    counts = graph("CumSum", "attention_mask", graph.constant(1, np.int64))
+    counts = as_float(graph, graph("Unsqueeze", counts, graph.ints(1)))
+    new = graph("Shape", scores, start=2)
+    merged = graph("Concat", graph.ints(-1), new, axis=0)
+    rows = graph("Concat", graph.ints(-1, 1), graph("Shape", scores, start=3), axis=0)
+    bias = graph("Reshape", graph("Mul", slopes(graph, HEADS, 1), counts), rows)
+    biased = graph("Add", graph("Reshape", scores, merged), bias)
+    apart = graph("Concat", graph.ints(-1, HEADS), new, axis=0)
+    return by_choice(graph, graph("Reshape", biased, apart))
+
+
+def by_slot_scaled(graph, scores):
+    """Scales the biased scores."""
+    bias = graph("Mul", slopes(graph, HEADS, 1, 1), as_float(graph, "slots"))
+    return by_sum(graph, graph("Mul", graph("Add", scores, bias), graph.constant(0.5)))
+
+
 def capped(graph, scores):
     bent = graph("Tanh", graph("Div", scores, graph.constant(1.5)))
     return graph("Mul", bent, graph.constant(1.5))
@@ -77,10 +118,10 @@ def decoder(dtype, queries=1.0, keys=1.0, scores=1.0, cap=False, mask=by_sum, la
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     past = graph("Squeeze", graph("Shape", "past_key_values.0.key", start=2, end=3), graph.ints(0))
     new = graph("Squeeze", graph("Shape", "input_ids", start=1, end=2), graph.ints(0))
-    total = graph("Add", past, new)
+    total = graph("Add", past, new, out="total")
     zero, one = graph.constant(0, np.int64), graph.constant(1, np.int64)
     column = graph("Unsqueeze", graph("Range", past, total, one), graph.ints(-1))
-    causal = graph("LessOrEqual", graph("Range", zero, total, one), column)
+    causal = graph("LessOrEqual", graph("Range", zero, total, one, out="slots"), column)
     real = graph("Unsqueeze", graph("Cast", "attention_mask", to=TensorProto.BOOL), graph.ints(1, 2))
     graph("And", causal, real, out="visible")
     low = graph.constant(np.finfo(dtype).min)
@@ -136,6 +177,10 @@ FORMS = {
     "capped": {"scores": 0.5, "cap": True},
     "chosen": {"scores": 0.25, "mask": by_choice},
     "floor": {"scores": 0.25, "mask": by_floor},
+    "by_slot": {"scores": 0.25, "mask": by_slot},
+    "by_distance": {"scores": 0.25, "mask": by_distance},
+    "by_token": {"scores": 0.25, "mask": by_token},
+    "by_slot_scaled": {"scores": 0.5, "mask": by_slot_scaled},
 }
 
 
@@ -162,3 +207,4 @@ def test_one_node_computes_what_many_did(form, dtype, tmp_path):
         while batch.read.max() < SLOTS:
             batch.step((1, 1, 1), 0)
         runs.left_padded(original, static, references, 0)
+        runs.padded_between(original, static, references)

@@ -30,9 +30,9 @@ def refused(
     return done.stderr
 
 
-def edited(tmp_path: pathlib.Path, edit) -> pathlib.Path:
-    """Returns the checked-in decoder with one change."""
-    model = onnx.load(LLAMA)
+def edited(tmp_path: pathlib.Path, edit, original: pathlib.Path = LLAMA) -> pathlib.Path:
+    """Returns a checked-in decoder with one change."""
+    model = onnx.load(original)
     edit(model)
     path = tmp_path / "edited.onnx"
     onnx.save(model, path)
@@ -87,8 +87,15 @@ def test_a_static_cache_is_one_already(tmp_path):
     refused(TESTDATA / "mobius-llama-static" / "model.onnx", tmp_path, "TensorScatter")
 
 
-def test_a_bias_is_no_mask(tmp_path):
-    refused(TESTDATA / "decoders" / "optimum-1.18-falcon" / "model.onnx", tmp_path, "mask", "bias")
+def test_a_bias_that_is_not_proportional_to_the_distance(tmp_path):
+    def bend(model):
+        bias = "/transformer/Div_output_0"
+        reader = next(index for index, node in enumerate(model.graph.node) if bias in node.input)
+        node = model.graph.node[reader]
+        node.input[:] = ["bent" if name == bias else name for name in node.input]
+        model.graph.node.insert(reader, helper.make_node("Sqrt", [bias], ["bent"]))
+
+    refused(edited(tmp_path, bend, TESTDATA / "decoders" / "optimum-1.18-falcon" / "model.onnx"), tmp_path, "mask", "bias", "slot")
 
 
 def test_a_model_without_a_cache(tmp_path):

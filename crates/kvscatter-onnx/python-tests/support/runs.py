@@ -5,6 +5,7 @@ caches grow. The converted decoder reads all streams at once, in the steps that 
 """
 
 import dataclasses
+import itertools
 import pathlib
 
 import numpy as np
@@ -94,6 +95,25 @@ class Batch:
                 untouched = np.delete(before[name][sample], np.s_[start : start + width], axis=1)
                 assert others.tobytes() == untouched.tobytes(), f"{name}: rows beside {start} changed"
         self.read = after
+
+
+def padded_between(original: pathlib.Path, converted: pathlib.Path, samples: list[Reference]) -> None:
+    """Runs samples with padding between their tokens, in chunks, and compares with the original."""
+    growing, static = Growing(original), Static(converted, len(samples), canaries)
+    growing.start(len(samples))
+    columns = np.arange(SLOTS)
+    mask = np.stack([(columns < start) | (columns >= end) for start, end in [(2, 6), (4, 5), (0, 0)]])
+    mask = mask.astype(np.int64)
+    positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    ids = np.stack([sample.tokens[:SLOTS] for sample in samples])
+    for start, end in itertools.pairwise([0, 7, 10, *range(11, SLOTS + 1)]):
+        new = slice(start, end)
+        expected = growing.step(ids[:, new], mask[:, :end], positions[:, new])
+        seen = np.where(columns < end, mask, 0)
+        logits = static.step(ids[:, new], seen, positions[:, new], np.full(len(samples), start, np.int64))
+        for sample in range(len(samples)):
+            real = mask[sample, new] == 1
+            close(logits[sample, real], expected[sample, real], f"logits of sample {sample} from {start}")
 
 
 def left_padded(

@@ -61,24 +61,25 @@ impl<'a, 'm> Exported<'a, 'm> {
             });
         }
         let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max();
-        let Some(heads) = heads else { return self.check_rules() };
+        let Some(heads) = heads else { return self.check_rules().map_err(|(_, error)| error) };
         self.probes = visibility::probes(&self.inputs, self.max_seq, self.padding, heads);
         // Exporters count slots or real tokens. Padding between two slots shows which.
-        self.check_rules().or_else(|error| {
-            for bias in self.rules_mut().filter_map(|rule| rule.bias.as_mut()) {
-                bias.distance = Distance::Tokens;
-            }
-            self.check_rules().map_err(|_| error)
-        })
+        let Err((by_slots, error)) = self.check_rules() else { return Ok(()) };
+        for bias in self.rules_mut().filter_map(|rule| rule.bias.as_mut()) {
+            bias.distance = Distance::Tokens;
+        }
+        // The better fit has the better explanation.
+        self.check_rules().map_err(|(by_tokens, other)| if by_tokens > by_slots { other } else { error })
     }
 
-    fn check_rules(&self) -> Result<(), OnnxError> {
-        for probe in &self.probes {
+    /// Checks the rules on every probe. An error comes with the index of its probe.
+    fn check_rules(&self) -> Result<(), (usize, OnnxError)> {
+        for (index, probe) in self.probes.iter().enumerate() {
             let checked = self.fold(probe).and_then(|mut fold| {
                 visibility::check_sites(&self.sites, probe, &mut fold)?;
                 self.attentions.check(probe, &mut fold)
             });
-            checked.map_err(|cause| probe.capacity(cause))?;
+            checked.map_err(|cause| (index, probe.capacity(cause)))?;
         }
         Ok(())
     }

@@ -65,6 +65,8 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding, head
             probe(6, 3).padded(&[0..2, 0..0, 0..4]),
             probe(6, 3).padded(&[0..0, 3..5, 1..2]),
             probe(0, 5).padded(&[0..3, 0..1, 4..5]),
+            // The fewest tokens with padding in between.
+            probe(0, 3).padded(&[1..2, 0..0, 0..1]),
         ],
         Padding::Right => vec![probe(0, 5).padded(&[2..5, 4..5, 0..0])],
         Padding::Nowhere => Vec::new(),
@@ -453,13 +455,14 @@ fn hidden(value: &Value) -> Result<(), OnnxError> {
 mod tests {
     use std::path::Path;
 
-    use kvscatter::Mode;
     use kvscatter::visibility::Visibility;
+    use kvscatter::{ElementType, Mode};
 
-    use super::{Inputs, Probe, SAMPLES};
+    use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES};
     use crate::convert::convert;
     use crate::decoder::Decoder;
-    use crate::fold::{Fold, Values};
+    use crate::fold::{Fold, Value, lowest};
+    use crate::proto::{AttributeProto, NodeProto};
     use crate::{Graph, Model};
 
     /// The nodes that a conversion writes state the rule a second time, because a runtime evaluates them.
@@ -467,36 +470,102 @@ mod tests {
     fn the_mask_of_a_converted_decoder_is_the_rule() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-dynamic"));
         let model = Model::load(&folder.join("model.onnx")).unwrap();
-        let (graph, mut compared) = (model.graph().unwrap(), 0);
-        let decoder = Decoder::of(&graph).unwrap();
-        let inputs = Inputs::of(&decoder).unwrap();
-        for capacity in 1..=6 {
-            let converted = convert(&model, capacity).unwrap();
+        let compared = for_each_step(&model, 1, |probe, capacity, mask| {
+            assert_eq!(mask.shape, [SAMPLES, 1, probe.new, capacity]);
+            assert_eq!(mask.as_bools(), Some(rule(probe, capacity).as_slice()), "{probe:?}");
+        });
+        assert_eq!(compared, 252);
+    }
+
+    /// The nodes that compute a bias state its rule a second time as well.
+    #[test]
+    fn the_bias_of_a_converted_decoder_is_the_rule() {
+        for distance in [Distance::Tokens, Distance::Slots] {
+            let slopes = [0.125, 0.03125, 0.007_812_5, 0.001_953_125].to_vec();
+            let bias = Some(Bias { heads: vec![4], slopes, distance });
+            let rule = Rule { window: None, bias };
+            let compared = for_each_step(&falcon(distance), 2, |probe, capacity, mask| {
+                let mut expected = Vec::new();
+                for (sample, head, token) in places(probe, 4) {
+                    let mut row = rule.row(probe, sample, token);
+                    row.resize(capacity, None);
+                    let hidden = lowest(ElementType::Float32).unwrap();
+                    expected.extend(row.into_iter().map(|it| it.map_or(hidden, |it| it * rule.slope(head))));
+                }
+                assert_eq!(mask.shape, [SAMPLES, 4, probe.new, capacity]);
+                assert_eq!(mask.as_floats(), Some(expected.as_slice()), "{distance:?} {probe:?}");
+            });
+            assert_eq!(compared, 250);
+        }
+    }
+
+    /// Returns a decoder with `ALiBi`. As exported, it counts real tokens.
+    fn falcon(distance: Distance) -> Model {
+        let folder =
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/decoders/optimum-1.18-falcon"));
+        let mut model = Model::load(&folder.join("model.onnx")).unwrap();
+        if distance == Distance::Slots {
+            let node = |op_type: &str, inputs: &[&str], output: &str| NodeProto {
+                op_type: Some(op_type.to_owned()),
+                input: inputs.iter().map(|&input| input.to_owned()).collect(),
+                output: vec![output.to_owned()],
+                ..NodeProto::default()
+            };
+            let mut cast = node("Cast", &["same"], "ones");
+            let to = Some(i64::from(ElementType::Int64.onnx_code()));
+            let name = Some("to".to_owned());
+            cast.attribute = vec![AttributeProto { name, i: to, ..AttributeProto::default() }];
+            let graph = model.proto_mut().graph.as_option_mut().unwrap();
+            let sum = graph.node.iter().position(|node| node.op_type.as_deref() == Some("CumSum")).unwrap();
+            for node in &mut graph.node[sum..sum + 5] {
+                node.input
+                    .iter_mut()
+                    .filter(|it| *it == "attention_mask")
+                    .for_each(|it| *it = "ones".to_owned());
+            }
+            graph.node.splice(0..0, [node("Equal", &["attention_mask", "attention_mask"], "same"), cast]);
+        }
+        model
+    }
+
+    fn places(probe: &Probe, heads: usize) -> Vec<(usize, usize, usize)> {
+        let mut places = Vec::new();
+        for sample in 0..probe.batch {
+            for head in 0..heads {
+                places.extend((0..probe.new).map(|token| (sample, head, token)));
+            }
+        }
+        places
+    }
+
+    /// Converts a decoder to small caches and calls a function with every step, the number of slots, and the mask
+    /// that attention reads. Returns the number of steps.
+    fn for_each_step(model: &Model, least: usize, check: impl Fn(&Probe, usize, &Value)) -> usize {
+        let graph = model.graph().unwrap();
+        let inputs = Inputs::of(&Decoder::of(&graph).unwrap()).unwrap();
+        let mut compared = 0;
+        for capacity in least..=6 {
+            let converted = convert(model, capacity).unwrap();
             let graph = converted.model.graph().unwrap();
             for (past, new) in
                 (0..capacity).flat_map(|past| (1..=capacity - past).map(move |new| (past, new)))
             {
                 for padding in 0..=past + new {
                     let probe = Probe::new(SAMPLES, past, new).padded(&[0..padding, padding..padding + 1]);
-                    assert_eq!(mask(&graph, &inputs, &probe, capacity), rule(&probe, capacity), "{probe:?}");
+                    check(&probe, capacity, &mask(&graph, &inputs, &probe, capacity));
                     compared += 1;
                 }
             }
         }
-        assert_eq!(compared, 252);
+        compared
     }
 
-    /// Returns the elements of the mask that the attention of a converted decoder reads.
-    fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, capacity: usize) -> Vec<bool> {
+    /// Returns the mask that the attention of a converted decoder reads.
+    fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, capacity: usize) -> Value {
         let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         let mut fold = Fold::new(graph, None);
         probe.feed_static(&Decoder::of(graph).unwrap(), inputs, capacity, &mut fold).unwrap();
-        let mask = fold.value(attention.input(3).unwrap()).unwrap();
-        assert_eq!(mask.shape, [SAMPLES, 1, probe.new, capacity]);
-        match &mask.data {
-            Some(Values::Bools(mask)) => mask.clone(),
-            other => panic!("{other:?}"),
-        }
+        fold.value(attention.input(3).unwrap()).unwrap().clone()
     }
 
     /// Returns the mask by the rule and by which tokens are real.

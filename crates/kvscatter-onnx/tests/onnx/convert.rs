@@ -179,7 +179,7 @@ fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
 }
 
 #[test]
-fn windows_and_biases() {
+fn windows() {
     // A window of 4 tokens makes no difference in a cache of 4.
     let window = load("decoders/optimum-0.1-mistral-window");
     for (max_seq, has_window) in [(4, false), (MAX_SEQ, true)] {
@@ -188,13 +188,91 @@ fn windows_and_biases() {
         assert_eq!(nodes.iter().any(|node| node.op_type.as_deref() == Some("Greater")), has_window);
         assert_eq!((converted.caches, converted.attention_nodes), (4, 2));
     }
-    assert!(matches!(refused(&load("decoders/optimum-1.18-falcon"), MAX_SEQ), ConvertRefusal::Bias { .. }));
+}
+
+const FALCON: &str = "decoders/optimum-1.18-falcon";
+
+#[test]
+fn a_bias_that_is_proportional_to_the_distance_is_converted() {
+    let converted = converted(FALCON);
+    assert_eq!((converted.caches, converted.attentions, converted.attention_nodes), (4, 2, 2));
+    let bias = |converted: &Converted| {
+        let entries = &converted.model.proto().metadata_props;
+        entries.iter().find(|it| it.key.as_deref() == Some("kvscatter.bias")).and_then(|it| it.value.clone())
+    };
+    assert!(bias(&converted).unwrap().ends_with("counted in real tokens"));
+    assert_eq!(bias(&self::converted("optimum-llama")), None);
+    // A softmax ignores a number that is added to all scores.
+    let three = floats("three", &[], &[3.0]);
+    let shifted = falcon_with(vec![node("Add", &[BIAS, "three"], "biased")], vec![three]);
+    assert_eq!(convert(&shifted, MAX_SEQ).unwrap().attention_nodes, 2);
+    // There is no distance in a cache of one slot.
+    assert_eq!(convert(&load(FALCON), 1).unwrap().attention_nodes, 2);
+}
+
+#[test]
+fn other_biases_are_refused() {
+    // It is not proportional.
+    let root = falcon_with(vec![node("Sqrt", &[BIAS], "biased")], Vec::new());
+    assert!(matches!(refused(&root, MAX_SEQ), ConvertRefusal::Bias { .. }));
+    // It is that of another sample. Only padding makes a difference.
+    let back = node("Slice", &[BIAS, "last", "before_first", "batch_axis", "last"], "biased");
+    let ints = |name: &str, value: i64| TensorProto {
+        name: Some(name.to_owned()),
+        dims: vec![1],
+        data_type: Some(ElementType::Int64.onnx_code()),
+        int64_data: vec![value],
+        ..TensorProto::default()
+    };
+    let ints = vec![ints("last", -1), ints("before_first", i64::MIN), ints("batch_axis", 0)];
+    let refusal = refused(&falcon_with(vec![back], ints), MAX_SEQ);
+    assert!(matches!(refusal, ConvertRefusal::Bias { .. }), "{refusal}");
+    // The slope of one head is greater beyond some position.
+    for (head, bend) in [(0, 20_u8), (3, 15)] {
+        let more: Vec<_> = (0..SLOPES.len()).map(|it| if it == head { 1e-3 } else { 0.0 }).collect();
+        let nodes = vec![
+            node("Sub", &[BIAS, "bend"], "beyond"),
+            node("Relu", &["beyond"], "positive"),
+            node("Mul", &["positive", "more"], "fault"),
+            node("Add", &[BIAS, "fault"], "biased"),
+        ];
+        let bend_bias = floats("bend", &[], &[f32::from(bend) * SLOPES[head]]);
+        let refusal =
+            refused(&falcon_with(nodes, vec![bend_bias, floats("more", &[4, 1, 1], &more)]), MAX_SEQ);
+        let ConvertRefusal::Bias { head: there, position, .. } = refusal else { panic!("{refusal}") };
+        assert_eq!((there, position), (head, usize::from(bend) + 1), "{refusal}");
+    }
+}
+
+/// The value that contains the bias of Falcon for each head and slot before slots are hidden, and its slopes.
+const BIAS: &str = "/transformer/Div_output_0";
+const SLOPES: [f32; 4] = [0.125, 0.03125, 0.007_812_5, 0.001_953_125];
+
+fn floats(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        dims: dims.to_vec(),
+        data_type: Some(ElementType::Float32.onnx_code()),
+        float_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+/// Returns Falcon with a bias that these nodes compute as `biased`.
+fn falcon_with(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> Model {
+    let mut model = load(FALCON);
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let reader = graph.node.iter().position(|node| node.input.iter().any(|it| it == BIAS)).unwrap();
+    graph.node[reader].input.iter_mut().filter(|it| *it == BIAS).for_each(|it| *it = "biased".to_owned());
+    graph.node.splice(reader..reader, nodes);
+    graph.initializer.extend(constants);
+    model
 }
 
 /// Raising the operator set inserts nodes before others.
 #[test]
 fn a_refusal_names_the_node_as_the_file_has_it() {
-    let model = load("decoders/optimum-1.18-falcon");
+    let model = falcon_with(vec![node("Sqrt", &[BIAS], "biased")], Vec::new());
     let error = convert(&model, MAX_SEQ).unwrap_err();
     let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
     let there = &graph(model.proto()).node[node.index];
@@ -392,13 +470,13 @@ fn sizes_that_a_file_claims_are_refused_before_anything_is_made_of_them() {
     assert!(matches!(refusal, ConvertRefusal::MaskSize { batch, .. } if batch == 1 << 62), "{refusal}");
 }
 
-/// The limit is on the elements of the largest mask: two samples, three tokens and all slots.
+/// The limit is on the elements of the largest mask: three samples, three tokens and all slots.
 #[test]
 fn the_most_slots_are_refused_by_their_number() {
-    let (most, limit) = (699_050, 4 << 20);
+    let (most, limit) = (466_033, 4 << 20);
     let model = load("optimum-llama");
     assert!(convert(&model, most).is_ok());
-    let refusal = ConvertRefusal::MaskSize { batch: 2, new: 3, max_seq: most + 1, limit };
+    let refusal = ConvertRefusal::MaskSize { batch: 3, new: 3, max_seq: most + 1, limit };
     assert_eq!(refused(&model, most + 1), refusal);
 }
 
