@@ -119,7 +119,6 @@ fn refusals() {
         // The table of rotary positions is too short.
         format!("convert {ATTENTION} -o out.onnx --max-seq 129"),
         "convert testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),
-        "convert testdata/decoders/optimum-1.18-falcon/model.onnx -o out.onnx --max-seq 64".to_owned(),
         "convert absent.onnx -o out.onnx --max-seq 64".to_owned(),
     ];
     let lines: Vec<_> = commands.iter().map(|command| folder.run(command).refused()).collect();

@@ -135,6 +135,11 @@ impl<'m> Cache<'m> {
         self.style == WriterStyle::GroupQueryAttention && attribute == Some(1)
     }
 
+    /// Returns `true` if one `Concat` appends to the cache, and one output returns it.
+    pub(crate) fn is_appended(&self) -> bool {
+        self.style == WriterStyle::Concat && self.earlier.is_empty() && self.copies.is_empty()
+    }
+
     /// Returns `true` if past and present have one fixed capacity and new rows overwrite old ones.
     #[must_use]
     pub fn is_static(&self) -> bool {

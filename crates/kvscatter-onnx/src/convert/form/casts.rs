@@ -12,7 +12,6 @@
 
 use kvscatter::ElementType;
 
-use super::is_appended;
 use crate::decoder::{Cache, Decoder};
 use crate::edit::{Editor, NewNode};
 use crate::{Model, Node, OnnxError};
@@ -56,7 +55,7 @@ impl CastCache {
     /// Returns `None` if the cache has no casts, or if one of them may change its values.
     fn of(cache: &Cache<'_>) -> Option<Self> {
         if cache.between.is_empty()
-            || !is_appended(cache)
+            || !cache.is_appended()
             || !cache.between.iter().all(|node| node.is("Cast"))
         {
             return None;

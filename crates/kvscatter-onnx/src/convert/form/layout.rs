@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 
-use super::is_appended;
 use crate::convert::caches::{AXIS, RANK};
 use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::{Cache, Decoder, InputRole};
@@ -80,7 +79,7 @@ fn found<'m>(graph: &Graph<'m>, decoder: &'m Decoder<'m>) -> Vec<OtherLayout<'m>
 impl<'m> OtherLayout<'m> {
     fn of(cache: &'m Cache<'m>, readers: &BTreeMap<&str, Vec<Node<'m>>>) -> Option<Self> {
         let writer = cache.writer?;
-        if !is_appended(cache) || !cache.between.is_empty() || writer.input(0) != Some(cache.past) {
+        if !cache.is_appended() || !cache.between.is_empty() || writer.input(0) != Some(cache.past) {
             return None;
         }
         let (order, heads) = match (cache.past_shape.len(), cache.axis) {

@@ -7,7 +7,6 @@
 mod casts;
 mod layout;
 
-use crate::decoder::{Cache, WriterStyle};
 use crate::{Model, OnnxError};
 
 /// Returns the decoder with caches of the expected form. A cache for which there is no such form stays as it
@@ -18,9 +17,4 @@ use crate::{Model, OnnxError};
 /// and of the editor.
 pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     layout::formed(casts::formed(model)?)
-}
-
-/// Returns `true` if both changes apply to how a cache is written.
-fn is_appended(cache: &Cache<'_>) -> bool {
-    cache.style == WriterStyle::Concat && cache.earlier.is_empty() && cache.copies.is_empty()
 }
