@@ -16,9 +16,9 @@ impl fmt::Display for Growth {
         f.write_str(match self {
             Self::Joined => "kvscatter inspect shows whether it can be made static",
             Self::ByOperator => {
-                "GroupQueryAttention writes the cache itself. kvscatter convert makes it static. As it is, ONNX Runtime \
-                 writes only the new rows if past and present are bound to one buffer, as kvscatter generate --engine \
-                 ort does"
+                "GroupQueryAttention writes the cache itself, and kvscatter inspect shows whether it can be made static. \
+                 As it is, ONNX Runtime writes only the new rows if past and present are bound to one buffer, as \
+                 kvscatter generate --engine ort does"
             }
         })
     }

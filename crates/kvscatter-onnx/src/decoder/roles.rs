@@ -99,6 +99,17 @@ pub(super) fn assign<'m>(
     give(&mut inputs, InputRole::PositionIds, "position_ids", largest, |input, seen| {
         indices(input) && others(seen)
     });
+    // Nothing reads the positions of some exports, and others compute their angles in unknown ways.
+    give(
+        &mut inputs,
+        InputRole::PositionIds,
+        "position_ids",
+        |_| None,
+        |input, _| {
+            let has_rank_2 = input.value.shape.as_ref().is_some_and(|shape| shape.len() == 2);
+            indices(input) && has_rank_2 && input.value.name == "position_ids"
+        },
+    );
     let lengths: BTreeSet<_> = caches.iter().filter_map(Length::of_keys).collect();
     let fits = |input: &Input<'_>| {
         let shape = input.value.shape.as_deref().unwrap_or_default();
