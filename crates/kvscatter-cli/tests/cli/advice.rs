@@ -91,7 +91,7 @@ fn a_cache_that_an_operator_writes_itself() {
         "{inspected}"
     );
     let words: Vec<_> = inspected.split_whitespace().collect();
-    assert!(words.join(" ").contains("bind past and present of a cache to one buffer"), "{inspected}");
+    assert!(words.join(" ").contains("past and present of a cache are bound to one buffer"), "{inspected}");
     let json: serde_json::Value =
         serde_json::from_str(&folder.run(&format!("inspect {MODEL} --json")).passed()).unwrap();
     assert_eq!(json["hazards"][0]["kind"], "operator-writes");

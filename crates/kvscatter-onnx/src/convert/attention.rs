@@ -94,11 +94,9 @@ impl<'m> Attentions<'m> {
         self.0.len()
     }
 
-    /// Finds the rule of each node on a probe, which must be the longest one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`check`](Self::check).
-    pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+    /// Finds the rule of each node on a probe, which must be the longest one. [`check`](Self::check) reports the
+    /// error of a mask that cannot be evaluated.
+    pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) {
         let mut found: BTreeMap<_, Rule> = BTreeMap::new();
         for attention in &mut self.0 {
             let mask = (attention.node.input(MASK), attention.is_causal);
@@ -106,13 +104,12 @@ impl<'m> Attentions<'m> {
                 Some(rule) => rule.clone(),
                 None => {
                     let rule = attention.masks(fold).and_then(|masks| masks.rule(probe, fold));
-                    let (rule, _) = rule.map_err(|error| attention.node.error_within(error))?;
+                    let Ok((rule, _)) = rule else { continue };
                     found.insert(mask, rule.clone());
                     rule
                 }
             };
         }
-        Ok(())
     }
 
     /// Checks that the mask of each node follows the rule for all real tokens.

@@ -84,7 +84,7 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     let mut raised = model.clone();
     opset::upgrade(raised.proto_mut(), OPSET)?;
     let formed = form::formed(raised)?;
-    let (standard, padding) = match standardized(&formed) {
+    let (standard, padding) = match standardized(&formed, options.max_seq) {
         Ok(standard) => standard,
         Err(error) => return Err(about(&graph, &formed.graph()?, error)),
     };
@@ -96,13 +96,14 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
 
 /// Expresses operators of ONNX Runtime in operators of ONNX. Returns the model and the padding that the
 /// decoder supports.
-pub(super) fn standardized(model: &Model) -> Result<(Model, Padding), OnnxError> {
+pub(super) fn standardized(model: &Model, max_seq: usize) -> Result<(Model, Padding), OnnxError> {
     let graph = model.graph()?;
     if !graph.nodes().iter().any(standard::replaces) {
         return Ok((model.clone(), Padding::Anywhere));
     }
     let decoder = Decoder::of(&graph)?;
     let inputs = Inputs::of(&decoder)?;
+    inputs.check_size(max_seq)?;
     let external = model.external_data()?;
     let mut fold = Fold::new(&graph, external.as_ref());
     let probe = Probe::new(inputs.batch().unwrap_or(SAMPLES), 3, inputs.new_tokens().unwrap_or(2));

@@ -52,13 +52,10 @@ impl<'a, 'm> Exported<'a, 'm> {
     /// Finds the rule of each attention operation, and checks on every probe that its masks follow the rule.
     pub(super) fn check_masks(&mut self) -> Result<(), OnnxError> {
         if let Some(longest) = self.probes.last() {
-            // An error is left to the check of the same probe below, so that errors come in the order of the
-            // probes.
             let mut fold = Fold::new(self.graph, self.external.as_ref());
-            let _ = longest.feed(&self.inputs, &mut fold).and_then(|()| {
-                visibility::find_rules(&mut self.sites, longest, &mut fold)?;
-                self.attentions.find_rules(longest, &mut fold)
-            });
+            longest.feed(&self.inputs, &mut fold)?;
+            visibility::find_rules(&mut self.sites, longest, &mut fold);
+            self.attentions.find_rules(longest, &mut fold);
         }
         let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max();
         let Some(heads) = heads else { return self.check_rules().map_err(|(_, error)| error) };

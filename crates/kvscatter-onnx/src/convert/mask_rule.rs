@@ -51,7 +51,7 @@ fn check(model: &Model, tokens: usize) -> Result<Vec<Rule>, OnnxError> {
     caches::check(&graph, &Decoder::of(&graph)?, tokens)?;
     let mut raised = model.clone();
     opset::upgrade(raised.proto_mut(), conversion::OPSET)?;
-    let (standard, padding) = conversion::standardized(&raised)?;
+    let (standard, padding) = conversion::standardized(&raised, tokens)?;
     let graph = standard.graph()?;
     let decoder = Decoder::of(&graph)?;
     caches::check(&graph, &decoder, tokens)?;

@@ -98,9 +98,6 @@ pub enum ConvertRefusal {
          instead of {linear}: only a bias proportional to the distance is converted (ALiBi)"
     )]
     Bias { head: usize, position: usize, slot: usize, added: f64, linear: f64 },
-    /// Several masks of one attention operation add a bias.
-    #[error("a second mask of the same attention adds a bias, with a slope of {slope}: one is supported")]
-    SecondBias { slope: f64 },
     /// A node that adds zeros to scores in one step adds another number in another step.
     #[error("the node adds {added} to scores, and 0 in other steps")]
     NotNeutral { added: f64 },

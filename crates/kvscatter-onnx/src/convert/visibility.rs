@@ -85,13 +85,9 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding, head
 
 /// Finds the rule of every site on a probe, which must be the longest one.
 ///
-/// # Errors
-/// Returns the errors of [`check_sites`].
-pub(super) fn find_rules<'m>(
-    sites: &mut Sites<'m>,
-    probe: &Probe,
-    fold: &mut Fold<'_, 'm>,
-) -> Result<(), OnnxError> {
+/// [`check_sites`] reports the error of a mask that cannot be evaluated. Errors then come in the order of the
+/// probes.
+pub(super) fn find_rules<'m>(sites: &mut Sites<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) {
     // Layers share masks, so each combination is evaluated once.
     let mut found: BTreeMap<Vec<MaskKind<'_>>, (Rule, usize)> = BTreeMap::new();
     for site in &mut sites.sites {
@@ -100,13 +96,12 @@ pub(super) fn find_rules<'m>(
             Some(rule) => rule.clone(),
             None => {
                 let rule = Masks::of_site(site, probe, fold).and_then(|masks| masks.rule(probe, fold));
-                let rule = rule.map_err(|error| site.error_within(error))?;
+                let Ok(rule) = rule else { continue };
                 found.insert(kinds, rule.clone());
                 rule
             }
         };
     }
-    Ok(())
 }
 
 /// Checks that the masks of every site follow its rule: they hide the same slots from real tokens, and add the
@@ -231,9 +226,9 @@ impl Masks {
         for mask in &self.masks {
             let slopes = (0..self.heads()).map(|head| self.slope(mask, probe, head, token));
             let slopes = slopes.collect::<Result<Vec<_>, _>>()?;
-            let Some(&slope) = slopes.iter().find(|&&slope| slope != 0.0) else { continue };
-            if rule.bias.is_some() {
-                return Err(ConvertRefusal::SecondBias { slope }.into());
+            // `check` refuses the bias of a second mask.
+            if rule.bias.is_some() || slopes.iter().all(|&slope| slope == 0.0) {
+                continue;
             }
             rule.bias = Some(Bias { heads: self.heads.clone(), slopes, distance: Distance::Slots });
             biased = mask.at;

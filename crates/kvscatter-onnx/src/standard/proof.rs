@@ -9,7 +9,7 @@ use super::error::NoStandardForm;
 use super::node::{Replacing, Standard};
 use super::rule::Rule;
 use crate::edit::Editor;
-use crate::fold::{Budget, Fold, Value, Values, round};
+use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, round};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, random_inputs};
@@ -125,6 +125,9 @@ fn given(facts: &[Option<Value>], magnitude: f64) -> Result<BTreeMap<String, Val
     let named =
         || facts.iter().enumerate().filter_map(|(slot, fact)| Some((format!("input{slot}"), fact.as_ref()?)));
     let unknown: BTreeMap<String, &Value> = named().filter(|(_, fact)| fact.data.is_none()).collect();
+    if let Some(large) = unknown.values().map(|fact| fact.len()).find(|&len| len > MAX_VALUES) {
+        return Err(NoStandardForm::Form { what: format!("a value of {large} elements") }.into());
+    }
     let types = unknown.iter().map(|(name, fact)| (name.as_str(), (fact.element, fact.shape.clone())));
     let random = random_inputs::tensors(&types.collect(), 0, DEFAULT_MEMORY_LIMIT)?;
     let mut given = BTreeMap::new();

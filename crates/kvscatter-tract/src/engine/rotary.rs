@@ -17,8 +17,9 @@ const POSITIONS: usize = 3;
 /// Replaces the tables and positions of every `RotaryEmbedding` by the rows at the positions.
 pub(super) fn pick_rows(graph: &mut GraphProto) {
     let outputs = graph.node.iter().flat_map(|node| &node.output);
-    let names: BTreeSet<String> =
-        outputs.chain(graph.initializer.iter().map(|tensor| &tensor.name)).cloned().collect();
+    let inputs = graph.input.iter().map(|input| &input.name);
+    let initializers = graph.initializer.iter().map(|tensor| &tensor.name);
+    let names: BTreeSet<String> = outputs.chain(inputs).chain(initializers).cloned().collect();
     let mut unused =
         (0_usize..).map(|number| format!("rotary_rows_{number}")).filter(|name| !names.contains(name));
     let mut picked: BTreeMap<(String, String), String> = BTreeMap::new();

@@ -13,7 +13,7 @@ use crate::convert::caches::{AXIS, RANK};
 use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
-use crate::fold::{Fold, Value, Values, to_float};
+use crate::fold::{Fold, MAX_VALUES, Value, Values, to_float};
 use crate::{Dimension, Graph, Model, Node, OnnxError};
 
 /// The number of samples of the evaluation. It is not a usual number of heads.
@@ -232,7 +232,12 @@ impl Heads {
         let mut fold = Fold::new(graph, external.as_ref());
         let inputs = Inputs::of(decoder)?;
         let samples = inputs.samples().unwrap_or(BATCH);
-        let probe = Probe::new(samples, 3, inputs.new_tokens().unwrap_or(2));
+        let (past, new) = (3, inputs.new_tokens().unwrap_or(2));
+        // The file may claim any size.
+        if samples.saturating_mul(new.saturating_add(past)) > MAX_VALUES {
+            return Ok(None);
+        }
+        let probe = Probe::new(samples, past, new);
         probe.feed(&inputs, &mut fold)?;
         let merged = || found.iter().filter(|layout| layout.heads.is_some());
         // Every past has as many heads as the first one, whose rows depend on no past.
@@ -274,7 +279,10 @@ impl Heads {
             if shape.first() != Some(&samples) {
                 return Ok(None);
             }
-            let of_sample = shape.iter().skip(1).product();
+            if value_len(shape) > MAX_VALUES {
+                return Ok(None);
+            }
+            let of_sample = value_len(shape.get(1..).unwrap_or_default());
             let numbers = (0..samples).flat_map(|sample| std::iter::repeat_n(to_float(sample), of_sample));
             known
                 .push((source, Value::new(element, shape.clone(), Some(Values::Floats(numbers.collect())))?));
@@ -320,4 +328,9 @@ fn source<'m>(makers: &BTreeMap<&'m str, Node<'m>>, mut value: &'m str) -> &'m s
 
 fn int(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Returns the number of elements of a shape that a file may claim.
+fn value_len(shape: &[usize]) -> usize {
+    shape.iter().copied().fold(1, usize::saturating_mul)
 }

@@ -7,7 +7,7 @@ use crate::fold::call::Call;
 use crate::fold::shapes::{broadcast, elements, signed, spread};
 
 /// The number of bytes that the mask of one score takes.
-const MASK_BYTES: usize = 24;
+pub(super) const MASK_BYTES: usize = 24;
 
 /// What is added to each score: by the mask, by causality and by the length in use.
 pub(super) struct Bias {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::bias::MASK_BYTES;
 use super::heads::{Heads, Place, Rows, head_count, share};
 use super::rotary::Rotation;
 use super::weighted::Weighted;
@@ -9,7 +10,7 @@ use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::{round, to_float};
 use crate::fold::ops::normalization::rms;
-use crate::fold::shapes::{elements, signed, spread};
+use crate::fold::shapes::{broadcast, elements, signed, spread};
 use crate::fold::{FoldError, MAX_VALUES, Value, Values};
 
 /// The indices of the operator's inputs.
@@ -216,11 +217,11 @@ impl Step {
         let bias = match call.optional(BIAS) {
             None => None,
             Some(bias) => {
-                let &[.., columns] = bias.shape.as_slice() else {
-                    return Err(call.bad_shape(BIAS, "rank 4"));
-                };
-                let shape = [self.q.batch, self.q.heads, self.q.length, columns];
-                call.work.charge(elements(&shape))?;
+                let shape = [self.q.batch, self.q.heads, self.q.length, keys.heads.length];
+                call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
+                if broadcast(&bias.shape, &shape)? != shape {
+                    return Err(call.bad_shape(BIAS, "[batch or 1, heads or 1, tokens, all tokens]"));
+                }
                 let floats = bias.as_floats().ok_or(FoldError::ValuesUnknown { input: BIAS })?;
                 let at = spread(&bias.shape, &shape);
                 Some((shape, at.into_iter().map(|at| floats.get(at).copied().unwrap_or(f64::NAN)).collect()))

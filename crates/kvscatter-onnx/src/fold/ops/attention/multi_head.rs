@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
+use super::bias::MASK_BYTES;
 use super::heads::{Heads, Place, Rows, head_count, share};
 use super::weighted::{Weighted, no_sink};
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{round, to_float};
-use crate::fold::shapes::{elements, signed, spread};
+use crate::fold::shapes::{broadcast, elements, signed, spread};
 use crate::fold::{FoldError, Value, Values};
 
 /// The indices of the operator's inputs.
@@ -119,11 +120,14 @@ impl Added {
     /// Returns `None` if a mask is not known or has another form.
     fn of(call: &Call<'_>, q: Heads, k: Heads) -> Result<Option<Self>, OnnxError> {
         let shape = [q.batch, q.heads, q.length, k.length];
-        call.work.charge(elements(&shape))?;
+        call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
         let scores = match call.optional(SCORES) {
             None => Vec::new(),
             Some(scores) => {
                 let Some(floats) = scores.as_floats() else { return Ok(None) };
+                if broadcast(&scores.shape, &shape)? != shape {
+                    return Err(call.bad_shape(SCORES, "[batch or 1, heads or 1, tokens, all tokens]"));
+                }
                 let at = spread(&scores.shape, &shape);
                 at.into_iter().map(|at| floats.get(at).copied().unwrap_or(f64::NAN)).collect()
             }
