@@ -226,10 +226,16 @@ impl<'p> Editor<'p> {
         if let Some(name) = self.constants.get(&key) {
             return Ok(name.clone());
         }
-        let name = self.names.fresh("constant");
-        self.graph().initializer.push(TensorProto { name: Some(name.clone()), ..message });
+        let name = self.initializer("constant", message);
         self.constants.insert(key, name.clone());
         Ok(name)
+    }
+
+    /// Adds an initializer. Returns its name, which is the hint, or the hint and a number.
+    pub(crate) fn initializer(&mut self, hint: &str, message: TensorProto) -> String {
+        let name = self.names.fresh(hint);
+        self.graph().initializer.push(TensorProto { name: Some(name.clone()), ..message });
+        name
     }
 
     fn int64(&mut self, shape: Vec<usize>, values: &[i64]) -> Result<String, OnnxError> {

@@ -27,6 +27,24 @@ pub struct ExternalData {
     left: Cell<u64>,
 }
 
+/// The bytes of one tensor in an open file.
+#[derive(Debug)]
+pub(crate) struct ExternalBytes<'e> {
+    file: File,
+    location: &'e str,
+    /// The position of the first byte in the file.
+    offset: u64,
+}
+
+impl ExternalBytes<'_> {
+    /// Fills a buffer with the tensor's bytes from a position on.
+    pub(crate) fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), OnnxError> {
+        let start = SeekFrom::Start(self.offset.saturating_add(position));
+        let read = self.file.seek(start).and_then(|_| self.file.read_exact(buffer));
+        read.map_err(|error| OnnxError::Io(error).in_file(self.location))
+    }
+}
+
 /// The parsed `external_data` of a tensor.
 #[derive(Debug)]
 struct Entry<'a> {
@@ -63,23 +81,35 @@ impl ExternalData {
         entries: &[StringStringEntryProto],
         expected: u64,
     ) -> Result<Vec<u8>, OnnxError> {
+        let ExternalBytes { file, location, .. } = self.open_bytes(entries, expected)?;
+        self.charge(expected)
+            .and_then(|()| file::read_exactly(file, expected))
+            .map_err(|error| error.in_file(location))
+    }
+
+    /// Opens the `expected` bytes of the tensor that these entries describe, to read them in parts. The bytes
+    /// that are read do not count, except those of a checksum.
+    pub(crate) fn open_bytes<'e>(
+        &self,
+        entries: &'e [StringStringEntryProto],
+        expected: u64,
+    ) -> Result<ExternalBytes<'e>, OnnxError> {
         let entry = Entry::parse(entries)?;
         if let Some(got) = entry.length.filter(|&got| got != expected) {
             return Err(OnnxError::ExternalLength { expected, got });
         }
-        self.read_entry(&entry, expected).map_err(|error| error.in_file(entry.location))
+        self.open_entry(&entry, expected).map_err(|error| error.in_file(entry.location))
     }
 
-    fn read_entry(&self, entry: &Entry<'_>, expected: u64) -> Result<Vec<u8>, OnnxError> {
+    fn open_entry<'e>(&self, entry: &Entry<'e>, expected: u64) -> Result<ExternalBytes<'e>, OnnxError> {
         let (mut file, size) = self.folder.file(Path::new(entry.location))?;
         entry.check_range(expected, size)?;
         if let Some(checksum) = entry.checksum {
             self.charge(size)?;
             check_sum(&mut file, size, checksum, entry.location)?;
         }
-        self.charge(expected)?;
         file.seek(SeekFrom::Start(entry.offset)).map_err(OnnxError::Io)?;
-        file::read_exactly(file, expected)
+        Ok(ExternalBytes { file, location: entry.location, offset: entry.offset })
     }
 
     fn charge(&self, wanted: u64) -> Result<(), OnnxError> {
@@ -175,6 +205,21 @@ pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&
     };
     check().map_err(|error| error.in_file(entry.location))?;
     Ok(entry.location)
+}
+
+/// Makes a tensor refer to bytes of a file in the model's folder.
+pub(crate) fn refer(message: &mut TensorProto, location: &str, offset: u64, length: u64) {
+    let entry = |key: &str, value: String| StringStringEntryProto {
+        key: Some(key.to_owned()),
+        value: Some(value),
+        ..StringStringEntryProto::default()
+    };
+    message.data_location = Some(DataLocation::EXTERNAL);
+    message.external_data = vec![
+        entry("location", location.to_owned()),
+        entry("offset", offset.to_string()),
+        entry("length", length.to_string()),
+    ];
 }
 
 fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {

@@ -1,12 +1,13 @@
 //! Models. They are loaded and saved without losing the fields that this crate does not know.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use crate::external::Folder;
 use crate::file::{self, folder_of};
 use crate::proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
+use crate::weights::ComputedWeight;
 use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 
 /// A model and, if it was loaded from a file, the path of that file. External data is in the same folder.
@@ -16,6 +17,16 @@ pub struct Model {
     path: Option<PathBuf>,
     /// Whether the file still contains this model.
     is_as_read: bool,
+    /// The initializers of the graph whose values are computed when the model is written, by name. The message
+    /// has their types and shapes only.
+    computed: BTreeMap<String, ComputedWeight>,
+}
+
+/// Which tensors of a model are visited.
+#[derive(Clone, Copy, Debug)]
+enum Tensors {
+    All,
+    BesideInitializers,
 }
 
 impl Model {
@@ -36,7 +47,7 @@ impl Model {
     /// The model has no folder, so its external data cannot be read.
     #[must_use]
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, path: None, is_as_read: false }
+        Self { proto, path: None, is_as_read: false, computed: BTreeMap::new() }
     }
 
     /// Reads a model from a regular file of at most 2 GiB (protobuf's limit), and remembers the path.
@@ -54,17 +65,29 @@ impl Model {
     pub fn load(path: &Path) -> Result<Self, OnnxError> {
         let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
-        let model = Self { proto, path: Some(path.to_owned()), is_as_read: true };
+        let path_of = Some(path.to_owned());
+        let model = Self { proto, path: path_of, is_as_read: true, computed: BTreeMap::new() };
         model.check_locations(folder_of(path)).map_err(|error| error.in_file(path))?;
         Ok(model)
     }
 
     /// Encodes the model. Unknown fields are placed at the end of their message.
     ///
+    /// Weights that a [conversion](crate::convert::ConvertOptions::standard_weights) left to be computed become
+    /// part of the message. [`save_with_weights`](Self::save_with_weights) writes them to another file instead.
+    ///
     /// # Errors
-    /// Returns [`OnnxError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
+    /// * Returns [`OnnxError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
+    /// * Returns the errors about external data, wrapped in [`OnnxError::InTensor`], for weights that are
+    ///   computed.
     pub fn to_bytes(&self) -> Result<Vec<u8>, OnnxError> {
-        proto::encode(&self.proto)
+        if self.computed.is_empty() {
+            return proto::encode(&self.proto);
+        }
+        match self.external_data()? {
+            Some(external) => proto::encode(&self.embedded(&external)?),
+            None => proto::encode(&self.proto),
+        }
     }
 
     /// Writes the whole model to a file, or writes nothing on failure.
@@ -82,10 +105,13 @@ impl Model {
 
     /// Creates another model whose external data is in the folder of this model.
     pub(crate) fn with_proto(&self, proto: ModelProto) -> Self {
-        Self { proto, path: self.path.clone(), is_as_read: false }
+        Self { proto, path: self.path.clone(), is_as_read: false, computed: BTreeMap::new() }
     }
 
     /// Returns the message.
+    ///
+    /// Weights that a [conversion](crate::convert::ConvertOptions::standard_weights) left to be computed have no
+    /// values in it.
     #[must_use]
     pub fn proto(&self) -> &ModelProto {
         &self.proto
@@ -131,7 +157,8 @@ impl Model {
     #[must_use]
     pub fn external_files(&self) -> Vec<PathBuf> {
         let Some(folder) = self.folder() else { return Vec::new() };
-        let mut files = BTreeSet::new();
+        let sources = self.computed.values().filter_map(|computed| external::path(computed.source(), folder));
+        let mut files: BTreeSet<_> = sources.collect();
         let Ok(()) = self.visit_tensors::<Infallible>(&mut |tensor| {
             files.extend(external::path(tensor, folder));
             Ok(())
@@ -171,6 +198,32 @@ impl Model {
         read().map_err(|error: OnnxError| error.in_file(name))
     }
 
+    /// Returns the initializers whose values are computed when the model is written.
+    pub(crate) fn computed(&self) -> &BTreeMap<String, ComputedWeight> {
+        &self.computed
+    }
+
+    /// Sets the initializers whose values are computed when the model is written. The graph has these
+    /// initializers, without values.
+    pub(crate) fn set_computed(&mut self, computed: BTreeMap<String, ComputedWeight>) {
+        self.computed = computed;
+    }
+
+    /// Returns the message with the values of all computed weights.
+    fn embedded(&self, external: &ExternalData) -> Result<ModelProto, OnnxError> {
+        let mut proto = self.proto.clone();
+        for tensor in &mut proto.graph.get_or_insert_default().initializer {
+            let name = tensor.name.as_deref().unwrap_or_default();
+            let Some(computed) = self.computed.get(name) else { continue };
+            let values = tensor.raw_data.get_or_insert_default();
+            computed.compute(external, &mut |part| {
+                values.extend_from_slice(part);
+                Ok(())
+            })?;
+        }
+        Ok(proto)
+    }
+
     /// Returns the file that the model was read from, or `None` for a model that was created in memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
@@ -179,8 +232,20 @@ impl Model {
     /// Returns the files that contain values of the model's tensors, each once. If `folder` is given, checks
     /// that they exist in it.
     pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
+        self.locations_of(Tensors::All, folder)
+    }
+
+    /// Returns the same as [`locations`](Self::locations), without the initializers of the graph.
+    pub(crate) fn locations_beside_initializers(
+        &self,
+        folder: Option<&Folder>,
+    ) -> Result<BTreeSet<String>, OnnxError> {
+        self.locations_of(Tensors::BesideInitializers, folder)
+    }
+
+    fn locations_of(&self, tensors: Tensors, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
         let mut locations = BTreeSet::new();
-        self.visit_external(&mut |tensor| {
+        self.visit_external(tensors, &mut |tensor| {
             let location = match folder {
                 Some(folder) => external::located(tensor, folder)?,
                 None => {
@@ -198,7 +263,7 @@ impl Model {
 
     fn check_locations(&self, path: &Path) -> Result<(), OnnxError> {
         let mut folder = None;
-        self.visit_external(&mut |tensor| {
+        self.visit_external(Tensors::All, &mut |tensor| {
             let folder = match &mut folder {
                 Some(folder) => folder,
                 none => none.insert(Folder::open(path)?),
@@ -210,20 +275,35 @@ impl Model {
     /// Calls `visit` for every tensor with external data. An error names the tensor.
     fn visit_external(
         &self,
+        tensors: Tensors,
         visit: &mut impl FnMut(&TensorProto) -> Result<(), OnnxError>,
     ) -> Result<(), OnnxError> {
-        self.visit_tensors(&mut |tensor| {
+        let mut visit = |tensor: &TensorProto| {
             if !external::is_external(tensor) {
                 return Ok(());
             }
             visit(tensor).map_err(|error| error.in_tensor(tensor.name.as_deref().unwrap_or_default()))
-        })
+        };
+        match tensors {
+            Tensors::All => self.visit_tensors(&mut visit),
+            Tensors::BesideInitializers => self.visit_beside_initializers(&mut visit),
+        }
     }
 
     /// Calls `visit` for every tensor of the model. These are dense and sparse initializers and attributes,
     /// in graphs, subgraphs, functions and training information.
     fn visit_tensors<E>(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), E>) -> Result<(), E> {
-        visit_graph(&self.proto.graph, visit)?;
+        self.proto.graph.initializer.iter().try_for_each(&mut *visit)?;
+        self.visit_beside_initializers(visit)
+    }
+
+    /// Calls `visit` for the same tensors as [`visit_tensors`](Self::visit_tensors), without the initializers of
+    /// the graph.
+    fn visit_beside_initializers<E>(
+        &self,
+        visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
+    ) -> Result<(), E> {
+        visit_beside_initializers(&self.proto.graph, visit)?;
         for training in &self.proto.training_info {
             visit_graph(&training.initialization, visit)?;
             visit_graph(&training.algorithm, visit)?;
@@ -266,6 +346,13 @@ fn visit_graph<E>(
     visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
 ) -> Result<(), E> {
     graph.initializer.iter().try_for_each(&mut *visit)?;
+    visit_beside_initializers(graph, visit)
+}
+
+fn visit_beside_initializers<E>(
+    graph: &GraphProto,
+    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
+) -> Result<(), E> {
     graph.sparse_initializer.iter().try_for_each(|sparse| visit_sparse(sparse, visit))?;
     visit_nodes(&graph.node, visit)
 }

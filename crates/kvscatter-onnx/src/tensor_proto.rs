@@ -144,6 +144,25 @@ pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, OnnxError> {
     usize::try_from(dim).map_err(|_| OnnxError::NegativeDim { axis, dim })
 }
 
+/// Returns the number of bytes of a tensor with external data.
+pub(crate) fn external_bytes(message: &TensorProto) -> Result<u64, OnnxError> {
+    match extent(message)? {
+        (ElementType::String, ..) => Err(OnnxError::ExternalStrings),
+        (.., bytes) => {
+            u64::try_from(bytes).map_err(|_| OnnxError::Io(std::io::ErrorKind::OutOfMemory.into()))
+        }
+    }
+}
+
+/// Returns the type, the shape and the number of bytes of a tensor, or strings if it has strings.
+pub(crate) fn extent(message: &TensorProto) -> Result<(ElementType, Vec<usize>, usize), OnnxError> {
+    let element = element_type(message.data_type)?;
+    let dims = message.dims.iter().enumerate();
+    let shape = dims.map(|(axis, &dim)| size(axis, dim)).collect::<Result<Vec<_>, _>>()?;
+    let expected = storage_len(element, &shape)?;
+    Ok((element, shape, expected))
+}
+
 /// A field that stores values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Field {
@@ -211,10 +230,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     if message.segment.is_set() {
         return Err(OnnxError::Segment);
     }
-    let element = element_type(message.data_type)?;
-    let dims = message.dims.iter().enumerate();
-    let shape = dims.map(|(axis, &dim)| size(axis, dim)).collect::<Result<Vec<_>, _>>()?;
-    let expected = storage_len(element, &shape)?;
+    let (element, shape, expected) = extent(&message)?;
     let stored_in = only_field(&message)?;
     if message.data_location == Some(DataLocation::EXTERNAL) {
         let bytes = read_external(&message, element, expected, stored_in, external)?;

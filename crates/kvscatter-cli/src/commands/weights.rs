@@ -58,5 +58,6 @@ fn origin(origin: DataFileOrigin) -> &'static str {
         DataFileOrigin::Kept => "kept",
         DataFileOrigin::Linked => "linked",
         DataFileOrigin::Copied => "copied",
+        DataFileOrigin::Written => "written",
     }
 }

@@ -12,6 +12,7 @@ use super::visibility::Padding;
 use super::{ConvertOptions, caches, form, rewrite};
 use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
+use crate::standard::StandardWeights;
 use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
 
 /// The operator set of a converted model, the first with `TensorScatter`.
@@ -21,7 +22,8 @@ pub(super) const OPSET: i64 = 24;
 #[derive(Debug)]
 pub struct Converted {
     /// The decoder. Weights that the exported model keeps in other files stay in those files, and this model
-    /// refers to them.
+    /// refers to them. Standard weights are computed when the model is
+    /// [saved](Model::save_with_weights).
     pub model: Model,
     /// The number of caches that became static.
     pub caches: usize,
@@ -45,6 +47,9 @@ pub struct Converted {
     /// The name of the input that marks the slots of real tokens, now `[batch, max_seq]`. It is `None` if the
     /// decoder has no such input.
     pub attention_mask: Option<String>,
+    /// What became of the operators that are not ONNX's, if the [options](ConvertOptions) ask for standard
+    /// weights.
+    pub standard_weights: Option<StandardWeights>,
     /// The branch that was converted, if the exported model is a merged decoder.
     pub branch: Option<TakenBranch>,
     /// The states that the model has beside its caches. They are not changed.
@@ -139,6 +144,10 @@ fn convert_standard(
     if !fusions.fused.is_empty() {
         rewritten = rewritten.fused(&exported, &fusions.fused)?;
     }
+    let standard_weights = match options.standard_weights {
+        true => Some(standard::weights::replace(&mut rewritten.model)?),
+        false => None,
+    };
     Ok(Converted {
         caches: decoder.caches.len(),
         bytes_per_slot,
@@ -154,6 +163,7 @@ fn convert_standard(
             .collect(),
         write_indices: rewritten.added.write_indices,
         nonpad_kv_seqlen: rewritten.added.nonpad_kv_seqlen,
+        standard_weights,
         model: rewritten.model,
         branch: None,
     })

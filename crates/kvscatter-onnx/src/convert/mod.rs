@@ -26,8 +26,11 @@
 //! Attention that consists of separate nodes then becomes one `Attention` node that reads the caches, wherever
 //! the node computes the same on random queries and caches. [`ConvertOptions`] can leave it as it is.
 //!
+//! Operators with quantized weights stay, unless [`ConvertOptions::standard_weights`] asks for operators of ONNX.
+//!
 //! The conversion uses only the structure of the graph, never names. It does not change weights, and it does
-//! not read weights that are stored in other files.
+//! not read weights that are stored in other files. Standard weights have the same values in another order, and
+//! are read and written when the model is saved.
 
 mod attention;
 mod caches;
@@ -56,4 +59,4 @@ pub use options::ConvertOptions;
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;
 
-pub use crate::standard::NoStandardForm;
+pub use crate::standard::{KeptOperator, NoStandardForm, StandardWeights};

@@ -24,6 +24,7 @@ mod rule;
 mod sunk;
 #[cfg(test)]
 mod tests;
+pub(crate) mod weights;
 
 use std::collections::BTreeSet;
 
@@ -39,6 +40,7 @@ use crate::proto::ModelProto;
 use crate::{Dimension, Graph, Node, OnnxError};
 
 pub use error::NoStandardForm;
+pub use weights::{KeptOperator, StandardWeights};
 
 /// Returns `true` if [`standardize`] replaces a node.
 pub(crate) fn replaces(node: &Node<'_>) -> bool {

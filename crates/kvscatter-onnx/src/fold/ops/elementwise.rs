@@ -110,6 +110,9 @@ fn int_operator(call: &Call<'_>) -> Result<IntOperator, OnnxError> {
             Err(_) if r < 0 => Err(FoldError::NoForm { what: "a negative exponent of integers" }.into()),
             Err(_) => Ok(None),
         },
+        "BitShift" if call.string("direction", "")? == "RIGHT" => {
+            |l, r| Ok(u32::try_from(r).ok().and_then(|places| l.checked_shr(places)))
+        }
         "BitwiseAnd" => |l, r| Ok(Some(l & r)),
         "BitwiseOr" => |l, r| Ok(Some(l | r)),
         "BitwiseXor" => |l, r| Ok(Some(l ^ r)),

@@ -38,7 +38,12 @@ pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
 /// Returns the index of the input that determines the type and shape of the operator's only output,
 /// regardless of the other inputs.
 pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
-    (domain == DEFAULT_DOMAIN && matches!(op_type, "ScatterElements" | "ScatterND")).then_some(0)
+    let is_like_first = match domain {
+        DEFAULT_DOMAIN => matches!(op_type, "ScatterElements" | "ScatterND"),
+        MICROSOFT => matches!(op_type, "MoE" | "QMoE"),
+        _ => false,
+    };
+    is_like_first.then_some(0)
 }
 
 /// Returns `true` if the shape of the operator's output depends on elements of its inputs, even if there are
@@ -98,9 +103,8 @@ fn arithmetic_rule(op_type: &str) -> Option<Rule> {
         "And" | "Or" | "Xor" => logic::logic,
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => logic::compare,
         "IsNaN" | "IsInf" => logic::is_special,
-        "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" => {
-            elementwise::binary
-        }
+        "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor"
+        | "BitShift" => elementwise::binary,
         "Min" | "Max" | "Sum" | "Mean" => elementwise::variadic,
         "Neg" | "Abs" | "Sign" => unary::signed,
         "Sqrt" | "Reciprocal" | "Floor" | "Ceil" | "Round" | "Exp" | "Log" | "Sin" | "Cos" | "Tan"
@@ -151,6 +155,7 @@ fn microsoft_rule(op_type: &str) -> Option<Rule> {
         "QuantizeLinear" => normalization::quantize,
         "DequantizeLinear" => normalization::dequantize,
         "MatMulNBits" => normalization::mat_mul_n_bits,
+        "GatherBlockQuantized" => normalization::gather_block_quantized,
         "RotaryEmbedding" => attention::microsoft_rotary,
         "MoE" | "QMoE" => attention::like_first,
         "MultiHeadAttention" => attention::multi_head_attention,

@@ -154,3 +154,20 @@ pub(super) fn mat_mul_n_bits(call: &Call<'_>) -> Outputs {
     }
     call.shaped([(input.element, shapes::with_dim(&input.shape, last, size("N")?))])
 }
+
+/// Returns the shape of the rows that ONNX Runtime's operator picks from a blockwise quantized table. A byte of
+/// the table has as many elements as `bits` says.
+pub(super) fn gather_block_quantized(call: &Call<'_>) -> Outputs {
+    let [table, indices, scales] = [call.input(0)?, call.input(1)?, call.input(2)?];
+    let axis = call.axis("gather_axis", 0, table)?;
+    let mut shape = table.shape.clone();
+    if table.element == ElementType::UInt8
+        && let Some(last) = shape.last_mut()
+    {
+        let each = 8_usize.checked_div(dim(call.int("bits", 4)?)?).unwrap_or_default();
+        *last = last.saturating_mul(each);
+    }
+    let (before, rest) = shape.split_at_checked(axis).unwrap_or_default();
+    let after = rest.get(1..).unwrap_or_default();
+    call.shaped([(scales.element, [before, &indices.shape, after].concat())])
+}
