@@ -127,7 +127,7 @@ impl Probe {
         for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
             let data = match role {
-                InputRole::AttentionMask => Some(self.mask_values(value.element, self.total())),
+                InputRole::AttentionMask => Some(self.mask_values(value.element, self.total(), false)),
                 InputRole::PositionIds => self.positions(&shape),
                 _ => None,
             };
@@ -137,12 +137,13 @@ impl Probe {
     }
 
     /// Feeds the inputs of the converted decoder to a fold. The caches have `capacity` slots, and the first
-    /// `past` slots are in use.
+    /// `past` slots are in use. `unread` is the mask's value for slots that are not in use after the step.
     pub(super) fn feed_static<'m>(
         &self,
         decoder: &Decoder<'m>,
         growing: &Inputs<'_>,
         capacity: usize,
+        unread: bool,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<(), OnnxError> {
         for Input { value, role } in &decoder.inputs {
@@ -152,7 +153,7 @@ impl Probe {
                 InputRole::WriteIndices => (vec![self.batch], Some(per_sample(self.past))),
                 InputRole::NonpadKvSeqlen => (vec![self.batch], Some(per_sample(self.total()))),
                 InputRole::AttentionMask => {
-                    (vec![self.batch, capacity], Some(self.mask_values(value.element, capacity)))
+                    (vec![self.batch, capacity], Some(self.mask_values(value.element, capacity, unread)))
                 }
                 _ => {
                     let known = growing.named(value.name);
@@ -194,8 +195,11 @@ impl Probe {
         }
     }
 
-    fn mask_values(&self, element: ElementType, slots: usize) -> Values {
-        let real = (0..self.batch).flat_map(|sample| (0..slots).map(move |slot| self.is_real(sample, slot)));
+    fn mask_values(&self, element: ElementType, slots: usize, unread: bool) -> Values {
+        let is_set = move |sample, slot| {
+            if slot < self.total() { self.is_real(sample, slot) } else { unread }
+        };
+        let real = (0..self.batch).flat_map(|sample| (0..slots).map(move |slot| is_set(sample, slot)));
         match element {
             ElementType::Bool => Values::Bools(real.collect()),
             ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64 => {

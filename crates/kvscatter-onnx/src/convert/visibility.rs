@@ -559,7 +559,7 @@ mod tests {
     fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, capacity: usize) -> Value {
         let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         let mut fold = Fold::new(graph, None);
-        probe.feed_static(&Decoder::of(graph).unwrap(), inputs, capacity, &mut fold).unwrap();
+        probe.feed_static(&Decoder::of(graph).unwrap(), inputs, capacity, false, &mut fold).unwrap();
         fold.value(attention.input(3).unwrap()).unwrap().clone()
     }
 

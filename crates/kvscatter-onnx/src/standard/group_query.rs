@@ -75,16 +75,16 @@ pub(super) fn group_query_attention(
         mask: Some(mask),
         output: it.output(0),
     };
-    let (scale, cap) = (it.float("scale", 0.0)?, it.float("softcap", 0.0)?);
+    let (scale, cap) = (it.scale()?, it.float("softcap", 0.0)?);
     attention.add(standard, |node| {
-        let node = if scale == 0.0 { node } else { node.float("scale", scale) };
+        let node = scale.map_or(node.clone(), |scale| node.float("scale", scale));
         if cap == 0.0 { node } else { node.float("softcap", cap) }
     })
 }
 
 /// Returns `true` if a part of the weights of each head goes to a sink.
 fn has_sink(it: &Replacing<'_>) -> Result<bool, OnnxError> {
-    Ok(it.optional(11).is_some() || it.int("smooth_softmax", 0)? > 0)
+    Ok(it.optional(11).is_some() || it.int("smooth_softmax", 0)? == 1)
 }
 
 /// Refuses what has no standard form.
@@ -99,8 +99,14 @@ fn check(it: &Replacing<'_>) -> Result<(), OnnxError> {
     if it.int("causal", 1)? == 0 {
         return refused("causal = 0");
     }
-    if it.int("local_window_size", -1)? == 0 {
-        return refused("local_window_size = 0");
+    // The operator's window is an int32.
+    match it.int("local_window_size", -1)? {
+        -1 => {}
+        size if size > 0 && i32::try_from(size).is_ok() => {}
+        size => return refused(&format!("local_window_size = {size}")),
+    }
+    if !(-1..=1).contains(&it.int("smooth_softmax", 0)?) {
+        return refused("a smooth_softmax other than 0 and 1");
     }
     if has_sink(it)? && it.optional(10).is_some() {
         return refused("a sink beside attention_bias");
@@ -156,7 +162,7 @@ fn positioned(
         let node = NewNode::new("RMSNormalization", &[&rows, weight]);
         rows = standard.editor.add(node.float("epsilon", it.float(epsilon, default)?));
     }
-    if it.int("do_rotary", 0)? == 0 {
+    if !it.flag("do_rotary")? {
         return Ok(rows);
     }
     let columns = it.shape(7)?.last().copied().unwrap_or_default();
@@ -164,7 +170,7 @@ fn positioned(
     if let Some(dim) = partial(columns, head_size(it)?) {
         node = node.int("rotary_embedding_dim", dim);
     }
-    if it.int("rotary_interleaved", 0)? != 0 {
+    if it.flag("rotary_interleaved")? {
         node = node.int("interleaved", 1);
     }
     Ok(standard.editor.add(node))

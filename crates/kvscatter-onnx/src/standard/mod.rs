@@ -71,7 +71,7 @@ pub(crate) fn standardize<'m>(
     let mut proofs = Proofs::new();
     for node in graph.nodes() {
         let Some(rule) = rule(node) else { continue };
-        let replaced = facts(node, fold).and_then(|facts| {
+        let replaced = check_positions(node, graph).and_then(|()| facts(node, fold)).and_then(|facts| {
             // A node with an open input, as in a mixture of experts, cannot be proved. It stays.
             let Some(facts) = facts else { return Ok(()) };
             let replacing = Replacing { node: node.proto(), facts: &facts };
@@ -85,6 +85,19 @@ pub(crate) fn standardize<'m>(
     drop_unused_imports(model);
     drop_declared_constants(model);
     Ok(())
+}
+
+/// Refuses a `GroupQueryAttention` whose positions the graph computes. In a first run the operator uses only the
+/// first of them, as an offset. Positions that a caller feeds are consecutive, so all of them can be used.
+fn check_positions(node: &Node<'_>, graph: &Graph<'_>) -> Result<(), OnnxError> {
+    let positions = node.input(9).filter(|_| node.op_type() == "GroupQueryAttention");
+    match positions {
+        Some(positions) if !graph.input_names().any(|name| name == positions) => Err(NoStandardForm::Form {
+            what: "position_ids of GroupQueryAttention that the graph computes".into(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
 }
 
 /// Returns what is known about each input of a node, or `None` if an input is open.

@@ -58,9 +58,9 @@ pub(super) fn multi_head_attention(
         mask: mask(standard, it)?,
         output: it.output(0),
     };
-    let (scale, is_causal) = (it.float("scale", 0.0)?, it.int("unidirectional", 0)? != 0);
+    let (scale, is_causal) = (it.scale()?, it.flag("unidirectional")?);
     attention.add(standard, |node| {
-        let node = if scale == 0.0 { node } else { node.float("scale", scale) };
+        let node = scale.map_or(node.clone(), |scale| node.float("scale", scale));
         if is_causal { node.int("is_causal", 1) } else { node }
     })
 }

@@ -71,6 +71,36 @@ impl<'a> Replacing<'a> {
         self.attribute(name).map_or(Ok(default), attribute::int)
     }
 
+    /// Returns an attribute that is 0 or 1, and 0 if it is absent.
+    ///
+    /// # Errors
+    /// Returns [`NoStandardForm::Form`] for another value, which ONNX Runtime does not define.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, OnnxError> {
+        match self.int(name, 0)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            value => {
+                let op_type = self.node.op_type.as_deref().unwrap_or_default();
+                Err(no_form(format!("{name} = {value} of {op_type}")))
+            }
+        }
+    }
+
+    /// Returns the scale of scores, or `None` for the default.
+    ///
+    /// # Errors
+    /// Returns [`NoStandardForm::Form`] for a scale that `Attention` does not take.
+    pub(super) fn scale(&self) -> Result<Option<f32>, OnnxError> {
+        match self.float("scale", 0.0)? {
+            0.0 => Ok(None),
+            scale if scale > 0.0 && scale.is_finite() => Ok(Some(scale)),
+            scale => {
+                let op_type = self.node.op_type.as_deref().unwrap_or_default();
+                Err(no_form(format!("scale = {scale} of {op_type}")))
+            }
+        }
+    }
+
     pub(super) fn float(&self, name: &str, default: f32) -> Result<f32, OnnxError> {
         self.attribute(name).map_or(Ok(default), attribute::float)
     }

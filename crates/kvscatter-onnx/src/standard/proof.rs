@@ -1,6 +1,6 @@
 //! Evaluates a node and the nodes that take its place on the same random values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use kvscatter::ElementType;
@@ -24,6 +24,9 @@ const ROWS: usize = 64;
 /// softmax count, and large ones reach the caps on scores.
 const MAGNITUDES: [f64; 2] = [0.5, 2.0];
 
+/// The number of proofs that are remembered. A model has few kinds of nodes.
+const REMEMBERED: usize = 64;
+
 /// The operator set of a converted model.
 const OPSET: i64 = 24;
 
@@ -31,12 +34,12 @@ const OPSET: i64 = 24;
 pub(super) struct Proofs {
     budget: Rc<Budget>,
     /// What was proved: nodes without names, and what is known about their inputs.
-    proved: Vec<(NodeProto, Vec<Option<Value>>)>,
+    proved: VecDeque<(NodeProto, Vec<Option<Value>>)>,
 }
 
 impl Proofs {
     pub(super) fn new() -> Self {
-        Self { budget: Rc::new(Budget::new()), proved: Vec::new() }
+        Self { budget: Rc::new(Budget::new()), proved: VecDeque::new() }
     }
 
     /// Checks that a rule's nodes compute the same as the node, for every output that has elements.
@@ -65,7 +68,8 @@ impl Proofs {
                 compare(output, before, after)?;
             }
         }
-        self.proved.push(question);
+        self.proved.truncate(REMEMBERED - 1);
+        self.proved.push_front(question);
         Ok(())
     }
 

@@ -14,11 +14,18 @@ pub(super) fn rotary(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Res
     if it.int("is_packed_batching", 0)? != 0 {
         return Err(no_form("is_packed_batching of RotaryEmbedding"));
     }
-    let scale = it.float("scale", 1.0)?;
+    // ONNX Runtime documents the scale, and its CPU kernel ignores it.
+    if it.float("scale", 1.0)? != 1.0 {
+        return Err(no_form("a scale other than 1 of RotaryEmbedding"));
+    }
     let input = it.input(0)?;
     let positions = positions(standard, it)?;
     let (cos, sin) = (it.input(2)?, it.input(3)?);
     let columns = it.shape(2)?.last().copied().unwrap_or_default();
+    let rotated = i64::try_from(columns.saturating_mul(2)).unwrap_or(i64::MAX);
+    if ![0, rotated].contains(&it.int("rotary_embedding_dim", 0)?) {
+        return Err(no_form("a rotary_embedding_dim of RotaryEmbedding that its tables do not have"));
+    }
     let mut node = NewNode::new("RotaryEmbedding", &[input, cos, sin, &positions]);
     let heads = match (it.shape(0)?, it.int("num_heads", 0)?) {
         (&[_, _, hidden], 0) => hidden.checked_div(columns.saturating_mul(2)).map(count).transpose()?,
@@ -31,16 +38,10 @@ pub(super) fn rotary(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Res
     if let Some(dim) = partial(columns, head_size(it, heads)?) {
         node = node.int("rotary_embedding_dim", dim);
     }
-    if it.int("interleaved", 0)? != 0 {
+    if it.flag("interleaved")? {
         node = node.int("interleaved", 1);
     }
-    if scale == 1.0 {
-        standard.named(node, it.output(0));
-        return Ok(());
-    }
-    let turned = standard.editor.add(node);
-    let scale = standard.editor.float(it.element(0)?, f64::from(scale))?;
-    standard.named(NewNode::new("Mul", &[&turned, &scale]), it.output(0));
+    standard.named(node, it.output(0));
     Ok(())
 }
 

@@ -77,10 +77,7 @@ fn appended(
 /// Returns the factor of the scores.
 fn scale(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<String, OnnxError> {
     let size = it.shape(3)?.last().copied().unwrap_or_default();
-    let scale = match it.float("scale", 0.0)? {
-        0.0 => to_float(size).sqrt().recip(),
-        scale => f64::from(scale),
-    };
+    let scale = it.scale()?.map_or_else(|| to_float(size).sqrt().recip(), f64::from);
     standard.editor.float(it.element(0)?, scale)
 }
 

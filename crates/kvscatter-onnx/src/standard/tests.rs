@@ -182,7 +182,8 @@ fn rotations() {
                         if is_partial { node.int("rotary_embedding_dim", 4) } else { node }
                     });
                 case.check();
-                case.clone().with(|node| node.float("scale", 0.5)).check();
+                let scaled = case.clone().with(|node| node.float("scale", 0.5)).refused();
+                assert_eq!(scaled, "a scale other than 1 of RotaryEmbedding");
                 let packed = case.with(|node| node.int("is_packed_batching", 1)).refused();
                 assert_eq!(packed, "is_packed_batching of RotaryEmbedding");
             }
@@ -255,6 +256,9 @@ fn grouped_queries_without_a_standard_form() {
     for (name, value, what) in [
         ("causal", 0, "causal = 0 of GroupQueryAttention"),
         ("local_window_size", 0, "local_window_size = 0 of GroupQueryAttention"),
+        ("local_window_size", 1 << 32, "local_window_size = 4294967296 of GroupQueryAttention"),
+        ("do_rotary", 2, "do_rotary = 2 of GroupQueryAttention"),
+        ("smooth_softmax", 2, "a smooth_softmax other than 0 and 1 of GroupQueryAttention"),
         ("unheard_of", 1, "attribute \"unheard_of\" of GroupQueryAttention"),
     ] {
         assert_eq!(of(case.clone().with(|node| node.int(name, value))), what);

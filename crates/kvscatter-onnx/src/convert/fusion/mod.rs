@@ -50,7 +50,7 @@ impl Fusions {
         let decoder = Decoder::of(&graph)?;
         let fed = |probe: &Probe, capacity| {
             let mut fold = Fold::new(&graph, exported.external.as_ref());
-            probe.feed_static(&decoder, &exported.inputs, capacity, &mut fold)?;
+            probe.feed_static(&decoder, &exported.inputs, capacity, false, &mut fold)?;
             Ok(fold)
         };
         let probes = proof::probes(&exported.inputs, exported.padding);
