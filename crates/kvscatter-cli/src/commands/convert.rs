@@ -24,8 +24,9 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// step. They become [batch, heads, N, head size], and TensorScatter writes them at the new input
 /// write_indices. attention_mask becomes [batch, N]. Slot j is then visible to new token i of sample b if and
 /// only if j <= write_indices[b] + i and attention_mask[b, j]. In a layer with a sliding window of W,
-/// j > write_indices[b] + i - W must also hold. The model is raised to operator set 24, and its metadata
-/// describes the new inputs. Weights are not changed, except with --standard.
+/// j > write_indices[b] + i - W must also hold. A bias that is proportional to the distance of slot and token
+/// (ALiBi) is computed with the mask. The model is raised to operator set 24, and its metadata describes the
+/// new inputs. Weights are not changed, except with --standard.
 ///
 /// GroupQueryAttention and other operators of ONNX Runtime become standard ones. The command evaluates both on
 /// random values, and refuses the model if the results differ.
@@ -37,8 +38,9 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// A merged decoder has an If on a boolean input, such as use_cache_branch. The command takes out the branch
 /// with a past, and drops the other branch and the input.
 ///
-/// The command computes which slots the masks of the exporter hide, and compares them with this rule. It
-/// refuses a decoder that follows another rule (ALiBi) or that it does not understand. It then writes nothing.
+/// The command computes which slots the masks of the exporter hide and what they add, and compares it with this
+/// rule. It refuses a decoder that follows another rule (chunks, prefixes, the biases of T5) or that it does not
+/// understand. It then writes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -10,7 +10,9 @@
 //! > slot `j` is visible to new token `i` of sample `b` iff `j <= write_indices[b] + i` and
 //! > `attention_mask[b, j]`
 //!
-//! This is causal visibility in a linear cache ([`kvscatter::visibility`]), limited to real tokens.
+//! This is causal visibility in a linear cache ([`kvscatter::visibility`]), limited to real tokens. A layer may
+//! also have a window, and a bias that each head adds to the scores of visible slots. The bias must be
+//! proportional to the distance of slot and token, as in `ALiBi`.
 //!
 //! The converted decoder computes one mask by this rule in each step and uses it instead of the exported
 //! masks.

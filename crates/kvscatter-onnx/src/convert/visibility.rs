@@ -506,7 +506,7 @@ mod tests {
             let ones = NewNode::new("Cast", &["same"]).int("to", to).outputs(&["ones"]);
             let graph = model.proto_mut().graph.as_option_mut().unwrap();
             let sum = graph.node.iter().position(|node| node.op_type.as_deref() == Some("CumSum")).unwrap();
-            for node in &mut graph.node[sum..sum + 5] {
+            for node in graph.node.iter_mut().skip(sum).take(5) {
                 node.input
                     .iter_mut()
                     .filter(|it| *it == "attention_mask")
@@ -530,6 +530,7 @@ mod tests {
 
     /// Converts a decoder to small caches and calls a function with every step, the number of slots, and the mask
     /// that attention reads. Returns the number of steps.
+    #[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
     fn for_each_step(model: &Model, least: usize, check: impl Fn(&Probe, usize, &Value)) -> usize {
         let graph = model.graph().unwrap();
         let inputs = Inputs::of(&Decoder::of(&graph).unwrap()).unwrap();
