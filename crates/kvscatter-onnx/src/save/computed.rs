@@ -6,7 +6,7 @@ use std::path::Path;
 
 use cap_std::ambient_authority;
 
-use super::{DataFile, DataFileOrigin, same_contents};
+use super::data_file::{DataFile, DataFileOrigin, same_contents};
 use crate::file::{self, Identity, UnfinishedFiles, folder_of};
 use crate::proto::{ModelProto, TensorProto};
 use crate::{ExternalData, Model, OnnxError, external, tensor_proto};

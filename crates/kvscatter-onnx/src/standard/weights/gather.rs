@@ -5,7 +5,7 @@
 
 use kvscatter::ElementType;
 
-use super::{Constant, Constants, NewWeights, positive};
+use super::constants::{Constant, Constants, NewWeights, positive};
 use crate::edit::NewNode;
 use crate::proto::TensorProto;
 use crate::standard::node::{Replacing, no_form};

@@ -8,7 +8,7 @@
 
 use kvscatter::ElementType;
 
-use super::{Constant, Constants, NewWeights, positive};
+use super::constants::{Constant, Constants, NewWeights, positive};
 use crate::OnnxError;
 use crate::edit::NewNode;
 use crate::standard::node::{Replacing, no_form};
