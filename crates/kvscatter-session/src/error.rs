@@ -86,9 +86,7 @@ pub enum SessionError {
         growth: Growth,
     },
     /// `GroupQueryAttention` writes some caches, and `TensorScatter` writes others.
-    #[error(
-        "GroupQueryAttention does not write cache {input:?}, but others: one operator must write all caches"
-    )]
+    #[error("GroupQueryAttention writes some caches, but not {input:?}: one operator must write all caches")]
     MixedWriters {
         /// The name of the past input of the first cache that `GroupQueryAttention` does not write.
         input: String,
@@ -140,9 +138,7 @@ pub enum SessionError {
         input: String,
     },
     /// The model has a recurrent or convolution state beside its caches.
-    #[error(
-        "input {input:?} is a state of the whole text: sessions run only decoders whose inputs are caches"
-    )]
+    #[error("input {input:?} is a recurrent or convolution state: sessions do not run decoders with states")]
     State {
         /// The name of the input.
         input: String,

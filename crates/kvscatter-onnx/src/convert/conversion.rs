@@ -76,6 +76,8 @@ pub struct KeptState {
 /// * Returns [`OnnxError::OpsetTooOld`] or [`OnnxError::OpsetTooNew`] if the operator set cannot be raised.
 /// * Returns [`OnnxError::OperatorUnknown`] or [`OnnxError::OperatorChanged`], wrapped in
 ///   [`OnnxError::InNode`], if a node has no equivalent in the operator set of the converted model.
+/// * Returns [`OnnxError::NoStandardForm`], wrapped in [`OnnxError::InNode`], if an operator of ONNX Runtime cannot
+///   be expressed in operators of ONNX.
 /// * Returns [`OnnxError::Capacity`] or [`OnnxError::Convert`], often wrapped in [`OnnxError::InNode`], if
 ///   this decoder cannot be converted.
 pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {

@@ -1,6 +1,6 @@
 //! Converts decoders whose caches grow into decoders whose caches have a fixed size and are written in place.
 //!
-//! Each past that a node copies in every step (`Concat`, or `Attention` with past inputs) becomes a static
+//! Each past that a node copies in every step (`Concat`, `Attention` or `GroupQueryAttention`) becomes a static
 //! cache `[batch, heads, max_seq, head size]`. `TensorScatter` writes new rows into this cache at
 //! `write_indices`. Caches of other layouts, such as `[batch * heads, length, head size]`, get this shape as
 //! well, and a cache whose past is cast before new rows are appended gets one type.

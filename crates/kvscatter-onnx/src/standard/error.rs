@@ -9,9 +9,9 @@ pub enum NoStandardForm {
     #[error("{what} has no form in operators of ONNX")]
     Form { what: String },
     /// The new nodes compute other values than the operator's documentation describes.
-    #[error("standard nodes for it were not proved: output {output} differs by {difference}")]
+    #[error("its standard form computes other values: output {output} differs by {difference}")]
     Differs { output: usize, difference: f64 },
     /// The elements of an output could not be computed on random values.
-    #[error("standard nodes for it were not proved: output {output} could not be evaluated")]
+    #[error("its standard form could not be checked: output {output} could not be evaluated")]
     Unknown { output: usize },
 }

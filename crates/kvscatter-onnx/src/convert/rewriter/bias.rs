@@ -64,13 +64,15 @@ impl Rewriter<'_, '_, '_> {
         }
     }
 
-    /// Adds the distance of each slot from each new token, int64 `[batch, new tokens, slots]`. Returns the name.
+    /// Adds the distance of each slot from each new token, `[batch, new tokens, slots]`, as int64, or as float32 if
+    /// real tokens are counted. Returns the name.
     fn distances(&mut self, distance: Distance) -> Result<String, OnnxError> {
         let mask = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
         let (places, own) = match (distance, mask) {
             (Distance::Tokens, Some(mask)) => {
                 let real = self.cast(mask, ElementType::Bool);
-                let real = self.cast(&real, ElementType::Int64);
+                // Counts are exact in float32, and tract sums no integers of this kind.
+                let real = self.cast(&real, ElementType::Float32);
                 let one = self.editor.scalar_i64(1)?;
                 let counts = self.editor.node("CumSum", &[&real, &one]);
                 let positions = self.positions()?;
