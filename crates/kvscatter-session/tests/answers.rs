@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::ValueInfoProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
+use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     Engine, Generator, GreedyOptions, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions,
@@ -228,6 +228,32 @@ fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
     assert!(matches!(open(Some((1 << 31) - 1)), Err(SessionError::MemoryLimit { .. })));
     assert!(matches!(open(None), Err(SessionError::CapacityOpen)));
     assert_eq!(open(Some(9)).unwrap(), 9);
+}
+
+#[test]
+fn a_state_beside_the_caches_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.onnx");
+    let mut model = Model::load(&model(STATIC)).unwrap();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    for (values, name) in [(&mut graph.input, "past.conv"), (&mut graph.output, "present.conv")] {
+        let state = values.iter().find(|value| value.name.as_deref() != Some("input_ids")).unwrap();
+        values.push(ValueInfoProto { name: Some(name.to_owned()), ..state.clone() });
+    }
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    graph.node.push(NodeProto {
+        op_type: Some("CausalConvWithState".to_owned()),
+        domain: Some("com.microsoft".to_owned()),
+        input: names(&["logits", "logits", "", "past.conv"]),
+        output: names(&["mixed", "present.conv"]),
+        ..NodeProto::default()
+    });
+    // The exporter imports the domain of the operator already.
+    model.save_with_weights(&file, WeightTransfer::Copy).unwrap();
+    let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));
+    let opened = KvSession::open(&engine, &file, SessionOptions::default());
+    let error = opened.map(|session| session.capacity()).unwrap_err();
+    assert!(matches!(&error, SessionError::State { input } if input == "past.conv"), "{error}");
 }
 
 #[test]

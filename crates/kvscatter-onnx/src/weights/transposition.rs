@@ -318,6 +318,7 @@ fn flush<T: Copy, const C: usize>(
 }
 
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "the sizes of a test are small")]
 mod tests {
     use kvscatter::ElementType;
 

@@ -94,4 +94,5 @@ fn is_foreign(node: &Node<'_>) -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "the sizes of a test are small")]
 mod tests;
