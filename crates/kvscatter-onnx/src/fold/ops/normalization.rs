@@ -155,8 +155,8 @@ pub(super) fn mat_mul_n_bits(call: &Call<'_>) -> Outputs {
     call.shaped([(input.element, shapes::with_dim(&input.shape, last, size("N")?))])
 }
 
-/// Returns the shape of the rows that ONNX Runtime's operator picks from a blockwise quantized table. A byte of
-/// the table has as many elements as `bits` says.
+/// Returns the shape of the rows that ONNX Runtime's operator picks from a blockwise quantized table. The
+/// attribute `bits` determines how many elements a byte of the table has.
 pub(super) fn gather_block_quantized(call: &Call<'_>) -> Outputs {
     let [table, indices, scales] = [call.input(0)?, call.input(1)?, call.input(2)?];
     let axis = call.axis("gather_axis", 0, table)?;
