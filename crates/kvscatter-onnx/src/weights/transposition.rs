@@ -151,7 +151,7 @@ impl Transposition {
         result: &[u8],
     ) -> Option<(usize, usize)> {
         const SAMPLES: usize = 4096;
-        // Multiples of large odd numbers reach all rows and columns, whatever their number.
+        // Multiples of large odd numbers reach all rows and columns of any number.
         let place = |sample: usize, factor: usize, size: usize| {
             sample
                 .wrapping_mul(factor)

@@ -58,7 +58,8 @@ impl<'m> Weights<'m> {
     /// Returns the weights of a node.
     ///
     /// # Errors
-    /// Returns [`NoStandardForm`](crate::convert::NoStandardForm) if the node is of a form that `DequantizeLinear` does not have.
+    /// Returns [`NoStandardForm`](crate::convert::NoStandardForm) if the node is of a form that
+    /// `DequantizeLinear` does not have.
     fn of(constants: &Constants<'_, 'm>, it: &Replacing<'_>) -> Result<Self, OnnxError> {
         if it.optional(4).is_some() {
             return Err(no_form("g_idx of MatMulNBits"));
