@@ -95,7 +95,13 @@ def test_a_bias_that_is_not_proportional_to_the_distance(tmp_path):
         node.input[:] = ["bent" if name == bias else name for name in node.input]
         model.graph.node.insert(reader, helper.make_node("Sqrt", [bias], ["bent"]))
 
-    refused(edited(tmp_path, bend, TESTDATA / "decoders" / "optimum-1.18-falcon" / "model.onnx"), tmp_path, "mask", "bias", "slot")
+    refused(
+        edited(tmp_path, bend, TESTDATA / "decoders" / "optimum-1.18-falcon" / "model.onnx"),
+        tmp_path,
+        "mask",
+        "bias",
+        "slot",
+    )
 
 
 def test_a_model_without_a_cache(tmp_path):
