@@ -51,6 +51,16 @@ def position_ids(model):
         node.input[9] = "position_ids"
 
 
+def lengths_by_mask(model):
+    """The longest length is that of the mask's sums, as GenAI computes it for graphs that are captured."""
+    total = nodes_of(model, "GroupQueryAttention")[0].input[6]
+    cast = next(node for node in model.graph.node if total in node.output)
+    sums = nodes_of(model, "ReduceSum")[0].output[0]
+    largest = helper.make_node("ReduceMax", [sums], ["largest"], keepdims=0, name="largest")
+    model.graph.node.insert(list(model.graph.node).index(cast), largest)
+    cast.input[0] = "largest"
+
+
 def separate(model):
     """Queries, keys and values are not packed."""
     sizes = initializer(model, "sizes", np.array([64, 32, 32]))
@@ -113,6 +123,7 @@ EDITS = {
     "interleaved": attributes(rotary_interleaved=1),
     "scale": attributes(scale=0.5),
     "default-scale": attributes(scale=0.0),
+    "lengths-by-mask": lengths_by_mask,
     "position-ids": position_ids,
     "separate": separate,
     "unrotated": unrotated,
