@@ -19,8 +19,9 @@ use adapt::Adapter;
 /// The oldest operator set that can be upgraded.
 const MIN_VERSION: i64 = 11;
 
-/// The newest operator set in the tables of this module.
-const MOST: i64 = 24;
+/// The newest operator set in the tables of this module, and the first with `TensorScatter`. Converted models
+/// have it.
+pub(crate) const NEWEST: i64 = 24;
 
 /// The newest operator set that exists (onnx 1.23).
 const MAX_VERSION: i64 = 28;
@@ -41,7 +42,7 @@ const IR_VERSION: i64 = 11;
 /// * Returns [`OnnxError::OperatorChanged`], wrapped in [`OnnxError::InNode`], for an operator whose meaning
 ///   at `to` is different.
 pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), OnnxError> {
-    let to = to.min(MOST);
+    let to = to.min(NEWEST);
     let functions: BTreeSet<_> = model
         .functions
         .iter()

@@ -15,9 +15,6 @@ use crate::fold::Fold;
 use crate::standard::StandardWeights;
 use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
 
-/// The operator set of a converted model, the first with `TensorScatter`.
-pub(super) const OPSET: i64 = 24;
-
 /// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
 pub struct Converted {
@@ -83,30 +80,44 @@ pub struct KeptState {
 pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {
     let unmerged = merged::unmerge(model)?;
     let model = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model);
-    // The caches are checked before the operator set is raised, so that the error is about the caches.
-    // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     let options = options.into();
     let graph = model.graph()?;
-    caches::check_written(&graph, &Decoder::of(&graph)?, options.max_seq)?;
-    let mut raised = model.clone();
-    opset::upgrade(raised.proto_mut(), OPSET)?;
-    let formed = form::formed(raised)?;
-    let (standard, padding) = match standardized(&formed, options.max_seq) {
-        Ok(standard) => standard,
-        Err(error) => return Err(about(&graph, &formed.graph()?, error)),
-    };
+    let (standard, padding) = prepared(model, &graph, options.max_seq)?;
     let standard_graph = standard.graph()?;
     let converted = convert_standard(&standard, &standard_graph, options, padding)
         .map_err(|error| about(&graph, &standard_graph, error))?;
     Ok(Converted { branch: unmerged.as_ref().map(|unmerged| unmerged.branch.clone()), ..converted })
 }
 
+/// Returns the decoder in the newest operator set, with caches of the expected form and standard operators, and
+/// the padding that it supports.
+///
+/// # Errors
+/// Returns the errors of [`convert`] for a decoder that has no such form.
+pub(super) fn prepared(
+    model: &Model,
+    graph: &Graph<'_>,
+    max_seq: usize,
+) -> Result<(Model, Padding), OnnxError> {
+    // The caches are checked before the operator set is raised, so that the error is about the caches.
+    // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
+    caches::check_written(graph, &Decoder::of(graph)?, max_seq)?;
+    let mut raised = model.clone();
+    opset::upgrade(raised.proto_mut(), opset::NEWEST)?;
+    let formed = form::formed(raised)?;
+    match standardized(&formed, max_seq) {
+        Ok(Some(standard)) => Ok(standard),
+        Ok(None) => Ok((formed, Padding::Anywhere)),
+        Err(error) => Err(about(graph, &formed.graph()?, error)),
+    }
+}
+
 /// Expresses operators of ONNX Runtime in operators of ONNX. Returns the model and the padding that the
-/// decoder supports.
-pub(super) fn standardized(model: &Model, max_seq: usize) -> Result<(Model, Padding), OnnxError> {
+/// decoder supports, or `None` if there is nothing to replace.
+fn standardized(model: &Model, max_seq: usize) -> Result<Option<(Model, Padding)>, OnnxError> {
     let graph = model.graph()?;
     if !graph.nodes().iter().any(standard::replaces) {
-        return Ok((model.clone(), Padding::Anywhere));
+        return Ok(None);
     }
     let decoder = Decoder::of(&graph)?;
     let inputs = Inputs::of(&decoder)?;
@@ -119,7 +130,7 @@ pub(super) fn standardized(model: &Model, max_seq: usize) -> Result<(Model, Padd
     standard::standardize(standard.proto_mut(), &graph, &decoder, &mut fold)?;
     let counts_tokens = |cache: &Cache<'_>| matches!(cache.style, WriterStyle::GroupQueryAttention);
     let padding = if decoder.caches.iter().any(counts_tokens) { Padding::Right } else { Padding::Anywhere };
-    Ok((standard, padding))
+    Ok(Some((standard, padding)))
 }
 
 /// Converts a decoder of operator set 24 with standard operators.
@@ -183,6 +194,7 @@ struct Rewritten<'m> {
 fn rewrite_and_compare<'m>(exported: &Exported<'_, 'm>) -> Result<Rewritten<'m>, OnnxError> {
     let plain = Rewritten::new(exported, Vec::new(), &[])?;
     let Err(difference) = compare(exported, &plain.model) else { return Ok(plain) };
+    drop(plain);
     let replacements = length::replacements(exported.graph, &exported.probes, |probe| exported.fold(probe))?;
     if replacements.is_empty() {
         return Err(difference);

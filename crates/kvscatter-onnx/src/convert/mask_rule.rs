@@ -7,7 +7,7 @@ use super::refusal::ConvertRefusal;
 use super::rule::Rule;
 use super::{caches, conversion};
 use crate::decoder::Decoder;
-use crate::{Model, OnnxError, opset};
+use crate::{Model, OnnxError};
 
 /// The rule that the masks of a decoder follow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,11 +47,7 @@ pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
 
 /// Checks the masks, and returns the rule of each attention.
 fn check(model: &Model, tokens: usize) -> Result<Vec<Rule>, OnnxError> {
-    let graph = model.graph()?;
-    caches::check(&graph, &Decoder::of(&graph)?, tokens)?;
-    let mut raised = model.clone();
-    opset::upgrade(raised.proto_mut(), conversion::OPSET)?;
-    let (standard, padding) = conversion::standardized(&raised, tokens)?;
+    let (standard, padding) = conversion::prepared(model, &model.graph()?, tokens)?;
     let graph = standard.graph()?;
     let decoder = Decoder::of(&graph)?;
     caches::check(&graph, &decoder, tokens)?;

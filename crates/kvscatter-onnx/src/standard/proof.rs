@@ -12,7 +12,7 @@ use crate::edit::Editor;
 use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, round};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, random_inputs};
+use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, opset, random_inputs};
 
 /// The largest dimension of a value if the proof may choose it.
 const SCALED: usize = 12;
@@ -26,9 +26,6 @@ const MAGNITUDES: [f64; 2] = [0.5, 2.0];
 
 /// The number of proofs that are remembered. A model has few kinds of nodes.
 const REMEMBERED: usize = 64;
-
-/// The operator set of a converted model.
-const OPSET: i64 = 24;
 
 /// The proofs of one model, which share a budget of work.
 pub(super) struct Proofs {
@@ -168,7 +165,7 @@ fn model(node: &NodeProto, facts: &[Option<Value>]) -> ModelProto {
         version: Some(version),
         ..OperatorSetIdProto::default()
     };
-    let mut imports = vec![import("", OPSET)];
+    let mut imports = vec![import("", opset::NEWEST)];
     let domain = full_domain(node.domain.as_deref());
     if domain != DEFAULT_DOMAIN {
         imports.push(import(domain, 1));

@@ -3,7 +3,7 @@
 //! `python-tests/test_forms.py` shows in ONNX Runtime that such decoders compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, convert};
+use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, MaskRule, convert, mask_rule};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
 use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
@@ -193,6 +193,13 @@ fn every_layout_becomes_heads_slots_and_head_size() {
         let converted = convert(&relaid(&layout), MAX_SEQ);
         let converted = converted.unwrap_or_else(|error| panic!("{}: {error}", layout.name));
         check(layout.name, &converted, [ElementType::Float32; 4]);
+    }
+}
+
+#[test]
+fn the_mask_rule_is_known_for_every_layout() {
+    for layout in [TOKENS_FIRST, TURNED, MERGED, MERGED_TURNED] {
+        assert_eq!(mask_rule(&relaid(&layout), MAX_SEQ), Some(MaskRule::Causal), "{}", layout.name);
     }
 }
 

@@ -40,7 +40,6 @@ struct OtherLayout<'m> {
 
 /// Returns the decoder with caches of the expected shape.
 pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
-    let mut formed = model.clone();
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
     let mut found = found(&graph, &decoder);
@@ -56,6 +55,7 @@ pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     }
     let samples = [InputRole::TokenIds, InputRole::PositionIds, InputRole::AttentionMask];
     let samples = samples.iter().find_map(|&role| decoder.input(role)?.shape.as_ref()?.first().copied());
+    let mut formed = model.clone();
     let mut editor = Editor::new(formed.proto_mut())?;
     for layout in &found {
         layout.form(samples.unwrap_or(Dimension::Unknown), &mut editor)?;
