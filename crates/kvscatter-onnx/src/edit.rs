@@ -128,6 +128,21 @@ impl<'p> Editor<'p> {
         output
     }
 
+    /// Adds an int64 scalar with a dimension of a value. Returns the name.
+    pub(crate) fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
+        let axis = i64::try_from(axis).unwrap_or_default();
+        let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
+        let shape = self.add(shape);
+        let zero = self.ints(&[0])?;
+        Ok(self.node("Squeeze", &[&shape, &zero]))
+    }
+
+    /// Adds the numbers `0..limit` of an int64 scalar. Returns the name.
+    pub(crate) fn range(&mut self, limit: &str) -> Result<String, OnnxError> {
+        let (zero, one) = (self.scalar_i64(0)?, self.scalar_i64(1)?);
+        Ok(self.node("Range", &[&zero, limit, &one]))
+    }
+
     /// Adds a node whose outputs have these names. No other node may still produce values of these names.
     pub(crate) fn node_with_outputs(&mut self, op_type: &str, inputs: &[&str], outputs: &[&str]) {
         self.add(NewNode::new(op_type, inputs).outputs(outputs));

@@ -146,7 +146,7 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
         None => new,
         Some(to) => {
             let attended = rewriter.editor.add(new.called("attention"));
-            NewNode::new("Cast", &[&attended]).int("to", i64::from(to.onnx_code()))
+            NewNode::cast(&attended, to)
         }
     };
     let last = match operands.is_merged {

@@ -153,11 +153,11 @@ fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -
             let capacity = rewriter.capacity()?;
             let shape = rewriter.editor.ints(&vec![1; rank])?;
             let capacity = rewriter.editor.node("Reshape", &[&capacity, &shape]);
-            NewNode::new("Cast", &[&capacity]).int("to", i64::from(element.onnx_code()))
+            NewNode::cast(&capacity, element)
         }
         Replacement::Positions { .. } => {
             let positions = rewriter.positions()?;
-            NewNode::new("Cast", &[&positions]).int("to", i64::from(element.onnx_code()))
+            NewNode::cast(&positions, element)
         }
         Replacement::Columns { of, .. } => {
             let positions = rewriter.positions()?;

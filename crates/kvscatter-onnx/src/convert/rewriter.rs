@@ -85,7 +85,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             return Ok(capacity.clone());
         }
         let past = self.decoder.caches.first().map_or("", |cache| cache.past);
-        let capacity = self.size(past, AXIS)?;
+        let capacity = self.editor.size(past, AXIS)?;
         Ok(self.capacity.insert(capacity).clone())
     }
 
@@ -97,8 +97,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         }
         let update = || self.decoder.caches.iter().find_map(|cache| Some((cache.update?, AXIS)));
         let (counted, axis) = self.inputs.counts_new_tokens().or_else(update).unwrap_or_default();
-        let new = self.size(counted, axis)?;
-        let tokens = self.range(&new)?;
+        let new = self.editor.size(counted, axis)?;
+        let tokens = self.editor.range(&new)?;
         let one = self.editor.ints(&[1])?;
         let first = self.editor.node("Unsqueeze", &[&self.write_indices, &one]);
         let positions = self.editor.node("Add", &[&first, &tokens]);
@@ -147,7 +147,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
             return Ok(causal);
         };
-        let real = self.cast(mask, ElementType::Bool);
+        let real = self.editor.add(NewNode::cast(mask, ElementType::Bool));
         let one = self.editor.ints(&[1])?;
         let real = self.editor.node("Unsqueeze", &[&real, &one]);
         Ok(self.editor.node("And", &[&causal, &real]))
@@ -169,7 +169,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             return Ok(slots.clone());
         }
         let capacity = self.capacity()?;
-        let slots = self.range(&capacity)?;
+        let slots = self.editor.range(&capacity)?;
         Ok(self.slots.insert(slots).clone())
     }
 
@@ -201,25 +201,5 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let rows = self.editor.ints(&[-1])?;
         let shape = self.editor.add(NewNode::new("Concat", &[&rows, &inner]).int("axis", 0));
         Ok(NewNode::new("Reshape", &[value, &shape]))
-    }
-
-    /// Adds the value as another type. Returns the name.
-    fn cast(&mut self, value: &str, to: ElementType) -> String {
-        self.editor.add(NewNode::new("Cast", &[value]).int("to", i64::from(to.onnx_code())))
-    }
-
-    /// Adds a scalar with a dimension of a value. Returns the name.
-    fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
-        let axis = i64::try_from(axis).unwrap_or_default();
-        let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
-        let shape = self.editor.add(shape);
-        let zero = self.editor.ints(&[0])?;
-        Ok(self.editor.node("Squeeze", &[&shape, &zero]))
-    }
-
-    /// Adds the numbers `0..limit`. Returns the name.
-    fn range(&mut self, limit: &str) -> Result<String, OnnxError> {
-        let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
-        Ok(self.editor.node("Range", &[&zero, limit, &one]))
     }
 }

@@ -502,8 +502,7 @@ mod tests {
         let mut model = Model::load(&folder.join("model.onnx")).unwrap();
         if distance == Distance::Slots {
             let same = NewNode::new("Equal", &["attention_mask", "attention_mask"]).outputs(&["same"]);
-            let to = i64::from(ElementType::Int64.onnx_code());
-            let ones = NewNode::new("Cast", &["same"]).int("to", to).outputs(&["ones"]);
+            let ones = NewNode::cast("same", ElementType::Int64).outputs(&["ones"]);
             let graph = model.proto_mut().graph.as_option_mut().unwrap();
             let sum = graph.node.iter().position(|node| node.op_type.as_deref() == Some("CumSum")).unwrap();
             for node in graph.node.iter_mut().skip(sum).take(5) {

@@ -1,5 +1,7 @@
 //! Builds a node for a graph, attribute by attribute.
 
+use kvscatter::ElementType;
+
 use crate::OnnxError;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{self, AttributeProto, NodeProto};
@@ -22,6 +24,11 @@ impl NewNode {
             ..NodeProto::default()
         };
         Self::from(proto)
+    }
+
+    /// Creates a `Cast` of a value to a type.
+    pub(crate) fn cast(value: &str, to: ElementType) -> Self {
+        Self::new("Cast", &[value]).int("to", i64::from(to.onnx_code()))
     }
 
     /// Sets the name of its output. A number is added if the name is already in use. Without this call, the

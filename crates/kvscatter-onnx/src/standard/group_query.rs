@@ -205,37 +205,29 @@ impl Step {
         // Layers have equally many tokens, but each reads another query.
         let tokens = it.shape(0)?.get(1).copied().unwrap_or_default().to_string();
         let key = [tokens, seqlens.to_owned(), total.to_owned()];
-        let named = |what: &str| [what.to_owned(), key[0].clone(), key[1].clone(), key[2].clone()];
-        let mut shared =
-            |what: &str, make: &mut dyn FnMut(&mut Standard<'_, '_>) -> Result<String, OnnxError>| {
-                let key = named(what);
-                standard.shared(&key.each_ref().map(String::as_str), make)
-            };
+        let [tokens, ..] = &key;
         let to_int64 = |standard: &mut Standard<'_, '_>, slot: usize, value: &str| {
             it.element(slot).map(|element| standard.cast(value, element, ElementType::Int64))
         };
-        let last = shared("last", &mut |standard| {
+        let last = standard.shared(&["last", tokens, seqlens, total], |standard| {
             let seqlens = to_int64(standard, 5, seqlens)?;
             let flat = standard.editor.ints(&[-1])?;
             Ok(standard.editor.node("Reshape", &[&seqlens, &flat]))
         })?;
-        let total = shared("total", &mut |standard| {
+        let all = standard.shared(&["total", tokens, seqlens, total], |standard| {
             let total = to_int64(standard, 6, total)?;
             let scalar = standard.editor.ints(&[])?;
             Ok(standard.editor.node("Reshape", &[&total, &scalar]))
         })?;
-        let slots = shared("slots", &mut |standard| {
+        let slots = standard.shared(&["slots", tokens, seqlens, total], |standard| {
             let editor = &mut standard.editor;
-            let shape = NewNode::new("Shape", &[query]).int("start", 1).int("end", 2);
-            let tokens = editor.add(shape);
-            let none = editor.ints(&[0])?;
-            let tokens = editor.node("Squeeze", &[&tokens, &none]);
+            let tokens = editor.size(query, 1)?;
             let (zero, one) = (editor.scalar_i64(0)?, editor.scalar_i64(1)?);
             let after = editor.node("Add", &[&last, &one]);
             let start = editor.node("Sub", &[&after, &tokens]);
-            let is_first = editor.node("Equal", &[&total, &tokens]);
+            let is_first = editor.node("Equal", &[&all, &tokens]);
             let start = editor.node("Where", &[&is_first, &zero, &start]);
-            let steps = editor.node("Range", &[&zero, &tokens, &one]);
+            let steps = editor.range(&tokens)?;
             let column = editor.ints(&[1])?;
             let start = editor.node("Unsqueeze", &[&start, &column]);
             Ok(editor.node("Add", &[&start, &steps]))
@@ -243,7 +235,7 @@ impl Step {
         // The first run uses only the first position, as an offset for all samples. The positions of a first
         // run are consecutive, so all of them can be used.
         let rotated = it.optional(9).map_or_else(|| slots.clone(), str::to_owned);
-        Ok(Self { key, last, total, slots, rotated })
+        Ok(Self { key, last, total: all, slots, rotated })
     }
 
     /// Adds the mask `[batch, 1, tokens, all tokens]`. It is a number for each head if the operator adds a
@@ -254,8 +246,7 @@ impl Step {
         let visible =
             standard.shared(&["visible", tokens, seqlens, total, &window.to_string()], |standard| {
                 let editor = &mut standard.editor;
-                let (zero, one) = (editor.scalar_i64(0)?, editor.scalar_i64(1)?);
-                let slots = editor.node("Range", &[&zero, &self.total, &one]);
+                let slots = editor.range(&self.total)?;
                 let (by_token, by_sample) = (editor.ints(&[1, 3])?, editor.ints(&[1, 2, 3])?);
                 let queries = editor.node("Unsqueeze", &[&self.slots, &by_token]);
                 let last = editor.node("Unsqueeze", &[&self.last, &by_sample]);

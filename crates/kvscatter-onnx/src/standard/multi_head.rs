@@ -97,9 +97,8 @@ fn mask(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Option<St
     let filler = f64::from(it.float("mask_filter_value", -10000.0)?);
     let padded =
         standard.shared(&["padding", padding, &filler.to_string(), &element.to_string()], |standard| {
-            let to = i64::from(ElementType::Bool.onnx_code());
             let editor = &mut standard.editor;
-            let is_real = editor.add(NewNode::new("Cast", &[padding]).int("to", to));
+            let is_real = editor.add(NewNode::cast(padding, ElementType::Bool));
             let axes = editor.ints(&[1, 2])?;
             let is_real = editor.node("Unsqueeze", &[&is_real, &axes]);
             let (zero, filler) = (editor.float(element, 0.0)?, editor.float(element, filler)?);

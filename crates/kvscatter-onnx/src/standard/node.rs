@@ -179,6 +179,6 @@ impl<'e, 'p> Standard<'e, 'p> {
         if from == to {
             return value.to_owned();
         }
-        self.editor.add(NewNode::new("Cast", &[value]).int("to", i64::from(to.onnx_code())))
+        self.editor.add(NewNode::cast(value, to))
     }
 }

@@ -78,8 +78,7 @@ fn positions(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Stri
         let (batch, tokens) = (editor.add(size(0)), editor.add(size(tokens_at)));
         let none = editor.ints(&[0])?;
         let count = editor.node("Squeeze", &[&tokens, &none]);
-        let (zero, one) = (editor.scalar_i64(0)?, editor.scalar_i64(1)?);
-        let steps = editor.node("Range", &[&zero, &count, &one]);
+        let steps = editor.range(&count)?;
         let places = editor.node("Add", &[positions, &steps]);
         let shape = editor.add(NewNode::new("Concat", &[&batch, &tokens]).int("axis", 0));
         Ok(editor.node("Expand", &[&places, &shape]))

@@ -5,6 +5,7 @@
 
 use kvscatter::ElementType;
 
+use super::attention::join;
 use super::node::{Replacing, Standard, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
@@ -45,10 +46,7 @@ pub(super) fn attention(
     let weights = standard.editor.node("Slice", &[&weights, &zero, &last, &last]);
     let weights = standard.cast(&weights, wide, element);
     let attended = standard.editor.node("MatMul", &[&weights, &values]);
-    let by_token = standard.editor.add(NewNode::new("Transpose", &[&attended]).ints("perm", &[0, 2, 1, 3]));
-    let flat = standard.editor.ints(&[0, 0, -1])?;
-    standard.named(NewNode::new("Reshape", &[&by_token, &flat]), it.output(0));
-    Ok(())
+    join(standard, &attended, it.output(0))
 }
 
 /// Appends rows to a past, and repeats the heads of the result for the queries that share them.

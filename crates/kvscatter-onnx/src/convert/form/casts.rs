@@ -102,22 +102,18 @@ impl CastCache {
         }
         let mut update = self.update.clone();
         for &to in &self.after {
-            update = cast(editor, &update, to);
+            update = editor.add(NewNode::cast(&update, to));
         }
         if let Some(last) = editor.producer(&self.present) {
             editor.remove_node(last);
         }
         editor.remove_node(self.writer);
-        let widened = cast(editor, &self.present, self.wide);
+        let widened = editor.add(NewNode::cast(&self.present, self.wide));
         editor.replace_uses(&self.written, &widened);
         let concat = NewNode::new("Concat", &[&self.past, &update]).int("axis", self.axis);
         editor.add(concat.outputs(&[&self.present]));
         Ok(())
     }
-}
-
-fn cast(editor: &mut Editor<'_>, value: &str, to: ElementType) -> String {
-    editor.add(NewNode::new("Cast", &[value]).int("to", i64::from(to.onnx_code())))
 }
 
 fn target(cast: &Node<'_>) -> Option<ElementType> {

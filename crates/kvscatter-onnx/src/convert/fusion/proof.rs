@@ -208,7 +208,7 @@ impl Proof<'_, '_> {
         let nodes = match self.operands.cast() {
             None => vec![node.outputs(&[OUTPUT]).into_proto(names)],
             Some(to) => {
-                let cast = NewNode::new("Cast", &["attended"]).int("to", i64::from(to.onnx_code()));
+                let cast = NewNode::cast("attended", to);
                 vec![node.outputs(&["attended"]).into_proto(names), cast.outputs(&[OUTPUT]).into_proto(names)]
             }
         };

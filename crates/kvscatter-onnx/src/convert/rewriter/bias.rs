@@ -43,7 +43,7 @@ impl Rewriter<'_, '_, '_> {
         element: ElementType,
     ) -> Result<String, OnnxError> {
         let distances = self.distances(bias.distance)?;
-        let distances = self.cast(&distances, element);
+        let distances = self.editor.add(NewNode::cast(&distances, element));
         let axes: Vec<_> = (1_i64..).take(bias.heads.len()).collect();
         let by_head = match *axes {
             [] => distances,
@@ -70,9 +70,9 @@ impl Rewriter<'_, '_, '_> {
         let mask = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
         let (places, own) = match (distance, mask) {
             (Distance::Tokens, Some(mask)) => {
-                let real = self.cast(mask, ElementType::Bool);
+                let real = self.editor.add(NewNode::cast(mask, ElementType::Bool));
                 // Counts are exact in float32, and tract sums no integers of this kind.
-                let real = self.cast(&real, ElementType::Float32);
+                let real = self.editor.add(NewNode::cast(&real, ElementType::Float32));
                 let one = self.editor.scalar_i64(1)?;
                 let counts = self.editor.node("CumSum", &[&real, &one]);
                 let positions = self.positions()?;
