@@ -43,6 +43,8 @@ pub(crate) struct Editor<'p> {
     /// The values whose type or shape may have changed.
     changed: BTreeSet<String>,
     constants: BTreeMap<(i32, Vec<i64>, Vec<u8>), String>,
+    /// The outputs of the shared nodes.
+    shared: BTreeMap<(String, Vec<u8>), String>,
 }
 
 /// One read of a value by a node, with the index of the input because a node may have many inputs.
@@ -76,6 +78,7 @@ impl<'p> Editor<'p> {
             removed: BTreeSet::new(),
             changed: BTreeSet::new(),
             constants: BTreeMap::new(),
+            shared: BTreeMap::new(),
         };
         for index in 0..editor.nodes().len() {
             editor.index(index);
@@ -128,19 +131,35 @@ impl<'p> Editor<'p> {
         output
     }
 
+    /// Adds a node with one output, or reuses an equal one that was added here. Returns the output's name.
+    ///
+    /// The uses of its inputs must not be replaced later.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::Encode`].
+    pub(crate) fn shared(&mut self, new: NewNode) -> Result<String, OnnxError> {
+        let key = new.key()?;
+        if let Some(output) = self.shared.get(&key) {
+            return Ok(output.clone());
+        }
+        let output = self.add(new);
+        self.shared.insert(key, output.clone());
+        Ok(output)
+    }
+
     /// Adds an int64 scalar with a dimension of a value. Returns the name.
     pub(crate) fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
         let axis = i64::try_from(axis).unwrap_or_default();
         let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
-        let shape = self.add(shape);
+        let shape = self.shared(shape)?;
         let zero = self.ints(&[0])?;
-        Ok(self.node("Squeeze", &[&shape, &zero]))
+        self.shared(NewNode::new("Squeeze", &[&shape, &zero]))
     }
 
     /// Adds the numbers `0..limit` of an int64 scalar. Returns the name.
     pub(crate) fn range(&mut self, limit: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.scalar_i64(0)?, self.scalar_i64(1)?);
-        Ok(self.node("Range", &[&zero, limit, &one]))
+        self.shared(NewNode::new("Range", &[&zero, limit, &one]))
     }
 
     /// Adds a node whose outputs have these names. No other node may still produce values of these names.

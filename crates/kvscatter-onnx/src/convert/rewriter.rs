@@ -2,8 +2,6 @@
 
 mod bias;
 
-use std::collections::BTreeMap;
-
 use kvscatter::ElementType;
 
 use super::caches::{AXIS, RANK};
@@ -21,7 +19,7 @@ pub(super) struct AddedInputs {
 }
 
 /// An editor, and the values that all caches and attention operations share. Each value is added to the graph
-/// when it is first needed.
+/// when it is first needed, as a [shared](Editor::shared) node.
 pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) editor: &'e mut Editor<'p>,
     decoder: &'e Decoder<'m>,
@@ -30,13 +28,6 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) batch: Dimension<'m>,
     write_indices: String,
     nonpad_kv_seqlen: Option<String>,
-    capacity: Option<String>,
-    positions: Option<String>,
-    positions_by_slot: Option<String>,
-    slots: Option<String>,
-    /// The names of the values that contain the visibility of slots, by rank and window. Rank 3 is
-    /// `[batch, new tokens, slots]`.
-    visible: BTreeMap<(usize, Option<usize>), String>,
 }
 
 impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
@@ -45,19 +36,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let batch = decoder.caches.first().and_then(|cache| cache.past_shape.first().copied());
         let batch = batch.unwrap_or(Dimension::Unknown);
         let write_indices = editor.add_input("write_indices", ElementType::Int64, &[batch]);
-        Self {
-            editor,
-            decoder,
-            inputs,
-            batch,
-            write_indices,
-            nonpad_kv_seqlen: None,
-            capacity: None,
-            positions: None,
-            positions_by_slot: None,
-            slots: None,
-            visible: BTreeMap::new(),
-        }
+        Self { editor, decoder, inputs, batch, write_indices, nonpad_kv_seqlen: None }
     }
 
     /// Returns the names of the inputs that were added.
@@ -81,28 +60,20 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// Adds a scalar with the number of slots of a cache, which is read from the cache's shape. Returns the
     /// name.
     pub(super) fn capacity(&mut self) -> Result<String, OnnxError> {
-        if let Some(capacity) = &self.capacity {
-            return Ok(capacity.clone());
-        }
         let past = self.decoder.caches.first().map_or("", |cache| cache.past);
-        let capacity = self.editor.size(past, AXIS)?;
-        Ok(self.capacity.insert(capacity).clone())
+        self.editor.size(past, AXIS)
     }
 
     /// Adds the slot of each new token, `write_indices[b] + i`, int64 `[batch, new tokens]`. Returns the
     /// name.
     pub(super) fn positions(&mut self) -> Result<String, OnnxError> {
-        if let Some(positions) = &self.positions {
-            return Ok(positions.clone());
-        }
         let update = || self.decoder.caches.iter().find_map(|cache| Some((cache.update?, AXIS)));
         let (counted, axis) = self.inputs.counts_new_tokens().or_else(update).unwrap_or_default();
         let new = self.editor.size(counted, axis)?;
         let tokens = self.editor.range(&new)?;
         let one = self.editor.ints(&[1])?;
-        let first = self.editor.node("Unsqueeze", &[&self.write_indices, &one]);
-        let positions = self.editor.node("Add", &[&first, &tokens]);
-        Ok(self.positions.insert(positions).clone())
+        let first = self.node("Unsqueeze", &[&self.write_indices.clone(), &one])?;
+        self.node("Add", &[&first, &tokens])
     }
 
     /// Adds the visibility of slots for scores of this layout: bool `[batch, 1.., new tokens, slots]`, or
@@ -113,76 +84,62 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             Layout::Merged { heads } => {
                 let visible = self.visible_at_rank(RANK, window)?;
                 let shape = self.editor.ints(&[1, i64::try_from(heads).unwrap_or(i64::MAX), 1, 1])?;
-                let repeated = self.editor.node("Expand", &[&visible, &shape]);
+                let repeated = self.node("Expand", &[&visible, &shape])?;
                 let merged = self.merged(&repeated)?;
-                Ok(self.editor.add(merged))
+                self.editor.shared(merged)
             }
         }
     }
 
     fn visible_at_rank(&mut self, rank: usize, window: Option<usize>) -> Result<String, OnnxError> {
-        let rank = rank.max(3);
-        if let Some(visible) = self.visible.get(&(rank, window)) {
-            return Ok(visible.clone());
-        }
-        let visible = match (rank, window) {
-            (3, None) => self.visible_to_tokens()?,
-            (3, Some(size)) => self.visible_in_window(size)?,
-            _ => {
-                let visible = self.visible_at_rank(3, window)?;
-                let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
-                let heads = self.editor.ints(&heads)?;
-                self.editor.node("Unsqueeze", &[&visible, &heads])
-            }
+        let visible = match window {
+            None => self.visible_to_tokens()?,
+            Some(size) => self.visible_in_window(size)?,
         };
-        self.visible.insert((rank, window), visible.clone());
-        Ok(visible)
+        let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
+        if heads.is_empty() {
+            return Ok(visible);
+        }
+        let heads = self.editor.ints(&heads)?;
+        self.node("Unsqueeze", &[&visible, &heads])
     }
 
     /// Adds the nodes that compute the rule of visibility. They state the rule again, because a runtime evaluates
     /// them. A test in `visibility.rs` compares them with the rule.
     fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
         let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
-        let causal = self.editor.node("LessOrEqual", &[&slots, &positions]);
+        let causal = self.node("LessOrEqual", &[&slots, &positions])?;
         let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
             return Ok(causal);
         };
-        let real = self.editor.add(NewNode::cast(mask, ElementType::Bool));
+        let real = self.editor.shared(NewNode::cast(mask, ElementType::Bool))?;
         let one = self.editor.ints(&[1])?;
-        let real = self.editor.node("Unsqueeze", &[&real, &one]);
-        Ok(self.editor.node("And", &[&causal, &real]))
+        let real = self.node("Unsqueeze", &[&real, &one])?;
+        self.node("And", &[&causal, &real])
     }
 
     /// Adds the nodes that also hide what is `size` or more slots before a token.
     fn visible_in_window(&mut self, size: usize) -> Result<String, OnnxError> {
-        let visible = self.visible_at_rank(3, None)?;
+        let visible = self.visible_to_tokens()?;
         let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
         let size = self.editor.scalar_i64(i64::try_from(size).unwrap_or(i64::MAX))?;
-        let before = self.editor.node("Sub", &[&positions, &size]);
-        let near = self.editor.node("Greater", &[&slots, &before]);
-        Ok(self.editor.node("And", &[&visible, &near]))
+        let before = self.node("Sub", &[&positions, &size])?;
+        let near = self.node("Greater", &[&slots, &before])?;
+        self.node("And", &[&visible, &near])
     }
 
     /// Adds the numbers of all slots, int64 `[slots]`. Returns the name.
     fn slots(&mut self) -> Result<String, OnnxError> {
-        if let Some(slots) = &self.slots {
-            return Ok(slots.clone());
-        }
         let capacity = self.capacity()?;
-        let slots = self.editor.range(&capacity)?;
-        Ok(self.slots.insert(slots).clone())
+        self.editor.range(&capacity)
     }
 
     /// Adds the slot of each new token, to be compared with all slots, int64 `[batch, new tokens, 1]`. Returns
     /// the name.
     fn positions_by_slot(&mut self) -> Result<String, OnnxError> {
-        if let Some(positions) = &self.positions_by_slot {
-            return Ok(positions.clone());
-        }
         let positions = self.positions()?;
         let two = self.editor.ints(&[2])?;
-        let positions = self.editor.node("Unsqueeze", &[&positions, &two]);
-        Ok(self.positions_by_slot.insert(positions).clone())
+        self.node("Unsqueeze", &[&positions, &two])
     }
 
     /// Returns the name of the input with the number of slots in use after this step, and adds it if
@@ -197,9 +154,13 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
 
     /// Returns a node that makes `[batch * heads, ..]` of a value `[batch, heads, ..]`.
     pub(super) fn merged(&mut self, value: &str) -> Result<NewNode, OnnxError> {
-        let inner = self.editor.add(NewNode::new("Shape", &[value]).int("start", 2));
+        let inner = self.editor.shared(NewNode::new("Shape", &[value]).int("start", 2))?;
         let rows = self.editor.ints(&[-1])?;
-        let shape = self.editor.add(NewNode::new("Concat", &[&rows, &inner]).int("axis", 0));
+        let shape = self.editor.shared(NewNode::new("Concat", &[&rows, &inner]).int("axis", 0))?;
         Ok(NewNode::new("Reshape", &[value, &shape]))
+    }
+
+    fn node(&mut self, op_type: &str, inputs: &[&str]) -> Result<String, OnnxError> {
+        self.editor.shared(NewNode::new(op_type, inputs))
     }
 }

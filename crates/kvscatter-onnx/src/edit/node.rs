@@ -79,7 +79,7 @@ impl NewNode {
     ///
     /// # Errors
     /// Returns [`OnnxError::Encode`].
-    pub(crate) fn key(&self) -> Result<(String, Vec<u8>), OnnxError> {
+    pub(super) fn key(&self) -> Result<(String, Vec<u8>), OnnxError> {
         Ok((self.hint.clone(), proto::encode(&self.proto)?))
     }
 

@@ -9,18 +9,18 @@ use crate::{Dimension, OnnxError};
 
 use super::scatter::Scatter;
 
-/// Adds nodes without duplicates. The same computation on the same values is added only once.
+/// Adds [shared](Editor::shared) nodes, so the same computation on the same values is added only once.
 pub(super) struct Indices<'p> {
     editor: Editor<'p>,
-    /// The outputs of the nodes added so far, by [`NewNode::key`].
-    made: BTreeMap<(String, Vec<u8>), String>,
+    /// The number of nodes before any was added.
+    before: usize,
     /// The first dimension that was declared with each symbol.
     symbols: BTreeMap<String, String>,
 }
 
 impl<'p> Indices<'p> {
     pub(super) fn new(editor: Editor<'p>) -> Self {
-        Self { editor, made: BTreeMap::new(), symbols: BTreeMap::new() }
+        Self { before: editor.nodes().len(), editor, symbols: BTreeMap::new() }
     }
 
     pub(super) fn editor(&mut self) -> &mut Editor<'p> {
@@ -29,8 +29,8 @@ impl<'p> Indices<'p> {
 
     /// Puts the graph in order and returns the number of added nodes.
     pub(super) fn finish(self) -> Result<usize, OnnxError> {
-        let made = self.made.len();
-        self.editor.finish().map(|()| made)
+        let added = self.editor.nodes().len().saturating_sub(self.before);
+        self.editor.finish().map(|()| added)
     }
 
     /// Returns the indices for `ScatterElements`: the position of every element on the axis. They are int64
@@ -39,7 +39,7 @@ impl<'p> Indices<'p> {
         let rank = scatter.cache.len();
         let shape = self.update_shape(scatter, rank)?;
         let positions = self.positions(scatter, rank)?;
-        self.node(NewNode::new("Expand", &[&positions, &shape]).called("indices"))
+        self.editor.shared(NewNode::new("Expand", &[&positions, &shape]).called("indices"))
     }
 
     /// Returns the indices for `ScatterND`, int64 `[batch, outer…, length, axis + 1]`. The index of each row
@@ -57,11 +57,11 @@ impl<'p> Indices<'p> {
                 let range = self.range(&size)?;
                 self.unsqueeze(&range, (0..rank).filter(|&other| other != axis))?
             };
-            let everywhere = self.node(NewNode::new("Expand", &[&along, &shape]))?;
-            coordinates.push(self.node(NewNode::new("Unsqueeze", &[&everywhere, &last]))?);
+            let everywhere = self.editor.shared(NewNode::new("Expand", &[&along, &shape]))?;
+            coordinates.push(self.editor.shared(NewNode::new("Unsqueeze", &[&everywhere, &last]))?);
         }
         let coordinates: Vec<_> = coordinates.iter().map(String::as_str).collect();
-        self.node(NewNode::new("Concat", &coordinates).int("axis", -1).called("indices"))
+        self.editor.shared(NewNode::new("Concat", &coordinates).int("axis", -1).called("indices"))
     }
 
     /// Returns the first `rank` dimensions that the update must have: the cache's dimensions, with the length
@@ -76,7 +76,7 @@ impl<'p> Indices<'p> {
             });
         }
         let dims: Vec<_> = dims.iter().map(String::as_str).collect();
-        self.node(NewNode::new("Concat", &dims).int("axis", 0).called("update_shape"))
+        self.editor.shared(NewNode::new("Concat", &dims).int("axis", 0).called("update_shape"))
     }
 
     /// Returns the positions on the axis, int64 `[batch or 1, 1…, length, 1…]` of rank `rank`.
@@ -91,22 +91,24 @@ impl<'p> Indices<'p> {
         let positions = match scatter.mode {
             Mode::Linear => {
                 let zero = self.editor.scalar_i64(0)?;
-                let unchecked = self.node(NewNode::new("Add", &[&starts, &steps]))?;
+                let unchecked = self.editor.shared(NewNode::new("Add", &[&starts, &steps]))?;
                 // A sum that overflows is negative too.
-                let is_wrong = self.node(NewNode::new("Less", &[&unchecked, &zero]))?;
-                self.node(NewNode::new("Where", &[&is_wrong, &capacity, &unchecked]).called("positions"))?
+                let is_wrong = self.editor.shared(NewNode::new("Less", &[&unchecked, &zero]))?;
+                self.editor
+                    .shared(NewNode::new("Where", &[&is_wrong, &capacity, &unchecked]).called("positions"))?
             }
             Mode::Circular => {
                 let one = self.editor.ints(&[1])?;
                 // The modulus is at least 1. If the capacity is 0, the update has no rows, or the engine
                 // rejects it.
-                let modulus = self.node(NewNode::new("Max", &[&capacity, &one]))?;
+                let modulus = self.editor.shared(NewNode::new("Max", &[&capacity, &one]))?;
                 // The start is reduced before the sum, so the sum cannot overflow.
-                let starts = self.node(NewNode::new("Mod", &[&starts, &modulus]))?;
-                let sum = self.node(NewNode::new("Add", &[&starts, &steps]))?;
-                let wrapped = self.node(NewNode::new("Mod", &[&sum, &modulus]))?;
-                let fits = self.node(NewNode::new("Less", &[&steps, &capacity]))?;
-                self.node(NewNode::new("Where", &[&fits, &wrapped, &capacity]).called("positions"))?
+                let starts = self.editor.shared(NewNode::new("Mod", &[&starts, &modulus]))?;
+                let sum = self.editor.shared(NewNode::new("Add", &[&starts, &steps]))?;
+                let wrapped = self.editor.shared(NewNode::new("Mod", &[&sum, &modulus]))?;
+                let fits = self.editor.shared(NewNode::new("Less", &[&steps, &capacity]))?;
+                self.editor
+                    .shared(NewNode::new("Where", &[&fits, &wrapped, &capacity]).called("positions"))?
             }
             other => return Err(OnnxError::Mode { mode: format!("{other:?}") }),
         };
@@ -122,9 +124,10 @@ impl<'p> Indices<'p> {
             return self.unsqueeze(&zero, [0]);
         };
         let batch = self.dim(scatter.past_cache, &scatter.cache, 0)?;
-        let column = self.node(NewNode::new("Concat", &[&batch, &one]).int("axis", 0))?;
+        let column = self.editor.shared(NewNode::new("Concat", &[&batch, &one]).int("axis", 0))?;
         // With `allowzero`, a batch of 0 keeps its meaning.
-        self.node(NewNode::new("Reshape", &[write_indices, &column]).int("allowzero", 1).called("starts"))
+        self.editor
+            .shared(NewNode::new("Reshape", &[write_indices, &column]).int("allowzero", 1).called("starts"))
     }
 
     /// Returns the update's length, int64 `[1]`.
@@ -150,7 +153,7 @@ impl<'p> Indices<'p> {
         }
         let (start, end) = (axis_of(axis), axis_of(axis.saturating_add(1)));
         let size = NewNode::new("Shape", &[value]).int("start", start).int("end", end).called("size");
-        let size = self.node(size)?;
+        let size = self.editor.shared(size)?;
         if let Dimension::Symbolic(symbol) = declared {
             self.symbols.insert(symbol.to_owned(), size.clone());
         }
@@ -161,8 +164,8 @@ impl<'p> Indices<'p> {
     fn range(&mut self, size: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(1)?);
         let first = self.editor.ints(&[0])?;
-        let size = self.node(NewNode::new("Squeeze", &[size, &first]))?;
-        self.node(NewNode::new("Range", &[&zero, &size, &one]).called("steps"))
+        let size = self.editor.shared(NewNode::new("Squeeze", &[size, &first]))?;
+        self.editor.shared(NewNode::new("Range", &[&zero, &size, &one]).called("steps"))
     }
 
     /// Inserts dimensions of 1 at these axes of the result.
@@ -172,17 +175,7 @@ impl<'p> Indices<'p> {
             return Ok(value.to_owned());
         }
         let axes = self.editor.ints(&axes)?;
-        self.node(NewNode::new("Unsqueeze", &[value, &axes]))
-    }
-
-    fn node(&mut self, new: NewNode) -> Result<String, OnnxError> {
-        let key = new.key()?;
-        if let Some(made) = self.made.get(&key) {
-            return Ok(made.clone());
-        }
-        let output = self.editor.add(new);
-        self.made.insert(key, output.clone());
-        Ok(output)
+        self.editor.shared(NewNode::new("Unsqueeze", &[value, &axes]))
     }
 }
 

@@ -252,6 +252,18 @@ fn a_bias_that_is_proportional_to_the_distance_is_converted() {
 }
 
 #[test]
+fn layers_share_the_mask_of_a_bias() {
+    let converted = converted(FALCON);
+    let of = |op_type: &str| {
+        let nodes = graph(converted.model.proto()).node.iter();
+        nodes.filter(|node| node.op_type.as_deref() == Some(op_type)).cloned().collect::<Vec<_>>()
+    };
+    let masks: Vec<_> = of("Attention").iter().map(|node| node.input[3].clone()).collect();
+    assert!(masks.len() == 2 && masks[0] == masks[1], "{masks:?}");
+    assert_eq!(of("CumSum").len(), 1);
+}
+
+#[test]
 fn other_biases_are_refused() {
     // It is not proportional.
     let root = falcon_with(vec![node("Sqrt", &[BIAS], "biased")], Vec::new());

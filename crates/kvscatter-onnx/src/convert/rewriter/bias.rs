@@ -28,7 +28,7 @@ impl Rewriter<'_, '_, '_> {
         let bias = self.bias(bias, Layout::Separate { rank: RANK }, element)?;
         let lowest = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let lowest = self.editor.float(element, lowest)?;
-        Ok(self.editor.node("Where", &[&visible, &bias, &lowest]))
+        self.node("Where", &[&visible, &bias, &lowest])
     }
 
     /// Adds the bias for scores of this layout, `[batch, heads.., new tokens, slots]` or
@@ -43,23 +43,23 @@ impl Rewriter<'_, '_, '_> {
         element: ElementType,
     ) -> Result<String, OnnxError> {
         let distances = self.distances(bias.distance)?;
-        let distances = self.editor.add(NewNode::cast(&distances, element));
+        let distances = self.editor.shared(NewNode::cast(&distances, element))?;
         let axes: Vec<_> = (1_i64..).take(bias.heads.len()).collect();
         let by_head = match *axes {
             [] => distances,
             _ => {
                 let axes = self.editor.ints(&axes)?;
-                self.editor.node("Unsqueeze", &[&distances, &axes])
+                self.node("Unsqueeze", &[&distances, &axes])?
             }
         };
         let shape = bias.heads.iter().copied().chain([1, 1]).collect();
         let slopes = self.editor.floats(element, shape, &bias.slopes)?;
-        let bias = self.editor.node("Mul", &[&by_head, &slopes]);
+        let bias = self.node("Mul", &[&by_head, &slopes])?;
         match layout {
             Layout::Separate { .. } => Ok(bias),
             Layout::Merged { .. } => {
                 let merged = self.merged(&bias)?;
-                Ok(self.editor.add(merged))
+                self.editor.shared(merged)
             }
         }
     }
@@ -70,20 +70,20 @@ impl Rewriter<'_, '_, '_> {
         let mask = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
         let (places, own) = match (distance, mask) {
             (Distance::Tokens, Some(mask)) => {
-                let real = self.editor.add(NewNode::cast(mask, ElementType::Bool));
+                let real = self.editor.shared(NewNode::cast(mask, ElementType::Bool))?;
                 // Counts are exact in float32, and tract sums no integers of this kind.
-                let real = self.editor.add(NewNode::cast(&real, ElementType::Float32));
+                let real = self.editor.shared(NewNode::cast(&real, ElementType::Float32))?;
                 let one = self.editor.scalar_i64(1)?;
-                let counts = self.editor.node("CumSum", &[&real, &one]);
+                let counts = self.node("CumSum", &[&real, &one])?;
                 let positions = self.positions()?;
                 let own = NewNode::new("GatherElements", &[&counts, &positions]).int("axis", 1);
-                let own = self.editor.add(own);
+                let own = self.editor.shared(own)?;
                 let (second, last) = (self.editor.ints(&[1])?, self.editor.ints(&[2])?);
-                let places = self.editor.node("Unsqueeze", &[&counts, &second]);
-                (places, self.editor.node("Unsqueeze", &[&own, &last]))
+                let places = self.node("Unsqueeze", &[&counts, &second])?;
+                (places, self.node("Unsqueeze", &[&own, &last])?)
             }
             _ => (self.slots()?, self.positions_by_slot()?),
         };
-        Ok(self.editor.node("Sub", &[&places, &own]))
+        self.node("Sub", &[&places, &own])
     }
 }
