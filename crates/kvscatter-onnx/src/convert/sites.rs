@@ -198,6 +198,11 @@ impl<'m> Site<'m> {
         Self { masks: masks.to_vec(), has_sink, rule: Rule::default(), biased: 0 }
     }
 
+    /// Returns what is equal for two attention operations whose masks do the same to their scores.
+    pub(super) fn key(&self) -> (bool, Vec<(Layout, MaskKind<'m>)>) {
+        (self.has_sink, self.masks.iter().map(|mask| (mask.layout, mask.kind)).collect())
+    }
+
     /// Returns the index of the mask whose place the visibility takes. A bias comes first, because hidden scores
     /// must stay finite.
     pub(super) fn hiding(&self) -> usize {

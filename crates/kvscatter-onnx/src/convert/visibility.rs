@@ -89,15 +89,15 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding, head
 /// probes.
 pub(super) fn find_rules<'m>(sites: &mut Sites<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) {
     // Layers share masks, so each combination is evaluated once.
-    let mut found: BTreeMap<Vec<MaskKind<'_>>, (Rule, usize)> = BTreeMap::new();
+    let mut found: BTreeMap<_, (Rule, usize)> = BTreeMap::new();
     for site in &mut sites.sites {
-        let kinds: Vec<_> = site.masks.iter().map(|mask| mask.kind).collect();
-        (site.rule, site.biased) = match found.get(&kinds) {
+        let key = site.key();
+        (site.rule, site.biased) = match found.get(&key) {
             Some(rule) => rule.clone(),
             None => {
                 let rule = Masks::of_site(site, probe, fold).and_then(|masks| masks.rule(probe, fold));
                 let Ok(rule) = rule else { continue };
-                found.insert(kinds, rule.clone());
+                found.insert(key, rule.clone());
                 rule
             }
         };
@@ -125,8 +125,7 @@ pub(super) fn check_sites<'m>(
     // Layers share masks, so each combination is compared once.
     let mut seen = BTreeSet::new();
     for site in &sites.sites {
-        let masks: Vec<_> = site.masks.iter().map(|mask| (mask.layout, mask.kind)).collect();
-        if !seen.insert((site.has_sink, masks)) {
+        if !seen.insert(site.key()) {
             continue;
         }
         let masks = Masks::of_site(site, probe, fold);
@@ -284,18 +283,17 @@ impl Masks {
         let is_real = |sample, token| probe.is_real(sample, probe.past.saturating_add(token));
         for sample in 0..probe.batch {
             for token in (0..probe.new).filter(|&token| is_real(sample, token)) {
-                let expected = rule.row(probe, sample, token);
                 let row = Row { probe, sample, token, distances: rule.distances(probe, sample, token) };
                 let position = row.own();
                 for head in 0..self.heads() {
                     let bases = self.bases(&row, head)?;
-                    for (slot, expected) in expected.iter().enumerate() {
+                    for slot in 0..probe.total() {
                         let score = self.score(&row, &bases, (rule, biased), (head, slot))?;
                         if let Some((added, linear)) = score.other.filter(|_| !score.is_hidden) {
                             return Err(ConvertRefusal::Bias { head, position, slot, added, linear }.into());
                         }
                         let hidden = score.is_hidden;
-                        if hidden != expected.is_none() {
+                        if hidden == probe.is_visible(sample, token, slot, rule.window) {
                             return Err(ConvertRefusal::Visibility { position, slot, hidden }.into());
                         }
                     }
