@@ -43,7 +43,7 @@ impl<'g, 'm> Constants<'g, 'm> {
     /// Returns the constant at an input of a node. The shape may have been changed on the way.
     ///
     /// # Errors
-    /// Returns [`NoStandardForm`] if the input is not a constant.
+    /// Returns [`OnnxError::NoStandardForm`] if the input is not a constant.
     pub(super) fn at(&self, it: &Replacing<'_>, slot: usize, name: &str) -> Result<Constant<'m>, OnnxError> {
         let message = self.source(it.input(slot)?);
         let message = message.ok_or_else(|| no_form(format!("{name} that is not a constant")))?;

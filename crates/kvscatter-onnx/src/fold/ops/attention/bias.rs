@@ -1,5 +1,7 @@
 //! What ONNX `Attention` adds to each score.
 
+use std::borrow::Cow;
+
 use super::heads::{Heads, Place};
 use crate::OnnxError;
 use crate::fold::Values;
@@ -9,13 +11,53 @@ use crate::fold::shapes::{broadcast, elements, signed, spread};
 /// The number of bytes that the mask of one score takes.
 pub(super) const MASK_BYTES: usize = 24;
 
+/// A number for each score, spread from an input that broadcasts.
+pub(super) struct ByScore {
+    /// The sizes `[batch, heads, queries, columns]`.
+    shape: [usize; 4],
+    numbers: Vec<f64>,
+}
+
+impl ByScore {
+    /// Spreads numbers of a shape that broadcasts to the second shape.
+    pub(super) fn spread(numbers: &[f64], from: &[usize], shape: [usize; 4]) -> Self {
+        let at = spread(from, &shape);
+        Self {
+            shape,
+            numbers: at.into_iter().map(|at| numbers.get(at).copied().unwrap_or(f64::NAN)).collect(),
+        }
+    }
+
+    /// Reads an input with a number for each score of this shape. Returns `None` if it is not known.
+    ///
+    /// # Errors
+    /// Returns [`FoldError::InputShape`](crate::fold::FoldError::InputShape) if it does not broadcast.
+    pub(super) fn of(call: &Call<'_>, index: usize, shape: [usize; 4]) -> Result<Option<Self>, OnnxError> {
+        let value = call.input(index)?;
+        if broadcast(&value.shape, &shape)? != shape {
+            return Err(call.bad_shape(index, "[batch or 1, heads or 1, tokens, all tokens]"));
+        }
+        Ok(value.as_floats().map(|numbers| Self::spread(numbers, &value.shape, shape)))
+    }
+
+    /// Returns the number for a query and a key, or `None` for a key beyond the columns.
+    pub(super) fn at(&self, Place { batch, head, token }: Place, slot: usize) -> Option<f64> {
+        let [_, heads, tokens, columns] = self.shape;
+        if slot >= columns {
+            return None;
+        }
+        let inner = [(heads, head), (tokens, token), (columns, slot)].into_iter();
+        let at = inner.fold(batch, |row, (dim, at)| row.saturating_mul(dim).saturating_add(at));
+        Some(self.numbers.get(at).copied().unwrap_or(f64::NAN))
+    }
+}
+
 /// What is added to each score: by the mask, by causality and by the length in use.
 pub(super) struct Bias {
-    /// The sizes `[batch, heads, queries, columns]` of the mask. It has one column for each key, or fewer. The
-    /// other keys are hidden.
-    shape: [usize; 4],
-    /// One element for each score, or none without a mask.
-    mask: Vec<f64>,
+    /// The mask has one column for each key, or fewer. The other keys are hidden.
+    mask: Option<ByScore>,
+    /// The number of new queries.
+    queries: usize,
     /// The number of keys of each sample in use.
     lengths: Option<Vec<i64>>,
     /// The number of keys of the past.
@@ -31,12 +73,12 @@ impl Bias {
         let mut shape = [q.batch, q.heads, q.length, k.length];
         call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
         let mask = match call.optional(3) {
-            None => Vec::new(),
+            None => None,
             Some(mask) => {
                 let element = |flag: &bool| if *flag { 0.0 } else { f64::NEG_INFINITY };
-                let elements = match &mask.data {
+                let numbers: Cow<'_, [f64]> = match &mask.data {
                     Some(Values::Bools(flags)) => flags.iter().map(element).collect(),
-                    Some(Values::Floats(floats)) => floats.clone(),
+                    Some(Values::Floats(floats)) => floats.into(),
                     _ => return Ok(None),
                 };
                 let [.., columns] = &mut shape;
@@ -44,8 +86,7 @@ impl Bias {
                 if *columns > k.length || broadcast(&mask.shape, &shape).ok().as_deref() != Some(&shape) {
                     return Ok(None);
                 }
-                let at = spread(&mask.shape, &shape);
-                at.iter().map(|&at| elements.get(at).copied().unwrap_or(f64::NAN)).collect()
+                Some(ByScore::spread(&numbers, &mask.shape, shape))
             }
         };
         let lengths = match call.optional(6) {
@@ -55,31 +96,18 @@ impl Bias {
                 None => return Ok(None),
             },
         };
-        Ok(Some(Self { shape, mask, lengths, past, is_causal: call.flag("is_causal", false)? }))
+        Ok(Some(Self { mask, queries: q.length, lengths, past, is_causal: call.flag("is_causal", false)? }))
     }
 
     /// Returns what is added to the score of a query and a key.
-    pub(super) fn at(&self, Place { batch, head, token }: Place, slot: usize) -> f64 {
-        let [_, _, queries, _] = self.shape;
-        let length = self.lengths.as_ref().and_then(|lengths| lengths.get(batch)).copied();
-        let [token_at, slot_at, queries, past] = [token, slot, queries, self.past].map(signed);
+    pub(super) fn at(&self, place: Place, slot: usize) -> f64 {
+        let length = self.lengths.as_ref().and_then(|lengths| lengths.get(place.batch)).copied();
+        let [token_at, slot_at, queries, past] = [place.token, slot, self.queries, self.past].map(signed);
         let first = length.map_or(past, |length| length.saturating_sub(queries));
         let is_unused = length.is_some_and(|length| slot_at >= length);
         if is_unused || (self.is_causal && slot_at > first.saturating_add(token_at)) {
             return f64::NEG_INFINITY;
         }
-        let [_, dims @ ..] = self.shape;
-        let [.., columns] = self.shape;
-        if self.mask.is_empty() {
-            return 0.0;
-        }
-        if slot >= columns {
-            return f64::NEG_INFINITY;
-        }
-        let at = dims
-            .into_iter()
-            .zip([head, token, slot])
-            .fold(batch, |row, (dim, at)| row.saturating_mul(dim).saturating_add(at));
-        self.mask.get(at).copied().unwrap_or(f64::NAN)
+        self.mask.as_ref().map_or(0.0, |mask| mask.at(place, slot).unwrap_or(f64::NEG_INFINITY))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::bias::MASK_BYTES;
+use super::bias::{ByScore, MASK_BYTES};
 use super::heads::{Heads, Place, Rows, head_count, share};
 use super::rotary::Rotation;
 use super::weighted::Weighted;
@@ -10,7 +10,7 @@ use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::{round, to_float};
 use crate::fold::ops::normalization::rms;
-use crate::fold::shapes::{broadcast, elements, signed, spread};
+use crate::fold::shapes::{elements, signed};
 use crate::fold::{FoldError, MAX_VALUES, Value, Values};
 
 /// The indices of the operator's inputs.
@@ -216,19 +216,15 @@ impl Step {
         let total = signed(keys.heads.length);
         let bias = match call.optional(BIAS) {
             None => None,
-            Some(bias) => {
+            Some(_) => {
                 let shape = [self.q.batch, self.q.heads, self.q.length, keys.heads.length];
                 call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
-                if broadcast(&bias.shape, &shape)? != shape {
-                    return Err(call.bad_shape(BIAS, "[batch or 1, heads or 1, tokens, all tokens]"));
-                }
-                let floats = bias.as_floats().ok_or(FoldError::ValuesUnknown { input: BIAS })?;
-                let at = spread(&bias.shape, &shape);
-                Some((shape, at.into_iter().map(|at| floats.get(at).copied().unwrap_or(f64::NAN)).collect()))
+                let bias = ByScore::of(call, BIAS, shape)?;
+                Some(bias.ok_or(FoldError::ValuesUnknown { input: BIAS })?)
             }
         };
-        let bias: Option<([usize; 4], Vec<f64>)> = bias;
-        let added = |Place { batch, head, token }: Place, slot: usize| {
+        let added = |place: Place, slot: usize| {
+            let Place { batch, token, .. } = place;
             let position = self.position(batch, token);
             let length = self.lengths.get(batch).copied().unwrap_or(total);
             let slot_at = signed(slot);
@@ -236,11 +232,7 @@ impl Step {
             if slot_at >= length || (is_causal && (slot_at > position || !is_near)) {
                 return f64::NEG_INFINITY;
             }
-            let Some(([_, heads, tokens, columns], bias)) = &bias else { return 0.0 };
-            let at = [(*heads, head), (*tokens, token), (*columns, slot)];
-            let at =
-                at.into_iter().fold(batch, |at, (dim, index)| at.saturating_mul(dim).saturating_add(index));
-            bias.get(at).copied().unwrap_or(f64::NAN)
+            bias.as_ref().map_or(0.0, |bias| bias.at(place, slot).unwrap_or(f64::NAN))
         };
         let sinks = call.optional(SINK).map(|sinks| sinks.as_floats().unwrap_or(&[f64::NAN]));
         let is_smooth = call.int("smooth_softmax", 0)? > 0;

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::bias::MASK_BYTES;
+use super::bias::{ByScore, MASK_BYTES};
 use super::heads::{Heads, Place, Rows, head_count, share};
 use super::weighted::{Weighted, no_sink};
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{round, to_float};
-use crate::fold::shapes::{broadcast, elements, signed, spread};
+use crate::fold::shapes::{elements, signed};
 use crate::fold::{FoldError, Value, Values};
 
 /// The indices of the operator's inputs.
@@ -107,11 +107,11 @@ fn rows<'a>(call: &Call<'a>, heads: [Heads; 3], past: usize) -> Result<Option<[R
 
 /// What is added to each score.
 struct Added {
-    shape: [usize; 4],
-    /// One element for each score, or none.
-    scores: Vec<f64>,
+    scores: Option<ByScore>,
     /// Whether each key of each sample is real, `[batch, keys]`, or none.
     real: Vec<bool>,
+    /// The number of keys.
+    keys: usize,
     filler: f64,
     is_causal: bool,
 }
@@ -122,15 +122,11 @@ impl Added {
         let shape = [q.batch, q.heads, q.length, k.length];
         call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
         let scores = match call.optional(SCORES) {
-            None => Vec::new(),
-            Some(scores) => {
-                let Some(floats) = scores.as_floats() else { return Ok(None) };
-                if broadcast(&scores.shape, &shape)? != shape {
-                    return Err(call.bad_shape(SCORES, "[batch or 1, heads or 1, tokens, all tokens]"));
-                }
-                let at = spread(&scores.shape, &shape);
-                at.into_iter().map(|at| floats.get(at).copied().unwrap_or(f64::NAN)).collect()
-            }
+            None => None,
+            Some(_) => match ByScore::of(call, SCORES, shape)? {
+                None => return Ok(None),
+                scores => scores,
+            },
         };
         let real = match call.optional(PADDING) {
             None => Vec::new(),
@@ -141,19 +137,22 @@ impl Added {
             Some(_) => return Ok(None),
         };
         let filler = call.float("mask_filter_value", -10000.0)?;
-        Ok(Some(Self { shape, scores, real, filler, is_causal: call.flag("unidirectional", false)? }))
+        Ok(Some(Self {
+            scores,
+            real,
+            keys: k.length,
+            filler,
+            is_causal: call.flag("unidirectional", false)?,
+        }))
     }
 
-    fn at(&self, Place { batch, head, token }: Place, slot: usize, past: usize) -> f64 {
-        let [_, heads, tokens, slots] = self.shape;
-        if self.is_causal && signed(slot) > signed(past).saturating_add(signed(token)) {
+    fn at(&self, place: Place, slot: usize, past: usize) -> f64 {
+        if self.is_causal && signed(slot) > signed(past).saturating_add(signed(place.token)) {
             return f64::NEG_INFINITY;
         }
-        let at = [(heads, head), (tokens, token), (slots, slot)];
-        let at = at.into_iter().fold(batch, |at, (dim, index)| at.saturating_mul(dim).saturating_add(index));
-        let score = self.scores.get(at).copied().unwrap_or_default();
-        let is_real =
-            self.real.get(batch.saturating_mul(slots).saturating_add(slot)).copied().unwrap_or(true);
+        let score = self.scores.as_ref().and_then(|scores| scores.at(place, slot)).unwrap_or_default();
+        let at = place.batch.saturating_mul(self.keys).saturating_add(slot);
+        let is_real = self.real.get(at).copied().unwrap_or(true);
         if is_real { score } else { score + self.filler }
     }
 }
