@@ -177,7 +177,7 @@ impl Interface {
 
     /// Returns `true` if the model concatenates pasts and new rows, so that no cache can be written in place.
     pub fn is_copied(&self) -> bool {
-        self.growth() == Some(Growth::Joined)
+        self.caches.iter().any(|cache| cache.growth == Some(Growth::Joined))
     }
 
     /// Returns how the caches grow if past and present are separate buffers, or `None` if all are static.
