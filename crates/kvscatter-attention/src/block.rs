@@ -231,17 +231,23 @@ impl<'a, T: Float> Call<'a, T> {
         (head * group + index % group, index / group)
     }
 
-    /// Writes a row of `qk_matmul_output`.
-    pub(crate) fn store_scores(&self, block: &Block, row: Row, scores: impl Iterator<Item = f32>) {
+    /// Writes a row of `qk_matmul_output`. The slots after the last of these scores get `rest`.
+    pub(crate) fn store_scores(&self, block: &Block, row: Row, scores: impl Iterator<Item = f32>, rest: f32) {
         let Sizes { query_heads, queries, .. } = self.setup.sizes;
         let total = self.setup.sizes.total();
         let (head, query) = self.query_of(row);
         let first = ((block.sample * query_heads + head) * queries + query) * total;
-        for (at, score) in scores.enumerate().take(total) {
-            // SAFETY: `check` compared the length of the output with its shape, and the element is one of this
-            // shape. Each row is written by one item.
+        let store = |at: usize, score| {
+            // SAFETY: `check` compared the length of the output with its shape, and both callers below keep `at` below
+            // `total`, so the element is one of this shape. Each row is written by one item.
             unsafe { self.scores.wrapping_add(first + at).write(T::of_f32(score)) };
+        };
+        let mut stored = 0;
+        for score in scores.take(total) {
+            store(stored, score);
+            stored += 1;
         }
+        (stored..total).for_each(|at| store(at, rest));
     }
 
     /// Writes the rows of a block to `Y`.

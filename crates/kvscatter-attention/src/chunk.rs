@@ -32,9 +32,10 @@ impl<T: Float> Call<'_, T> {
         }
         let total = self.setup.sizes.total();
         let all = self.segments(0, &(0..total as i64));
-        let (read, used) = match self.setup.op.scores {
-            None => (room.runs.as_slice(), (positions.end - base) as usize),
-            Some(_) => (all.as_slice(), total),
+        let (read, used) = if self.setup.op.returns_hidden() {
+            (all.as_slice(), total)
+        } else {
+            (room.runs.as_slice(), (positions.end - base) as usize)
         };
         let used = used.next_multiple_of(LANES);
         for sweep in sweeps(read, steps) {
@@ -61,7 +62,7 @@ impl<T: Float> Call<'_, T> {
             (room.part.most[at], room.part.weight[at]) = (most, weight);
             if self.setup.op.scores == Some(Scores::Weights) {
                 let weights = scores.iter().map(|score| if weight == 0.0 { 0.0 } else { score / weight });
-                self.store_scores(block, row, weights);
+                self.store_scores(block, row, weights, 0.0);
             }
         }
         self.sum_values(block, room);
@@ -123,16 +124,16 @@ impl<T: Float> Call<'_, T> {
         let op = &self.setup.op;
         let visible = self.indices(block, base, row.index);
         if op.scores == Some(Scores::Products) {
-            self.store_scores(block, row, scores.iter().copied());
+            self.store_scores(block, row, scores.iter().copied(), 0.0);
         }
         if op.softcap > 0.0 {
-            let all = if op.scores.is_some() { 0..scores.len() } else { visible.clone() };
+            let all = if op.returns_hidden() { 0..scores.len() } else { visible.clone() };
             for score in &mut scores[all] {
                 *score = op.softcap * (*score / op.softcap).tanh();
             }
         }
         if op.scores == Some(Scores::Capped) {
-            self.store_scores(block, row, scores.iter().copied());
+            self.store_scores(block, row, scores.iter().copied(), 0.0);
         }
         scores[..visible.start].fill(f32::NEG_INFINITY);
         scores[visible.end..].fill(f32::NEG_INFINITY);
@@ -155,7 +156,7 @@ impl<T: Float> Call<'_, T> {
         let is_lowest = |slot| visible.contains(&slot) && mask.is_some_and(|mask| mask.is_lowest(slot));
         let scores = scores.iter().enumerate();
         let scores = scores.map(|(slot, score)| if is_lowest(slot) { T::LOWEST.to_f32() } else { *score });
-        self.store_scores(block, row, scores);
+        self.store_scores(block, row, scores, f32::NEG_INFINITY);
     }
 }
 

@@ -118,7 +118,7 @@ impl Attention {
 
     /// Requests the output `qk_matmul_output`, and sets `qk_matmul_output_mode`.
     ///
-    /// The output contains a score for every slot, so the operator then reads every key. A
+    /// In the modes 0 and 1, the output contains the scores of hidden slots, so the operator reads every key. A
     /// [`ring`](Self::ring) cannot have this output.
     #[must_use]
     pub fn scores(self, scores: Scores) -> Self {
@@ -158,5 +158,10 @@ impl Attention {
     #[must_use]
     pub fn has_scores(&self) -> bool {
         self.scores.is_some()
+    }
+
+    /// Returns `true` if an output contains scores of hidden slots.
+    pub(crate) fn returns_hidden(&self) -> bool {
+        matches!(self.scores, Some(Scores::Products | Scores::Capped))
     }
 }

@@ -147,6 +147,11 @@ impl<'p> Editor<'p> {
         Ok(output)
     }
 
+    /// Adds a cast of a value, unless it has the type already. Returns the name.
+    pub(crate) fn cast(&mut self, value: &str, from: ElementType, to: ElementType) -> String {
+        if from == to { value.to_owned() } else { self.add(NewNode::cast(value, to)) }
+    }
+
     /// Adds an int64 scalar with a dimension of a value. Returns the name.
     pub(crate) fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
         let axis = i64::try_from(axis).unwrap_or_default();

@@ -117,7 +117,18 @@ fn the_capacity_does_not_change_the_result() {
         }
         let mut exact = small.clone();
         exact.lengths = Some(vec![530]);
-        assert_eq!(bits(&large.run(&op).unwrap().y), bits(&exact.run(&op).unwrap().y), "{capacity}");
+        let (large_without, exact_without) = (large.run(&op).unwrap(), exact.run(&op).unwrap());
+        assert_eq!(bits(&large_without.y), bits(&exact_without.y), "{capacity}");
+        for (scores, of_hidden) in [(Scores::Masked, f32::NEG_INFINITY), (Scores::Weights, 0.0)] {
+            let op = op.scores(scores);
+            let (large, exact) = (large.run(&op).unwrap(), exact.run(&op).unwrap());
+            assert_eq!(bits(&large.y), bits(&exact.y), "{capacity} {scores:?}");
+            let (large, exact) = (large.scores.unwrap(), exact.scores.unwrap());
+            for (large, exact) in large.chunks_exact(capacity).zip(exact.chunks_exact(530)) {
+                assert_eq!(bits(&large[..530]), bits(exact), "{capacity} {scores:?}");
+                assert!(large[530..].iter().all(|score| *score == of_hidden), "{capacity} {scores:?}");
+            }
+        }
     }
 }
 

@@ -141,14 +141,7 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
     }
     let caches = [&operands.queries, &operands.keys, &operands.values].map(String::as_str);
     let new = static_attention(rewriter, caches, &operands.rule, operands.element)?;
-    let new = operands.attributes(new);
-    let last = match operands.cast() {
-        None => new,
-        Some(to) => {
-            let attended = rewriter.editor.add(new.called("attention"));
-            NewNode::cast(&attended, to)
-        }
-    };
+    let last = operands.attended(rewriter.editor, new)?;
     let last = match operands.is_merged {
         false => last,
         true => {

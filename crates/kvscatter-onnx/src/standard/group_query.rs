@@ -207,7 +207,7 @@ impl Step {
         let key = [tokens, seqlens.to_owned(), total.to_owned()];
         let [tokens, ..] = &key;
         let to_int64 = |standard: &mut Standard<'_, '_>, slot: usize, value: &str| {
-            it.element(slot).map(|element| standard.cast(value, element, ElementType::Int64))
+            it.element(slot).map(|element| standard.editor.cast(value, element, ElementType::Int64))
         };
         let last = standard.shared(&["last", tokens, seqlens, total], |standard| {
             let seqlens = to_int64(standard, 5, seqlens)?;

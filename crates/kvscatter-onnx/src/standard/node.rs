@@ -173,12 +173,4 @@ impl<'e, 'p> Standard<'e, 'p> {
     pub(super) fn named(&mut self, node: NewNode, name: &str) -> String {
         self.editor.add(if name.is_empty() { node } else { node.outputs(&[name]) })
     }
-
-    /// Casts a value unless it has the type.
-    pub(super) fn cast(&mut self, value: &str, from: ElementType, to: ElementType) -> String {
-        if from == to {
-            return value.to_owned();
-        }
-        self.editor.add(NewNode::cast(value, to))
-    }
 }

@@ -1,7 +1,8 @@
 //! `GroupQueryAttention` with sinks, as separate nodes.
 //!
 //! A sink is a score of each head that has no value, so that weights of a row need not sum to 1. `Attention` has
-//! no sink. The nodes append one column to the scores, and drop its weight after the softmax.
+//! no sink. The nodes append one column to the scores, and drop its weight after the softmax. Exporters of other
+//! models write such nodes too, and the conversion makes one [`Attention`](crate::convert) of them and a factor.
 
 use kvscatter::ElementType;
 
@@ -38,13 +39,13 @@ pub(super) fn attention(
     let masked = standard.editor.node("Where", &[mask, &scores, &hidden]);
     // Weights are computed in float32, as the operator computes them.
     let wide = ElementType::Float32;
-    let masked = standard.cast(&masked, element, wide);
+    let masked = standard.editor.cast(&masked, element, wide);
     let sinks = sinks(standard, it, queries)?;
     let all = standard.editor.add(NewNode::new("Concat", &[&masked, &sinks]).int("axis", -1));
     let weights = standard.editor.add(NewNode::new("Softmax", &[&all]).int("axis", -1));
     let (zero, last) = (standard.editor.ints(&[0])?, standard.editor.ints(&[-1])?);
     let weights = standard.editor.node("Slice", &[&weights, &zero, &last, &last]);
-    let weights = standard.cast(&weights, wide, element);
+    let weights = standard.editor.cast(&weights, wide, element);
     let attended = standard.editor.node("MatMul", &[&weights, &values]);
     join(standard, &attended, it.output(0))
 }
@@ -85,7 +86,7 @@ fn sinks(standard: &mut Standard<'_, '_>, it: &Replacing<'_>, queries: &str) -> 
     let by_head = match it.optional(11) {
         None => standard.editor.float(wide, 0.0)?,
         Some(sinks) => {
-            let sinks = standard.cast(sinks, it.element(11)?, wide);
+            let sinks = standard.editor.cast(sinks, it.element(11)?, wide);
             let shape = standard.editor.ints(&[1, -1, 1, 1])?;
             standard.editor.node("Reshape", &[&sinks, &shape])
         }

@@ -21,24 +21,24 @@ const SLOTS: usize = 16;
 /// One attention operation that reads two caches, with a node at each place where exporters put one. Each
 /// function adds nodes that read a value and returns the name of the result.
 #[derive(Clone)]
-struct Form {
-    element: ElementType,
-    kv_heads: usize,
-    queries: Step,
-    keys: Step,
-    repeat: Step,
-    values: Step,
-    scores: Step,
-    mask: Step,
-    masked: Step,
-    weights: Step,
+pub(super) struct Form {
+    pub(super) element: ElementType,
+    pub(super) kv_heads: usize,
+    pub(super) queries: Step,
+    pub(super) keys: Step,
+    pub(super) repeat: Step,
+    pub(super) values: Step,
+    pub(super) scores: Step,
+    pub(super) mask: Step,
+    pub(super) masked: Step,
+    pub(super) weights: Step,
 }
 
-type Step = fn(&mut Nodes, &str) -> String;
+pub(super) type Step = fn(&mut Nodes, &str) -> String;
 
 impl Form {
     /// Returns attention as it is defined, with a mask that is added.
-    fn plain() -> Self {
+    pub(super) fn plain() -> Self {
         Self {
             element: ElementType::Float32,
             kv_heads: HEADS,
@@ -53,11 +53,11 @@ impl Form {
         }
     }
 
-    fn grouped() -> Self {
+    pub(super) fn grouped() -> Self {
         Self { kv_heads: KV_HEADS, repeat: expanded, ..Self::plain() }
     }
 
-    fn model(&self) -> Model {
+    pub(super) fn model(&self) -> Model {
         let mut nodes = Nodes { element: self.element, nodes: Vec::new(), initializers: Vec::new() };
         let hidden = HEADS * SIZE;
         nodes.floats("table", &[hidden, hidden], 0.1);
@@ -161,7 +161,7 @@ impl Nodes {
         self.add(op_type, &[value, &name])
     }
 
-    fn cast(&mut self, value: &str, to: ElementType) -> String {
+    pub(super) fn cast(&mut self, value: &str, to: ElementType) -> String {
         let output = self.add("Cast", &[value]);
         self.attribute(int("to", to.onnx_code().into()));
         output
@@ -225,7 +225,7 @@ impl Nodes {
     }
 }
 
-fn as_it_is(_: &mut Nodes, value: &str) -> String {
+pub(super) fn as_it_is(_: &mut Nodes, value: &str) -> String {
     value.to_owned()
 }
 
@@ -243,14 +243,14 @@ fn tiled_heads(nodes: &mut Nodes, value: &str) -> String {
     nodes.add("Reshape", &[&repeated, "all_heads"])
 }
 
-fn capped(nodes: &mut Nodes, scores: &str) -> String {
+pub(super) fn capped(nodes: &mut Nodes, scores: &str) -> String {
     let scaled = nodes.number("Mul", scores, 0.5);
     let small = nodes.number("Div", &scaled, 4.0);
     let bent = nodes.add("Tanh", &[&small]);
     nodes.number("Mul", &bent, 4.0)
 }
 
-fn converted(form: &Form) -> Converted {
+pub(super) fn converted(form: &Form) -> Converted {
     convert(&form.model(), ConvertOptions::new(SLOTS).fuse_softcap(true)).unwrap()
 }
 
@@ -296,7 +296,7 @@ fn fused(what: &str, form: &Form) -> (f32, f32, i64) {
 }
 
 /// Checks that the attention of a decoder stays as it is, and returns the reason.
-fn kept(form: &Form) -> KeptReason {
+pub(super) fn kept(form: &Form) -> KeptReason {
     let mut converted = converted(form);
     assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
     assert!(op_types(&converted).contains(&"Softmax") && !op_types(&converted).contains(&"Attention"));

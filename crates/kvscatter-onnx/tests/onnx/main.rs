@@ -16,6 +16,7 @@ mod models;
 mod placement;
 mod random_inputs;
 mod save;
+mod sinks;
 mod support;
 mod tensors;
 mod test_dirs;

@@ -13,6 +13,7 @@ mod operands;
 mod proof;
 mod question;
 mod region;
+mod sink;
 
 pub use kept::{KeptAttention, KeptReason};
 pub(super) use operands::Operands;

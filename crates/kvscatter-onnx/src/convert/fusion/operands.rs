@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter::ElementType;
 
 use super::KeptReason;
+use super::sink::Sinks;
 use crate::convert::caches::RANK;
 use crate::convert::rule::Rule;
 use crate::convert::sites::{Site, Sites};
 use crate::decoder::Decoder;
-use crate::edit::NewNode;
+use crate::edit::{Editor, NewNode};
 use crate::fold::Fold;
-use crate::{Graph, Node};
+use crate::{Graph, Node, OnnxError};
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 const MAX_STEPS: usize = 64;
@@ -35,6 +36,8 @@ pub(in crate::convert) struct Operands {
     pub(in crate::convert) rule: Rule,
     /// The largest magnitude of a score, or 0 if there is no limit.
     pub(super) softcap: f32,
+    /// The sinks that take a part of the weights.
+    pub(super) sinks: Option<Sinks>,
     /// The type of the queries, keys and values.
     pub(in crate::convert) element: ElementType,
     /// The type of the result.
@@ -44,8 +47,25 @@ pub(in crate::convert) struct Operands {
 }
 
 impl Operands {
+    /// Adds an `Attention` node of these operands, and the nodes after it. Returns the last node.
+    pub(in crate::convert) fn attended(
+        &self,
+        editor: &mut Editor<'_>,
+        attention: NewNode,
+    ) -> Result<NewNode, OnnxError> {
+        let attention = self.attributes(attention);
+        let last = match &self.sinks {
+            None => attention,
+            Some(sinks) => sinks.attended(editor, attention, self.element)?,
+        };
+        Ok(match self.output_element {
+            to if to == self.element => last,
+            to => NewNode::cast(&editor.add(last.called("attention")), to),
+        })
+    }
+
     /// Sets the attributes of an `Attention` node.
-    pub(in crate::convert) fn attributes(&self, attention: NewNode) -> NewNode {
+    fn attributes(&self, attention: NewNode) -> NewNode {
         let mut attention = attention.float("scale", self.scale);
         if self.is_capped() {
             attention = attention.float("softcap", self.softcap);
@@ -65,11 +85,6 @@ impl Operands {
     pub(super) fn amounts_of_capping(&self) -> &'static [bool] {
         let is_exact = matches!(self.element, ElementType::Float32 | ElementType::Float64);
         if self.is_capped() && is_exact { &[false, true] } else { &[false] }
-    }
-
-    /// Returns the type to which the result of the node is cast, or `None` if it has the type already.
-    pub(in crate::convert) fn cast(&self) -> Option<ElementType> {
-        (self.output_element != self.element).then_some(self.output_element)
     }
 }
 
@@ -97,6 +112,8 @@ struct Scores<'m> {
     rule: Rule,
     scale: f64,
     softcap: f64,
+    /// The value with the scores of sinks.
+    sinks: Option<&'m str>,
 }
 
 impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
@@ -157,6 +174,10 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             }
         }
         let (output, is_merged) = self.output(last)?;
+        let sinks = scores.sinks.map(|sinks| self.sinks(sinks)).transpose()?;
+        if sinks.is_some() && scores.softcap != 0.0 {
+            return Err(KeptReason::Form { what: "its scores have both a cap and a sink" });
+        }
         let scale = single(scores.scale * key_factor * query_factor);
         // `Attention` multiplies queries and keys by the root of the scale.
         if !scale.is_finite() || scale <= 0.0 {
@@ -172,6 +193,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             rule: scores.rule,
             // The hyperbolic tangent is odd, so the sign of the cap goes to the scale alone.
             softcap: single(scores.softcap.abs()),
+            sinks,
             element,
             output_element: self.fold.value(output)?.element,
             softmax_element: self.fold.value(softmax.output(0).unwrap_or_default())?.element,
@@ -200,7 +222,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
     fn scores(&mut self, mut value: &'m str) -> Result<Scores<'m>, KeptReason> {
         let (mut scale, mut softcap) = (1.0, 0.0);
         let mut rule = Rule::default();
-        let mut bias = None;
+        let (mut bias, mut sinks) = (None, None);
         for _ in 0..MAX_STEPS {
             let Some(&node) = self.makers.get(value) else { break };
             if let Some(masked) = self.rules.get(value) {
@@ -208,7 +230,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
                 bias = masked.bias.as_ref();
             }
             match node.op_type() {
-                "MatMul" => return Ok(Scores { product: node, rule, scale, softcap }),
+                "MatMul" => return Ok(Scores { product: node, rule, scale, softcap, sinks }),
                 "Mul" | "Div" => scale *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?,
                 "Tanh" if softcap == 0.0 => softcap = scale,
                 "Tanh" => return Err(KeptReason::Form { what: "the scores have two caps" }),
@@ -217,12 +239,24 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
                     Some(_) => return Err(KeptReason::Form { what: "a bias has no single axis of heads" }),
                     None => return Err(KeptReason::Form { what: "something is added to the scores" }),
                 },
+                "Concat" => sinks = node.input(1),
                 _ => {}
             }
             let Some(before) = self.passed(&node) else { break };
             value = before;
         }
         Err(KeptReason::Form { what: "the scores are not one product of queries and keys" })
+    }
+
+    /// Returns the sinks of a value, which must be the same at every length.
+    fn sinks(&mut self, value: &str) -> Result<Sinks, KeptReason> {
+        let sinks = sinks_by_head(self.fold, value)?;
+        for other in &mut self.others {
+            if sinks_by_head(other, value)? != sinks {
+                return Err(KeptReason::Form { what: "a sink depends on the length" });
+            }
+        }
+        Ok(Sinks(sinks))
     }
 
     /// Follows keys or values back to their cache. Returns the present and the product of all factors.
@@ -341,6 +375,26 @@ fn single_number(fold: &mut Fold<'_, '_>, value: &str) -> Result<Option<f64>, Ke
     let compared = rest.len();
     fold.charge(compared)?;
     Ok(is_single.then_some(first))
+}
+
+/// Returns the score of the sink of each head. The scores of a head must be one finite number.
+fn sinks_by_head(fold: &mut Fold<'_, '_>, value: &str) -> Result<Vec<f64>, KeptReason> {
+    let unknown = || KeptReason::Unknown { value: value.to_owned() };
+    let known = fold.known(value)?.ok_or_else(unknown)?;
+    let scores = known.as_floats().ok_or_else(unknown)?;
+    let &[_, heads, tokens, _] = known.shape.as_slice() else {
+        return Err(KeptReason::Form { what: "the sinks are not [batch, heads, new tokens, 1]" });
+    };
+    let sample = scores.chunks(heads.saturating_mul(tokens).max(1)).next().unwrap_or_default();
+    let sinks: Vec<f64> = sample.iter().copied().step_by(tokens.max(1)).collect();
+    let expected = sinks.iter().flat_map(|sink| std::iter::repeat_n(sink, tokens)).cycle();
+    if !sinks.iter().all(|sink| sink.is_finite()) || scores.iter().zip(expected).any(|(it, sink)| it != sink)
+    {
+        return Err(KeptReason::Form { what: "a sink is not one finite number for each head" });
+    }
+    let compared = scores.len();
+    fold.charge(compared)?;
+    Ok(sinks)
 }
 
 #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "an attribute is a float32")]

@@ -11,8 +11,7 @@ use super::{KeptReason, Operands};
 use crate::convert::attention::over_caches;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::convert::visibility::Padding;
-use crate::edit::NewNode;
-use crate::edit::names::Names;
+use crate::edit::Editor;
 use crate::fold::{Budget, Fold, Value, Values, lowest, round, to_float};
 use crate::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, random_inputs};
@@ -192,7 +191,9 @@ impl Proof<'_, '_> {
             .iter()
             .zip(&self.region.nodes)
             .map(|(node, original)| NodeProto { name: original.proto().name.clone(), ..node.clone() });
-        self.evaluate(named.collect(), inputs, output)
+        let mut model = self.model(&inputs);
+        model.graph.get_or_insert_default().node = named.collect();
+        self.evaluate(&model, inputs, output)
     }
 
     /// Evaluates the `Attention` node.
@@ -202,17 +203,13 @@ impl Proof<'_, '_> {
         let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
         let others = [mask, Value::ints(vec![length; probe.batch])?];
         let inputs = NAMES.into_iter().zip(random.iter().chain(&others).cloned()).collect();
+        let mut model = self.model(&inputs);
+        let mut editor = Editor::new(&mut model)?;
         let [queries, keys, values, mask, nonpad] = NAMES;
-        let node = self.operands.attributes(over_caches([queries, keys, values], mask, nonpad));
-        let names = &mut Names::default();
-        let nodes = match self.operands.cast() {
-            None => vec![node.outputs(&[OUTPUT]).into_proto(names)],
-            Some(to) => {
-                let cast = NewNode::cast("attended", to);
-                vec![node.outputs(&["attended"]).into_proto(names), cast.outputs(&[OUTPUT]).into_proto(names)]
-            }
-        };
-        self.evaluate(nodes, inputs, OUTPUT)
+        let node = over_caches([queries, keys, values], mask, nonpad);
+        let last = self.operands.attended(&mut editor, node)?;
+        editor.add(last.outputs(&[OUTPUT]));
+        self.evaluate(&model, inputs, OUTPUT)
     }
 
     /// Returns the mask of the `Attention` node by the rule.
@@ -241,20 +238,23 @@ impl Proof<'_, '_> {
         })
     }
 
-    /// Evaluates nodes that read these inputs, with the operator sets of the model.
+    /// Returns a model with these inputs, without nodes, in the operator sets of the model.
+    fn model(&self, inputs: &BTreeMap<&str, Value>) -> ModelProto {
+        let declared =
+            |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
+        let graph = GraphProto { input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
+        let opset_import = self.model.proto().opset_import.clone();
+        ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() }
+    }
+
+    /// Evaluates a value of a model with these inputs.
     fn evaluate(
         &self,
-        nodes: Vec<NodeProto>,
+        model: &ModelProto,
         inputs: BTreeMap<&str, Value>,
         output: &str,
     ) -> Result<Value, KeptReason> {
-        let declared =
-            |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
-        let graph =
-            GraphProto { node: nodes, input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
-        let opset_import = self.model.proto().opset_import.clone();
-        let proto = ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() };
-        let graph = Graph::new(&proto)?;
+        let graph = Graph::new(model)?;
         let mut fold = Fold::within(self.budget, &graph);
         for (name, value) in inputs {
             fold.set(name, value)?;

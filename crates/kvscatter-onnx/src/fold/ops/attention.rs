@@ -18,12 +18,17 @@ use bias::Bias;
 use heads::{Heads, Rows};
 use weighted::{Weighted, no_sink};
 
+use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::to_float;
 use crate::fold::{Value, Values};
 
 /// The indices of the past of keys and of values.
 const PAST: [usize; 2] = [4, 5];
+
+/// The index of the output with the scores, and the mode in which it has those after the mask.
+const SCORES: usize = 3;
+const MASKED: i64 = 2;
 
 /// Returns the type and shape of the first input, for operators that change only elements.
 pub(super) fn like_first(call: &Call<'_>) -> Outputs {
@@ -33,7 +38,7 @@ pub(super) fn like_first(call: &Call<'_>) -> Outputs {
 
 /// Evaluates ONNX `Attention` of versions 23 and 24. In rank 3, the last axis contains all heads in a row.
 ///
-/// The cap on scores comes before the mask, as onnx 1.23 corrected. The products of queries and keys have no
+/// The cap on scores comes before the mask, as onnx 1.23 corrected. Scores before the mask, and weights, have no
 /// elements.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
     let [query, key, value] = [call.input(0)?, call.input(1)?, call.input(2)?];
@@ -66,7 +71,7 @@ pub(super) fn attention(call: &Call<'_>) -> Outputs {
             Ok(rows.map(|rows| Values::Floats(rows.elements.into_owned())))
         })
     };
-    let attended = call.make(query.element, output, |_| {
+    let weighted = || -> Result<Option<(Weighted<'_>, Bias)>, OnnxError> {
         let (Some(queries), Some(keys), Some(values)) =
             (Rows::of(query, q), appended(key, k, past_key), appended(value, v, past_value))
         else {
@@ -80,14 +85,22 @@ pub(super) fn attention(call: &Call<'_>) -> Outputs {
             None => to_float(k.size).sqrt().recip(),
         };
         let (cap, element) = (call.float("softcap", 0.0)?, query.element);
-        let weighted = Weighted { queries, keys, values, scale, cap, element };
+        Ok(Some((Weighted { queries, keys, values, scale, cap, element }, bias)))
+    };
+    let attended = call.make(query.element, output, |_| {
+        let Some((weighted, bias)) = weighted()? else { return Ok(None) };
         let output = weighted.output(call, |place, slot| bias.at(place, slot), no_sink)?;
         let elements = if query.rank() == 3 { output.by_token() } else { output.elements.into_owned() };
         Ok(Some(Values::Floats(elements)))
     })?;
-    let products = Value::shaped(query.element, vec![q.batch, q.heads, q.length, keys.length])?;
+    let returns_masked = call.outputs > SCORES && call.int("qk_matmul_output_mode", 0)? == MASKED;
+    let scores = call.make(query.element, vec![q.batch, q.heads, q.length, keys.length], |_| {
+        let weighted = if returns_masked { weighted()? } else { None };
+        let Some((weighted, bias)) = weighted else { return Ok(None) };
+        Ok(Some(Values::Floats(weighted.masked(call, |place, slot| bias.at(place, slot))?)))
+    })?;
     let outputs =
-        [attended, present(key, k, past_key, keys)?, present(value, v, past_value, values)?, products];
+        [attended, present(key, k, past_key, keys)?, present(value, v, past_value, values)?, scores];
     Ok(outputs.into_iter().take(call.outputs.max(1)).collect())
 }
 

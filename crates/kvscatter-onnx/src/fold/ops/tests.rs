@@ -200,6 +200,7 @@ fn what_only_has_a_shape() {
         // The cap comes before the mask. A query that sees nothing gives zeros.
         "Attention softcap=1e-9 | float 1x1x2x1: 5 5, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, bool 2x3: 1 1 0 0 0 0 => float 1x1x2x1: 6 0",
         "Attention | float 1x1x1x1: 0, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, float 1x3: 0 1.0986122886681098 0, -, -, int64 1: 2 => float 1x1x1x1: 5",
+        "Attention qk_matmul_output_mode=2 | float 1x1x1x1: 1, float 1x1x3x1: 1.0986122886681098 5 0, float 1x1x3x1: 8 9 4, bool 1x3: 1 0 1 => float 1x1x1x1: 7, float 1x1x3x1: 1.0986122886681098 5 0, float 1x1x3x1: 8 9 4, float 1x1x1x3: 1.0986123085021973 -inf 0",
         "Attention is_causal=1 | float 1x1x2x1: 0 0, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, -, -, -, int64 1: 2 => float 1x1x2x1: 8 6",
         "GroupQueryAttention@com.microsoft num_heads=4 kv_num_heads=2 | float 2x1x128, -, -, float 2x2x6x16, float 2x2x6x16, int32 2, int32 scalar: 7 => float 2x1x64, float 2x2x7x16, float 2x2x7x16",
         "GroupQueryAttention@com.microsoft num_heads=4 kv_num_heads=2 | float 2x1x128, -, -, float 2x2x32x16, float 2x2x32x16, int32 2, int32 scalar: 7 => float 2x1x64, float 2x2x32x16, float 2x2x32x16",

@@ -35,41 +35,73 @@ impl Weighted<'_> {
         bias: impl Fn(Place, usize) -> f64,
         sink: impl Fn(usize) -> f64,
     ) -> Result<Rows<'static>, OnnxError> {
-        let Self { queries, keys, values, scale, cap, element } = self;
-        let (q, k, v) = (queries.heads, keys.heads, values.heads);
-        let shared = q.heads.checked_div(k.heads).filter(|it| it.checked_mul(k.heads) == Some(q.heads));
-        let shared =
-            shared.ok_or_else(|| call.bad_shape(1, "a number of heads that divides the queries'"))?;
-        let products = [q.batch, q.heads, q.length, k.length, k.size.saturating_add(v.size)];
-        call.work.charge(products.into_iter().fold(1, usize::saturating_mul))?;
+        let shared = self.shared(call, self.values.heads.size)?;
+        let Self { queries, values, element, .. } = self;
         let mut output = Vec::new();
-        for place in q.places() {
-            let row = queries.at(place);
-            let at = |slot| Place {
-                head: place.head.checked_div(shared).unwrap_or_default(),
-                token: slot,
-                ..place
-            };
-            let score = |slot| {
-                let score = scale * row.iter().zip(keys.at(at(slot))).map(|(q, k)| q * k).sum::<f64>();
-                let score = if *cap > 0.0 { cap * (score / cap).tanh() } else { score };
-                score + bias(place, slot)
-            };
-            let scores: Vec<f64> = (0..k.length).map(score).collect();
+        for place in queries.heads.places() {
+            let scores: Vec<f64> = self.scores(place, shared, &bias).collect();
             let sink = sink(place.head);
             let most = scores.iter().copied().fold(sink, f64::max);
             let mut total = if sink == f64::NEG_INFINITY { 0.0 } else { (sink - most).exp() };
-            let mut sums = vec![0.0; v.size];
+            let mut sums = vec![0.0; values.heads.size];
             for (slot, score) in scores.into_iter().enumerate().filter(|(_, it)| *it != f64::NEG_INFINITY) {
                 let weight = (score - most).exp();
                 total += weight;
-                sums.iter_mut().zip(values.at(at(slot))).for_each(|(sum, value)| *sum += weight * value);
+                let row = values.at(of_key(place, shared, slot));
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
             }
             let least = if total == 0.0 { 1.0 } else { total };
             output.extend(sums.iter().map(|sum| round(*element, sum / least)));
         }
-        Ok(Rows { heads: Heads { size: v.size, ..q }, elements: output.into() })
+        Ok(Rows { heads: Heads { size: values.heads.size, ..queries.heads }, elements: output.into() })
     }
+
+    /// Computes the scores after the cap and the bias, `[batch, heads, queries, keys]`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`output`](Self::output).
+    pub(super) fn masked(
+        &self,
+        call: &Call<'_>,
+        bias: impl Fn(Place, usize) -> f64,
+    ) -> Result<Vec<f64>, OnnxError> {
+        let shared = self.shared(call, 0)?;
+        let rows = self.queries.heads.places().flat_map(|place| self.scores(place, shared, &bias));
+        Ok(rows.map(|score| round(self.element, score)).collect())
+    }
+
+    /// Returns the number of heads of queries that share a head of keys, and charges the work of all scores
+    /// and of `more` products for each of them.
+    fn shared(&self, call: &Call<'_>, more: usize) -> Result<usize, OnnxError> {
+        let (q, k) = (self.queries.heads, self.keys.heads);
+        let shared = q.heads.checked_div(k.heads).filter(|it| it.checked_mul(k.heads) == Some(q.heads));
+        let shared =
+            shared.ok_or_else(|| call.bad_shape(1, "a number of heads that divides the queries'"))?;
+        let products = [q.batch, q.heads, q.length, k.length, k.size.saturating_add(more)];
+        call.work.charge(products.into_iter().fold(1, usize::saturating_mul))?;
+        Ok(shared)
+    }
+
+    /// Returns the scores of a query, one for each key.
+    fn scores(
+        &self,
+        place: Place,
+        shared: usize,
+        bias: &impl Fn(Place, usize) -> f64,
+    ) -> impl Iterator<Item = f64> {
+        let Self { queries, keys, scale, cap, .. } = self;
+        (0..keys.heads.length).map(move |slot| {
+            let products = queries.at(place).iter().zip(keys.at(of_key(place, shared, slot)));
+            let score = scale * products.map(|(q, k)| q * k).sum::<f64>();
+            let score = if *cap > 0.0 { cap * (score / cap).tanh() } else { score };
+            score + bias(place, slot)
+        })
+    }
+}
+
+/// Returns the place of a key or a value for a query.
+fn of_key(place: Place, shared: usize, slot: usize) -> Place {
+    Place { head: place.head.checked_div(shared).unwrap_or_default(), token: slot, ..place }
 }
 
 /// Returns the score of a sink in a softmax without one.

@@ -1,0 +1,106 @@
+//! Tests that attention with sinks becomes one `Attention` node and a factor of its result.
+//!
+//! `python-tests/test_standard.py` shows in ONNX Runtime that such decoders compute the same.
+
+use kvscatter::ElementType;
+
+use crate::fusion::{Form, Nodes, Step, capped, converted, kept, op_types};
+use crate::support::int;
+
+/// The number of heads of [`Form::plain`].
+const HEADS: usize = 6;
+
+/// Appends a sink of each head to masked scores.
+fn with_sinks(nodes: &mut Nodes, scores: &str) -> String {
+    sunk(nodes, scores, 2.0)
+}
+
+fn sunk(nodes: &mut Nodes, scores: &str, first: f32) -> String {
+    nodes.floats("sinks", &[1, HEADS, 1, 1], first);
+    let rows = nodes.add("Shape", &[scores]);
+    nodes.attribute(int("end", 3));
+    let shape = nodes.add("Concat", &[&rows, "one"]);
+    nodes.attribute(int("axis", 0));
+    let sinks = nodes.add("Expand", &["sinks", &shape]);
+    let all = nodes.add("Concat", &[scores, &sinks]);
+    nodes.attribute(int("axis", -1));
+    all
+}
+
+/// Subtracts the largest score of each row, as transformers does.
+fn with_sinks_below_0(nodes: &mut Nodes, scores: &str) -> String {
+    let all = with_sinks(nodes, scores);
+    let largest = nodes.add("ReduceMax", &[&all, "last"]);
+    nodes.add("Sub", &[&all, &largest])
+}
+
+/// Drops the weight of the sink.
+fn without_sinks(nodes: &mut Nodes, weights: &str) -> String {
+    nodes.add("Slice", &[weights, "zero", "last", "last"])
+}
+
+fn form(masked: Step) -> Form {
+    Form { masked, weights: without_sinks, ..Form::grouped() }
+}
+
+#[test]
+fn a_sink_becomes_a_factor_of_the_result() {
+    let narrow = Form { element: ElementType::Float16, ..form(with_sinks_below_0) };
+    // The softmax is computed in float32.
+    let mask: Step = |nodes, scores| {
+        let added = nodes.add("Add", &[scores, "bias"]);
+        nodes.cast(&added, ElementType::Float32)
+    };
+    let masked: Step = |nodes, scores| {
+        nodes.floats("narrow_sinks", &[1, HEADS, 1, 1], 2.0);
+        let sinks = nodes.cast("narrow_sinks", ElementType::Float32);
+        let rows = nodes.add("Shape", &[scores]);
+        nodes.attribute(int("end", 3));
+        let shape = nodes.add("Concat", &[&rows, "one"]);
+        nodes.attribute(int("axis", 0));
+        let sinks = nodes.add("Expand", &[&sinks, &shape]);
+        let all = nodes.add("Concat", &[scores, &sinks]);
+        nodes.attribute(int("axis", -1));
+        all
+    };
+    let weights: Step = |nodes, weights| {
+        let narrow = nodes.cast(weights, ElementType::Float16);
+        without_sinks(nodes, &narrow)
+    };
+    let wide = Form { mask, masked, weights, ..narrow.clone() };
+    for (what, form) in [
+        ("plain", form(with_sinks)),
+        ("below 0", form(with_sinks_below_0)),
+        ("float16", narrow),
+        ("a softmax in float32", wide),
+    ] {
+        let converted = converted(&form);
+        assert!(converted.kept.is_empty(), "{what}: {:?}", converted.kept);
+        assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 1, 1), "{what}");
+        let graph = converted.model.graph().unwrap();
+        let attention = *graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
+        assert_eq!(attention.attribute("qk_matmul_output_mode").and_then(|mode| mode.i), Some(2), "{what}");
+        assert_eq!([1, 2].map(|slot| attention.output(slot)), [None, None], "{what}");
+        let last = *graph.nodes().iter().find(|node| node.output(0) == Some("y")).unwrap();
+        assert_eq!((last.op_type(), last.input(0)), ("Mul", attention.output(0)), "{what}");
+        assert!(!op_types(&converted).contains(&"Softmax"), "{what}");
+    }
+}
+
+#[test]
+fn a_sink_without_a_proof_stays() {
+    // `Attention` does not return scores after the mask and the cap in all versions of ONNX Runtime.
+    let reason = kept(&Form { scores: capped, ..form(with_sinks) });
+    assert_eq!(reason.to_string(), "its scores have both a cap and a sink");
+    let reason = kept(&form(|nodes, scores| sunk(nodes, scores, f32::NEG_INFINITY)));
+    assert_eq!(reason.to_string(), "a sink is not one finite number for each head");
+    // The sinks depend on the tokens.
+    let reason = kept(&form(|nodes, scores| {
+        let sinks = nodes.by_head("x", "by_head");
+        let sinks = nodes.add("Slice", &[&sinks, "zero", "one", "last"]);
+        let all = nodes.add("Concat", &[scores, &sinks]);
+        nodes.attribute(int("axis", -1));
+        all
+    }));
+    assert!(reason.to_string().starts_with("the elements of"), "{reason}");
+}
