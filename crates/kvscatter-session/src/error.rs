@@ -137,6 +137,12 @@ pub enum SessionError {
         /// The name of the input.
         input: String,
     },
+    /// The model takes embeddings in place of token ids.
+    #[error("input {input:?} takes embeddings: sessions feed token ids, and have no table of embeddings")]
+    Embeddings {
+        /// The name of the input.
+        input: String,
+    },
     /// The model has a recurrent or convolution state beside its caches.
     #[error("input {input:?} is a recurrent or convolution state: sessions do not run decoders with states")]
     State {
@@ -443,6 +449,7 @@ impl SessionError {
             Self::NoLengths => "no_lengths",
             Self::NoLogits => "no_logits",
             Self::InputUnknown { .. } => "input_unknown",
+            Self::Embeddings { .. } => "embeddings",
             Self::State { .. } => "state",
             Self::InputRank { .. } => "input_rank",
             Self::TokensFixed { .. } => "tokens_fixed",
@@ -528,6 +535,7 @@ mod tests {
             (SessionError::NoLengths, "no_lengths"),
             (SessionError::NoLogits, "no_logits"),
             (SessionError::InputUnknown { input: name() }, "input_unknown"),
+            (SessionError::Embeddings { input: name() }, "embeddings"),
             (SessionError::State { input: name() }, "state"),
             (SessionError::InputRank { input: name(), rank: 1, expected: vec![] }, "input_rank"),
             (SessionError::TokensFixed { size: 1 }, "tokens_fixed"),

@@ -43,9 +43,12 @@ impl Feed {
 
     /// Returns the tensors of all inputs except the caches.
     ///
-    /// `token(sample, position)` must return a token of a sample's sequence. `slots` is the number of slots
-    /// of a mask: the capacity of a static cache, or the number of tokens after the step for a growing one. A
-    /// mask of lengths does not depend on it.
+    /// `token(sample, position)` must return a token of a sample's sequence. `slots` is the number of slots of a
+    /// mask: the capacity of a static cache, or the number of tokens after the step for a growing one. A mask of
+    /// lengths does not depend on it.
+    ///
+    /// A decoder that takes embeddings gets pseudo-random rows, one for each token id. With them, it can only be
+    /// compared with another decoder.
     ///
     /// # Errors
     /// - Returns [`SessionError::InputType`] if an input's type cannot represent a value.
@@ -70,6 +73,11 @@ impl Feed {
         let batch = self.samples.len();
         let (shape, values): (Vec<usize>, Vec<i64>) = match port.purpose {
             Purpose::Tokens => (vec![batch, self.width], self.tokens(token)),
+            Purpose::Embeddings { size } => {
+                let tokens = self.tokens(token).into_iter();
+                let rows = tokens.flat_map(|token| (0..size).map(move |column| embedding(token, column)));
+                (vec![batch, self.width, size], rows.collect())
+            }
             Purpose::Positions => (vec![batch, self.width], self.positions()),
             Purpose::Mask => (vec![batch, slots], self.mask(slots)),
             Purpose::LengthMask => (vec![batch, self.longest()], self.length_mask()),
@@ -157,6 +165,17 @@ impl SampleFeed {
     pub fn valid(&self) -> Range<usize> {
         self.first_slot..self.first_slot + self.tokens.end
     }
+}
+
+/// Returns one of the numbers that stand for the embedding of a token: a pseudo-random integer from -4 to 4, which
+/// every type of floats represents.
+fn embedding(token: i64, column: usize) -> i64 {
+    // The mixing of `SplitMix64`.
+    let mut mixed =
+        token.cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(int(column).cast_unsigned());
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    i64::try_from((mixed ^ (mixed >> 31)) % 9).unwrap_or_default() - 4
 }
 
 fn int(value: usize) -> i64 {

@@ -85,6 +85,11 @@ pub struct FeedPort {
 pub enum Purpose {
     /// The token ids, `[batch, tokens]`.
     Tokens,
+    /// The embeddings of the tokens, `[batch, tokens, size]`, in place of token ids.
+    Embeddings {
+        /// The size of an embedding.
+        size: usize,
+    },
     /// The positions of the tokens, `[batch, tokens]`.
     Positions,
     /// The mask, `[batch, slots]`. It is 1 for slots that contain a token, and 0 for padding and unwritten
@@ -143,7 +148,9 @@ impl Interface {
             }
             batch = Some(size);
         }
-        let tokens = decoder.inputs.iter().find(|input| input.role == InputRole::TokenIds);
+        let are_tokens =
+            |input: &&Input<'_>| matches!(input.role, InputRole::TokenIds | InputRole::Embeddings);
+        let tokens = decoder.inputs.iter().find(are_tokens);
         let is_decode_only = match tokens.and_then(|tokens| known(&tokens.value, 1)) {
             Some(1) => true,
             Some(size) => return Err(SessionError::TokensFixed { size }),
@@ -305,6 +312,10 @@ impl FeedPort {
         };
         let purpose = match role {
             InputRole::TokenIds => Purpose::Tokens,
+            InputRole::Embeddings => Purpose::Embeddings {
+                size: known(value, 2)
+                    .ok_or_else(|| SessionError::SizeOpen { input: value.name.to_owned(), axis: 2 })?,
+            },
             InputRole::PositionIds => Purpose::Positions,
             InputRole::AttentionMask => Purpose::Mask,
             InputRole::WriteIndices => Purpose::WriteIndices,
@@ -317,6 +328,7 @@ impl FeedPort {
         };
         let ranks: &[usize] = match purpose {
             Purpose::Tokens | Purpose::Positions | Purpose::Mask | Purpose::LengthMask => &[2],
+            Purpose::Embeddings { .. } => &[3],
             Purpose::WriteIndices | Purpose::NonpadKvSeqlen => &[1],
             Purpose::SeqlensK => &[1, 2],
             Purpose::TotalLength => &[0, 1],

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use kvscatter_onnx::decoder::{Decoder, Growth, Hazard};
+use kvscatter_onnx::decoder::{Decoder, Growth, Hazard, InputRole};
 use kvscatter_onnx::{Model, ModelFile};
 
 use crate::batch::Batch;
@@ -373,7 +373,10 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     }
     check_states(&decoder)?;
     check_readers(&decoder)?;
-    Interface::of(&graph, &decoder)
+    match decoder.input(InputRole::Embeddings) {
+        Some(input) => Err(SessionError::Embeddings { input: input.name.to_owned() }),
+        None => Interface::of(&graph, &decoder),
+    }
 }
 
 /// Checks that a decoder has no states beside its caches.
@@ -440,7 +443,7 @@ fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionErro
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {
         let most = match feed.purpose {
-            Purpose::Tokens => 0,
+            Purpose::Tokens | Purpose::Embeddings { .. } => 0,
             Purpose::Mask | Purpose::LengthMask => 1,
             Purpose::Positions
             | Purpose::WriteIndices

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
+use half::{bf16, f16};
 use kvscatter::ElementType;
 
 use crate::SessionError;
@@ -118,8 +119,9 @@ impl Tensor {
     ///
     /// # Errors
     /// - Returns [`SessionError::ValueCount`] if the values do not fill the shape.
-    /// - Returns [`SessionError::InputType`] if the type cannot represent a value. Only int64, int32, bool
-    ///   and float are supported, because no decoder takes masks or positions in another type.
+    /// - Returns [`SessionError::InputType`] if the type cannot represent a value. Only int64, int32, bool,
+    ///   float, float16 and bfloat16 are supported, because no decoder takes masks, positions or embeddings in
+    ///   another type. Values of 16-bit floats must fit an int8.
     /// - Returns the errors of [`zeros`](Self::zeros).
     pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         let mut tensor = Self::zeros(element, shape)?;
@@ -243,6 +245,8 @@ fn encode(element: ElementType, value: i64) -> Option<(u64, usize)> {
         ElementType::Int32 => (i32::try_from(value).ok()?.cast_unsigned().into(), 4),
         ElementType::Bool => (u8::try_from(value).ok().filter(|byte| *byte <= 1)?.into(), 1),
         ElementType::Float32 => (f32::from(i16::try_from(value).ok()?).to_bits().into(), 4),
+        ElementType::Float16 => (f16::from_f32(i8::try_from(value).ok()?.into()).to_bits().into(), 2),
+        ElementType::BFloat16 => (bf16::from_f32(i8::try_from(value).ok()?.into()).to_bits().into(), 2),
         _ => return None,
     })
 }

@@ -307,7 +307,10 @@ impl<'m> Inputs<'m> {
 
     /// Returns the number of new tokens if the model fixes it.
     pub(super) fn new_tokens(&self) -> Option<usize> {
-        self.known(|role| matches!(role, InputRole::TokenIds | InputRole::PositionIds), 1)
+        self.known(
+            |role| matches!(role, InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds),
+            1,
+        )
     }
 
     /// Returns an input, and the axis of it whose size is the number of new tokens.
@@ -346,6 +349,7 @@ fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Ve
             (0..rank).map(|axis| (axis == 0).then_some(Length::Batch)).collect()
         }
         InputRole::TokenIds | InputRole::PositionIds => by_token(Length::New),
+        InputRole::Embeddings => vec![Some(Length::Batch), Some(Length::New), None],
         InputRole::AttentionMask => by_token(Length::Total),
         _ => Vec::new(),
     }

@@ -23,7 +23,7 @@ pub struct Input<'m> {
 /// What a decoder uses an input for.
 ///
 /// The role is determined by the operators that the input reaches. If several inputs reach the same
-/// operators, the names that exporters use decide between them (`input_ids`, `position_ids`,
+/// operators, the names that exporters use decide between them (`input_ids`, `inputs_embeds`, `position_ids`,
 /// `attention_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InputRole {
@@ -38,6 +38,8 @@ pub enum InputRole {
     PositionIds,
     /// The token ids.
     TokenIds,
+    /// The embeddings of the tokens, `[batch, new, hidden size]`, which some decoders take in place of token ids.
+    Embeddings,
     /// `TensorScatter`'s `write_indices`, the first slot written for each sample.
     WriteIndices,
     /// `Attention`'s `nonpad_kv_seqlen`, the length of each sample after the write.
@@ -96,6 +98,17 @@ pub(super) fn assign<'m>(
     give(&mut inputs, InputRole::TokenIds, "input_ids", largest, |input, seen| {
         indices(input) && !seen.is_angle && picks(vocabulary)(seen)
     });
+    let takes_ids = inputs.iter().any(|(input, _)| input.role == InputRole::TokenIds);
+    give(
+        &mut inputs,
+        InputRole::Embeddings,
+        "inputs_embeds",
+        |_| None,
+        |input, _| {
+            let has_rank_3 = input.value.shape.as_ref().is_some_and(|shape| shape.len() == 3);
+            !takes_ids && has_rank_3 && is_float(input.value.element)
+        },
+    );
     give(&mut inputs, InputRole::PositionIds, "position_ids", largest, |input, seen| {
         indices(input) && others(seen)
     });
@@ -315,6 +328,10 @@ fn known(dim: Option<&Dimension<'_>>) -> Option<usize> {
         Some(&Dimension::Known(size)) => Some(size),
         _ => None,
     }
+}
+
+fn is_float(element: ElementType) -> bool {
+    matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16)
 }
 
 fn is_integer(element: ElementType) -> bool {

@@ -28,6 +28,7 @@ pub(super) fn role(role: InputRole) -> &'static str {
         InputRole::AttentionMask => "attention mask",
         InputRole::PositionIds => "position ids",
         InputRole::TokenIds => "token ids",
+        InputRole::Embeddings => "embeddings",
         InputRole::WriteIndices => "write_indices",
         InputRole::NonpadKvSeqlen => "nonpad_kv_seqlen",
         InputRole::SeqlensK => "seqlens_k",

@@ -53,7 +53,8 @@ pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     if found.is_empty() {
         return Ok(model);
     }
-    let samples = [InputRole::TokenIds, InputRole::PositionIds, InputRole::AttentionMask];
+    let samples =
+        [InputRole::TokenIds, InputRole::Embeddings, InputRole::PositionIds, InputRole::AttentionMask];
     let samples = samples.iter().find_map(|&role| decoder.input(role)?.shape.as_ref()?.first().copied());
     let mut formed = model.clone();
     let mut editor = Editor::new(formed.proto_mut())?;

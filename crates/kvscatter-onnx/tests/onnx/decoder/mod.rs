@@ -156,6 +156,25 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
     assert_eq!(roles_of(&Decoder::of(&graph).unwrap()), [InputRole::TokenIds, InputRole::AttentionMask]);
 }
 
+/// A float input of rank 3 is another thing beside token ids, such as the states of an encoder.
+#[test]
+fn embeddings_take_the_place_of_token_ids() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let embeddings = value("inputs_embeds", ElementType::Float32, &["batch", "tokens", "64"]);
+    graph.input.push(embeddings);
+    let input =
+        |model: &Model, role| Some(Decoder::of(&model.graph().ok()?).ok()?.input(role)?.name.to_owned());
+    assert_eq!(input(&model, InputRole::Embeddings), None);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let at = graph.node.iter().position(|node| node.input.iter().any(|input| input == "input_ids")).unwrap();
+    let embedded = graph.node.remove(at).output[0].clone();
+    graph.node.insert(0, node("Identity", &["inputs_embeds"], &embedded));
+    graph.input.retain(|input| input.name.as_deref() != Some("input_ids"));
+    assert_eq!(input(&model, InputRole::Embeddings).as_deref(), Some("inputs_embeds"));
+    assert_eq!(input(&model, InputRole::TokenIds), None);
+}
+
 /// These exporters, models and precisions were not considered when the code was written.
 #[test]
 fn decoders_of_other_exporters() {
