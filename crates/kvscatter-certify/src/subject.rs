@@ -45,19 +45,23 @@ pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Certi
             })
             .collect(),
         producer: producer(&program.join(" "), proto),
+        compared: metadata(proto, "kvscatter.compared").map(str::to_owned),
     })
 }
 
 /// Returns the program that wrote the model and the one that converted it: `pytorch 2.15.0, converted by
 /// kvscatter 0.1.0`. Conversion keeps the producer, and adds the version of kvscatter to the metadata.
 fn producer(program: &str, proto: &ModelProto) -> String {
-    let mut properties = proto.metadata_props.iter();
-    let version = properties.find(|property| property.key.as_deref() == Some("kvscatter.version"));
-    match version.and_then(|property| property.value.as_deref()) {
+    match metadata(proto, "kvscatter.version") {
         None => program.to_owned(),
         Some(version) if program.is_empty() => format!("converted by kvscatter {version}"),
         Some(version) => format!("{program}, converted by kvscatter {version}"),
     }
+}
+
+/// Returns an entry of a model's metadata.
+fn metadata<'m>(proto: &'m ModelProto, key: &str) -> Option<&'m str> {
+    proto.metadata_props.iter().find(|property| property.key.as_deref() == Some(key))?.value.as_deref()
 }
 
 /// Returns `true` if two models have the same file contents. Names are ignored.

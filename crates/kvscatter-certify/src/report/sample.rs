@@ -88,6 +88,7 @@ fn subject(name: &str, opset: i64) -> Subject {
         ir_version: Some(11),
         opsets: vec![Opset { domain: "ai.onnx".to_owned(), version: opset }],
         producer: "pytorch 2.9.0".to_owned(),
+        compared: None,
     }
 }
 

@@ -17,6 +17,10 @@ use crate::fold::{Fold, MAX_VALUES, Value, Values, round};
 /// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
 const HIDDEN: f64 = -1e4;
 
+/// The largest number that may be added to all scores of a token. A larger one would round away more than 1/16 of a
+/// score in float32. ALiBi in positions of up to a million tokens adds no more.
+const MAX_BASE: f64 = 1_048_576.0;
+
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
 
@@ -308,7 +312,8 @@ impl Masks {
     fn bases(&self, row: &Row<'_>, head: usize) -> Result<Vec<f64>, OnnxError> {
         let base = |mask| {
             let own = self.added(mask, (row.sample, head, row.token, row.own()))?;
-            Ok(if self.has_sink || own.is_nan() || own <= HIDDEN { 0.0 } else { own })
+            let is_base = own > HIDDEN && own <= MAX_BASE && !self.has_sink;
+            Ok(if is_base { own } else { 0.0 })
         };
         self.masks.iter().map(base).collect()
     }

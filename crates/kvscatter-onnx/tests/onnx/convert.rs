@@ -268,6 +268,10 @@ fn other_biases_are_refused() {
     // It is not proportional.
     let root = falcon_with(vec![node("Sqrt", &[BIAS], "biased")], Vec::new());
     assert!(matches!(refused(&root, MAX_SEQ), ConvertRefusal::Bias { .. }));
+    // It rounds the scores away.
+    let root = falcon_with(vec![node("Add", &[BIAS, "huge"], "biased")], vec![floats("huge", &[], &[1e9])]);
+    let refusal = refused(&root, MAX_SEQ);
+    assert!(matches!(refusal, ConvertRefusal::Bias { added: 1e9, .. }), "{refusal}");
     // It is that of another sample. Only padding makes a difference.
     let back = node("Slice", &[BIAS, "last", "before_first", "batch_axis", "last"], "biased");
     let ints = |name: &str, value: i64| TensorProto {
