@@ -45,6 +45,8 @@ pub(super) struct Mask<'m> {
     pub(super) layout: Layout,
     /// The element type of the scores.
     pub(super) element: ElementType,
+    /// Whether the scores after this node are multiplied by a factor below 1.
+    is_scaled: bool,
 }
 
 /// How scores are laid out.
@@ -405,19 +407,23 @@ impl<'m> Walk<'_, '_, 'm> {
 
     /// Returns the state of scores after multiplication or division.
     ///
-    /// The factor must be at most 1, so that hidden scores stay finite. It must not be too small, so that
-    /// hidden scores stay hidden.
+    /// A factor after a mask must be at most 1, so that hidden scores stay finite. It must not be too small, and
+    /// there can be only one, so that hidden scores stay hidden.
     fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, OnnxError> {
-        let is_masked = matches!(state, State::Scores { masks } if !masks.is_empty());
-        if is_masked {
-            let factor = |by: f64| if node.is("Div") { by.recip() } else { by };
-            let by = self.fold.value(by)?.as_floats().unwrap_or(&[f64::NAN]);
-            if !by.iter().all(|&by| (MIN_MASK_FACTOR..=1.0).contains(&factor(by))) {
-                return Ok(Next::Unknown);
-            }
-        }
         match state {
             State::Flags | State::Sunk { .. } | State::SunkWeights => Ok(Next::Unknown),
+            State::Scores { masks } if !masks.is_empty() => {
+                let factor = |by: f64| if node.is("Div") { by.recip() } else { by };
+                let by = self.fold.value(by)?.as_floats().unwrap_or(&[f64::NAN]);
+                let is_one = by.iter().all(|&by| factor(by) == 1.0);
+                let is_allowed = by.iter().all(|&by| (MIN_MASK_FACTOR..=1.0).contains(&factor(by)))
+                    && (is_one || masks.iter().all(|mask| !mask.is_scaled));
+                if !is_allowed {
+                    return Ok(Next::Unknown);
+                }
+                let scaled = |mask: &Mask<'m>| Mask { is_scaled: mask.is_scaled || !is_one, ..*mask };
+                self.moved(node, &State::Scores { masks: masks.iter().map(scaled).collect() })
+            }
             _ => self.moved(node, state),
         }
     }
@@ -473,7 +479,7 @@ impl<'m> Walk<'_, '_, 'm> {
         };
         let Value { element, .. } = *self.fold.value(scores)?;
         let output = node.output(0).unwrap_or_default();
-        let mask = Mask { node: *node, kind, scores, output, layout, element };
+        let mask = Mask { node: *node, kind, scores, output, layout, element, is_scaled: false };
         Ok(Next::State(State::Scores { masks: masks.iter().copied().chain([mask]).collect() }))
     }
 

@@ -5,9 +5,9 @@
 
 use half::f16;
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{ConvertOptions, Converted, KeptReason, convert};
+use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, Converted, KeptReason, convert};
 use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
-use kvscatter_onnx::{Model, Node};
+use kvscatter_onnx::{Model, Node, OnnxError};
 
 use crate::support::{int, ints, model, node, testdata, value};
 
@@ -331,6 +331,17 @@ fn the_scale_is_found_wherever_exporters_put_it() {
     for (what, form, scale) in forms {
         assert_eq!(fused(what, &form), (scale, 0.0, 0), "{what}");
     }
+}
+
+/// A hidden score of -1e4 would not be hidden any more.
+#[test]
+fn masked_scores_are_scaled_at_most_once() {
+    let twice: Step = |nodes, scores| {
+        let half = nodes.number("Mul", scores, 0.5);
+        nodes.number("Div", &half, 32.0)
+    };
+    let error = convert(&Form { masked: twice, ..Form::plain() }.model(), SLOTS).unwrap_err();
+    assert!(matches!(error.root(), OnnxError::Convert(ConvertRefusal::Reader { .. })), "{error}");
 }
 
 #[test]
