@@ -237,17 +237,11 @@ impl<'a, T: Float> Call<'a, T> {
         let total = self.setup.sizes.total();
         let (head, query) = self.query_of(row);
         let first = ((block.sample * query_heads + head) * queries + query) * total;
-        let store = |at: usize, score| {
-            // SAFETY: `check` compared the length of the output with its shape, and both callers below keep `at` below
-            // `total`, so the element is one of this shape. Each row is written by one item.
+        for (at, score) in scores.chain(core::iter::repeat(rest)).take(total).enumerate() {
+            // SAFETY: `check` compared the length of the output with its shape, and the element is one of this
+            // shape. Each row is written by one item.
             unsafe { self.scores.wrapping_add(first + at).write(T::of_f32(score)) };
-        };
-        let mut stored = 0;
-        for score in scores.take(total) {
-            store(stored, score);
-            stored += 1;
         }
-        (stored..total).for_each(|at| store(at, rest));
     }
 
     /// Writes the rows of a block to `Y`.

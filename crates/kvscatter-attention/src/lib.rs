@@ -96,8 +96,8 @@
 //! # Limits
 //! - If one query sees a key or value that is NaN or infinite, the outputs of all queries of its sample that
 //!   share the head of keys may become NaN.
-//! - `qk_matmul_output` needs memory for a score of every slot, and so does a softmax in float64. In the modes 0
-//!   and 1, every key is read.
+//! - `qk_matmul_output` needs memory for a score of every slot, and so does a softmax in float64. In modes 0 and
+//!   1, the operator reads every key.
 //! - The results of two instruction sets may differ in the last bits.
 //! - Scores are float32. A score of 1000 has an error of 6e-5, and its weight has the same relative error.
 //! - Weights are divided by their sum last. So a sum of weighted values may overflow if values are near the

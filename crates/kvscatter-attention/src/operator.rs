@@ -118,7 +118,7 @@ impl Attention {
 
     /// Requests the output `qk_matmul_output`, and sets `qk_matmul_output_mode`.
     ///
-    /// In the modes 0 and 1, the output contains the scores of hidden slots, so the operator reads every key. A
+    /// In modes 0 and 1, the output contains the scores of hidden slots, so the operator reads every key. A
     /// [`ring`](Self::ring) cannot have this output.
     #[must_use]
     pub fn scores(self, scores: Scores) -> Self {

@@ -111,7 +111,7 @@ pub struct Subject {
     /// The name and version of the program that wrote the model, as the file names it. Empty if the file does
     /// not.
     pub producer: String,
-    /// What the conversion of the model evaluated and compared, as the file says. `None` if the file does not.
+    /// The metadata entry `kvscatter.compared`: what `convert` compared. `None` without that entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<String>,
 }

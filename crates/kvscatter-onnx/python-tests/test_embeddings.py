@@ -1,6 +1,6 @@
 """Tests decoders that take embeddings in place of token ids.
 
-Each is a decoder of ``testdata`` whose table of embeddings is left out.
+The decoders come from ``testdata``, without their embedding tables.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ DECODERS = [
 
 
 def without_table(model: onnx.ModelProto) -> np.ndarray:
-    """Replaces the token ids by their embeddings. Returns the table of embeddings."""
+    """Replaces the token ids by their embeddings. Returns the embedding table."""
     graph = model.graph
     ids = next(value for value in graph.input if value.name == "input_ids")
     gather = next(node for node in graph.node if node.op_type == "Gather" and node.input[1] == "input_ids")

@@ -21,8 +21,6 @@ mod tensorrt;
 mod trace;
 mod writer;
 
-use kvscatter::ElementType;
-
 use crate::{Graph, OnnxError, ValueInfo};
 pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
@@ -114,12 +112,6 @@ fn logits<'m>(
     states: &[State<'m>],
     outputs: &[ValueInfo<'m>],
 ) -> Option<ValueInfo<'m>> {
-    let is_float = |element| {
-        matches!(
-            element,
-            ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64
-        )
-    };
     let is_cache = |name| {
         caches.iter().any(|cache| cache.present == name || cache.copies.contains(&name))
             || states.iter().any(|state| state.present == name)
@@ -127,6 +119,6 @@ fn logits<'m>(
     let has_rank_3 = |output: &ValueInfo<'_>| output.shape.as_ref().is_none_or(|shape| shape.len() == 3);
     outputs
         .iter()
-        .find(|output| is_float(output.element) && has_rank_3(output) && !is_cache(output.name))
+        .find(|output| roles::is_float(output.element) && has_rank_3(output) && !is_cache(output.name))
         .cloned()
 }

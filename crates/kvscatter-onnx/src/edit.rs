@@ -133,7 +133,7 @@ impl<'p> Editor<'p> {
 
     /// Adds a node with one output, or reuses an equal one that was added here. Returns the output's name.
     ///
-    /// The uses of its inputs must not be replaced later.
+    /// Do not call [`replace_uses`](Self::replace_uses) on its inputs later, because that would change the shared node.
     ///
     /// # Errors
     /// Returns [`OnnxError::Encode`].
@@ -153,8 +153,11 @@ impl<'p> Editor<'p> {
     }
 
     /// Adds an int64 scalar with a dimension of a value. Returns the name.
+    ///
+    /// # Errors
+    /// Returns the errors of [`shared`](Self::shared).
     pub(crate) fn size(&mut self, value: &str, axis: usize) -> Result<String, OnnxError> {
-        let axis = i64::try_from(axis).unwrap_or_default();
+        let axis = i64::try_from(axis).unwrap_or(i64::MAX);
         let shape = NewNode::new("Shape", &[value]).int("start", axis).int("end", axis.saturating_add(1));
         let shape = self.shared(shape)?;
         let zero = self.ints(&[0])?;
@@ -162,6 +165,9 @@ impl<'p> Editor<'p> {
     }
 
     /// Adds the numbers `0..limit` of an int64 scalar. Returns the name.
+    ///
+    /// # Errors
+    /// Returns the errors of [`shared`](Self::shared).
     pub(crate) fn range(&mut self, limit: &str) -> Result<String, OnnxError> {
         let (zero, one) = (self.scalar_i64(0)?, self.scalar_i64(1)?);
         self.shared(NewNode::new("Range", &[&zero, limit, &one]))

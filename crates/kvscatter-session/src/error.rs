@@ -138,7 +138,7 @@ pub enum SessionError {
         input: String,
     },
     /// The model takes embeddings in place of token ids.
-    #[error("input {input:?} takes embeddings: sessions feed token ids, and have no table of embeddings")]
+    #[error("input {input:?} takes embeddings: sessions feed token ids, and have no embedding table")]
     Embeddings {
         /// The name of the input.
         input: String,

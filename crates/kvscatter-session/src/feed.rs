@@ -2,8 +2,13 @@
 
 use std::ops::Range;
 
+use kvscatter::ElementType;
+
 use crate::interface::{FeedPort, Interface, Purpose};
 use crate::{SessionError, Tensor};
+
+/// The largest number of elements of the embeddings of a step: 512 tokens of a hidden size of 32,768, four times.
+const MAX_EMBEDDED: usize = 1 << 26;
 
 /// One step, in which every sample gets `width` tokens, padding included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +52,13 @@ impl Feed {
     /// mask: the capacity of a static cache, or the number of tokens after the step for a growing one. A mask of
     /// lengths does not depend on it.
     ///
-    /// A decoder that takes embeddings gets pseudo-random rows, one for each token id. With them, it can only be
-    /// compared with another decoder.
+    /// A decoder that takes embeddings gets pseudo-random rows, one for each token id. The logits are then only useful
+    /// for a comparison with a decoder that gets the same rows.
     ///
     /// # Errors
     /// - Returns [`SessionError::InputType`] if an input's type cannot represent a value.
-    /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor.
+    /// - Returns [`SessionError::TensorTooLarge`] if there is no memory for a tensor, or if embeddings have more than
+    ///   2^26 elements.
     pub fn tensors(
         &self,
         interface: &Interface,
@@ -73,11 +79,7 @@ impl Feed {
         let batch = self.samples.len();
         let (shape, values): (Vec<usize>, Vec<i64>) = match port.purpose {
             Purpose::Tokens => (vec![batch, self.width], self.tokens(token)),
-            Purpose::Embeddings { size } => {
-                let tokens = self.tokens(token).into_iter();
-                let rows = tokens.flat_map(|token| (0..size).map(move |column| embedding(token, column)));
-                (vec![batch, self.width, size], rows.collect())
-            }
+            Purpose::Embeddings { size } => return self.embeddings(port.element, size, token),
             Purpose::Positions => (vec![batch, self.width], self.positions()),
             Purpose::Mask => (vec![batch, slots], self.mask(slots)),
             Purpose::LengthMask => (vec![batch, self.longest()], self.length_mask()),
@@ -90,6 +92,28 @@ impl Feed {
             Purpose::TotalLength => (vec![1; port.rank], vec![int(self.longest())]),
         };
         Tensor::integers(port.element, &shape, &values)
+    }
+
+    /// Returns the substitute embeddings of every sample, `[batch, tokens, size]`.
+    fn embeddings(
+        &self,
+        element: ElementType,
+        size: usize,
+        token: impl Fn(usize, usize) -> i64,
+    ) -> Result<Tensor, SessionError> {
+        let shape = [self.samples.len(), self.width, size];
+        // The size comes from an untrusted file.
+        if shape.into_iter().fold(1, usize::saturating_mul) > MAX_EMBEDDED {
+            return Err(SessionError::TensorTooLarge { element, shape: shape.to_vec() });
+        }
+        let mut tensor = Tensor::zeros(element, &shape)?;
+        for (row, token) in self.tokens(token).into_iter().enumerate() {
+            for column in 0..size {
+                let at = row * size + column;
+                tensor.fill(at..at + 1, embedding(token, column))?;
+            }
+        }
+        Ok(tensor)
     }
 
     /// Returns the tokens of every sample.
@@ -167,8 +191,8 @@ impl SampleFeed {
     }
 }
 
-/// Returns one of the numbers that stand for the embedding of a token: a pseudo-random integer from -4 to 4, which
-/// every type of floats represents.
+/// Returns one element of a token's substitute embedding: a pseudo-random integer from -4 to 4, which every type of
+/// floats represents exactly.
 fn embedding(token: i64, column: usize) -> i64 {
     // The mixing of `SplitMix64`.
     let mut mixed =

@@ -108,6 +108,14 @@ pub enum Purpose {
     TotalLength,
 }
 
+impl Purpose {
+    /// Returns `true` for the token ids, and for the embeddings in their place.
+    #[must_use]
+    pub fn is_tokens(self) -> bool {
+        matches!(self, Self::Tokens | Self::Embeddings { .. })
+    }
+}
+
 impl Interface {
     /// Determines a decoder's inputs and outputs from its graph.
     ///
@@ -148,9 +156,7 @@ impl Interface {
             }
             batch = Some(size);
         }
-        let are_tokens =
-            |input: &&Input<'_>| matches!(input.role, InputRole::TokenIds | InputRole::Embeddings);
-        let tokens = decoder.inputs.iter().find(are_tokens);
+        let tokens = decoder.inputs.iter().find(|input| input.role.is_tokens());
         let is_decode_only = match tokens.and_then(|tokens| known(&tokens.value, 1)) {
             Some(1) => true,
             Some(size) => return Err(SessionError::TokensFixed { size }),

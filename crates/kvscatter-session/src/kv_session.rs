@@ -372,10 +372,16 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
         return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
     check_states(&decoder)?;
+    check_embeddings(&decoder)?;
     check_readers(&decoder)?;
+    Interface::of(&graph, &decoder)
+}
+
+/// Checks that a decoder takes token ids. A session has no embedding table.
+fn check_embeddings(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     match decoder.input(InputRole::Embeddings) {
         Some(input) => Err(SessionError::Embeddings { input: input.name.to_owned() }),
-        None => Interface::of(&graph, &decoder),
+        None => Ok(()),
     }
 }
 

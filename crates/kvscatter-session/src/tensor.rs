@@ -121,7 +121,7 @@ impl Tensor {
     /// - Returns [`SessionError::ValueCount`] if the values do not fill the shape.
     /// - Returns [`SessionError::InputType`] if the type cannot represent a value. Only int64, int32, bool,
     ///   float, float16 and bfloat16 are supported, because no decoder takes masks, positions or embeddings in
-    ///   another type. Values of 16-bit floats must fit an int8.
+    ///   another type. A float must fit an int16, and a 16-bit float an int8, so that it is exact.
     /// - Returns the errors of [`zeros`](Self::zeros).
     pub fn integers(element: ElementType, shape: &[usize], values: &[i64]) -> Result<Self, SessionError> {
         let mut tensor = Self::zeros(element, shape)?;

@@ -141,7 +141,8 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
     }
     let caches = [&operands.queries, &operands.keys, &operands.values].map(String::as_str);
     let new = static_attention(rewriter, caches, &operands.rule, operands.element)?;
-    let last = operands.attended(rewriter.editor, new)?;
+    let lengths = rewriter.nonpad_kv_seqlen();
+    let last = operands.add_before_last(rewriter.editor, new, &lengths)?;
     let last = match operands.is_merged {
         false => last,
         true => {

@@ -307,10 +307,7 @@ impl<'m> Inputs<'m> {
 
     /// Returns the number of new tokens if the model fixes it.
     pub(super) fn new_tokens(&self) -> Option<usize> {
-        self.known(
-            |role| matches!(role, InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds),
-            1,
-        )
+        self.known(|role| role.is_tokens() || *role == InputRole::PositionIds, 1)
     }
 
     /// Returns an input, and the axis of it whose size is the number of new tokens.

@@ -200,7 +200,7 @@ impl<'m> Site<'m> {
         Self { masks: masks.to_vec(), has_sink, rule: Rule::default(), biased: 0 }
     }
 
-    /// Returns what is equal for two attention operations whose masks do the same to their scores.
+    /// Returns a key that is equal for sites with equal masks.
     pub(super) fn key(&self) -> (bool, Vec<(Layout, MaskKind<'m>)>) {
         (self.has_sink, self.masks.iter().map(|mask| (mask.layout, mask.kind)).collect())
     }
@@ -407,8 +407,8 @@ impl<'m> Walk<'_, '_, 'm> {
 
     /// Returns the state of scores after multiplication or division.
     ///
-    /// A factor after a mask must be at most 1, so that hidden scores stay finite. It must not be too small, and
-    /// there can be only one, so that hidden scores stay hidden.
+    /// A factor after a mask must be at most 1, so that hidden scores stay finite. It must not be too small, and at
+    /// most one may differ from 1, so that hidden scores stay hidden.
     fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, OnnxError> {
         match state {
             State::Flags | State::Sunk { .. } | State::SunkWeights => Ok(Next::Unknown),

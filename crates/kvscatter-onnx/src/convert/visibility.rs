@@ -17,9 +17,10 @@ use crate::fold::{Fold, MAX_VALUES, Value, Values, round};
 /// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
 const HIDDEN: f64 = -1e4;
 
-/// The largest number that may be added to all scores of a token. A larger one would round away more than 1/16 of a
-/// score in float32. ALiBi in positions of up to a million tokens adds no more.
-const MAX_BASE: f64 = 1_048_576.0;
+/// The largest number that masks together may add to all scores of a token. It rounds scores in float32 to multiples of
+/// 1/512, and a larger one rounds more. ALiBi that is counted from the first token adds no more to texts of 32,768
+/// tokens.
+const MAX_BASE: f64 = 16_384.0;
 
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
@@ -307,15 +308,19 @@ impl Masks {
         Ok(())
     }
 
-    /// Returns what each mask adds to the score of the token's own slot. Numbers are compared with it, because a
-    /// softmax ignores what is added to all scores of a token.
+    /// Returns what each mask adds to the score of the token's own slot, or 0 if that hides the slot. If the masks add
+    /// more than [`MAX_BASE`] together, all are 0. Numbers are compared with them, because a softmax ignores what is
+    /// added to all scores of a token.
     fn bases(&self, row: &Row<'_>, head: usize) -> Result<Vec<f64>, OnnxError> {
         let base = |mask| {
             let own = self.added(mask, (row.sample, head, row.token, row.own()))?;
-            let is_base = own > HIDDEN && own <= MAX_BASE && !self.has_sink;
-            Ok(if is_base { own } else { 0.0 })
+            Ok::<_, OnnxError>(if own > HIDDEN && !self.has_sink { own } else { 0.0 })
         };
-        self.masks.iter().map(base).collect()
+        let mut bases = self.masks.iter().map(base).collect::<Result<Vec<_>, _>>()?;
+        if bases.iter().sum::<f64>() > MAX_BASE {
+            bases.fill(0.0);
+        }
+        Ok(bases)
     }
 
     /// Returns what the masks together do to a score.

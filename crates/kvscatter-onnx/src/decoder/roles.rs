@@ -22,7 +22,8 @@ pub struct Input<'m> {
 
 /// What a decoder uses an input for.
 ///
-/// The role is determined by the operators that the input reaches. If several inputs reach the same
+/// The role is determined by the operators that the input reaches. Embeddings are recognised by type and shape, if no
+/// input has token ids. If several inputs reach the same
 /// operators, the names that exporters use decide between them (`input_ids`, `inputs_embeds`, `position_ids`,
 /// `attention_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +51,15 @@ pub enum InputRole {
     TotalSequenceLength,
     /// None of the other roles.
     Other,
+}
+
+impl InputRole {
+    /// Returns `true` for the token ids, and for the embeddings that some decoders take in their place. The axes of
+    /// both begin with the batch and the new tokens.
+    #[must_use]
+    pub fn is_tokens(self) -> bool {
+        matches!(self, Self::TokenIds | Self::Embeddings)
+    }
 }
 
 /// How a graph uses an input.
@@ -98,6 +108,7 @@ pub(super) fn assign<'m>(
     give(&mut inputs, InputRole::TokenIds, "input_ids", largest, |input, seen| {
         indices(input) && !seen.is_angle && picks(vocabulary)(seen)
     });
+    let tokens = logits.and_then(|logits| Length::of(logits.shape.as_ref()?.get(1)));
     let takes_ids = inputs.iter().any(|(input, _)| input.role == InputRole::TokenIds);
     give(
         &mut inputs,
@@ -105,8 +116,11 @@ pub(super) fn assign<'m>(
         "inputs_embeds",
         |_| None,
         |input, _| {
-            let has_rank_3 = input.value.shape.as_ref().is_some_and(|shape| shape.len() == 3);
-            !takes_ids && has_rank_3 && is_float(input.value.element)
+            let shape = input.value.shape.as_deref().unwrap_or_default();
+            // The states of an encoder have another length.
+            let counts_new = tokens.is_some() && Length::of(shape.get(1)) == tokens;
+            let is_named = input.value.name == "inputs_embeds";
+            !takes_ids && shape.len() == 3 && is_float(input.value.element) && (counts_new || is_named)
         },
     );
     give(&mut inputs, InputRole::PositionIds, "position_ids", largest, |input, seen| {
@@ -330,8 +344,12 @@ fn known(dim: Option<&Dimension<'_>>) -> Option<usize> {
     }
 }
 
-fn is_float(element: ElementType) -> bool {
-    matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16)
+/// Returns `true` for the types of logits and embeddings.
+pub(super) fn is_float(element: ElementType) -> bool {
+    matches!(
+        element,
+        ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64
+    )
 }
 
 fn is_integer(element: ElementType) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! A sink is a score of each head that has no value, so that weights of a row need not sum to 1. `Attention` has
 //! no sink. The nodes append one column to the scores, and drop its weight after the softmax. Exporters of other
-//! models write such nodes too, and the conversion makes one [`Attention`](crate::convert) of them and a factor.
+//! models write such nodes too. The conversion later replaces all of them by one `Attention` and a factor.
 
 use kvscatter::ElementType;
 

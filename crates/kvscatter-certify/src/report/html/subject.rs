@@ -63,7 +63,7 @@ fn subject(title: &str, subject: &Subject) -> Markup {
                 }
             }
             @if !subject.producer.is_empty() { dt { "Written by" } dd { (Plain(&subject.producer)) } }
-            @if let Some(compared) = &subject.compared { dt { "Its conversion" } dd { (Plain(compared)) } }
+            @if let Some(compared) = &subject.compared { dt { "Compared by convert" } dd { (Plain(compared)) } }
         }
     }
 }

@@ -30,7 +30,8 @@ pub(super) fn missing_inputs(
     let decoder = Decoder::of(graph)?;
     let interface = Interface::of(graph, &decoder)?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
-    let is_sized = |role| matches!(role, InputRole::Past(_) | InputRole::State(_) | InputRole::TokenIds);
+    let is_sized =
+        |role: InputRole| matches!(role, InputRole::Past(_) | InputRole::State(_)) || role.is_tokens();
     let sized = decoder.inputs.iter().filter(|input| is_sized(input.role));
     let sized: BTreeSet<_> = sized.map(|input| input.value.name).collect();
     let is_sized = |input: &ValueInfo<'_>| sized.contains(input.name);
@@ -80,7 +81,7 @@ impl StepSizes {
             let shape = shape.or_else(|| shapes.get(name).map(Vec::as_slice)).unwrap_or_default();
             shape.get(axis).copied().unwrap_or_default()
         };
-        let tokens = interface.feeds.iter().find(|feed| feed.purpose == Purpose::Tokens);
+        let tokens = interface.feeds.iter().find(|feed| feed.purpose.is_tokens());
         let tokens = tokens.map_or("", |tokens| tokens.name.as_str());
         let cache = interface.caches.first();
         Self {

@@ -53,9 +53,11 @@ pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     if found.is_empty() {
         return Ok(model);
     }
-    let samples =
-        [InputRole::TokenIds, InputRole::Embeddings, InputRole::PositionIds, InputRole::AttentionMask];
-    let samples = samples.iter().find_map(|&role| decoder.input(role)?.shape.as_ref()?.first().copied());
+    let has_batch = |role: InputRole| {
+        role.is_tokens() || matches!(role, InputRole::PositionIds | InputRole::AttentionMask)
+    };
+    let mut inputs = decoder.inputs.iter().filter(|input| has_batch(input.role));
+    let samples = inputs.find_map(|input| input.value.shape.as_ref()?.first().copied());
     let mut formed = model.clone();
     let mut editor = Editor::new(formed.proto_mut())?;
     for layout in &found {

@@ -47,16 +47,18 @@ pub(in crate::convert) struct Operands {
 }
 
 impl Operands {
-    /// Adds an `Attention` node of these operands, and the nodes after it. Returns the last node.
-    pub(in crate::convert) fn attended(
+    /// Adds an `Attention` node of these operands and the nodes that follow it, except the last one. `lengths` is the
+    /// number of slots in use of each sample. Returns the last node, which the caller adds.
+    pub(in crate::convert) fn add_before_last(
         &self,
         editor: &mut Editor<'_>,
         attention: NewNode,
+        lengths: &str,
     ) -> Result<NewNode, OnnxError> {
         let attention = self.attributes(attention);
         let last = match &self.sinks {
             None => attention,
-            Some(sinks) => sinks.attended(editor, attention, self.element)?,
+            Some(sinks) => sinks.add_before_last(editor, attention, lengths, self.element)?,
         };
         Ok(match self.output_element {
             to if to == self.element => last,
@@ -78,6 +80,11 @@ impl Operands {
 
     pub(super) fn is_capped(&self) -> bool {
         self.softcap != 0.0
+    }
+
+    /// Returns `true` if a node computes the sinks.
+    pub(super) fn is_sink(&self, node: &Node<'_>) -> bool {
+        self.sinks.as_ref().is_some_and(|sinks| node.output(0) == Some(&sinks.value))
     }
 
     /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
@@ -174,7 +181,14 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
             }
         }
         let (output, is_merged) = self.output(last)?;
+        let product = self.fold.value(scores.product.output(0).unwrap_or_default())?.element;
         let sinks = scores.sinks.map(|sinks| self.sinks(sinks)).transpose()?;
+        // `Attention` returns its scores in the type of the queries.
+        if sinks.is_some() && product != element {
+            return Err(KeptReason::Form {
+                what: "it has a sink, and its scores have another type than its caches",
+            });
+        }
         if sinks.is_some() && scores.softcap != 0.0 {
             return Err(KeptReason::Form { what: "its scores have both a cap and a sink" });
         }
@@ -248,15 +262,15 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         Err(KeptReason::Form { what: "the scores are not one product of queries and keys" })
     }
 
-    /// Returns the sinks of a value, which must be the same at every length.
+    /// Returns the sinks of a value, which must be the same at every length and position.
     fn sinks(&mut self, value: &str) -> Result<Sinks, KeptReason> {
-        let sinks = sinks_by_head(self.fold, value)?;
+        let sinks = Sinks::of(self.fold, value)?;
         for other in &mut self.others {
-            if sinks_by_head(other, value)? != sinks {
-                return Err(KeptReason::Form { what: "a sink depends on the length" });
+            if Sinks::of(other, value)? != sinks {
+                return Err(KeptReason::Form { what: "a sink depends on the position" });
             }
         }
-        Ok(Sinks(sinks))
+        Ok(sinks)
     }
 
     /// Follows keys or values back to their cache. Returns the present and the product of all factors.
@@ -375,26 +389,6 @@ fn single_number(fold: &mut Fold<'_, '_>, value: &str) -> Result<Option<f64>, Ke
     let compared = rest.len();
     fold.charge(compared)?;
     Ok(is_single.then_some(first))
-}
-
-/// Returns the score of the sink of each head. The scores of a head must be one finite number.
-fn sinks_by_head(fold: &mut Fold<'_, '_>, value: &str) -> Result<Vec<f64>, KeptReason> {
-    let unknown = || KeptReason::Unknown { value: value.to_owned() };
-    let known = fold.known(value)?.ok_or_else(unknown)?;
-    let scores = known.as_floats().ok_or_else(unknown)?;
-    let &[_, heads, tokens, _] = known.shape.as_slice() else {
-        return Err(KeptReason::Form { what: "the sinks are not [batch, heads, new tokens, 1]" });
-    };
-    let sample = scores.chunks(heads.saturating_mul(tokens).max(1)).next().unwrap_or_default();
-    let sinks: Vec<f64> = sample.iter().copied().step_by(tokens.max(1)).collect();
-    let expected = sinks.iter().flat_map(|sink| std::iter::repeat_n(sink, tokens)).cycle();
-    if !sinks.iter().all(|sink| sink.is_finite()) || scores.iter().zip(expected).any(|(it, sink)| it != sink)
-    {
-        return Err(KeptReason::Form { what: "a sink is not one finite number for each head" });
-    }
-    let compared = scores.len();
-    fold.charge(compared)?;
-    Ok(sinks)
 }
 
 #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "an attribute is a float32")]

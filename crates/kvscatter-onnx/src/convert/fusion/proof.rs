@@ -189,7 +189,7 @@ impl Proof<'_, '_> {
         // Errors name the nodes.
         let named = nodes
             .iter()
-            .zip(&self.region.nodes)
+            .zip(self.region.nodes.iter().filter(|node| !self.operands.is_sink(node)))
             .map(|(node, original)| NodeProto { name: original.proto().name.clone(), ..node.clone() });
         let mut model = self.model(&inputs);
         model.graph.get_or_insert_default().node = named.collect();
@@ -207,7 +207,7 @@ impl Proof<'_, '_> {
         let mut editor = Editor::new(&mut model)?;
         let [queries, keys, values, mask, nonpad] = NAMES;
         let node = over_caches([queries, keys, values], mask, nonpad);
-        let last = self.operands.attended(&mut editor, node)?;
+        let last = self.question.operands.add_before_last(&mut editor, node, nonpad)?;
         editor.add(last.outputs(&[OUTPUT]));
         self.evaluate(&model, inputs, OUTPUT)
     }

@@ -36,23 +36,27 @@ impl Question {
                 .iter()
                 .any(|attribute| attribute.g.is_set() || !attribute.graphs.is_empty())
         }));
-        let Operands { queries, keys, values, output, .. } = operands;
+        let Operands { queries, keys, values, output, sinks, .. } = operands;
         let random = [queries, keys, values].map(String::as_str);
         let made: BTreeSet<_> =
             nodes.iter().flat_map(|node| &node.proto().output).map(String::as_str).collect();
+        let is_sink = |value: &str| sinks.as_ref().is_some_and(|sinks| sinks.value == value);
         let read: BTreeSet<_> = nodes
             .iter()
             .flat_map(|node| node.reads())
-            .filter(|value| !made.contains(value) && !random.contains(value))
+            .filter(|value| !made.contains(value) && !random.contains(value) && !is_sink(value))
             .collect();
         let numbered = Operands {
             queries: names.of(queries),
             keys: names.of(keys),
             values: names.of(values),
             output: names.of(output),
+            sinks: sinks.as_ref().map(|sinks| sinks.moderate(names.of(&sinks.value))),
             ..operands.clone()
         };
-        let nodes = nodes.iter().map(|node| names.renamed(node.proto())).collect();
+        // The proof gives the sinks other numbers, so nothing may compute them.
+        let nodes = nodes.iter().filter(|node| !operands.is_sink(node));
+        let nodes = nodes.map(|node| names.renamed(node.proto())).collect();
         let mut given = Vec::new();
         for fold in folds {
             let mut of_probe = BTreeMap::new();
@@ -62,6 +66,10 @@ impl Question {
                     return Err(KeptReason::Unknown { value: value.to_owned() });
                 }
                 of_probe.insert(names.of(value), Value::shaped(known.element, known.shape.clone())?);
+            }
+            if let (Some(sinks), Some(moderate)) = (sinks, &numbered.sinks) {
+                let known = fold.value(&sinks.value)?;
+                of_probe.insert(names.of(&sinks.value), moderate.spread(known.element, &known.shape)?);
             }
             for &value in &read {
                 let known = fold.known(value)?.filter(|known| known.data.is_some());

@@ -156,7 +156,7 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
     assert_eq!(roles_of(&Decoder::of(&graph).unwrap()), [InputRole::TokenIds, InputRole::AttentionMask]);
 }
 
-/// A float input of rank 3 is another thing beside token ids, such as the states of an encoder.
+/// If there are token ids, a float input of rank 3 is not embeddings. It may be the states of an encoder.
 #[test]
 fn embeddings_take_the_place_of_token_ids() {
     let mut model = load("optimum-llama");
@@ -173,6 +173,12 @@ fn embeddings_take_the_place_of_token_ids() {
     graph.input.retain(|input| input.name.as_deref() != Some("input_ids"));
     assert_eq!(input(&model, InputRole::Embeddings).as_deref(), Some("inputs_embeds"));
     assert_eq!(input(&model, InputRole::TokenIds), None);
+    // The states of an encoder have another length.
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let of_graph = graph.input.iter_mut().find(|input| input.name.as_deref() == Some("inputs_embeds"));
+    *of_graph.unwrap() = value("states", ElementType::Float32, &["batch", "encoder", "64"]);
+    graph.node[0].input = vec!["states".to_owned()];
+    assert_eq!(input(&model, InputRole::Embeddings), None);
 }
 
 /// These exporters, models and precisions were not considered when the code was written.

@@ -19,7 +19,7 @@ pub(super) struct ByScore {
 }
 
 impl ByScore {
-    /// Spreads numbers of a shape that broadcasts to the second shape.
+    /// Broadcasts numbers from a shape to another one.
     pub(super) fn spread(numbers: &[f64], from: &[usize], shape: [usize; 4]) -> Self {
         let at = spread(from, &shape);
         Self {
