@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::external::Folder;
 use crate::file::{self, folder_of};
 use crate::proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
-use crate::weights::ComputedWeight;
+use crate::weights::{ComputedWeight, Strips};
 use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 
 /// A model and, if it was loaded from a file, the path of that file. External data is in the same folder.
@@ -212,11 +212,12 @@ impl Model {
     /// Returns the message with the values of all computed weights.
     fn embedded(&self, external: &ExternalData) -> Result<ModelProto, OnnxError> {
         let mut proto = self.proto.clone();
+        let mut strips = Strips::default();
         for tensor in &mut proto.graph.get_or_insert_default().initializer {
             let name = tensor.name.as_deref().unwrap_or_default();
             let Some(computed) = self.computed.get(name) else { continue };
             let values = tensor.raw_data.get_or_insert_default();
-            computed.compute(external, &mut |part| {
+            computed.compute(external, &mut strips, &mut |part| {
                 values.extend_from_slice(part);
                 Ok(())
             })?;

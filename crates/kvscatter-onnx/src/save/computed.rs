@@ -9,6 +9,7 @@ use cap_std::ambient_authority;
 use super::data_file::{DataFile, DataFileOrigin, same_contents};
 use crate::file::{self, Identity, UnfinishedFiles, folder_of};
 use crate::proto::{ModelProto, TensorProto};
+use crate::weights::Strips;
 use crate::{ExternalData, Model, OnnxError, external, tensor_proto};
 
 /// The alignment of tensors in the file. ONNX recommends it so that a page of the file can be mapped.
@@ -51,6 +52,7 @@ pub(super) fn write(
     let (file, unfinished) =
         made.file_in(folder_of(path)).map_err(|error| in_target(OnnxError::Io(error)))?;
     let mut data = Data { file, at: 0 };
+    let mut strips = Strips::default();
     let mut proto = model.proto().clone();
     for tensor in &mut proto.graph.get_or_insert_default().initializer {
         let computed = model.computed().get(tensor.name.as_deref().unwrap_or_default());
@@ -60,7 +62,7 @@ pub(super) fn write(
         let start = data.align().map_err(in_target)?;
         let mut write = |part: &[u8]| data.write(part).map_err(in_target);
         let done = match computed {
-            Some(computed) => computed.compute(&external, &mut write),
+            Some(computed) => computed.compute(&external, &mut strips, &mut write),
             None => copy(tensor, &external, &mut write),
         };
         done.map_err(|error| match error {

@@ -11,7 +11,15 @@ use crate::{ExternalData, OnnxError, external};
 pub(crate) use transposition::Transposition;
 
 /// The number of bytes of a source that are transposed together. Two buffers of this size are in use.
-const STRIP: usize = 64 << 20;
+const STRIP: usize = 8 << 20;
+
+/// The memory for the strips of all weights of a model. New memory for each weight would take more time than the
+/// transposition, because the system clears it.
+#[derive(Debug, Default)]
+pub(crate) struct Strips {
+    source: Vec<u8>,
+    result: Vec<u8>,
+}
 
 /// A weight that is computed from the values of a tensor in another file.
 #[derive(Clone, Debug)]
@@ -34,7 +42,7 @@ impl ComputedWeight {
         &self.source
     }
 
-    /// Computes the values, and passes one part after the other to `write`.
+    /// Computes the values in the memory of `strips`, and passes one part after the other to `write`.
     ///
     /// # Errors
     /// * Returns the errors about external data, wrapped in [`OnnxError::InTensor`].
@@ -43,6 +51,7 @@ impl ComputedWeight {
     pub(crate) fn compute(
         &self,
         external: &ExternalData,
+        strips: &mut Strips,
         write: &mut impl FnMut(&[u8]) -> Result<(), OnnxError>,
     ) -> Result<(), OnnxError> {
         let it = &self.transposition;
@@ -50,25 +59,32 @@ impl ComputedWeight {
         let in_tensor = |error: OnnxError| error.in_tensor(name);
         let expected = position(it.source_bytes(), 1, 0);
         let mut bytes = external.open_bytes(&self.source.external_data, expected).map_err(in_tensor)?;
-        let (mut source, mut result) = (Vec::new(), Vec::new());
         for strip in it.strips(STRIP) {
             // Whole rows are read at once.
             let is_whole = strip.start == 0 && strip.columns == it.columns();
             let stride = if is_whole { it.row_bytes() } else { strip.bytes };
-            source.resize(stride.saturating_mul(it.rows()), 0);
+            let source = first_bytes(&mut strips.source, stride.saturating_mul(it.rows()));
             if is_whole {
-                bytes.read_at(0, &mut source).map_err(in_tensor)?;
+                bytes.read_at(0, source).map_err(in_tensor)?;
             } else {
                 for (row, part) in source.chunks_exact_mut(stride).enumerate() {
                     bytes.read_at(position(row, it.row_bytes(), strip.start), part).map_err(in_tensor)?;
                 }
             }
-            result.resize(it.result_bytes(strip.columns), 0);
-            transpose(it, &source, stride, strip.columns, &mut result).map_err(in_tensor)?;
-            write(&result)?;
+            let result = first_bytes(&mut strips.result, it.result_bytes(strip.columns));
+            transpose(it, source, stride, strip.columns, result).map_err(in_tensor)?;
+            write(result)?;
         }
         Ok(())
     }
+}
+
+/// Returns the first bytes of a buffer that grows if it must. They may have any values.
+fn first_bytes(buffer: &mut Vec<u8>, count: usize) -> &mut [u8] {
+    if buffer.len() < count {
+        buffer.resize(count, 0);
+    }
+    buffer.get_mut(..count).unwrap_or_default()
 }
 
 /// Returns the transposed values of a tensor in memory.
