@@ -6,6 +6,7 @@
 //! - [`ascend::KvCacheOperation`]: Ascend ATB `KVCacheOperation`.
 //! - [`attention::Attention`]: ONNX `Attention` of operator sets 23 to 25, in float64, also over rings.
 //! - [`visibility::Visibility`]: which slots of a cache a query sees.
+//! - [`ring::Ring`]: a ring of one sample, filled slot by slot.
 //! - [`cases`]: the adversarial cases that everything is tested on, and an exhaustive small domain.
 //!
 //! Each operator that writes a cache visits the elements of the update one at a time, computes where the
@@ -33,6 +34,7 @@ pub mod cases;
 pub mod nibbles;
 pub mod onnx;
 mod refusal;
+pub mod ring;
 mod rule;
 pub mod tensorrt;
 pub mod visibility;

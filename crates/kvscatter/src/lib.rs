@@ -115,6 +115,7 @@ pub mod picture;
 mod plan;
 pub mod positions;
 mod prepared;
+pub mod ring;
 mod size;
 pub mod spec;
 pub mod visibility;
