@@ -44,6 +44,7 @@ def test_a_converted_model_passes_next_to_its_original(converted, tmp_path):
     page = tmp_path / "certificate.html"
     certificate = certify(converted.model, "--original", converted.original, "--html", page)
     assert certificate["verdict"] == "passed"
+    assert "for batches of up to 3" in certificate["model"]["compared"]
     assert all(not checks for kind, checks in failed(certificate).items() if kind != "timed")
     assert worst(certificate, "original") <= certificate["parameters"]["tolerance"]
     html = page.read_text()

@@ -23,11 +23,12 @@ use crate::fold::call::{Call, Outputs};
 use crate::fold::number::to_float;
 use crate::fold::{Value, Values};
 
-/// The indices of the past of keys and of values.
-const PAST: [usize; 2] = [4, 5];
+/// The number of inputs from keys to their past, and from values to theirs.
+const PAST: usize = 3;
 
-/// The index of the output with the scores, and the mode in which it has those after the mask.
+/// The index of the output with the scores.
 const SCORES: usize = 3;
+/// The mode in which that output has the scores after the mask.
 const MASKED: i64 = 2;
 
 /// Returns the type and shape of the first input, for operators that change only elements.
@@ -38,78 +39,94 @@ pub(super) fn like_first(call: &Call<'_>) -> Outputs {
 
 /// Evaluates ONNX `Attention` of versions 23 and 24. In rank 3, the last axis contains all heads in a row.
 ///
-/// The cap on scores comes before the mask, as onnx 1.23 corrected. Scores before the mask, and weights, have no
-/// elements.
+/// The cap on scores comes before the mask, as onnx 1.23 corrected. `qk_matmul_output` is computed only in mode 2. In
+/// other modes, only its type and shape are known.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
-    let [query, key, value] = [call.input(0)?, call.input(1)?, call.input(2)?];
-    let q = Heads::new(call, 0, "q_num_heads")?;
-    let k = Heads::new(call, 1, "kv_num_heads")?;
-    let v = Heads::new(call, 2, "kv_num_heads")?;
-    let mut pasts = [None; 2];
-    for (past, index) in pasts.iter_mut().zip(PAST) {
-        *past = match call.optional(index) {
-            None => None,
-            Some(past) => match *past.shape.as_slice() {
-                [_, _, length, _] => Some((past, length)),
-                _ => return Err(call.bad_shape(index, "rank 4")),
-            },
-        };
-    }
-    let with_past = |heads: Heads, past: Option<(&Value, usize)>| {
-        let length = past.map_or(0, |(_, length)| length).saturating_add(heads.length);
-        Heads { length, ..heads }
+    let element = call.input(0)?.element;
+    let [q, k, v] = [(0, "q_num_heads"), (1, "kv_num_heads"), (2, "kv_num_heads")];
+    let [q, k, v] = [Heads::new(call, q.0, q.1)?, Heads::new(call, k.0, k.1)?, Heads::new(call, v.0, v.1)?];
+    let [keys, values] = [Appended::of(call, 1, k)?, Appended::of(call, 2, v)?];
+    let is_flat = call.input(0)?.rank() == 3;
+    let output = match is_flat {
+        true => vec![q.batch, q.length, q.heads.saturating_mul(v.size)],
+        false => vec![q.batch, q.heads, q.length, v.size],
     };
-    let [past_key, past_value] = pasts;
-    let (keys, values) = (with_past(k, past_key), with_past(v, past_value));
-    let output = match query.rank() {
-        3 => vec![q.batch, q.length, q.heads.saturating_mul(v.size)],
-        _ => vec![q.batch, q.heads, q.length, v.size],
-    };
-    let present = |new: &Value, heads: Heads, past: Option<(&Value, usize)>, all: Heads| {
-        call.make(new.element, all.shape().to_vec(), |_| {
-            let rows = appended(new, heads, past);
-            Ok(rows.map(|rows| Values::Floats(rows.elements.into_owned())))
-        })
-    };
-    let weighted = || -> Result<Option<(Weighted<'_>, Bias)>, OnnxError> {
-        let (Some(queries), Some(keys), Some(values)) =
-            (Rows::of(query, q), appended(key, k, past_key), appended(value, v, past_value))
-        else {
-            return Ok(None);
-        };
-        let Some(bias) = Bias::of(call, q, keys.heads, past_key.map_or(0, |(_, length)| length))? else {
-            return Ok(None);
-        };
-        let scale = match call.attribute("scale") {
-            Some(_) => call.float("scale", 1.0)?,
-            None => to_float(k.size).sqrt().recip(),
-        };
-        let (cap, element) = (call.float("softcap", 0.0)?, query.element);
-        Ok(Some((Weighted { queries, keys, values, scale, cap, element }, bias)))
-    };
-    let attended = call.make(query.element, output, |_| {
-        let Some((weighted, bias)) = weighted()? else { return Ok(None) };
+    let attended = call.make(element, output, |_| {
+        let Some((weighted, bias)) = weighted(call, q, &keys, &values)? else { return Ok(None) };
         let output = weighted.output(call, |place, slot| bias.at(place, slot), no_sink)?;
-        let elements = if query.rank() == 3 { output.by_token() } else { output.elements.into_owned() };
-        Ok(Some(Values::Floats(elements)))
+        Ok(Some(Values::Floats(if is_flat { output.by_token() } else { output.elements.into_owned() })))
     })?;
     let returns_masked = call.outputs > SCORES && call.int("qk_matmul_output_mode", 0)? == MASKED;
-    let scores = call.make(query.element, vec![q.batch, q.heads, q.length, keys.length], |_| {
-        let weighted = if returns_masked { weighted()? } else { None };
+    let scores = call.make(element, vec![q.batch, q.heads, q.length, keys.heads.length], |_| {
+        let weighted = if returns_masked { weighted(call, q, &keys, &values)? } else { None };
         let Some((weighted, bias)) = weighted else { return Ok(None) };
         Ok(Some(Values::Floats(weighted.masked(call, |place, slot| bias.at(place, slot))?)))
     })?;
-    let outputs =
-        [attended, present(key, k, past_key, keys)?, present(value, v, past_value, values)?, scores];
+    let outputs = [attended, keys.present(call)?, values.present(call)?, scores];
     Ok(outputs.into_iter().take(call.outputs.max(1)).collect())
 }
 
-/// Returns the rows of a past and the new rows after it, or `None` if they are not known.
-fn appended<'a>(new: &'a Value, heads: Heads, past: Option<(&'a Value, usize)>) -> Option<Rows<'a>> {
-    let rows = Rows::of(new, heads)?;
-    let past = match past {
-        None => None,
-        Some((past, length)) => Some(Rows::of(past, Heads { length, ..heads })?),
+/// Returns the attention of a call and what is added to its scores, or `None` if they are not known.
+fn weighted<'a>(
+    call: &'a Call<'_>,
+    q: Heads,
+    keys: &Appended<'a>,
+    values: &Appended<'a>,
+) -> Result<Option<(Weighted<'a>, Bias)>, OnnxError> {
+    let query = call.input(0)?;
+    let (Some(queries), Some(rows), Some(values)) = (Rows::of(query, q), keys.rows(), values.rows()) else {
+        return Ok(None);
     };
-    Some(rows.after(past))
+    let Some(bias) = Bias::of(call, q, keys.heads, keys.past.map_or(0, |(_, length)| length))? else {
+        return Ok(None);
+    };
+    let scale = match call.attribute("scale") {
+        Some(_) => call.float("scale", 1.0)?,
+        None => to_float(keys.heads.size).sqrt().recip(),
+    };
+    let (cap, element) = (call.float("softcap", 0.0)?, query.element);
+    Ok(Some((Weighted { queries, keys: rows, values, scale, cap, element }, bias)))
+}
+
+/// Keys or values, appended to their past.
+struct Appended<'a> {
+    new: &'a Value,
+    of_new: Heads,
+    /// The past and its number of rows.
+    past: Option<(&'a Value, usize)>,
+    /// The dimensions of all rows.
+    heads: Heads,
+}
+
+impl<'a> Appended<'a> {
+    /// Reads the keys or values at an input. Their past is [`PAST`] inputs later.
+    fn of(call: &'a Call<'_>, index: usize, of_new: Heads) -> Result<Self, OnnxError> {
+        let at_past = index.saturating_add(PAST);
+        let past = match call.optional(at_past) {
+            None => None,
+            Some(past) => match *past.shape.as_slice() {
+                [_, _, length, _] => Some((past, length)),
+                _ => return Err(call.bad_shape(at_past, "rank 4")),
+            },
+        };
+        let length = past.map_or(0, |(_, length)| length).saturating_add(of_new.length);
+        Ok(Self { new: call.input(index)?, of_new, past, heads: Heads { length, ..of_new } })
+    }
+
+    /// Returns the past and the new rows, or `None` if they are not known.
+    fn rows(&self) -> Option<Rows<'a>> {
+        let rows = Rows::of(self.new, self.of_new)?;
+        let past = match self.past {
+            None => None,
+            Some((past, length)) => Some(Rows::of(past, Heads { length, ..self.of_new })?),
+        };
+        Some(rows.after(past))
+    }
+
+    /// Returns the present.
+    fn present(&self, call: &Call<'_>) -> Result<Value, OnnxError> {
+        call.make(self.new.element, self.heads.shape().to_vec(), |_| {
+            Ok(self.rows().map(|rows| Values::Floats(rows.elements.into_owned())))
+        })
+    }
 }
