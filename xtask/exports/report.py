@@ -44,7 +44,7 @@ SHORTER = {
     r"data-dependent expression .*": "data-dependent expression",
     r"\d+ initializer.*": "initializers without weights",
     # The advice does not apply to a converted model.
-    r"; tract does not run growing caches.*": "",
+    r"; --engine ort also runs operators.*": "",
     r"\|": r"\\|",
     r"\(tensor\(float\) and tensor\(float16\) .*": "(float and float16)",
     "<": "&lt;",

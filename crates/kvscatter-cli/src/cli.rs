@@ -31,7 +31,7 @@ Start here:
       continue a prompt with a decoder (needs the feature tract)
 
 The default build runs no whole decoder. To build all features, in a clone of the repository:
-  cargo install --path crates/kvscatter-cli --features full
+  cargo install --locked --path crates/kvscatter-cli --features full
 
 Tensor files are .npy, .npz, .pb (ONNX) and .safetensors. FILE#NAME is an entry of a .npz or \
 .safetensors file. An output replaces an existing file, but never an input, and never a file \

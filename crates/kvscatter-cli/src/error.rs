@@ -36,8 +36,8 @@ pub(crate) enum CommandError {
     /// A part of the command needs a cargo feature that this build does not have.
     #[cfg(not(all(feature = "certify", feature = "onnxruntime", feature = "tract")))]
     #[error(
-        "this kvscatter was built without {what}; build it in a clone of the repository with: cargo install --path \
-         crates/kvscatter-cli --features {feature} (or: cargo run --release --features {feature} -- ...)"
+        "this kvscatter was built without {what}; build it in a clone of the repository with: cargo install --locked \
+         --path crates/kvscatter-cli --features {feature} (or: cargo run --release --features {feature} -- ...)"
     )]
     NotBuilt { what: &'static str, feature: &'static str },
     #[error("{option}: the engine tract uses no library; add --engine ort to use ONNX Runtime")]

@@ -8,13 +8,9 @@ pub(crate) fn of_session(error: &SessionError) -> &'static str {
     match error.about() {
         Some(SessionSetting::Memory) => " (--memory)",
         Some(SessionSetting::Capacity) => " (--capacity)",
-        None if matches!(
-            error,
-            SessionError::Load { engine, .. } | SessionError::Run { engine, .. } if engine.starts_with("tract")
-        ) =>
-        {
-            "; tract does not run growing caches: kvscatter inspect shows whether they can be made static, and --engine \
-             ort runs them as they are"
+        None if matches!(error, SessionError::Load { engine, .. } if engine.starts_with("tract")) => {
+            "; --engine ort also runs operators that tract lacks, and growing caches (kvscatter inspect shows whether they \
+             can be made static)"
         }
         // The batch of a session is the number of prompts, so no option sets it.
         _ => "",

@@ -27,7 +27,7 @@ pub(crate) use issue::run;
 ///
 /// This command needs the cargo feature certify and an engine. The default engine, ort, needs the feature
 /// onnxruntime, and --engine tract needs the feature tract. To build all, in a clone of the repository:
-/// cargo install --path crates/kvscatter-cli --features full
+/// cargo install --locked --path crates/kvscatter-cli --features full
 ///
 /// The certificate has three kinds of claims: structural (about the graph), observed (during the runs) and
 /// timed. The last lines name what the logits were compared with, and the claims that cannot be judged. The

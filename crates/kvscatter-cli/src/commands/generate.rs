@@ -25,7 +25,7 @@ use prompts::Prompts;
 /// all its prompts must have one length.
 ///
 /// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
-/// both, in a clone of the repository: cargo install --path crates/kvscatter-cli --features full
+/// both, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
 ///
 /// The first lines of the output are the tokens of each sample, in the order of the prompts and in the form
 /// that --batch-file reads. Then follow the tokens per second, the bytes that a step wrote into the caches,

@@ -136,7 +136,9 @@ fn what_tract_does_not_run_says_why() {
     for (name, why) in NOT_IN_TRACT {
         let error = refused(&format!("testdata/{name}/model.onnx"));
         assert!(error.contains("tract 0.23.9 cannot ") && error.contains(why), "{name}: {error}");
-        assert!(error.ends_with("and --engine ort runs them as they are"), "{name}: {error}");
+        // A model that loads may fail for other reasons, such as an index.
+        let is_advised = error.ends_with("(kvscatter inspect shows whether they can be made static)");
+        assert_eq!(is_advised, error.contains("cannot load"), "{name}: {error}");
     }
     folder.run("convert testdata/decoders/optimum-1.18-opt/model.onnx -o opt.onnx --max-seq 16").passed();
     let error = refused("opt.onnx");

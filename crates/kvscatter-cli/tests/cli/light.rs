@@ -14,8 +14,8 @@ fn a_missing_feature_is_named_with_the_words_that_build_it() {
     ] {
         let expected = format!(
             "error: this kvscatter was built without {what}; build it in a clone of the repository with: cargo \
-             install --path crates/kvscatter-cli --features {feature} (or: cargo run --release --features {feature} \
-             -- ...)"
+             install --locked --path crates/kvscatter-cli --features {feature} (or: cargo run --release --features \
+             {feature} -- ...)"
         );
         assert_eq!(folder.run(&line).one_error_line(), expected, "{line}");
     }

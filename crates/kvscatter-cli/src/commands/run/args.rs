@@ -19,7 +19,7 @@ use crate::numbers::{integer, tolerance};
 /// A model of TensorScatter nodes needs no engine: the command evaluates the nodes itself and draws the
 /// writes. Every other model, such as a whole decoder, runs in an engine. The engine is tract unless --engine
 /// names another. tract needs the cargo feature tract, and ONNX Runtime needs the feature onnxruntime. To
-/// build both, in a clone of the repository: cargo install --path crates/kvscatter-cli --features full
+/// build both, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
 ///
 /// Give the sizes that the model leaves open with --dim. In a decoder, these are numbers of tokens and sizes
 /// of caches.
