@@ -50,6 +50,20 @@ fn without_sinks(nodes: &mut Nodes, weights: &str) -> String {
     nodes.add("Slice", &[weights, "zero", "last", "last"])
 }
 
+/// Appends sinks in float16 to scores in float32.
+fn with_narrow_sinks(nodes: &mut Nodes, scores: &str) -> String {
+    with_value(nodes, scores, |nodes| {
+        nodes.floats("narrow_sinks", &[1, HEADS, 1, 1], 2.0);
+        nodes.cast("narrow_sinks", ElementType::Float32)
+    })
+}
+
+/// Drops the weight of the sink from weights in float32, which become float16.
+fn without_narrow_sinks(nodes: &mut Nodes, weights: &str) -> String {
+    let narrow = nodes.cast(weights, ElementType::Float16);
+    without_sinks(nodes, &narrow)
+}
+
 fn form(masked: Step) -> Form {
     Form { masked, weights: without_sinks, ..Form::grouped() }
 }
@@ -62,17 +76,7 @@ fn a_sink_becomes_a_factor_of_the_result() {
         let added = nodes.add("Add", &[scores, "bias"]);
         nodes.cast(&added, ElementType::Float32)
     };
-    let masked: Step = |nodes, scores| {
-        with_value(nodes, scores, |nodes| {
-            nodes.floats("narrow_sinks", &[1, HEADS, 1, 1], 2.0);
-            nodes.cast("narrow_sinks", ElementType::Float32)
-        })
-    };
-    let weights: Step = |nodes, weights| {
-        let narrow = nodes.cast(weights, ElementType::Float16);
-        without_sinks(nodes, &narrow)
-    };
-    let wide = Form { mask, masked, weights, ..narrow.clone() };
+    let wide = Form { mask, masked: with_narrow_sinks, weights: without_narrow_sinks, ..narrow.clone() };
     for (what, form) in [
         ("plain", form(with_sinks)),
         ("below 0", form(with_sinks_below_0)),
@@ -111,16 +115,6 @@ fn other_sinks_stay() {
         let scaled = nodes.cast(scores, ElementType::Float32);
         nodes.add("Add", &[&scaled, &bias])
     };
-    let masked: Step = |nodes, scores| {
-        with_value(nodes, scores, |nodes| {
-            nodes.floats("narrow_sinks", &[1, HEADS, 1, 1], 2.0);
-            nodes.cast("narrow_sinks", ElementType::Float32)
-        })
-    };
-    let weights: Step = |nodes, weights| {
-        let narrow = nodes.cast(weights, ElementType::Float16);
-        without_sinks(nodes, &narrow)
-    };
     let element = ElementType::Float16;
     let reason = kept(&Form {
         element,
@@ -128,8 +122,8 @@ fn other_sinks_stay() {
         keys: wide,
         scores: as_it_is,
         mask,
-        masked,
-        weights,
+        masked: with_narrow_sinks,
+        weights: without_narrow_sinks,
         ..Form::grouped()
     });
     assert_eq!(reason.to_string(), "it has a sink, and its scores have another type than its caches");

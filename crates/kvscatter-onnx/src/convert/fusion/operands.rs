@@ -82,9 +82,14 @@ impl Operands {
         self.softcap != 0.0
     }
 
+    /// Returns `true` if a value contains the sinks.
+    pub(super) fn is_sink(&self, value: &str) -> bool {
+        self.sinks.as_ref().is_some_and(|sinks| sinks.value == value)
+    }
+
     /// Returns `true` if a node computes the sinks.
-    pub(super) fn is_sink(&self, node: &Node<'_>) -> bool {
-        self.sinks.as_ref().is_some_and(|sinks| node.output(0) == Some(&sinks.value))
+    pub(super) fn makes_sinks(&self, node: &Node<'_>) -> bool {
+        node.output(0).is_some_and(|output| self.is_sink(output))
     }
 
     /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that

@@ -189,7 +189,7 @@ impl Proof<'_, '_> {
         // Errors name the nodes.
         let named = nodes
             .iter()
-            .zip(self.region.nodes.iter().filter(|node| !self.operands.is_sink(node)))
+            .zip(self.region.nodes.iter().filter(|node| !self.operands.makes_sinks(node)))
             .map(|(node, original)| NodeProto { name: original.proto().name.clone(), ..node.clone() });
         let mut model = self.model(&inputs);
         model.graph.get_or_insert_default().node = named.collect();

@@ -40,11 +40,10 @@ impl Question {
         let random = [queries, keys, values].map(String::as_str);
         let made: BTreeSet<_> =
             nodes.iter().flat_map(|node| &node.proto().output).map(String::as_str).collect();
-        let is_sink = |value: &str| sinks.as_ref().is_some_and(|sinks| sinks.value == value);
         let read: BTreeSet<_> = nodes
             .iter()
             .flat_map(|node| node.reads())
-            .filter(|value| !made.contains(value) && !random.contains(value) && !is_sink(value))
+            .filter(|value| !made.contains(value) && !random.contains(value) && !operands.is_sink(value))
             .collect();
         let numbered = Operands {
             queries: names.of(queries),
@@ -55,7 +54,7 @@ impl Question {
             ..operands.clone()
         };
         // The proof gives the sinks other numbers, so nothing may compute them.
-        let nodes = nodes.iter().filter(|node| !operands.is_sink(node));
+        let nodes = nodes.iter().filter(|node| !operands.makes_sinks(node));
         let nodes = nodes.map(|node| names.renamed(node.proto())).collect();
         let mut given = Vec::new();
         for fold in folds {
