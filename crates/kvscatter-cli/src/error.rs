@@ -49,6 +49,8 @@ pub(crate) enum CommandError {
     NoPrompts { place: String },
     #[error("--eos {id}: must be 0 to {}, as the vocabulary has {vocabulary} tokens", vocabulary.saturating_sub(1))]
     EosUnknown { id: i64, vocabulary: usize },
+    #[error("{option}: only rings use it; leave it out, or leave out --window mask")]
+    OnlyRings { option: &'static str },
     /// An input has values that an engine does not accept.
     #[error("input {input:?} contains strings: engines accept only numbers")]
     StringsInEngine { input: String },

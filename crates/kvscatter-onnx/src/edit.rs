@@ -18,8 +18,7 @@ use kvscatter::spec::Dimension;
 use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::{self, Value as TypeValue};
 use crate::proto::{
-    GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto,
-    ValueInfoProto,
+    GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
 use crate::{Data, Graph, OnnxError, Tensor, tensor_proto};
 
@@ -42,6 +41,8 @@ pub(crate) struct Editor<'p> {
     removed: BTreeSet<usize>,
     /// The values whose type or shape may have changed.
     changed: BTreeSet<String>,
+    /// The inputs of the graph that are dropped if no node reads them.
+    unread: BTreeSet<String>,
     constants: BTreeMap<(i32, Vec<i64>, Vec<u8>), String>,
     /// The outputs of the shared nodes.
     shared: BTreeMap<(String, Vec<u8>), String>,
@@ -77,6 +78,7 @@ impl<'p> Editor<'p> {
             declared: BTreeMap::new(),
             removed: BTreeSet::new(),
             changed: BTreeSet::new(),
+            unread: BTreeSet::new(),
             constants: BTreeMap::new(),
             shared: BTreeMap::new(),
         };
@@ -324,15 +326,9 @@ impl<'p> Editor<'p> {
         self.declarations(name, |tensor| tensor.elem_type = Some(element.onnx_code()))
     }
 
-    /// Sets an entry of the model's `metadata_props`.
-    pub(crate) fn metadata(&mut self, key: &str, value: &str) {
-        let entries = &mut self.model.metadata_props;
-        entries.retain(|entry| entry.key.as_deref() != Some(key));
-        entries.push(StringStringEntryProto {
-            key: Some(key.to_owned()),
-            value: Some(value.to_owned()),
-            ..StringStringEntryProto::default()
-        });
+    /// Drops an input of the graph when the changes are complete, unless a node still reads it.
+    pub(crate) fn drop_unread(&mut self, input: &str) {
+        self.unread.insert(input.to_owned());
     }
 
     /// Completes the changes and puts the graph in order.
@@ -346,7 +342,8 @@ impl<'p> Editor<'p> {
     /// Returns the errors of [`Graph::new`]: [`OnnxError::ValueMissing`] if a node still reads from a removed
     /// one, [`OnnxError::DuplicateName`], and [`OnnxError::Cycle`].
     pub(crate) fn finish(self) -> Result<(), OnnxError> {
-        finish::finish(self.model.graph.get_or_insert_default(), &self.removed, self.changed)?;
+        let graph = self.model.graph.get_or_insert_default();
+        finish::finish(graph, &self.removed, &self.unread, self.changed)?;
         Graph::new(self.model).map(|_| ())
     }
 
@@ -535,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_dimensions_and_metadata() {
+    fn inputs_and_dimensions() {
         let mut model = model();
         let mut editor = Editor::new(&mut model).unwrap();
         let batch = [Dimension::Symbolic("batch"), Dimension::Known(3), Dimension::Unknown];
@@ -544,12 +541,12 @@ mod tests {
         editor.set_dims("write_indices", &batch).unwrap();
         let error = editor.set_dims("c", &[]).unwrap_err();
         assert!(matches!(error, OnnxError::ValueMissing { name } if name == "c"));
-        editor.metadata("key", "old");
-        editor.metadata("key", "new");
+        editor.drop_unread("a");
+        let spare = editor.add_input("spare", ElementType::Int64, &[]);
+        editor.drop_unread(&spare);
         editor.finish().unwrap();
         let graph = Graph::new(&model).unwrap();
         assert_eq!(graph.input_names().collect::<Vec<_>>()[2..], ["write_indices", "inner_1"]);
-        assert_eq!(model.metadata_props.len(), 1);
     }
 
     #[test]

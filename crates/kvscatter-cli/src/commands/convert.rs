@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
-    self, ConvertOptions, Converted, KeptAttention, KeptOperator, KeptReason, StandardWeights,
+    self, ConvertOptions, Converted, KeptAttention, KeptOperator, KeptReason, LinearWindow, RingSize,
+    StandardWeights, WindowedCaches,
 };
 use kvscatter_onnx::{DataFile, Model};
 use kvscatter_text::units;
@@ -23,8 +25,12 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// The command converts caches that Concat, Attention with past inputs or GroupQueryAttention copies in every
 /// step. They become [batch, heads, N, head size], and TensorScatter writes them at the new input
 /// write_indices. attention_mask becomes [batch, N]. Slot j is then visible to new token i of sample b if and
-/// only if j <= write_indices[b] + i and attention_mask[b, j]. In a layer with a sliding window of W,
-/// j > write_indices[b] + i - W must also hold. A bias that is proportional to the distance of slot and token
+/// only if j <= write_indices[b] + i and attention_mask[b, j].
+///
+/// A layer with a sliding window of W tokens gets a ring: a cache of W - 1 + S + R slots, in which the token at
+/// position p is in slot p modulo the number of slots. A step writes at most S tokens, and a sample is taken back
+/// by at most R. With --window mask, and where a ring would not be smaller, the layer gets a linear cache, and
+/// j > write_indices[b] + i - W must also hold. docs/rings.md has the rule and a picture. A bias that is proportional to the distance of slot and token
 /// (ALiBi) is computed with the mask. The model is raised to operator set 24, and its metadata describes the
 /// new inputs. Weights are not changed, except with --standard.
 ///
@@ -65,6 +71,18 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "N", value_parser = integer::<usize>)]
     max_seq: usize,
 
+    /// How the caches of layers with a sliding window are kept
+    #[arg(long, value_enum, default_value_t)]
+    window: Window,
+
+    /// Most tokens of a sample in one step of a model with rings, padding included [default: W, at most 512]
+    #[arg(long, value_name = "S", value_parser = integer::<NonZeroUsize>)]
+    chunk: Option<NonZeroUsize>,
+
+    /// Tokens that a sample of a model with rings can be taken back from its furthest token [default: 32]
+    #[arg(long, value_name = "R", value_parser = integer::<usize>)]
+    rewind: Option<usize>,
+
     /// Leave attention that consists of separate nodes as it is
     #[arg(long)]
     keep_attention: bool,
@@ -90,6 +108,16 @@ pub(crate) struct Convert {
     weights: WeightFiles,
 }
 
+/// How the caches of layers with a window are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Window {
+    /// In rings, where these are smaller
+    #[default]
+    Ring,
+    /// In linear caches of N slots, with a mask
+    Mask,
+}
+
 /// The converted decoder, as `--json` prints it.
 #[derive(Serialize)]
 struct ConvertDocument<'a> {
@@ -97,6 +125,8 @@ struct ConvertDocument<'a> {
     output: String,
     max_seq: usize,
     caches: usize,
+    rings: Vec<RingDocument>,
+    linear_windows: Vec<LinearWindowDocument>,
     attentions: usize,
     attention_nodes: usize,
     fused: usize,
@@ -113,6 +143,24 @@ struct ConvertDocument<'a> {
     states: Vec<StateDocument<'a>>,
     cost: Cost,
     files: Vec<WeightFileDocument>,
+}
+
+/// Rings of one size.
+#[derive(Serialize)]
+struct RingDocument {
+    capacity: usize,
+    window: usize,
+    chunk: usize,
+    rewind: usize,
+    caches: usize,
+}
+
+/// Attention with a window that reads linear caches.
+#[derive(Serialize)]
+struct LinearWindowDocument {
+    window: usize,
+    attentions: usize,
+    reason: String,
 }
 
 /// An attention operation that could not become one node.
@@ -149,6 +197,8 @@ struct KeptOperatorDocument {
 struct Cost {
     /// The bytes of all caches; `null` if the model leaves a size open.
     bytes_per_sample: Option<u64>,
+    /// The bytes of all caches if none were a ring.
+    bytes_per_linear_sample: Option<u64>,
     bytes_per_slot: Option<u64>,
     /// The slots of each sample that are an input of attention in every step.
     slots_per_step: usize,
@@ -174,17 +224,25 @@ const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 /// ratio in ONNX Runtime, and that with the plugin. The measurement is in docs/models.md.
 const MEASURED: [(usize, f64, f64); 2] = [(128, 5.3, 0.9), (4095, 0.5, 0.3)];
 
+impl RingDocument {
+    fn new(RingSize { capacity, window, chunk, rewind, .. }: RingSize, caches: usize) -> Self {
+        Self { capacity, window, chunk, rewind, caches }
+    }
+}
+
 impl Cost {
     fn new(converted: &Converted, max_seq: usize) -> Self {
-        let slots = u64::try_from(max_seq).ok();
-        let bytes = converted.bytes_per_slot;
         let ratio = |context: usize| {
             let ratio = max_seq.checked_div(context).filter(|ratio| *ratio >= 2)?;
             Some(Ratio { context, ratio })
         };
         Self {
-            bytes_per_sample: bytes.zip(slots).and_then(|(bytes, slots)| bytes.checked_mul(slots)),
-            bytes_per_slot: bytes,
+            bytes_per_sample: converted.bytes_per_sample,
+            bytes_per_linear_sample: converted
+                .bytes_per_slot
+                .zip(u64::try_from(max_seq).ok())
+                .and_then(|(bytes, slots)| bytes.checked_mul(slots)),
+            bytes_per_slot: converted.bytes_per_slot,
             slots_per_step: max_seq,
             takes_length: converted.nonpad_kv_seqlen.is_some(),
             is_all_nodes: converted.attention_nodes == converted.attentions,
@@ -194,14 +252,23 @@ impl Cost {
 
     fn show(&self, output: &mut Output) -> Result<(), CommandError> {
         let slots = self.slots_per_step;
-        if let (Some(sample), Some(slot)) = (self.bytes_per_sample, self.bytes_per_slot) {
-            writeln!(
-                output,
-                "\nThe caches take {} a sample: {} of {}.",
-                units::bytes(sample),
-                count(slots, "slot"),
-                units::bytes(slot)
-            )?;
+        if let (Some(sample), Some(slot), Some(linear)) =
+            (self.bytes_per_sample, self.bytes_per_slot, self.bytes_per_linear_sample)
+        {
+            let (sample, all) = (units::bytes(sample), units::bytes(linear));
+            let slots = count(slots, "slot");
+            match self.bytes_per_sample == self.bytes_per_linear_sample {
+                true => writeln!(
+                    output,
+                    "\nThe caches take {sample} a sample: {slots} of {}.",
+                    units::bytes(slot)
+                )?,
+                false => writeln!(
+                    output,
+                    "\nThe caches take {sample} a sample. Without rings, they would take {all}: {slots} of {}.",
+                    units::bytes(slot)
+                )?,
+            }
         }
         let ratios: Vec<_> = self
             .slots_to_context
@@ -247,6 +314,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     let options = ConvertOptions::new(args.max_seq)
         .keep_attention(args.keep_attention)
         .fuse_softcap(args.fuse_softcap)
+        .windowed(windowed(&args)?)
         .standard_weights(args.standard);
     let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
@@ -262,6 +330,19 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     Ok(Outcome::Passed)
 }
 
+/// Returns how the caches of layers with a window are kept.
+fn windowed(args: &Convert) -> Result<WindowedCaches, CommandError> {
+    let given = [("--chunk", args.chunk.is_some()), ("--rewind", args.rewind.is_some())];
+    match (args.window, given.into_iter().find(|(_, is_given)| *is_given)) {
+        (Window::Mask, Some((option, _))) => Err(CommandError::OnlyRings { option }),
+        (Window::Mask, None) => Ok(WindowedCaches::Mask),
+        (Window::Ring, _) => {
+            let chunk = args.chunk.map(NonZeroUsize::get);
+            Ok(WindowedCaches::Ring { chunk, rewind: args.rewind.unwrap_or(WindowedCaches::REWIND) })
+        }
+    }
+}
+
 fn show(
     args: &Convert,
     converted: &Converted,
@@ -270,13 +351,13 @@ fn show(
 ) -> Result<(), CommandError> {
     let slots = args.max_seq;
     let heading = format!(
-        "{}: {} of {}, read by {}",
+        "{}: {}, read by {}",
         one_line(&args.output.display().to_string()),
-        count(converted.caches, "cache"),
-        count(slots, "slot"),
+        caches(converted, slots),
         readers(converted)
     );
     writeln!(output, "{}", hanging(0, &heading))?;
+    rings(converted).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
     weights::show(files, output)?;
     if let Some(branch) = &converted.branch {
         writeln!(output, "{}", hanging(2, &merged::line(branch)))?;
@@ -320,6 +401,36 @@ fn show(
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
     }
     Ok(())
+}
+
+/// Returns the number of caches of each size.
+fn caches(converted: &Converted, max_seq: usize) -> String {
+    let in_rings = converted.rings.values().sum();
+    let linear = converted.caches.saturating_sub(in_rings);
+    let sizes = converted.rings.iter().map(|(ring, caches)| (*caches, "ring", ring.capacity));
+    let sizes = [(linear, "cache", max_seq)].into_iter().filter(|(caches, ..)| *caches > 0).chain(sizes);
+    let texts: Vec<_> = sizes
+        .map(|(caches, what, slots)| format!("{} of {}", count(caches, what), count(slots, "slot")))
+        .collect();
+    texts.join(" and ")
+}
+
+/// Returns a line for each size of rings, and one for each window without a ring.
+fn rings(converted: &Converted) -> Vec<String> {
+    let ring = |ring: &RingSize| {
+        format!(
+            "Rings of {} serve a window of {}, in steps of up to {}, and can be taken back by {}.",
+            count(ring.capacity, "slot"),
+            count(ring.window, "token"),
+            count(ring.chunk, "token"),
+            count(ring.rewind, "token")
+        )
+    };
+    let linear = |LinearWindow { window, attentions, reason }: &LinearWindow| {
+        let attentions = count(*attentions, "attention operation");
+        one_line(&format!("Kept linear caches for {attentions} with a window of {window}: {reason}"))
+    };
+    converted.rings.keys().map(ring).chain(converted.linear_windows.iter().map(linear)).collect()
 }
 
 /// Returns a line for each attention operation that stays, and one for all that were not examined.
@@ -379,6 +490,16 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         output: args.output.display().to_string(),
         max_seq: args.max_seq,
         caches: converted.caches,
+        rings: converted.rings.iter().map(|(ring, caches)| RingDocument::new(*ring, *caches)).collect(),
+        linear_windows: converted
+            .linear_windows
+            .iter()
+            .map(|LinearWindow { window, attentions, reason }| LinearWindowDocument {
+                window: *window,
+                attentions: *attentions,
+                reason: reason.to_string(),
+            })
+            .collect(),
         attentions: converted.attentions,
         attention_nodes: converted.attention_nodes,
         fused: converted.fused,

@@ -86,6 +86,11 @@ impl<'m> Attentions<'m> {
         self.0.iter().map(|attention| &attention.rule)
     }
 
+    /// Returns the presents with keys and values that each node reads after the conversion, and its rule.
+    pub(super) fn readers(&self) -> impl Iterator<Item = ([&'m str; 2], &Rule)> {
+        self.0.iter().map(|attention| (attention.presents(), &attention.rule))
+    }
+
     pub(super) fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
         self.0.iter_mut().map(|attention| &mut attention.rule)
     }
@@ -140,8 +145,7 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
         rewriter.editor.remove_node(last);
     }
     let caches = [&operands.queries, &operands.keys, &operands.values].map(String::as_str);
-    let new = static_attention(rewriter, caches, &operands.rule, operands.element)?;
-    let lengths = rewriter.nonpad_kv_seqlen();
+    let (new, lengths) = static_attention(rewriter, caches, &operands.rule, operands.element)?;
     let last = operands.add_before_last(rewriter.editor, new, &lengths)?;
     let last = match operands.is_merged {
         false => last,
@@ -154,16 +158,20 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands) -> 
     Ok(())
 }
 
-/// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each.
+/// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each. Returns the
+/// node, and the name of the value with the number of slots in use.
 fn static_attention(
     rewriter: &mut Rewriter<'_, '_, '_>,
     operands: [&str; 3],
     rule: &Rule,
     element: ElementType,
-) -> Result<NewNode, OnnxError> {
-    let mask = rewriter.mask(rule, element)?;
-    let nonpad = rewriter.nonpad_kv_seqlen();
-    Ok(over_caches(operands, &mask, &nonpad))
+) -> Result<(NewNode, String), OnnxError> {
+    let [_, keys, _] = operands;
+    let (mask, lengths) = match rewriter.ring_of(keys) {
+        None => (rewriter.mask(rule, element)?, rewriter.nonpad_kv_seqlen()),
+        Some(ring) => (rewriter.ring_mask(ring)?, rewriter.ring_lengths(ring)?),
+    };
+    Ok((over_caches(operands, &mask, &lengths), lengths))
 }
 
 /// Creates an `Attention` of queries to keys and values with a mask and the number of slots in use.
@@ -184,6 +192,11 @@ impl<'m> Attention<'m> {
         Ok(Masks::of_node(mask.map(|mask| (mask, effect)), RANK, self.is_causal))
     }
 
+    /// Returns the presents with keys and values.
+    fn presents(&self) -> [&'m str; 2] {
+        [1, 2].map(|slot| self.node.output(slot).unwrap_or_default())
+    }
+
     fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
         let node = &self.node;
         let input = |slot| node.input(slot).unwrap_or_default();
@@ -191,16 +204,17 @@ impl<'m> Attention<'m> {
         let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
         rewriter.editor.remove_node(node.index());
         let queries = self.by_head(rewriter, input(0), of_queries)?;
-        for (slot, past, present) in [(1, 4, 1), (2, 5, 2)] {
+        let presents = self.presents();
+        for (slot, past, present) in [(1, 4, presents[0]), (2, 5, presents[1])] {
             let update = self.by_head(rewriter, input(slot), of_keys)?;
-            rewriter.scatter(input(past), &update, node.output(present).unwrap_or_default());
+            rewriter.scatter(input(past), &update, present);
         }
-        let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
         let output = node.output(0).unwrap_or_default();
         let kept = node.proto().attribute.iter().filter(|attribute| {
             !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
         });
-        let new = static_attention(rewriter, [&queries, presents[0], presents[1]], &self.rule, self.element)?;
+        let caches = [&queries, presents[0], presents[1]];
+        let (new, _) = static_attention(rewriter, caches, &self.rule, self.element)?;
         let new = new.attributes(kept.cloned());
         if !self.is_flat {
             rewriter.editor.add(new.outputs(&[output]));

@@ -8,6 +8,7 @@ use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::rewriter::AddedInputs;
+use super::ring::{LinearReason, LinearWindow, RingSize, Rings};
 use super::visibility::Padding;
 use super::{ConvertOptions, caches, form, rewrite};
 use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
@@ -27,6 +28,8 @@ pub struct Converted {
     /// The number of bytes that one slot of one sample takes in all caches, or `None` if the model leaves a
     /// size open.
     pub bytes_per_slot: Option<u64>,
+    /// The number of bytes that all caches of one sample take, or `None` if the model leaves a size open.
+    pub bytes_per_sample: Option<u64>,
     /// The number of attention operations that read the caches.
     pub attentions: usize,
     /// The number of those that are one `Attention` node each. The others consist of separate nodes.
@@ -47,6 +50,10 @@ pub struct Converted {
     /// What became of the operators that are not ONNX's, if the [options](ConvertOptions) ask for standard
     /// weights.
     pub standard_weights: Option<StandardWeights>,
+    /// The sizes of the rings, each with the number of its caches.
+    pub rings: BTreeMap<RingSize, usize>,
+    /// The attention with windows that reads linear caches, although the options ask for rings.
+    pub linear_windows: Vec<LinearWindow>,
     /// The branch that was converted, if the exported model is a merged decoder.
     pub branch: Option<TakenBranch>,
     /// The states that the model has beside its caches. They are not changed.
@@ -143,10 +150,6 @@ fn convert_standard(
     let max_seq = options.max_seq;
     let decoder = Decoder::of(graph)?;
     caches::check(graph, &decoder, max_seq)?;
-    let dims = BTreeMap::new();
-    let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
-    let mut costs = decoder.caches.iter().map(|cache| cache.cost(&at));
-    let bytes_per_slot = costs.try_fold(0_u64, |sum, cost| sum.checked_add(cost?.per_token));
     let mut exported = Exported::new(model, graph, &decoder, max_seq, padding)?;
     exported.check_masks()?;
     let mut rewritten = rewrite_and_compare(&exported)?;
@@ -157,6 +160,17 @@ fn convert_standard(
     if !fusions.fused.is_empty() {
         rewritten = rewritten.fused(&exported, &fusions.fused)?;
     }
+    let (rings, linear_windows) = rewritten.use_rings(&exported, &fusions.fused, options)?;
+    let dims = BTreeMap::new();
+    let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
+    let per_slot = |cache: &Cache<'_>| Some(cache.cost(&at)?.per_token);
+    let bytes = |slots: &dyn Fn(&Cache<'_>) -> Option<usize>| {
+        decoder.caches.iter().try_fold(0_u64, |sum, cache| {
+            sum.checked_add(per_slot(cache)?.checked_mul(u64::try_from(slots(cache)?).ok()?)?)
+        })
+    };
+    let slots = |cache: &Cache<'_>| Some(rings.of(cache.past).map_or(max_seq, |ring| ring.capacity));
+    let (bytes_per_slot, bytes_per_sample) = (bytes(&|_| Some(1)), bytes(&slots));
     let standard_weights = match options.standard_weights {
         true => Some(standard::weights::replace(&mut rewritten.model)?),
         false => None,
@@ -164,11 +178,14 @@ fn convert_standard(
     Ok(Converted {
         caches: decoder.caches.len(),
         bytes_per_slot,
+        bytes_per_sample,
+        rings: rings.sizes(),
+        linear_windows,
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
         attention_nodes: exported.attentions.len().saturating_add(fusions.fused.len()),
         fused: fusions.fused.len(),
         kept: fusions.kept,
-        attention_mask: decoder.input(InputRole::AttentionMask).map(|mask| mask.name.to_owned()),
+        attention_mask: rewritten.attention_mask(&decoder),
         states: decoder
             .states
             .iter()
@@ -192,15 +209,15 @@ struct Rewritten<'m> {
 /// Rewrites the model and compares it with the exported one. Values that depend on the length of the past are
 /// replaced only if the first comparison fails.
 fn rewrite_and_compare<'m>(exported: &Exported<'_, 'm>) -> Result<Rewritten<'m>, OnnxError> {
-    let plain = Rewritten::new(exported, Vec::new(), &[])?;
-    let Err(difference) = compare(exported, &plain.model) else { return Ok(plain) };
+    let plain = Rewritten::new(exported, Vec::new(), &[], &Rings::default())?;
+    let Err(difference) = compare(exported, &plain.model, &Rings::default()) else { return Ok(plain) };
     drop(plain);
     let replacements = length::replacements(exported.graph, &exported.probes, |probe| exported.fold(probe))?;
     if replacements.is_empty() {
         return Err(difference);
     }
-    let replaced = Rewritten::new(exported, replacements, &[])?;
-    compare(exported, &replaced.model)?;
+    let replaced = Rewritten::new(exported, replacements, &[], &Rings::default())?;
+    compare(exported, &replaced.model, &Rings::default())?;
     Ok(replaced)
 }
 
@@ -209,31 +226,63 @@ impl<'m> Rewritten<'m> {
         exported: &Exported<'_, 'm>,
         replacements: Vec<Replacement<'m>>,
         fused: &[Operands],
+        rings: &Rings,
     ) -> Result<Self, OnnxError> {
         let mut model = exported.model.clone();
-        let added = rewrite::rewrite(exported, &replacements, fused, model.proto_mut())?;
+        let added = rewrite::rewrite(exported, &replacements, fused, rings, model.proto_mut())?;
         Ok(Self { model, added, replacements })
     }
 
     /// Rewrites the exported model again, with one node for each of these attention operations, and compares
     /// it with the exported one.
     fn fused(self, exported: &Exported<'_, 'm>, fused: &[Operands]) -> Result<Self, OnnxError> {
-        let rewritten = Self::new(exported, self.replacements, fused)?;
-        compare(exported, &rewritten.model)?;
+        let rewritten = Self::new(exported, self.replacements, fused, &Rings::default())?;
+        compare(exported, &rewritten.model, &Rings::default())?;
         Ok(rewritten)
+    }
+
+    /// Rewrites the exported model again, with rings where the options ask for them and a ring can be used. Returns the
+    /// rings, and the attention with windows that has none.
+    fn use_rings(
+        &mut self,
+        exported: &Exported<'_, 'm>,
+        fused: &[Operands],
+        options: ConvertOptions,
+    ) -> Result<(Rings, Vec<LinearWindow>), OnnxError> {
+        let (rings, mut linear) = Rings::find(exported, &self.model.graph()?, fused, options.windowed);
+        if rings.is_empty() {
+            return Ok((rings, linear));
+        }
+        let with_rings = Self::new(exported, self.replacements.clone(), fused, &rings)?;
+        if let Err(difference) = compare(exported, &with_rings.model, &rings) {
+            linear.extend(rings.refused(&LinearReason::Differs { difference: difference.to_string() }));
+            return Ok((Rings::default(), linear));
+        }
+        *self = with_rings;
+        Ok((rings, linear))
+    }
+
+    /// Returns the name of the input that marks real tokens, if the converted decoder still has it.
+    fn attention_mask(&self, decoder: &Decoder<'_>) -> Option<String> {
+        let mask = decoder.input(InputRole::AttentionMask)?.name;
+        let mut inputs = self.model.proto().graph.input.iter().filter_map(|input| input.name.as_deref());
+        inputs.any(|input| input == mask).then(|| mask.to_owned())
     }
 }
 
-fn compare(exported: &Exported<'_, '_>, converted: &Model) -> Result<(), OnnxError> {
+/// Compares the values of both decoders on all probes that fit into the rings.
+fn compare(exported: &Exported<'_, '_>, converted: &Model, rings: &Rings) -> Result<(), OnnxError> {
     let graph = converted.graph()?;
     let decoder = Decoder::of(&graph)?;
     let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
     let names = outputs.chain(exported.graph.input_names()).collect();
     // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
     // shows there.
-    for (probe, unread) in exported.probes.iter().flat_map(|probe| [(probe, false), (probe, true)]) {
+    let probes = exported.probes.iter().filter(|probe| probe.new <= rings.most_tokens());
+    for (probe, unread) in probes.flat_map(|probe| [(probe, false), (probe, true)]) {
         let mut converted = Fold::new(&graph, exported.external.as_ref());
-        probe.feed_static(&decoder, &exported.inputs, exported.max_seq, unread, &mut converted)?;
+        let slots = (exported.max_seq, rings);
+        probe.feed_static(&decoder, &exported.inputs, slots, unread, &mut converted)?;
         let mut comparison =
             Comparison { exported: exported.fold(probe)?, converted, names: &names, sites: &exported.sites };
         comparison.check(&graph).map_err(|error| probe.capacity(about(exported.graph, &graph, error)))?;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::exported::Exported;
 use super::probe::{Distance, Probe};
 use super::rewriter::AddedInputs;
+use super::ring::Rings;
 use crate::decoder::InputRole;
-use crate::edit::Editor;
-use crate::proto::NodeProto;
+use crate::proto::{ModelProto, NodeProto, StringStringEntryProto};
 
 /// The oldest ONNX Runtime with `TensorScatter`.
 const WITH_SCATTER: &str = "1.25";
@@ -16,12 +16,14 @@ const WITH_SCATTER: &str = "1.25";
 /// scores, so that hidden slots count.
 const WITH_CAP: &str = "1.27";
 
-/// Describes the model in `metadata_props`, under keys that begin with `kvscatter.`.
-pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &mut Editor<'_>) {
+/// Describes a rewritten model in its `metadata_props`, under keys that begin with `kvscatter.`.
+pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Rings, model: &mut ModelProto) {
     let (max_seq, decoder) = (exported.max_seq, exported.decoder);
-    let is_capped = editor.nodes().iter().any(is_capped);
+    let is_capped = model.graph.node.iter().any(is_capped);
+    let has_input = |name: &&str| model.graph.input.iter().any(|input| input.name.as_deref() == Some(name));
+    let mask = decoder.input(InputRole::AttentionMask).map(|mask| mask.name).filter(has_input);
     let write_indices = &added.write_indices;
-    let mut set = |key: &str, value: &str| editor.metadata(&format!("kvscatter.{key}"), value);
+    let mut set = |key: &str, value: &str| entry(model, &format!("kvscatter.{key}"), value);
     set("version", env!("CARGO_PKG_VERSION"));
     set("max_seq", &max_seq.to_string());
     set(
@@ -46,7 +48,6 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &m
              written too, and overwritten if the next step begins at their slot"
         ),
     );
-    let mask = decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
     if let Some(mask) = mask {
         set(
             "attention_mask",
@@ -71,6 +72,20 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &m
             &format!(
                 "{}: in a layer with a window of W, slot j is also hidden unless j > {write_indices}[b] + i - W",
                 windows.join(", ")
+            ),
+        );
+    }
+    if !rings.is_empty() {
+        let sizes: Vec<_> = rings.sizes().into_keys().map(|ring| ring.to_string()).collect();
+        set("rings", &sizes.join("; "));
+        set(
+            "ring_rule",
+            &format!(
+                "a cache whose capacity is listed under rings is written with mode circular, and position p is in slot p \
+                 mod capacity. Slot j is visible to the new token at position q = {write_indices}[b] + i if and only if \
+                 (q - j) mod capacity <= min(n, window - 1), where n is the number of real tokens of the sample before \
+                 it. A sample may be padded on the left and on the right, and not in between. A step has at most chunk \
+                 tokens, padding included, and {write_indices}[b] is at most rewind below the furthest token so far"
             ),
         );
     }
@@ -107,6 +122,17 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, editor: &m
             ),
         );
     }
+}
+
+/// Sets an entry of the model's `metadata_props`.
+fn entry(model: &mut ModelProto, key: &str, value: &str) {
+    let entries = &mut model.metadata_props;
+    entries.retain(|entry| entry.key.as_deref() != Some(key));
+    entries.push(StringStringEntryProto {
+        key: Some(key.to_owned()),
+        value: Some(value.to_owned()),
+        ..StringStringEntryProto::default()
+    });
 }
 
 /// Returns `true` if a node is an `Attention` that caps its scores.

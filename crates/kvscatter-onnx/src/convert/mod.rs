@@ -50,6 +50,7 @@ mod probe;
 mod refusal;
 mod rewrite;
 mod rewriter;
+mod ring;
 mod rule;
 mod sites;
 mod visibility;
@@ -57,8 +58,9 @@ mod visibility;
 pub use conversion::{Converted, KeptState, convert};
 pub use fusion::{KeptAttention, KeptReason};
 pub use mask_rule::{MaskRule, mask_rule};
-pub use options::ConvertOptions;
+pub use options::{ConvertOptions, WindowedCaches};
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;
+pub use ring::{LinearReason, LinearWindow, RingSize};
 
 pub use crate::standard::{KeptOperator, NoStandardForm, StandardWeights};

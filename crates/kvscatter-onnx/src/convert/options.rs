@@ -19,13 +19,51 @@ pub struct ConvertOptions {
     /// `DequantizeLinear` and `MatMul`, and `GatherBlockQuantized` becomes `Gather` and `DequantizeLinear`. The
     /// weights keep their values, but in another order, so that they are written to a new file.
     pub standard_weights: bool,
+    /// How the caches of layers with a window are kept.
+    pub windowed: WindowedCaches,
+}
+
+/// How the caches of layers with a window are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WindowedCaches {
+    /// In rings, wherever a ring is smaller than a linear cache and one `Attention` node reads it.
+    ///
+    /// A ring for a window of `W` tokens has `W - 1 + chunk + rewind` slots. A sample may then be padded on the left
+    /// and on the right, but not between two tokens.
+    Ring {
+        /// The largest number of rows that a step may write, padding included. The default is `W`, and at most 512.
+        chunk: Option<usize>,
+        /// The number of tokens below the furthest one that a sample may be taken back.
+        rewind: usize,
+    },
+    /// In linear caches of all tokens, with a mask.
+    Mask,
+}
+
+impl WindowedCaches {
+    /// The default number of tokens that a sample may be taken back.
+    pub const REWIND: usize = 32;
+}
+
+impl Default for WindowedCaches {
+    /// Returns rings with the default chunk and [`REWIND`](Self::REWIND).
+    fn default() -> Self {
+        Self::Ring { chunk: None, rewind: Self::REWIND }
+    }
 }
 
 impl ConvertOptions {
     /// Returns the default options for this many slots of each sample.
     #[must_use]
     pub fn new(max_seq: usize) -> Self {
-        Self { max_seq, keep_attention: false, fuse_softcap: false, standard_weights: false }
+        Self {
+            max_seq,
+            keep_attention: false,
+            fuse_softcap: false,
+            standard_weights: false,
+            windowed: WindowedCaches::default(),
+        }
     }
 
     /// Sets whether attention that consists of separate nodes stays as it is.
@@ -44,6 +82,12 @@ impl ConvertOptions {
     #[must_use]
     pub fn standard_weights(self, standard_weights: bool) -> Self {
         Self { standard_weights, ..self }
+    }
+
+    /// Sets how the caches of layers with a window are kept.
+    #[must_use]
+    pub fn windowed(self, windowed: WindowedCaches) -> Self {
+        Self { windowed, ..self }
     }
 }
 

@@ -7,6 +7,7 @@ use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Mode};
 
 use super::refusal::ConvertRefusal;
+use super::ring::Rings;
 use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
@@ -137,12 +138,12 @@ impl Probe {
     }
 
     /// Feeds the inputs of the converted decoder to a fold. The caches have `capacity` slots, and the first
-    /// `past` slots are in use. `unread` is the mask's value for slots that are not in use after the step.
+    /// `past` slots are in use. Rings have their own size. `unread` is the mask's value for slots that are not in use after the step.
     pub(super) fn feed_static<'m>(
         &self,
         decoder: &Decoder<'m>,
         growing: &Inputs<'_>,
-        capacity: usize,
+        (capacity, rings): (usize, &Rings),
         unread: bool,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<(), OnnxError> {
@@ -160,7 +161,9 @@ impl Probe {
                     let lengths = known.map(|input| input.lengths.as_slice()).unwrap_or_default();
                     let is_past = matches!(role, InputRole::Past(_));
                     let size = |&length| match length {
-                        Length::Past if is_past => capacity,
+                        Length::Past if is_past => {
+                            rings.of(value.name).map_or(capacity, |ring| ring.capacity)
+                        }
                         length => self.size(length),
                     };
                     let shape: Vec<_> = lengths.iter().map(size).collect();

@@ -12,6 +12,7 @@ use super::length::Replacement;
 use super::metadata;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{AddedInputs, Rewriter};
+use super::ring::Rings;
 use super::rule::Rule;
 use super::sites::{Neutral, Sites};
 use crate::decoder::{Cache, InputRole, WriterStyle};
@@ -21,7 +22,7 @@ use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
 /// Rewrites the graph of a model. `proto` must be a copy of the exported model. The attention operations in
-/// `fused` become one node each.
+/// `fused` become one node each, and the caches in `rings` become rings.
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::ScoresType`] if a mask cannot be created for scores, and the errors of the
@@ -30,12 +31,14 @@ pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
     fused: &[Operands],
+    rings: &Rings,
     proto: &mut ModelProto,
 ) -> Result<AddedInputs, OnnxError> {
     let mut editor = Editor::new(proto)?;
-    let mut rewriter = Rewriter::new(&mut editor, exported.decoder, &exported.inputs);
+    let mut rewriter = Rewriter::new(&mut editor, exported, rings);
     for cache in &exported.decoder.caches {
-        rewrite_cache(&mut rewriter, cache, exported.max_seq)?;
+        let slots = rings.of(cache.past).map_or(exported.max_seq, |ring| ring.capacity);
+        rewrite_cache(&mut rewriter, cache, slots)?;
     }
     rewrite_masks(&mut rewriter, &exported.sites)?;
     exported.attentions.rewrite(&mut rewriter)?;
@@ -47,10 +50,13 @@ pub(super) fn rewrite<'m>(
     }
     if let Some(mask) = exported.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) {
         rewriter.editor.set_dims(mask, &[rewriter.batch, Dimension::Known(exported.max_seq)])?;
+        if !rings.is_empty() {
+            rewriter.editor.drop_unread(mask);
+        }
     }
     let added = rewriter.added_inputs();
-    metadata::write(exported, &added, &mut editor);
     editor.finish()?;
+    metadata::write(exported, &added, rings, proto);
     Ok(added)
 }
 
@@ -58,9 +64,9 @@ pub(super) fn rewrite<'m>(
 fn rewrite_cache(
     rewriter: &mut Rewriter<'_, '_, '_>,
     cache: &Cache<'_>,
-    max_seq: usize,
+    slots: usize,
 ) -> Result<(), OnnxError> {
-    let capacity = Dimension::Known(max_seq);
+    let capacity = Dimension::Known(slots);
     let size = |(axis, &dim)| if axis == AXIS { capacity } else { dim };
     let dims: Vec<_> = cache.past_shape.iter().enumerate().map(size).collect();
     for name in [cache.past, cache.present] {

@@ -1,12 +1,16 @@
 //! The state that all parts of a rewrite share: the editor, the added inputs, and values computed from them.
 
 mod bias;
+mod ring;
 
 use kvscatter::ElementType;
 
 use super::caches::{AXIS, RANK};
+use super::exported::Exported;
 use super::probe::Inputs;
+use super::ring::Rings;
 use super::sites::Layout;
+use super::visibility::Padding;
 use crate::decoder::{Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
 use crate::{Dimension, OnnxError};
@@ -24,6 +28,11 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) editor: &'e mut Editor<'p>,
     decoder: &'e Decoder<'m>,
     inputs: &'e Inputs<'m>,
+    rings: &'e Rings,
+    /// The number of tokens of a sample, which is the number of slots of a linear cache.
+    max_seq: usize,
+    /// Where the decoder supports padding.
+    padding: Padding,
     /// The batch dimension as the first cache declares it.
     pub(super) batch: Dimension<'m>,
     write_indices: String,
@@ -32,11 +41,23 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
 
 impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// Adds the input `write_indices` to the graph.
-    pub(super) fn new(editor: &'e mut Editor<'p>, decoder: &'e Decoder<'m>, inputs: &'e Inputs<'m>) -> Self {
+    pub(super) fn new(editor: &'e mut Editor<'p>, exported: &'e Exported<'_, 'm>, rings: &'e Rings) -> Self {
+        let Exported { decoder, inputs, max_seq, padding, .. } = exported;
+        let (max_seq, padding) = (*max_seq, *padding);
         let batch = decoder.caches.first().and_then(|cache| cache.past_shape.first().copied());
         let batch = batch.unwrap_or(Dimension::Unknown);
         let write_indices = editor.add_input("write_indices", ElementType::Int64, &[batch]);
-        Self { editor, decoder, inputs, batch, write_indices, nonpad_kv_seqlen: None }
+        Self {
+            editor,
+            decoder,
+            inputs,
+            rings,
+            max_seq,
+            padding,
+            batch,
+            write_indices,
+            nonpad_kv_seqlen: None,
+        }
     }
 
     /// Returns the names of the inputs that were added.
@@ -49,19 +70,19 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let inputs = [past, update, &self.write_indices];
         #[expect(clippy::as_conversions, clippy::cast_possible_wrap, reason = "a constant")]
         let axis = AXIS as i64;
+        let mode = if self.rings.of(past).is_some() { "circular" } else { "linear" };
         self.editor.add(
-            NewNode::new("TensorScatter", &inputs)
-                .outputs(&[present])
-                .int("axis", axis)
-                .string("mode", "linear"),
+            NewNode::new("TensorScatter", &inputs).outputs(&[present]).int("axis", axis).string("mode", mode),
         );
     }
 
-    /// Adds a scalar with the number of slots of a cache, which is read from the cache's shape. Returns the
-    /// name.
+    /// Adds a scalar with the number of slots of a linear cache, which is read from the cache's shape. If all caches
+    /// are rings, it is the number of tokens that a sample can have. Returns the name.
     pub(super) fn capacity(&mut self) -> Result<String, OnnxError> {
-        let past = self.decoder.caches.first().map_or("", |cache| cache.past);
-        self.editor.size(past, AXIS)
+        match self.decoder.caches.iter().find(|cache| self.rings.of(cache.past).is_none()) {
+            Some(cache) => self.editor.size(cache.past, AXIS),
+            None => self.editor.scalar_i64(i64::try_from(self.max_seq).unwrap_or(i64::MAX)),
+        }
     }
 
     /// Adds the slot of each new token, `write_indices[b] + i`, int64 `[batch, new tokens]`. Returns the

@@ -463,6 +463,7 @@ mod tests {
 
     use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES};
     use crate::convert::convert;
+    use crate::convert::ring::Rings;
     use crate::decoder::Decoder;
     use crate::edit::NewNode;
     use crate::edit::names::Names;
@@ -562,7 +563,8 @@ mod tests {
     fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, capacity: usize) -> Value {
         let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         let mut fold = Fold::new(graph, None);
-        probe.feed_static(&Decoder::of(graph).unwrap(), inputs, capacity, false, &mut fold).unwrap();
+        let slots = (capacity, &Rings::default());
+        probe.feed_static(&Decoder::of(graph).unwrap(), inputs, slots, false, &mut fold).unwrap();
         fold.value(attention.input(3).unwrap()).unwrap().clone()
     }
 

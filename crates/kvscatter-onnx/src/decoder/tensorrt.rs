@@ -152,7 +152,7 @@ impl fmt::Display for TensorRtRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Axis { axis } => write!(f, "axis = {axis}: must be -2 (or 2)"),
-            Self::Mode { mode: Mode::Circular } => f.write_str("mode = circular: linear is the only mode"),
+            Self::Mode { mode: Mode::Circular } => f.write_str("mode = circular: linear is the only mode (kvscatter convert --window mask writes linear caches)"),
             Self::Mode { .. } => f.write_str("mode: linear is the only mode"),
             Self::Network(NetworkError::Layer { error, .. }) => error.fmt(f),
             Self::Network(error) => error.fmt(f),

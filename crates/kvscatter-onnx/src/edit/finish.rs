@@ -11,13 +11,15 @@ use super::names::{reads, subgraphs_mut};
 /// Keeps the nodes that an output depends on, and sorts them.
 ///
 /// Each node is placed after the nodes that it reads from and otherwise keeps its place. Unused initializers
-/// are dropped, and so are the declared shapes of values that depend on `changed` values.
+/// are dropped, and so are inputs in `unread` that no node reads, and the declared shapes of values that depend on
+/// `changed` values.
 ///
 /// # Errors
 /// Returns [`OnnxError::Cycle`] for a node that depends on itself.
 pub(super) fn finish(
     graph: &mut GraphProto,
     removed: &BTreeSet<usize>,
+    unread: &BTreeSet<String>,
     mut changed: BTreeSet<String>,
 ) -> Result<(), OnnxError> {
     let order = {
@@ -33,6 +35,9 @@ pub(super) fn finish(
             subgraphs_mut(node).for_each(drop_value_info);
         }
     }
+    let used: BTreeSet<&str> = graph.node.iter().flat_map(reads).collect();
+    let is_kept = |name: &String| !unread.contains(name) || used.contains(name.as_str());
+    graph.input.retain(|input| input.name.as_ref().is_none_or(is_kept));
     prune_values(graph, &changed);
     Ok(())
 }

@@ -25,6 +25,7 @@ use region::regions;
 use super::ConvertOptions;
 use super::exported::Exported;
 use super::probe::Probe;
+use super::ring::Rings;
 use crate::decoder::Decoder;
 use crate::fold::Fold;
 use crate::{Model, OnnxError};
@@ -51,7 +52,7 @@ impl Fusions {
         let decoder = Decoder::of(&graph)?;
         let fed = |probe: &Probe, capacity| {
             let mut fold = Fold::new(&graph, exported.external.as_ref());
-            probe.feed_static(&decoder, &exported.inputs, capacity, false, &mut fold)?;
+            probe.feed_static(&decoder, &exported.inputs, (capacity, &Rings::default()), false, &mut fold)?;
             Ok(fold)
         };
         let probes = proof::probes(&exported.inputs, exported.padding);
