@@ -86,6 +86,11 @@ impl RingSize {
 }
 
 impl Rings {
+    #[cfg(test)]
+    pub(super) fn insert(&mut self, past: &str, ring: RingSize) {
+        self.by_past.insert(past.to_owned(), ring);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.by_past.is_empty()
     }

@@ -462,11 +462,11 @@ mod tests {
     use kvscatter::{ElementType, Mode};
 
     use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES};
-    use crate::convert::convert;
     use crate::convert::ring::Rings;
+    use crate::convert::{ConvertOptions, WindowedCaches, convert};
     use crate::decoder::Decoder;
-    use crate::edit::NewNode;
     use crate::edit::names::Names;
+    use crate::edit::{Editor, NewNode};
     use crate::fold::{Fold, Value, lowest};
     use crate::{Graph, Model};
 
@@ -480,6 +480,69 @@ mod tests {
             assert_eq!(mask.as_bools(), Some(rule(probe, capacity).as_slice()), "{probe:?}");
         });
         assert_eq!(compared, 252);
+    }
+
+    /// The nodes that compute what a query sees in a ring state the rule a second time as well. Without positions, the
+    /// mask of real tokens shows the padding.
+    #[test]
+    #[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
+    fn the_mask_of_a_ring_is_the_rule() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/decoders/"));
+        let model = Model::load(&folder.join("optimum-0.1-mistral-window/model.onnx")).unwrap();
+        let (max_seq, chunk, rewind) = (24, 3, 2);
+        let rings = WindowedCaches::Ring { chunk: Some(chunk), rewind };
+        let mut compared = 0;
+        for model in [without_positions(&model), model] {
+            let inputs = model.graph().unwrap();
+            let inputs = Inputs::of(&Decoder::of(&inputs).unwrap()).unwrap();
+            let converted = convert(&model, ConvertOptions::new(max_seq).windowed(rings)).unwrap();
+            let (ring, caches) = converted.rings.first_key_value().unwrap();
+            assert_eq!((ring.capacity, ring.window, *caches), (3 + chunk + rewind, 4, 4));
+            let rule = Visibility::new(Mode::Circular, ring.capacity).causal().window(ring.window);
+            let mut rings = Rings::default();
+            for cache in &Decoder::of(&model.graph().unwrap()).unwrap().caches {
+                rings.insert(cache.past, *ring);
+            }
+            let graph = converted.model.graph().unwrap();
+            for (past, new) in (0..max_seq - chunk).flat_map(|past| (1..=chunk).map(move |new| (past, new))) {
+                let padding = [0, past.min(1), past.min(9)];
+                let probe = Probe::new(SAMPLES, past, new).padded(&padding.map(|padding| 0..padding));
+                let mask = mask(&graph, &inputs, &probe, (max_seq, &rings));
+                assert_eq!(mask.shape, [SAMPLES, 1, new, ring.capacity]);
+                let mut expected = Vec::new();
+                for (padding, query) in
+                    padding.iter().flat_map(|padding| (past..past + new).map(move |q| (padding, q)))
+                {
+                    let [tokens, query, padding] =
+                        [past + new, query, *padding].map(|it| i64::try_from(it).unwrap());
+                    let seen = rule.positions(tokens, query);
+                    let slots = rule.slots(seen.start.max(padding)..seen.end);
+                    expected.extend(
+                        (0..ring.capacity).map(|slot| slots.iter().any(|slots| slots.contains(&slot))),
+                    );
+                    compared += 1;
+                }
+                assert_eq!(mask.as_bools(), Some(expected.as_slice()), "{probe:?}");
+            }
+        }
+        assert_eq!(compared, 2 * 21 * SAMPLES * (1 + 2 + 3));
+    }
+
+    /// Returns the decoder without an input for positions. It then counts real tokens.
+    fn without_positions(model: &Model) -> Model {
+        let mut model = model.clone();
+        let mut editor = Editor::new(model.proto_mut()).unwrap();
+        let [one, end] = [1, i64::MAX].map(|number| editor.ints(&[number]).unwrap());
+        let axis = editor.scalar_i64(1).unwrap();
+        let sum = editor.node("CumSum", &["attention_mask", &axis]);
+        let new = editor.add(NewNode::new("Shape", &["input_ids"]).int("start", 1));
+        let first = editor.node("Neg", &[&new]);
+        let last = editor.node("Slice", &[&sum, &first, &end, &one]);
+        let positions = editor.node("Sub", &[&last, &axis]);
+        editor.replace_uses("position_ids", &positions);
+        editor.drop_unread("position_ids");
+        editor.finish().unwrap();
+        model
     }
 
     /// The nodes that compute a bias state its rule a second time as well.
@@ -551,7 +614,7 @@ mod tests {
             {
                 for padding in 0..=past + new {
                     let probe = Probe::new(SAMPLES, past, new).padded(&[0..padding, padding..padding + 1]);
-                    check(&probe, capacity, &mask(&graph, &inputs, &probe, capacity));
+                    check(&probe, capacity, &mask(&graph, &inputs, &probe, (capacity, &Rings::default())));
                     compared += 1;
                 }
             }
@@ -560,10 +623,9 @@ mod tests {
     }
 
     /// Returns the mask that the attention of a converted decoder reads.
-    fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, capacity: usize) -> Value {
+    fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, slots: (usize, &Rings)) -> Value {
         let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         let mut fold = Fold::new(graph, None);
-        let slots = (capacity, &Rings::default());
         probe.feed_static(&Decoder::of(graph).unwrap(), inputs, slots, false, &mut fold).unwrap();
         fold.value(attention.input(3).unwrap()).unwrap().clone()
     }
