@@ -55,7 +55,7 @@ pub fn certify(
     let file = model.file()?;
     let graph = about(&options.model, model.graph())?;
     let decoder = about(&options.model, Decoder::of(&graph))?;
-    let interface = about(&options.model, in_place_interface(&graph, &decoder))?;
+    let interface = about(&options.model, in_place_interface(&model, &graph, &decoder))?;
     let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let setting = setting(options, &interface)?;
     let (subject, original_subject) = identify(&file, &model, original.as_ref())?;
@@ -112,10 +112,14 @@ pub fn certify(
 }
 
 /// Returns a decoder's inputs and outputs, if its caches can be written in place and filled with canaries.
-fn in_place_interface(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
+fn in_place_interface(
+    model: &Model,
+    graph: &Graph<'_>,
+    decoder: &Decoder<'_>,
+) -> Result<Interface, CertifyError> {
     check_not_copied(decoder)?;
     session::check_states(decoder)?;
-    let interface = Interface::of(graph, decoder).map_err(|error| not_scattered(error, decoder));
+    let interface = Interface::of(model, graph, decoder).map_err(|error| not_scattered(error, decoder));
     let mut interface = interface?;
     check_elements(&interface)?;
     interface.settle(None)?;
@@ -247,7 +251,8 @@ impl Original {
         let file = model.file()?;
         let graph = about(path, model.graph())?;
         let decoder = about(path, Decoder::of(&graph))?;
-        let interface = session::check_states(&decoder).and_then(|()| Interface::of(&graph, &decoder));
+        let interface =
+            session::check_states(&decoder).and_then(|()| Interface::of(&model, &graph, &decoder));
         let mut interface = about(path, interface)?;
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;

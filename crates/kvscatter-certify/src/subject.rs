@@ -3,7 +3,6 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use kvscatter_onnx::proto::ModelProto;
 use kvscatter_onnx::{Model, ModelFile};
 use sha2::{Digest, Sha256};
 
@@ -44,24 +43,19 @@ pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Certi
                 version: import.version.unwrap_or_default(),
             })
             .collect(),
-        producer: producer(&program.join(" "), proto),
-        compared: metadata(proto, "kvscatter.compared").map(str::to_owned),
+        producer: producer(&program.join(" "), model),
+        compared: model.metadata("kvscatter.compared").map(str::to_owned),
     })
 }
 
 /// Returns the program that wrote the model and the one that converted it: `pytorch 2.15.0, converted by
 /// kvscatter 0.1.0`. Conversion keeps the producer, and adds the version of kvscatter to the metadata.
-fn producer(program: &str, proto: &ModelProto) -> String {
-    match metadata(proto, "kvscatter.version") {
+fn producer(program: &str, model: &Model) -> String {
+    match model.metadata("kvscatter.version") {
         None => program.to_owned(),
         Some(version) if program.is_empty() => format!("converted by kvscatter {version}"),
         Some(version) => format!("{program}, converted by kvscatter {version}"),
     }
-}
-
-/// Returns an entry of a model's metadata.
-fn metadata<'m>(proto: &'m ModelProto, key: &str) -> Option<&'m str> {
-    proto.metadata_props.iter().find(|property| property.key.as_deref() == Some(key))?.value.as_deref()
 }
 
 /// Returns `true` if two models have the same file contents. Names are ignored.
@@ -97,19 +91,24 @@ fn hash(name: &str, mut file: impl Read) -> io::Result<FileIdentity> {
 
 #[cfg(test)]
 mod tests {
+    use kvscatter_onnx::Model;
     use kvscatter_onnx::proto::{ModelProto, StringStringEntryProto};
 
     #[test]
     fn a_converted_model_names_both_who_wrote_it_and_what_converted_it() {
         let mut proto = ModelProto::default();
-        assert_eq!(super::producer("pytorch 2.15.0", &proto), "pytorch 2.15.0");
+        assert_eq!(
+            super::producer("pytorch 2.15.0", &Model::from_proto(ModelProto::default())),
+            "pytorch 2.15.0"
+        );
         proto.metadata_props.push(StringStringEntryProto {
             key: Some("kvscatter.version".to_owned()),
             value: Some("0.1.0".to_owned()),
             ..StringStringEntryProto::default()
         });
-        assert_eq!(super::producer("pytorch 2.15.0", &proto), "pytorch 2.15.0, converted by kvscatter 0.1.0");
-        assert_eq!(super::producer("", &proto), "converted by kvscatter 0.1.0");
+        let model = Model::from_proto(proto);
+        assert_eq!(super::producer("pytorch 2.15.0", &model), "pytorch 2.15.0, converted by kvscatter 0.1.0");
+        assert_eq!(super::producer("", &model), "converted by kvscatter 0.1.0");
     }
 
     #[test]

@@ -126,6 +126,13 @@ impl Model {
         &mut self.proto
     }
 
+    /// Returns an entry of the model's `metadata_props`, or `None` if there is none with this key.
+    #[must_use]
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        let mut entries = self.proto().metadata_props.iter();
+        entries.find(|entry| entry.key.as_deref() == Some(key))?.value.as_deref()
+    }
+
     /// Returns the graph, after checking its structure.
     ///
     /// # Errors

@@ -1,12 +1,20 @@
 //! The samples of a running batch and the number of cached tokens of each.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Sample, SessionError};
+use kvscatter::ring::high_after;
+use kvscatter_onnx::convert::RingSize;
+
+use crate::{Feed, Sample, SessionError};
 
 /// Maps batch indices to samples.
 pub(crate) struct Batch {
     capacity: usize,
+    /// The sizes of the rings, each once.
+    rings: Vec<RingSize>,
+    /// For each batch index, one more than the furthest position written, as [`high_after`] counts it.
+    high: Vec<usize>,
     /// One entry for each batch index, or `None` if the index is free.
     entries: Vec<Option<Entry>>,
 }
@@ -22,8 +30,10 @@ struct Entry {
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Batch {
-    pub(crate) fn new(batch: usize, capacity: usize) -> Self {
-        Self { capacity, entries: vec![None; batch] }
+    pub(crate) fn new(batch: usize, capacity: usize, rings: impl IntoIterator<Item = RingSize>) -> Self {
+        let rings: BTreeSet<_> = rings.into_iter().collect();
+        let rings = rings.into_iter().collect();
+        Self { capacity, rings, high: vec![0; batch], entries: vec![None; batch] }
     }
 
     pub(crate) fn batch(&self) -> usize {
@@ -65,8 +75,44 @@ impl Batch {
         if to > cached {
             return Err(SessionError::TruncateBeyond { sample, to, cached });
         }
+        let high = self.high(sample);
+        let least = self.rings.iter().map(|size| (size.ring().least_start(high), *size)).max();
+        if let Some((least, ring)) = least.filter(|(least, _)| to > 0 && to < cached && to < *least) {
+            return Err(SessionError::TruncateRing { sample, to, cached, least, ring });
+        }
         self.set_cached_tokens(sample, to);
         Ok(())
+    }
+
+    /// Checks that every ring still has the rows that the next token of a sample sees.
+    pub(crate) fn check_rings(&self, sample: Sample) -> Result<(), SessionError> {
+        let (cached, high) = (self.cached_tokens(sample)?, self.high(sample));
+        match self.rings.iter().find(|size| !size.ring().takes(high, cached, 1)) {
+            Some(&ring) => Err(SessionError::RingOverwritten { sample, cached, ring }),
+            None => Ok(()),
+        }
+    }
+
+    /// Records the rows that a run writes, padding included. Call this before the run, because a run that fails may
+    /// have written them.
+    pub(crate) fn record(&mut self, feed: &Feed) {
+        for (high, sample) in self.high.iter_mut().zip(&feed.samples) {
+            *high = high_after(*high, sample.start, feed.width);
+        }
+    }
+
+    /// Returns the sizes of the rings, each once.
+    pub(crate) fn rings(&self) -> &[RingSize] {
+        &self.rings
+    }
+
+    /// Returns one more than the furthest position written, for each batch index.
+    pub(crate) fn all_high(&self) -> &[usize] {
+        &self.high
+    }
+
+    fn high(&self, sample: Sample) -> usize {
+        self.high.get(sample.batch_index).copied().unwrap_or_default()
     }
 
     /// Checks that a sample is in this batch and has room for `tokens` more tokens.
@@ -111,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_batch_index_that_is_used_again_is_another_sample() {
-        let mut batch = Batch::new(2, 4);
+        let mut batch = Batch::new(2, 4, []);
         let (first, second) = (batch.add().unwrap(), batch.add().unwrap());
         assert!(matches!(batch.add(), Err(SessionError::BatchFull { batch: 2 })));
         batch.remove(first).unwrap();
@@ -125,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_sample_of_another_session_is_an_error() {
-        let (mut here, mut there) = (Batch::new(1, 4), Batch::new(1, 4));
+        let (mut here, mut there) = (Batch::new(1, 4, []), Batch::new(1, 4, []));
         let (sample, other) = (here.add().unwrap(), there.add().unwrap());
         assert!(matches!(here.cached_tokens(other), Err(SessionError::NoSuchSample { .. })));
         assert_eq!(here.cached_tokens(sample).unwrap(), 0);
@@ -133,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_made_shorter_and_never_longer() {
-        let mut batch = Batch::new(1, 4);
+        let mut batch = Batch::new(1, 4, []);
         let sample = batch.add().unwrap();
         batch.check_room(sample, 4).unwrap();
         batch.set_cached_tokens(sample, 3);

@@ -9,8 +9,8 @@ use crate::{Feed, LogitsTensor, Rows, Runner, SessionError, Tensor};
 pub(crate) struct Caches {
     pub(crate) tensors: Vec<Tensor>,
     rows: Vec<Rows>,
-    /// For each batch index, the number of slots, counted from slot 0, that may have been written since they
-    /// were last set to zero.
+    /// For each batch index, one more than the furthest position that may have been written since its row was last set
+    /// to zero.
     written: Vec<usize>,
 }
 
@@ -59,12 +59,12 @@ impl Caches {
         Ok((logits, wrote))
     }
 
-    /// Copies the rows of these slots for [`restore_rows`](Self::restore_rows). The slots are listed by batch
+    /// Copies the rows of these positions for [`restore_rows`](Self::restore_rows). The positions are listed by batch
     /// index.
-    pub(crate) fn save_rows(&self, slots: &[(usize, Range<usize>)]) -> Vec<u8> {
+    pub(crate) fn save_rows(&self, positions: &[(usize, Range<usize>)]) -> Vec<u8> {
         let mut saved = Vec::new();
         for (cache, rows) in self.tensors.iter().zip(&self.rows) {
-            for run in slots.iter().flat_map(|(index, slots)| rows.runs(*index, slots.clone())) {
+            for run in positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
                 match cache.bytes().get(run.clone()) {
                     Some(row) => saved.extend_from_slice(row),
                     // The engine lost this cache. Zeros stand for its rows, so that the rows of the other
@@ -77,9 +77,9 @@ impl Caches {
     }
 
     /// Writes back the rows that [`save_rows`](Self::save_rows) copied.
-    pub(crate) fn restore_rows(&mut self, slots: &[(usize, Range<usize>)], mut saved: &[u8]) {
+    pub(crate) fn restore_rows(&mut self, positions: &[(usize, Range<usize>)], mut saved: &[u8]) {
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in slots.iter().flat_map(|(index, slots)| rows.runs(*index, slots.clone())) {
+            for run in positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
                 let Some((first, rest)) = saved.split_at_checked(run.len()) else { return };
                 if let Some(target) = cache.bytes_mut().get_mut(run) {
                     target.copy_from_slice(first);
@@ -89,14 +89,14 @@ impl Caches {
         }
     }
 
-    /// Sets the written rows of a batch index to zero, beginning at a slot.
+    /// Sets the written rows of a batch index to zero, beginning at a position.
     fn zero_from(&mut self, batch_index: usize, from: usize) {
         let Some(written) = self.written.get_mut(batch_index).filter(|written| **written > from) else {
             return;
         };
-        let slots = from..std::mem::replace(written, from);
+        let positions = from..std::mem::replace(written, from);
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in rows.runs(batch_index, slots.clone()) {
+            for run in rows.runs(batch_index, positions.clone()) {
                 if let Some(stale) = cache.bytes_mut().get_mut(run) {
                     stale.fill(0);
                 }

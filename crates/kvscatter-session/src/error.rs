@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::Sample;
@@ -124,6 +125,15 @@ pub enum SessionError {
     /// The model does not have an input that determines the lengths for `GroupQueryAttention`.
     #[error("the model has no input attention_mask or seqlens_k, so the length of a sample cannot be set")]
     NoLengths,
+    /// The metadata of the model describes its rings in another form.
+    #[error("the metadata entry kvscatter.rings is wrong: {0}")]
+    RingMetadata(#[from] kvscatter_onnx::convert::RingSizeError),
+    /// The metadata of the model describes a ring that cannot serve what it declares.
+    #[error("the metadata entry kvscatter.rings describes a ring that is too small: {ring}")]
+    RingTooSmall {
+        /// The ring that the metadata describes.
+        ring: RingSize,
+    },
     /// None of the outputs looks like logits of the next token.
     #[error(
         "the model has no output of logits, which has rank 3 and a floating-point type and is not a cache"
@@ -294,6 +304,36 @@ pub enum SessionError {
         /// The number of tokens of the sample that are cached.
         cached: usize,
     },
+    /// A sample cannot be truncated that far, because a ring no longer has the rows that its next tokens would see.
+    #[error(
+        "{sample} cannot be truncated to {to} of {cached} tokens: a ring of {} slots for a window of {} keeps {least} or \
+         more, or 0 to start over", ring.capacity, ring.window
+    )]
+    TruncateRing {
+        /// The sample.
+        sample: Sample,
+        /// The number of tokens to keep.
+        to: usize,
+        /// The number of cached tokens.
+        cached: usize,
+        /// The least number of tokens above 0 that can be kept.
+        least: usize,
+        /// The ring.
+        ring: RingSize,
+    },
+    /// A step failed after it had overwritten rows of a ring that the sample still needs.
+    #[error(
+        "{sample} cannot go on from {cached} tokens: a step that failed overwrote its rows in a ring of {} slots; \
+         truncate it to 0", ring.capacity
+    )]
+    RingOverwritten {
+        /// The sample.
+        sample: Sample,
+        /// The number of cached tokens.
+        cached: usize,
+        /// The ring.
+        ring: RingSize,
+    },
     /// The prompts have different lengths, but growing caches need the same length for all samples.
     #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
     Ragged {
@@ -447,6 +487,8 @@ impl SessionError {
             Self::CacheElement { .. } => "cache_element",
             Self::NoWriteIndices => "no_write_indices",
             Self::NoLengths => "no_lengths",
+            Self::RingMetadata(_) => "ring_metadata",
+            Self::RingTooSmall { .. } => "ring_too_small",
             Self::NoLogits => "no_logits",
             Self::InputUnknown { .. } => "input_unknown",
             Self::Embeddings { .. } => "embeddings",
@@ -469,6 +511,8 @@ impl SessionError {
             Self::CapacityExceeded { .. } => "capacity_exceeded",
             Self::TokenUnknown { .. } => "token_unknown",
             Self::TruncateBeyond { .. } => "truncate_beyond",
+            Self::TruncateRing { .. } => "truncate_ring",
+            Self::RingOverwritten { .. } => "ring_overwritten",
             Self::Ragged { .. } => "ragged",
             Self::PromptEmpty { .. } => "prompt_empty",
             Self::NoPrompts => "no_prompts",
@@ -513,12 +557,13 @@ fn known(vocabulary: Option<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Growth, ModelSize, PathBuf, Sample, SessionError, SessionSetting};
+    use super::{Growth, ModelSize, PathBuf, RingSize, Sample, SessionError, SessionSetting};
 
     #[test]
     fn names_are_stable() {
         let (sample, element) = (Sample { batch_index: 0, serial: 0 }, kvscatter::ElementType::Float32);
         let name = || "x".to_owned();
+        let ring = "capacity=1 window=1 chunk=1 rewind=0".parse().unwrap();
         let named = [
             (SessionError::Onnx(kvscatter_onnx::OnnxError::GraphMissing), "graph_missing"),
             (SessionError::TensorTooLarge { element, shape: vec![] }, "tensor_too_large"),
@@ -533,6 +578,8 @@ mod tests {
             (SessionError::CacheElement { input: name(), element }, "cache_element"),
             (SessionError::NoWriteIndices, "no_write_indices"),
             (SessionError::NoLengths, "no_lengths"),
+            (SessionError::RingMetadata("x".parse::<RingSize>().unwrap_err()), "ring_metadata"),
+            (SessionError::RingTooSmall { ring }, "ring_too_small"),
             (SessionError::NoLogits, "no_logits"),
             (SessionError::InputUnknown { input: name() }, "input_unknown"),
             (SessionError::Embeddings { input: name() }, "embeddings"),
@@ -561,6 +608,8 @@ mod tests {
             ),
             (SessionError::TokenUnknown { sample, index: 1, token: 1, vocabulary: None }, "token_unknown"),
             (SessionError::TruncateBeyond { sample, to: 1, cached: 1 }, "truncate_beyond"),
+            (SessionError::TruncateRing { sample, to: 1, cached: 1, least: 1, ring }, "truncate_ring"),
+            (SessionError::RingOverwritten { sample, cached: 1, ring }, "ring_overwritten"),
             (SessionError::Ragged { first: 1, other: 1, growth: Growth::Joined }, "ragged"),
             (SessionError::PromptEmpty { prompt: 1 }, "prompt_empty"),
             (SessionError::NoPrompts, "no_prompts"),

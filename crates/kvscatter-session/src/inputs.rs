@@ -125,6 +125,7 @@ mod tests {
             batch: None,
             is_decode_only: false,
             refuses_padding: false,
+            most_tokens: None,
         };
         Runner::new(Box::new(Unrun), interface)
     }

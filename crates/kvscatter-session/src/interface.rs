@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvscatter::ElementType;
-use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole};
-use kvscatter_onnx::{Dimension, Graph, Node, ValueInfo};
+use kvscatter::{ElementType, Mode};
+use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
+use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole, WriterStyle};
+use kvscatter_onnx::{Dimension, Graph, Model, Node, ValueInfo};
 
 use crate::{ModelSize, SessionError, SessionSetting};
 
@@ -29,6 +30,8 @@ pub struct Interface {
     pub is_decode_only: bool,
     /// Whether the operator that writes the caches refuses samples that are padded on the right.
     pub refuses_padding: bool,
+    /// The number of tokens that a sample can have if all caches are rings, as the model's metadata declares it.
+    pub most_tokens: Option<usize>,
 }
 
 /// The operator that writes all caches of a model in place. It determines the runs that the model takes.
@@ -61,6 +64,9 @@ pub struct CachePort {
     pub dims: Vec<Option<usize>>,
     /// How the cache grows if past and present are separate buffers, or `None` for a static cache.
     pub growth: Option<Growth>,
+    /// The size of the ring, or `None` for a linear cache. A ring of a model that does not declare its window counts
+    /// as a linear cache, which ends with its last slot.
+    pub ring: Option<RingSize>,
 }
 
 /// An input that is not a cache.
@@ -125,9 +131,11 @@ impl Interface {
     ///   fed.
     /// - Returns [`SessionError::TokensFixed`] if the model takes a fixed number of tokens other than 1.
     /// - Returns [`SessionError::SizesDiffer`] if inputs fix different batches.
-    pub fn of(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
+    /// - Returns [`SessionError::RingMetadata`] or [`SessionError::RingTooSmall`] if the model declares sizes of rings
+    ///   that cannot be right.
+    pub fn of(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
-        let caches = cache_ports(decoder);
+        let caches = cache_ports(decoder, &rings(model)?);
         let is_other = |input: &&Input<'_>| !matches!(input.role, InputRole::Past(_) | InputRole::State(_));
         let others = decoder.inputs.iter().filter(is_other);
         let computed = computed(graph, decoder);
@@ -177,6 +185,7 @@ impl Interface {
             batch,
             is_decode_only,
             refuses_padding: decoder.caches.iter().any(Cache::refuses_padding),
+            most_tokens: model.metadata(MOST_TOKENS).and_then(|tokens| tokens.parse().ok()),
         })
     }
 
@@ -220,13 +229,17 @@ impl Interface {
         fixed(SessionSetting::Capacity, self.capacity()?, asked)
     }
 
-    /// Returns the capacity that the caches declare, or `None` if none declares one.
+    /// Returns the number of tokens of a sample for which the caches have room, or `None` if no cache declares it. It
+    /// is the capacity of the linear caches. Without linear caches, it is [`most_tokens`](Self::most_tokens).
     ///
     /// # Errors
     /// Returns [`SessionError::SizesDiffer`] if caches declare different capacities.
     pub fn capacity(&self) -> Result<Option<usize>, SessionError> {
+        if !self.caches.is_empty() && self.caches.iter().all(|cache| cache.ring.is_some()) {
+            return Ok(self.most_tokens);
+        }
         let mut capacity = None;
-        for cache in &self.caches {
+        for cache in self.caches.iter().filter(|cache| cache.ring.is_none()) {
             let Some(got) = cache.dims.get(cache.axis).copied().flatten() else { continue };
             if let Some(expected) = capacity.filter(|capacity| *capacity != got) {
                 return Err(SessionError::SizesDiffer {
@@ -239,6 +252,11 @@ impl Interface {
             capacity = Some(got);
         }
         Ok(capacity)
+    }
+
+    /// Returns the size of each ring.
+    pub fn rings(&self) -> impl Iterator<Item = RingSize> {
+        self.caches.iter().filter_map(|cache| cache.ring)
     }
 
     /// Fills in open sizes of a row from `other`. That decoder computes the same function and declares the
@@ -256,28 +274,43 @@ impl Interface {
 }
 
 impl CachePort {
-    fn of(cache: &Cache<'_>, layer: usize) -> Self {
+    fn of(cache: &Cache<'_>, layer: usize, rings: &[RingSize]) -> Self {
+        let dims: Vec<_> = cache.known_shape.iter().map(|dim| size(*dim)).collect();
+        let capacity = dims.get(cache.axis).copied().flatten();
+        let is_ring = cache.style == WriterStyle::TensorScatter(Mode::Circular);
         Self {
             past: cache.past.to_owned(),
             present: cache.present.to_owned(),
             element: cache.element,
             axis: cache.axis,
             layer,
-            dims: cache.known_shape.iter().map(|dim| size(*dim)).collect(),
+            ring: rings.iter().copied().find(|ring| is_ring && Some(ring.capacity) == capacity),
+            dims,
             growth: cache.style.growth(),
         }
+    }
+
+    /// Returns the number of slots of a cache for samples of this many tokens.
+    #[must_use]
+    pub fn slots(&self, capacity: usize) -> usize {
+        self.ring.map_or(capacity, |ring| ring.capacity)
     }
 
     fn is_written_by_operator(&self) -> bool {
         self.growth == Some(Growth::ByOperator)
     }
 
-    /// Returns the shape of a cache for this batch and capacity. All other dimensions are known after
-    /// [`Interface::settle`].
+    /// Returns the shape of a cache for this batch and samples of this many tokens. A ring has its own capacity. All
+    /// other dimensions are known after [`Interface::settle`].
     pub fn shape(&self, batch: usize, capacity: usize) -> Vec<usize> {
+        self.shape_of_slots(batch, self.slots(capacity))
+    }
+
+    /// Returns the shape of the rows of this many slots.
+    pub(crate) fn shape_of_slots(&self, batch: usize, slots: usize) -> Vec<usize> {
         let dim = |(index, dim): (usize, &Option<usize>)| match index {
             0 => batch,
-            index if index == self.axis => capacity,
+            index if index == self.axis => slots,
             _ => dim.unwrap_or_default(),
         };
         self.dims.iter().enumerate().map(dim).collect()
@@ -417,11 +450,20 @@ fn fixed(
     }
 }
 
-fn cache_ports(decoder: &Decoder<'_>) -> Vec<CachePort> {
+/// Returns the sizes of rings that a model declares.
+fn rings(model: &Model) -> Result<Vec<RingSize>, SessionError> {
+    let rings = RingSize::of_model(model)?;
+    match rings.iter().find(|ring| !ring.is_sound()) {
+        Some(&ring) => Err(SessionError::RingTooSmall { ring }),
+        None => Ok(rings),
+    }
+}
+
+fn cache_ports(decoder: &Decoder<'_>, rings: &[RingSize]) -> Vec<CachePort> {
     let mut layers: BTreeMap<_, usize> = BTreeMap::new();
     let port = |cache: &Cache<'_>| {
         let layer = layers.entry(cache.part).or_default();
-        let port = CachePort::of(cache, *layer);
+        let port = CachePort::of(cache, *layer, rings);
         *layer += 1;
         port
     };

@@ -47,6 +47,9 @@ impl Default for SessionOptions {
 /// from these numbers. The next token of sample `b` is written to slot `cached_tokens[b]` and attends to
 /// slots `0..=cached_tokens[b]`.
 ///
+/// A ring has fewer slots, and the token at position `p` is in slot `p mod capacity`. It attends to the last tokens, as
+/// many as the ring's window. Long steps are split into runs that overwrite no row that a query still needs.
+///
 /// An error does not change the numbers of cached tokens. [`SessionError`] lists the errors after which rows
 /// may have been written.
 pub struct KvSession {
@@ -100,7 +103,7 @@ impl KvSession {
         let runner = Runner::new(session, interface);
         let caches = Caches::new(&runner, batch, capacity)?;
         let inputs = Inputs::new(&runner, batch, capacity)?;
-        let samples = Batch::new(batch, capacity);
+        let samples = Batch::new(batch, capacity, runner.interface.rings());
         Ok(Self { runner, samples, caches, inputs, written: 0, copied: 0 })
     }
 
@@ -159,6 +162,9 @@ impl KvSession {
     /// # Errors
     /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     /// - Returns [`SessionError::TruncateBeyond`] if fewer than `tokens` tokens are cached.
+    /// - Returns [`SessionError::TruncateRing`] if a ring no longer has the rows that the next tokens would see. A
+    ///   sample can always be truncated by the ring's [rewind](kvscatter_onnx::convert::RingSize::rewind) below its
+    ///   furthest token, and to 0.
     pub fn truncate(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
         self.samples.truncate(sample, tokens)
     }
@@ -194,7 +200,8 @@ impl KvSession {
     /// - [`SessionError::NoTokens`] for a sample without tokens;
     /// - [`SessionError::TokenUnknown`] for a token that is not in the vocabulary;
     /// - [`SessionError::InputType`] for a token that the type of its input cannot represent;
-    /// - [`SessionError::CapacityExceeded`] if a sample has no room for its tokens.
+    /// - [`SessionError::CapacityExceeded`] if a sample has no room for its tokens;
+    /// - [`SessionError::RingOverwritten`] if a step failed after it had overwritten rows that a sample needs.
     ///
     /// If a run fails, returns [`SessionError::Run`] with the engine's message, or another error of a run
     /// that [`SessionError`] lists.
@@ -264,10 +271,11 @@ impl KvSession {
             width: if interface.is_decode_only { 1 } else { chunk },
             is_exact: interface.last_logits_only || interface.refuses_padding,
             writer: interface.writer(),
+            rings: self.samples.rings(),
         };
         let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
         (self.written, self.copied) = (0, 0);
-        for run in model_runs(&before, &counts, limits) {
+        for run in model_runs(&before, self.samples.all_high(), &counts, limits) {
             let token = |batch_index: usize, position: usize| {
                 let before = before.get(batch_index).copied().unwrap_or_default();
                 given
@@ -302,6 +310,7 @@ impl KvSession {
         token: impl Fn(usize, usize) -> i64,
     ) -> Result<LogitsTensor, SessionError> {
         let inputs = self.inputs.of_step(&run.feed, &self.runner.interface.feeds, token)?;
+        self.samples.record(&run.feed);
         let saved = self.caches.save_rows(&run.overwritten);
         let ran = self.caches.run(&mut self.runner, &run.feed, inputs);
         self.caches.restore_rows(&run.overwritten, &saved);
@@ -319,6 +328,7 @@ impl KvSession {
         let mut seen = vec![false; self.batch()];
         for &(sample, tokens) in given {
             self.samples.check_room(sample, tokens.len())?;
+            self.samples.check_rings(sample)?;
             if tokens.is_empty() {
                 return Err(SessionError::NoTokens { sample });
             }
@@ -374,7 +384,7 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     check_states(&decoder)?;
     check_embeddings(&decoder)?;
     check_readers(&decoder)?;
-    Interface::of(&graph, &decoder)
+    Interface::of(model, &graph, &decoder)
 }
 
 /// Checks that a decoder takes token ids. A session has no embedding table.

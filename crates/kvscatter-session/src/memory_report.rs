@@ -42,15 +42,13 @@ impl MemoryReport {
     pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
         let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, total: 0 };
         for port in &interface.caches {
-            let len = |batch, length| {
-                bytes(port.element.storage_len(&port.shape(batch, length)).unwrap_or(usize::MAX))
-            };
-            let of_cache = len(batch, capacity);
+            let len = |shape: &[usize]| bytes(port.element.storage_len(shape).unwrap_or(usize::MAX));
+            let of_cache = len(&port.shape(batch, capacity));
             report.layers.resize(report.layers.len().max(port.layer + 1), 0);
             if let Some(layer) = report.layers.get_mut(port.layer) {
                 *layer = layer.saturating_add(of_cache);
             }
-            report.per_token = report.per_token.saturating_add(len(1, 1));
+            report.per_token = report.per_token.saturating_add(len(&port.shape_of_slots(1, 1)));
             report.total = report.total.saturating_add(of_cache);
             report.caches.push(CacheSize {
                 past: port.past.clone(),

@@ -4,8 +4,14 @@
 //! A model writes `width` rows for every sample, padding included. Rows of padding are written after the
 //! sample's cached tokens, where attention masks them. They must not be written beyond the capacity. Rows of
 //! cached tokens that a run overwrites are restored after it.
+//!
+//! In a ring, padding overwrites old rows. So a run is no wider than [`kvscatter::ring`] allows for every sample, also
+//! for one without tokens, and no wider than the chunk of the ring, which leaves room for its rewind.
 
 use std::ops::Range;
+
+use kvscatter::ring::high_after;
+use kvscatter_onnx::convert::RingSize;
 
 use crate::{CacheWriter, Feed, SampleFeed};
 
@@ -13,14 +19,14 @@ use crate::{CacheWriter, Feed, SampleFeed};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModelRun {
     pub(crate) feed: Feed,
-    /// The slots with cached tokens that padding overwrites, by batch index. Their rows are saved before the
+    /// The positions of cached tokens that padding overwrites, by batch index. Their rows are saved before the
     /// run and restored after it.
     pub(crate) overwritten: Vec<(usize, Range<usize>)>,
 }
 
 /// The limits of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct Limits<'r> {
     pub(crate) capacity: usize,
     /// The maximum number of tokens of one sample in a run, at least 1.
     pub(crate) width: usize,
@@ -28,19 +34,26 @@ pub(crate) struct Limits {
     /// column or because its operator refuses them.
     pub(crate) is_exact: bool,
     pub(crate) writer: CacheWriter,
+    pub(crate) rings: &'r [RingSize],
 }
 
 /// Returns the runs that give every sample its tokens.
 ///
-/// Both lists are indexed by batch index. `cached` contains the number of tokens in the cache, and `counts`
-/// the number of new ones. A sample must have room for its new tokens.
-pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<ModelRun> {
-    let (mut cached, mut left) = (cached.to_vec(), counts.to_vec());
+/// All lists are indexed by batch index. `cached` contains the number of tokens in the cache, `high` one more than the
+/// furthest position written, and `counts` the number of new tokens. A sample must have room for its new tokens.
+pub(crate) fn model_runs(
+    cached: &[usize],
+    high: &[usize],
+    counts: &[usize],
+    limits: Limits<'_>,
+) -> Vec<ModelRun> {
+    let (mut cached, mut high, mut left) = (cached.to_vec(), high.to_vec(), counts.to_vec());
     let mut model_runs = Vec::new();
-    while let Some(shape) = RunShape::next(&cached, &left, limits) {
+    while let Some(shape) = RunShape::next(&cached, &high, &left, limits) {
         let RunShape { width, is_first } = shape;
         let mut run = ModelRun { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
-        for (batch_index, (cached, left)) in cached.iter_mut().zip(&mut left).enumerate() {
+        let samples = cached.iter_mut().zip(&mut high).zip(&mut left).enumerate();
+        for (batch_index, ((cached, high), left)) in samples {
             let waits = is_first && (*cached > 0 || (limits.is_exact && *left < width));
             let count = if waits { 0 } else { (*left).min(width) };
             // A sample with tokens has room for the width, but one without tokens may have less.
@@ -51,6 +64,7 @@ pub(crate) fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> 
             }
             let tokens = *cached..*cached + count;
             run.feed.samples.push(SampleFeed { start, padding: 0, tokens, first_slot: 0 });
+            *high = high_after(*high, start, width);
             *cached += count;
             *left -= count;
         }
@@ -69,9 +83,9 @@ struct RunShape {
 
 impl RunShape {
     /// Returns the shape of the next run, or `None` if no sample has tokens left.
-    fn next(cached: &[usize], left: &[usize], limits: Limits) -> Option<Self> {
+    fn next(cached: &[usize], high: &[usize], left: &[usize], limits: Limits<'_>) -> Option<Self> {
         match limits.writer {
-            CacheWriter::TensorScatter => Self::scattered(cached, left, limits),
+            CacheWriter::TensorScatter => Self::scattered(cached, high, left, limits),
             CacheWriter::GroupQueryAttention => Self::of_group_query_attention(cached, left, limits),
         }
     }
@@ -79,19 +93,20 @@ impl RunShape {
     /// A run is as wide as the longest list of remaining tokens. If a sample with tokens has less room, the
     /// run is as wide as that room, and longer lists continue in the next run. In a full sample without
     /// tokens, padding overwrites the last rows.
-    fn scattered(cached: &[usize], left: &[usize], limits: Limits) -> Option<Self> {
+    fn scattered(cached: &[usize], high: &[usize], left: &[usize], limits: Limits<'_>) -> Option<Self> {
         let active = || cached.iter().zip(left).filter(|(_, left)| **left > 0);
         let wanted = active().map(|(_, left)| *left);
         let wanted = if limits.is_exact { wanted.min() } else { wanted.max() }?;
         let room = active().map(|(cached, _)| limits.capacity - cached).min()?;
-        Some(Self { width: wanted.min(room).min(limits.width), is_first: false })
+        let width = wanted.min(room).min(limits.width).min(in_rings(cached, high, limits.rings));
+        Some(Self { width, is_first: false })
     }
 
     /// A first run takes all prompts at once. It writes from slot 0, so it overwrites the first rows of the
     /// other samples. If prompts must not be padded, there is one first run for each length.
     ///
     /// All other runs of several samples have one token of each.
-    fn of_group_query_attention(cached: &[usize], left: &[usize], limits: Limits) -> Option<Self> {
+    fn of_group_query_attention(cached: &[usize], left: &[usize], limits: Limits<'_>) -> Option<Self> {
         let longest = left.iter().copied().max().filter(|longest| *longest > 0)?.min(limits.width);
         let prompts = cached.iter().zip(left).filter(|(cached, _)| **cached == 0);
         let prompt = prompts.map(|(_, left)| *left).max().unwrap_or_default().min(limits.width);
@@ -103,14 +118,41 @@ impl RunShape {
     }
 }
 
+/// Returns the largest width of a run that is exact in every ring for all samples.
+///
+/// A sample whose rows are already lost, because a step failed, does not count.
+fn in_rings(cached: &[usize], high: &[usize], rings: &[RingSize]) -> usize {
+    let of_ring = |size: &RingSize| {
+        let rows = cached.iter().zip(high).map(|(&cached, &high)| size.ring().most_rows(high, cached));
+        rows.filter(|rows| *rows > 0).min().unwrap_or(1).min(size.chunk)
+    };
+    rings.iter().map(of_ring).min().unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Limits, ModelRun, model_runs};
-    use crate::{CacheWriter, Feed};
+    use kvscatter::ring::{Feeding, least_capacity};
+    use kvscatter_onnx::convert::RingSize;
+    use kvscatter_oracle::cases::Random;
+    use kvscatter_oracle::ring::{Ring, Step};
 
-    const WIDE: Limits =
-        Limits { capacity: 8, width: usize::MAX, is_exact: false, writer: CacheWriter::TensorScatter };
-    const OPERATOR: Limits = Limits { writer: CacheWriter::GroupQueryAttention, ..WIDE };
+    use super::{Limits, ModelRun};
+    use crate::batch::Batch;
+    use crate::{CacheWriter, Feed, Sample};
+
+    const WIDE: Limits<'_> = Limits {
+        capacity: 8,
+        width: usize::MAX,
+        is_exact: false,
+        writer: CacheWriter::TensorScatter,
+        rings: &[],
+    };
+    const OPERATOR: Limits<'_> = Limits { writer: CacheWriter::GroupQueryAttention, ..WIDE };
+
+    /// Returns the runs after steps without padding.
+    fn model_runs(cached: &[usize], counts: &[usize], limits: Limits<'_>) -> Vec<ModelRun> {
+        super::model_runs(cached, cached, counts, limits)
+    }
 
     /// The width of a run, the start and the number of tokens of each sample, and the number of overwritten
     /// rows.
@@ -190,13 +232,112 @@ mod tests {
         }
     }
 
+    /// A batch, and what each ring contains for each batch index.
+    struct Rings {
+        batch: Batch,
+        sizes: Vec<RingSize>,
+        slots: Vec<Vec<Ring>>,
+    }
+
+    impl Rings {
+        fn new(sizes: &[RingSize], batch: usize) -> Self {
+            let empty = |_| sizes.iter().map(|size| Ring::new(size.capacity, size.window)).collect();
+            let slots = (0..batch).map(empty).collect();
+            Self { batch: Batch::new(batch, usize::MAX, sizes.iter().copied()), sizes: sizes.to_vec(), slots }
+        }
+
+        /// Feeds each sample this many tokens, in runs that must all be exact. Returns the number of runs.
+        fn feed(&mut self, samples: &[Sample], counts: &[usize]) -> usize {
+            let limits = Limits { capacity: usize::MAX, rings: &self.sizes, ..WIDE };
+            let before = self.batch.all_cached_tokens();
+            let runs = super::model_runs(&before, self.batch.all_high(), counts, limits);
+            for run in &runs {
+                assert!(run.overwritten.is_empty() && run.feed.width > 0, "{run:?}");
+                self.batch.record(&run.feed);
+                for (slots, sample) in self.slots.iter_mut().zip(&run.feed.samples) {
+                    for ring in slots {
+                        let (rows, tokens) = (run.feed.width, sample.tokens.len());
+                        let step = Step { rewind: ring.tokens() - sample.start, rows, tokens };
+                        assert!(ring.step(step) || tokens == 0, "{run:?} {:?}", self.sizes);
+                    }
+                }
+            }
+            for (sample, count) in samples.iter().zip(counts) {
+                self.batch.set_cached_tokens(*sample, before[sample.batch_index] + count);
+            }
+            runs.len()
+        }
+    }
+
+    /// Samples of a batch come and go, idle, and are truncated as far as their rings allow. Rewinds add up.
+    #[test]
+    fn every_run_is_exact_in_every_ring() {
+        let (mut runs, mut refused) = (0, 0);
+        for history in 0..1_000_000 {
+            let r = &mut Random::new(22, history);
+            let (chunk, rewind) = (r.between(1, 6), r.between(0, 4));
+            let size = |window: usize| {
+                let capacity = least_capacity(window, chunk, rewind, Feeding::Idle);
+                RingSize { capacity, window, chunk, rewind }
+            };
+            let sizes: Vec<_> = (0..r.between(1, 2)).map(|_| size(r.between(1, 6))).collect();
+            let mut rings = Rings::new(&sizes, r.between(1, 3));
+            let mut samples: Vec<_> = (0..rings.slots.len()).map(|_| rings.batch.add().unwrap()).collect();
+            let mut furthest = vec![0; samples.len()];
+            for _ in 0..r.between(1, 12) {
+                let at = r.below(samples.len());
+                match r.below(6) {
+                    0 => {
+                        rings.batch.remove(samples[at]).unwrap();
+                        samples[at] = rings.batch.add().unwrap();
+                        furthest[at] = 0;
+                    }
+                    1 | 2 => {
+                        let cached = rings.batch.cached_tokens(samples[at]).unwrap();
+                        let to = r.between(cached.saturating_sub(2 * rewind + 1), cached);
+                        let is_cut = rings.batch.truncate(samples[at], to).is_ok();
+                        // The rewind is always possible.
+                        assert!(is_cut || to + rewind < furthest[at], "{sizes:?} {to} {cached}");
+                        refused += usize::from(!is_cut);
+                        if is_cut && to == 0 {
+                            furthest[at] = 0;
+                        }
+                    }
+                    _ => {
+                        let counts: Vec<_> = samples.iter().map(|_| r.between(0, 2 * chunk)).collect();
+                        runs += rings.feed(&samples, &counts);
+                        for (furthest, cached) in furthest.iter_mut().zip(rings.batch.all_cached_tokens()) {
+                            *furthest = cached.max(*furthest);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(runs > 5_000_000 && refused > 50_000, "{runs} {refused}");
+    }
+
+    /// A window of 4 in steps of 3 needs 6 slots. With fewer, a run of 3 rows would overwrite a row that is seen.
+    #[test]
+    fn a_run_is_as_wide_as_its_rings_allow() {
+        let size = RingSize { capacity: 6, window: 4, chunk: 3, rewind: 0 };
+        let mut rings = Rings::new(&[size], 1);
+        let sample = [rings.batch.add().unwrap()];
+        assert_eq!(rings.feed(&sample, &[7]), 3);
+        // Seven tokens are cached. The query at position 5 sees position 2, whose slot position 8 would take.
+        assert!(rings.batch.truncate(sample[0], 3).is_err());
+        let wide = RingSize { chunk: 4, ..size };
+        let mut rings = Rings::new(&[wide], 1);
+        let sample = [rings.batch.add().unwrap()];
+        assert_eq!(rings.feed(&sample, &[8]), 3, "4 rows in an empty ring, then 3, then 1");
+    }
+
     fn all(up_to: usize) -> impl Iterator<Item = [usize; 3]> {
         let base = up_to + 1;
         (0..base.pow(3)).map(move |n| [n % base, n / base % base, n / base / base])
     }
 
     /// Applies the model runs to lists that record which token each slot contains.
-    fn check(cached: &[usize], counts: &[usize], limits: Limits) {
+    fn check(cached: &[usize], counts: &[usize], limits: Limits<'_>) {
         let mut slots = vec![vec![None; limits.capacity]; cached.len()];
         for (index, slots) in slots.iter_mut().enumerate() {
             (0..cached[index]).for_each(|slot| slots[slot] = Some(slot));

@@ -2,19 +2,23 @@
 
 use std::ops::Range;
 
+use kvscatter::Mode;
+use kvscatter::visibility::Visibility;
+
 use crate::CachePort;
 
 /// The layout of a dense cache's rows: `batch × outer × capacity` runs of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     outer: usize,
+    mode: Mode,
     capacity: usize,
     /// The bytes of one run. A row has `outer` runs.
     run: usize,
 }
 
 impl Rows {
-    /// Computes the layout of a cache with this capacity. All dimensions except batch and sequence must be
+    /// Computes the layout of a cache for samples of this many tokens. All dimensions except batch and sequence must be
     /// known.
     #[must_use]
     pub fn of(cache: &CachePort, capacity: usize) -> Self {
@@ -23,7 +27,21 @@ impl Rows {
         let outer = cache.dims.get(1..cache.axis).map_or(1, product);
         let inner = cache.dims.get(cache.axis.saturating_add(1)..).map_or(1, product);
         let width = cache.element.bits().unwrap_or_default() / 8;
-        Self { outer, capacity, run: inner * width }
+        let mode = if cache.ring.is_some() { Mode::Circular } else { Mode::Linear };
+        Self { outer, mode, capacity: cache.slots(capacity), run: inner * width }
+    }
+
+    /// Returns the number of slots.
+    #[must_use]
+    pub fn capacity(self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the slots of consecutive positions, in order. The second range is empty unless a ring wraps.
+    #[must_use]
+    pub fn slots(self, positions: Range<usize>) -> [Range<usize>; 2] {
+        let [start, end] = [positions.start, positions.end].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
+        Visibility::new(self.mode, self.capacity).slots(start..end)
     }
 
     /// Returns the number of bytes of one row.
@@ -50,9 +68,12 @@ impl Rows {
         slots.zip(differ).filter(|(_, differs)| *differs).map(|(slot, _)| slot).collect()
     }
 
-    /// Returns the byte ranges of a sample's rows in these slots, in order.
-    pub fn runs(self, sample: usize, slots: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        (0..self.outer).map(move |outer| self.run_at(sample, outer, slots.clone()))
+    /// Returns the byte ranges of a sample's rows at these positions, in order.
+    pub fn runs(self, sample: usize, positions: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let slots = self.slots(positions);
+        (0..self.outer)
+            .flat_map(move |outer| slots.clone().map(|slots| self.run_at(sample, outer, slots)))
+            .filter(|run| !run.is_empty())
     }
 
     fn run_at(self, sample: usize, outer: usize, slots: Range<usize>) -> Range<usize> {
@@ -78,6 +99,7 @@ mod tests {
             dims: vec![None, Some(3), Some(5), Some(4)],
             layer: 0,
             growth: None,
+            ring: None,
         };
         let rows = Rows::of(&cache, 5);
         assert_eq!(rows.row(), 3 * 4 * 2);

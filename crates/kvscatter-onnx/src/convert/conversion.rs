@@ -69,6 +69,9 @@ pub struct KeptState {
     pub present: String,
 }
 
+/// The number of tokens of a sample that has no other limit, which is the largest number of 32 bits.
+const FURTHEST: usize = (1 << 31) - 1;
+
 /// Converts a decoder to a static cache. The options are a number of slots for each sample, or
 /// [`ConvertOptions`].
 ///
@@ -249,17 +252,41 @@ impl<'m> Rewritten<'m> {
         fused: &[Operands],
         options: ConvertOptions,
     ) -> Result<(Rings, Vec<LinearWindow>), OnnxError> {
-        let (rings, mut linear) = Rings::find(exported, &self.model.graph()?, fused, options.windowed);
+        let (mut rings, mut linear) = Rings::find(exported, &self.model.graph()?, fused, options.windowed);
         if rings.is_empty() {
             return Ok((rings, linear));
         }
-        let with_rings = Self::new(exported, self.replacements.clone(), fused, &rings)?;
+        let with = |rings: &Rings| Self::new(exported, self.replacements.clone(), fused, rings);
+        let mut with_rings = with(&rings)?;
+        if rings.are_all(exported.decoder) {
+            let endless = with_rings.is_endless(exported, &rings)?;
+            rings.most_tokens = Some(if endless { FURTHEST } else { exported.max_seq });
+            with_rings = with(&rings)?;
+        }
         if let Err(difference) = compare(exported, &with_rings.model, &rings) {
             linear.extend(rings.refused(&LinearReason::Differs { difference: difference.to_string() }));
             return Ok((Rings::default(), linear));
         }
         *self = with_rings;
         Ok((rings, linear))
+    }
+
+    /// Returns `true` if a decoder whose caches are all rings computes a step at any position. A decoder that looks up
+    /// positions in a table does not, and neither does one with a mask of all tokens.
+    fn is_endless(&self, exported: &Exported<'_, '_>, rings: &Rings) -> Result<bool, OnnxError> {
+        let counts_slots = |it: &Replacement<'_>| matches!(it, Replacement::Total { .. });
+        if self.attention_mask(exported.decoder).is_some() || self.replacements.iter().any(counts_slots) {
+            return Ok(false);
+        }
+        let graph = self.model.graph()?;
+        let new = exported.inputs.new_tokens().unwrap_or(1);
+        let probe = Probe::new(exported.inputs.batch().unwrap_or(1), FURTHEST.saturating_sub(new), new);
+        let mut fold = Fold::new(&graph, exported.external.as_ref());
+        let slots = (exported.max_seq, rings);
+        probe.feed_static(&Decoder::of(&graph)?, &exported.inputs, slots, false, &mut fold)?;
+        let values = graph.nodes().iter().flat_map(|node| &node.proto().output);
+        let mut values = values.filter(|name| !name.is_empty());
+        Ok(values.all(|name| fold.known(name).is_ok()))
     }
 
     /// Returns the name of the input that marks real tokens, if the converted decoder still has it.

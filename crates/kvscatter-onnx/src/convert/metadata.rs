@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::exported::Exported;
 use super::probe::{Distance, Probe};
 use super::rewriter::AddedInputs;
-use super::ring::Rings;
+use super::ring::{self, Rings};
 use crate::decoder::InputRole;
 use crate::proto::{ModelProto, NodeProto, StringStringEntryProto};
 
@@ -23,6 +23,13 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Ri
     let has_input = |name: &&str| model.graph.input.iter().any(|input| input.name.as_deref() == Some(name));
     let mask = decoder.input(InputRole::AttentionMask).map(|mask| mask.name).filter(has_input);
     let write_indices = &added.write_indices;
+    if !rings.is_empty() {
+        let sizes: Vec<_> = rings.sizes().into_keys().map(|ring| ring.to_string()).collect();
+        entry(model, ring::METADATA, &sizes.join("; "));
+    }
+    if let Some(most_tokens) = rings.most_tokens {
+        entry(model, ring::MOST_TOKENS, &most_tokens.to_string());
+    }
     let mut set = |key: &str, value: &str| entry(model, &format!("kvscatter.{key}"), value);
     set("version", env!("CARGO_PKG_VERSION"));
     set("max_seq", &max_seq.to_string());
@@ -76,8 +83,6 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Ri
         );
     }
     if !rings.is_empty() {
-        let sizes: Vec<_> = rings.sizes().into_keys().map(|ring| ring.to_string()).collect();
-        set("rings", &sizes.join("; "));
         set(
             "ring_rule",
             &format!(

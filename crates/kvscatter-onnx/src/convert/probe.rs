@@ -22,15 +22,15 @@ pub(super) const LAST: usize = 3;
 /// A number of slots that no other axis is likely to have as its size.
 pub(super) const MANY: usize = 1009;
 
-/// A step in which every sample has `past` cached tokens and `new` new tokens. `mask` marks the real tokens.
-/// All other tokens are padding.
+/// A step in which every sample has `past` cached tokens and `new` new tokens. `padding` marks the tokens that are not
+/// real.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub(super) batch: usize,
     pub(super) past: usize,
     pub(super) new: usize,
-    /// Whether each token is real, `[batch, past + new]` in row-major order.
-    mask: Vec<bool>,
+    /// Whether each token is padding, `[batch, past + new]` in row-major order. It is empty if all tokens are real.
+    padding: Vec<bool>,
 }
 
 /// How the distance between two slots is counted.
@@ -72,14 +72,15 @@ struct Growing<'m> {
 impl Probe {
     /// Creates a probe in which all tokens are real.
     pub(super) fn new(batch: usize, past: usize, new: usize) -> Self {
-        Self { batch, past, new, mask: vec![true; batch.saturating_mul(past.saturating_add(new))] }
+        Self { batch, past, new, padding: Vec::new() }
     }
 
     /// Marks the slots `padding[b]` of each sample `b` as padding.
     pub(super) fn padded(mut self, padding: &[Range<usize>]) -> Self {
         let total = self.total();
-        for (row, padding) in self.mask.chunks_mut(total.max(1)).zip(padding) {
-            row.iter_mut().take(padding.end).skip(padding.start).for_each(|slot| *slot = false);
+        self.padding.resize(self.batch.saturating_mul(total), false);
+        for (row, padding) in self.padding.chunks_mut(total.max(1)).zip(padding) {
+            row.iter_mut().take(padding.end).skip(padding.start).for_each(|slot| *slot = true);
         }
         self
     }
@@ -92,7 +93,7 @@ impl Probe {
     /// Returns `true` if a slot of this sample contains a real token.
     pub(super) fn is_real(&self, sample: usize, slot: usize) -> bool {
         let at = sample.saturating_mul(self.total()).saturating_add(slot);
-        slot < self.total() && self.mask.get(at).copied().unwrap_or_default()
+        slot < self.total() && !self.padding.get(at).copied().unwrap_or_default()
     }
 
     /// Returns `true` if the rule makes a slot visible to a new token: causality and the window do, and the
@@ -221,7 +222,10 @@ impl Probe {
             return None;
         }
         let position = |sample: usize, slot: usize| {
-            let before = (0..slot).filter(|&slot| self.is_real(sample, slot)).count();
+            let before = match self.padding.is_empty() {
+                true => slot,
+                false => (0..slot).filter(|&slot| self.is_real(sample, slot)).count(),
+            };
             if self.is_real(sample, slot) { i64::try_from(before).unwrap_or(i64::MAX) } else { 1 }
         };
         let of = |sample| (self.past..self.total()).map(move |slot| position(sample, slot));

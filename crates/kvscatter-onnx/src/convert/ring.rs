@@ -5,18 +5,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 
-use kvscatter::ring::{Feeding, least_capacity};
+use kvscatter::ring::{Feeding, Ring, least_capacity};
 
 use super::exported::Exported;
 use super::fusion::Operands;
 use super::options::WindowedCaches;
 use super::rule::Rule;
-use crate::Graph;
-use crate::decoder::Cache;
+use crate::decoder::{Cache, Decoder};
+use crate::{Graph, Model};
 
 /// The largest number of new tokens of a step if the options do not set it.
 const CHUNK: usize = 512;
+
+/// The entry of a converted model's metadata with the sizes of its rings.
+pub(super) const METADATA: &str = "kvscatter.rings";
+
+/// The entry of the metadata of a converted model without linear caches. It is the number of tokens that a sample can
+/// have.
+pub const MOST_TOKENS: &str = "kvscatter.most_tokens";
 
 /// The size of a ring, and what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +75,8 @@ pub(super) struct Rings {
     by_past: BTreeMap<String, RingSize>,
     /// The number of attention operations that read rings of each size.
     readers: BTreeMap<RingSize, usize>,
+    /// The number of tokens that a sample can have if all caches are rings.
+    pub(super) most_tokens: Option<usize>,
 }
 
 /// Writes the numbers as the metadata of a converted model contains them.
@@ -77,7 +87,56 @@ impl fmt::Display for RingSize {
     }
 }
 
+/// Reads the numbers as [`Display`](fmt::Display) writes them.
+impl FromStr for RingSize {
+    type Err = RingSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut numbers = text.split(' ');
+        let mut number = |key: &str| {
+            let (found, number) = numbers.next().and_then(|entry| entry.split_once('='))?;
+            number.parse().ok().filter(|_| found == key)
+        };
+        let of = |it: Option<usize>| it.ok_or_else(|| RingSizeError { text: text.to_owned() });
+        Ok(Self {
+            capacity: of(number("capacity"))?,
+            window: of(number("window"))?,
+            chunk: of(number("chunk"))?,
+            rewind: of(number("rewind"))?,
+        })
+    }
+}
+
+/// A text that is not the size of a ring.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not capacity=C window=W chunk=S rewind=R")]
+pub struct RingSizeError {
+    text: String,
+}
+
 impl RingSize {
+    /// Reads the sizes of the rings of a converted model from its metadata. A model without rings has none.
+    ///
+    /// # Errors
+    /// Returns [`RingSizeError`] if the metadata has another form.
+    pub fn of_model(model: &Model) -> Result<Vec<Self>, RingSizeError> {
+        let sizes = model.metadata(METADATA).unwrap_or_default();
+        sizes.split("; ").filter(|size| !size.is_empty()).map(str::parse).collect()
+    }
+
+    /// Returns the ring for [tests of single steps](kvscatter::ring).
+    #[must_use]
+    pub fn ring(&self) -> Ring {
+        Ring::new(self.capacity, self.window)
+    }
+
+    /// Returns `true` if a ring of this capacity serves the window, the chunk and the rewind.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let least = least_capacity(self.window, self.chunk, self.rewind, Feeding::Idle);
+        self.window > 0 && self.chunk > 0 && least <= self.capacity
+    }
+
     /// Returns the least ring for a window, for samples that may idle.
     fn new(window: usize, chunk: usize, rewind: usize) -> Self {
         let capacity = least_capacity(window, chunk, rewind, Feeding::Idle);
@@ -93,6 +152,11 @@ impl Rings {
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_past.is_empty()
+    }
+
+    /// Returns `true` if all caches of a decoder are rings.
+    pub(super) fn are_all(&self, decoder: &Decoder<'_>) -> bool {
+        decoder.caches.iter().all(|cache| self.of(cache.past).is_some())
     }
 
     /// Returns the ring of a cache, or `None` if the cache is linear.
@@ -188,7 +252,7 @@ impl Rings {
         let by_past = exported.decoder.caches.iter().filter_map(of_past).collect();
         let left = left.into_iter();
         let left = left.map(|((window, reason), attentions)| LinearWindow { window, attentions, reason });
-        (Self { by_past, readers: of_rings }, left.collect())
+        (Self { by_past, readers: of_rings, most_tokens: None }, left.collect())
     }
 }
 

@@ -485,7 +485,6 @@ mod tests {
     /// The nodes that compute what a query sees in a ring state the rule a second time as well. Without positions, the
     /// mask of real tokens shows the padding.
     #[test]
-    #[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
     fn the_mask_of_a_ring_is_the_rule() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/decoders/"));
         let model = Model::load(&folder.join("optimum-0.1-mistral-window/model.onnx")).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Decoder, InputRole};
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Tensor, ValueInfo, random_inputs};
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Model, Tensor, ValueInfo, random_inputs};
 use kvscatter_session::{Feed, Interface, Purpose};
 
 use crate::error::CommandError;
@@ -22,13 +22,14 @@ struct StepSizes {
 /// numbers. Positions, masks, indices and lengths belong to a step that fits. Equal arguments give equal
 /// values.
 pub(super) fn missing_inputs(
+    model: &Model,
     graph: &Graph<'_>,
     given: &BTreeMap<&str, &Tensor>,
     dims: &BTreeMap<String, usize>,
     seed: u64,
 ) -> Result<BTreeMap<String, Tensor>, CommandError> {
     let decoder = Decoder::of(graph)?;
-    let interface = Interface::of(graph, &decoder)?;
+    let interface = Interface::of(model, graph, &decoder)?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
     let is_sized =
         |role: InputRole| matches!(role, InputRole::Past(_) | InputRole::State(_)) || role.is_tokens();

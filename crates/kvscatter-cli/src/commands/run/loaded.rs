@@ -68,7 +68,7 @@ impl<'m> Loaded<'m> {
             Ok(evaluator) => {
                 random_inputs::missing_inputs(&evaluator, given, dims, seed).map_err(CommandError::of_sizes)
             }
-            Err(_) => feeds::missing_inputs(&self.graph, given, dims, seed),
+            Err(_) => feeds::missing_inputs(self.model, &self.graph, given, dims, seed),
         }
     }
 
