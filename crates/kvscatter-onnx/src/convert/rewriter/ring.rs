@@ -27,9 +27,9 @@ impl Rewriter<'_, '_, '_> {
     pub(in super::super) fn ring_mask(&mut self, ring: RingSize) -> Result<String, OnnxError> {
         let int = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
         let capacity = self.editor.scalar_i64(int(ring.capacity))?;
-        let (zero, back) = (self.editor.scalar_i64(0)?, self.editor.scalar_i64(-1)?);
-        // `C - s` keeps all numbers positive, because engines disagree about the remainders of negative ones.
-        let slots = self.node("Range", &[&capacity, &zero, &back])?;
+        // `q + (C - s)` is positive, because engines disagree about the remainders of negative numbers.
+        let slots = self.editor.range(&capacity)?;
+        let slots = self.node("Sub", &[&capacity, &slots])?;
         let positions = self.positions_by_slot()?;
         let ages = self.node("Add", &[&positions, &slots])?;
         let ages = self.node("Mod", &[&ages, &capacity])?;
