@@ -24,6 +24,9 @@ except ImportError as missing:
 
 __all__ = ["KvCache", "KvLayer", "KvRingLayer"]
 
+KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
+"""The supported types of layers. A query sees no more of a chunk than of a window of its size."""
+
 
 class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
     """The keys and values of one layer, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
@@ -66,8 +69,8 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
 
 
 class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
-    """The last keys and values of a layer with a sliding window, ``[batch, heads, slots, head_size]`` each,
-    written in place.
+    """The last keys and values of a layer with a sliding window or chunks, ``[batch, heads, slots, head_size]``
+    each, written in place.
 
     Position ``p`` is in slot ``p % slots``. There are ``sliding_window - 1 + max(rewind, 1)`` slots, but not
     more than ``max_cache_len``. `update` takes any number of rows, and `crop` removes up to ``rewind``
@@ -210,26 +213,33 @@ class KvCache(Cache):
     """A cache of ``max_cache_len`` positions for the model of ``config``, in place of
     `transformers.StaticCache`.
 
-    A layer with a sliding window of less than ``max_cache_len`` is a `KvRingLayer`. Its memory depends on the
-    window and on ``rewind``, which is how many tokens `crop` can take back. Assisted decoding takes back up
-    to as many tokens as are drafted at once. Every other layer is a `KvLayer`. A layer that is neither of
-    full attention nor of a sliding window raises `errors.OptionError`.
+    A layer that attends to a sliding window or a chunk of fewer positions is a `KvRingLayer`. Its memory
+    depends on the window and on ``rewind``. Every other layer is a `KvLayer`. Other kinds of layers raise
+    `errors.OptionError`.
+
+    ``rewind`` is how many tokens `crop` can remove once a window has moved. Assisted decoding removes at most
+    as many as it drafts at once.
     """
 
     def __init__(self, config: Any, max_cache_len: int, *, rewind: int = 32) -> None:
         kinds, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-        other = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+        other = sorted(set(kinds) - KINDS)
         if other:
             message = (
-                f"layers of type {', '.join(other)}: KvCache has layers of full attention and of sliding windows"
+                f"layers of type {', '.join(other)}: KvCache has layers of type {', '.join(sorted(KINDS))}"
             )
             raise errors.OptionError(message, "layer_type", "config")
         max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
         rewind = _integers.within("rewind", rewind, 0, 2**63 - 1)
-        windows = [option.get("sliding_window", max_cache_len) for option in options]
+        windows = [
+            _integers.within("sliding_window", option.get("sliding_window", max_cache_len), 1, 2**63 - 1)
+            for option in options
+        ]
         super().__init__(
             layers=[
-                KvRingLayer(max_cache_len, window, rewind) if window < max_cache_len else KvLayer(max_cache_len)
+                KvRingLayer(max_cache_len, window, rewind)
+                if window < max_cache_len
+                else KvLayer(max_cache_len)
                 for window in windows
             ]
         )
