@@ -112,6 +112,37 @@ def test_generates_the_same_tokens(build: Any, way: str) -> None:
     assert slots == {WINDOW + 2} and max(lengths) + 39 > 3 * (WINDOW + 2)
 
 
+def test_an_assistant_drafts() -> None:
+    model, assistant, inputs = gemma_2(), mistral(), prompt([5])
+    options = {"max_new_tokens": 40, "do_sample": False, "disable_compile": True}
+    got = model.generate(
+        **inputs, **options, assistant_model=assistant, past_key_values=KvCache(model.config, 80)
+    )
+    assert torch.equal(got, model.generate(**inputs, **options))
+
+
+def test_drafts_longer_than_the_rewind_are_refused() -> None:
+    model, inputs = mistral(), {"input_ids": torch.tensor([[5, 8] * 10])}
+    options = {"max_new_tokens": 20, "do_sample": False, "prompt_lookup_num_tokens": 6}
+    with pytest.raises(kvscatter.OptionError, match="increase rewind"):
+        model.generate(**inputs, **options, past_key_values=KvCache(model.config, 60, rewind=1))
+
+
+def test_a_conversation_goes_on() -> None:
+    model = gemma_3()
+    options = {"max_new_tokens": 15, "do_sample": False, "disable_compile": True}
+    want, got = [], []
+    for results, cache in ((want, DynamicCache(config=model.config)), (got, KvCache(model.config, 80))):
+        inputs = prompt([3, 30])
+        for _ in range(2):
+            tokens = model.generate(**inputs, **options, past_key_values=cache)
+            tokens = torch.cat([tokens, tokens[:, -5:]], 1)  # what the user says next
+            mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 20), value=1)
+            inputs = {"input_ids": tokens, "attention_mask": mask}
+            results.append(tokens)
+    assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("build", [mistral, gemma_2])
@@ -260,7 +291,7 @@ def test_reset() -> None:
 @torch.no_grad()
 def test_compiled_steps() -> None:
     torch.compiler.reset()
-    model, tokens = gemma_2(), prompt([50, 50])["input_ids"]
+    model, tokens = gemma_3(), prompt([50, 50])["input_ids"]
     cache = KvCache(model.config, 64, rewind=4)
     assert cache.is_compileable
     model(tokens[:, :5], past_key_values=cache)

@@ -73,11 +73,10 @@ class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
     each, written in place.
 
     Position ``p`` is in slot ``p % slots``. There are ``sliding_window - 1 + max(rewind, 1)`` slots, but not
-    more than ``max_cache_len``. `update` takes any number of rows, and `crop` removes up to ``rewind``
-    tokens. The crate's module ``ring`` proves the rule by which the layer decides what is still there.
+    more than ``max_cache_len``. `update` takes any number of rows. `crop` removes up to ``rewind`` tokens.
 
-    `torch.export` is refused, because the number of tokens is a Python integer that a program would keep as
-    a constant.
+    `torch.export` is refused. The number of tokens is a Python integer, which a program would keep as a
+    constant.
     """
 
     is_sliding = True
@@ -100,8 +99,9 @@ class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
         of their positions.
 
         Both are ``[batch, heads, rows, head_size]`` and may have any strides. The result is a view of the
-        ring if the positions do not wrap around its end, and a copy otherwise. A later update overwrites the
-        view. More than ``max_cache_len`` tokens raise `errors.PositionError` before anything is written.
+        ring, or a copy if it wraps around the end of the ring. A later update overwrites the view.
+        transformers makes masks for consecutive positions, so the order of the slots cannot be returned.
+        More than ``max_cache_len`` tokens raise `errors.PositionError` before anything is written.
         """
         if torch.compiler.is_exporting():
             message = "a layer with a sliding window: torch.export would keep the number of its tokens as a constant"
@@ -119,13 +119,13 @@ class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
         first = self._first_seen()
         high = max(self.high, end) if start > 0 else end
         pairs = (self.keys, key_states), (self.values, value_states)
-        if high - first <= self.max_cache_len:
+        if high - first <= self.max_cache_len:  # `ring` in the Rust crate has the rule and its limits
             for cache, states in pairs:
                 self._write(cache, states, end)
             keys, values = (self._rows(cache, first, end) for cache, _ in pairs)
         else:
-            # The write overwrites rows that the new queries see, so these are copied before. `crop` leaves
-            # all of them intact.
+            # The write overwrites rows that the new queries see. So they are copied first, which `crop` has
+            # kept possible.
             keys, values = (self._rows(cache, first, start, states) for cache, states in pairs)
             for cache, states in pairs:
                 self._write(cache, states, end)
