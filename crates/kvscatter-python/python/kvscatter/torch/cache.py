@@ -24,7 +24,7 @@ except ImportError as missing:
 
 __all__ = ["KvCache", "KvLayer", "KvRingLayer"]
 
-KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
+_KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A query sees no more of a chunk than of a window of its size."""
 
 
@@ -119,13 +119,13 @@ class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
         first = self._first_seen()
         high = max(self.high, end) if start > 0 else end
         pairs = (self.keys, key_states), (self.values, value_states)
-        if high - first <= self.max_cache_len:  # `ring` in the Rust crate has the rule and its limits
+        if high - first <= self.max_cache_len:  # the inequality of the Rust module `ring`
             for cache, states in pairs:
                 self._write(cache, states, end)
             keys, values = (self._rows(cache, first, end) for cache, _ in pairs)
         else:
-            # The write overwrites rows that the new queries see. So they are copied first, which `crop` has
-            # kept possible.
+            # The write overwrites rows that the new queries see, so these are copied first. They are still
+            # there, because `crop` refuses to go back further.
             keys, values = (self._rows(cache, first, start, states) for cache, states in pairs)
             for cache, states in pairs:
                 self._write(cache, states, end)
@@ -223,10 +223,10 @@ class KvCache(Cache):
 
     def __init__(self, config: Any, max_cache_len: int, *, rewind: int = 32) -> None:
         kinds, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-        other = sorted(set(kinds) - KINDS)
+        other = sorted(set(kinds) - _KINDS)
         if other:
             message = (
-                f"layers of type {', '.join(other)}: KvCache has layers of type {', '.join(sorted(KINDS))}"
+                f"layers of type {', '.join(other)}: KvCache has layers of type {', '.join(sorted(_KINDS))}"
             )
             raise errors.OptionError(message, "layer_type", "config")
         max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
