@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 import kvscatter
 from kvscatter.torch import KvCache
@@ -160,11 +160,6 @@ def test_gradients_flow_through_the_cache(llama: LlamaForCausalLM) -> None:
     torch.testing.assert_close(gradient(KvCache(CONFIG, 8)), gradient(DynamicCache(config=CONFIG)))
 
 
-def test_other_kinds_of_layers_are_refused() -> None:
-    with pytest.raises(kvscatter.OptionError, match="sliding_attention"):
-        KvCache(MistralConfig(num_hidden_layers=2, sliding_window=4), max_cache_len=8)
-
-
 @pytest.mark.parametrize("nonsense", [0, -1, 2**64, 2.5, "8", True, None])
 def test_a_capacity_that_is_none_is_refused_before_a_model_runs(nonsense: Any) -> None:
     with pytest.raises((kvscatter.OptionError, kvscatter.ElementTypeError), match="^max_cache_len "):
@@ -189,7 +184,7 @@ def test_what_is_missing_is_said(missing: str, wanted: str, advice: str) -> None
 
 
 def test_completion_offers_the_cache() -> None:
-    assert {"KvCache", "KvLayer", "tensor_scatter_"} <= set(dir(kvscatter.torch))
+    assert {"KvCache", "KvLayer", "KvRingLayer", "tensor_scatter_"} <= set(dir(kvscatter.torch))
 
 
 class Step(torch.nn.Module):

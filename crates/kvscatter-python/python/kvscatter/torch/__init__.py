@@ -31,9 +31,12 @@ if torch.distributed.is_available():
 if TYPE_CHECKING:
     from kvscatter.torch.cache import KvCache as KvCache
     from kvscatter.torch.cache import KvLayer as KvLayer
+    from kvscatter.torch.cache import KvRingLayer as KvRingLayer
 
 # Without `KvCache`, because `import *` would then need transformers.
 __all__ = ["tensor_scatter", "tensor_scatter_"]
+
+_LAZY = ["KvCache", "KvLayer", "KvRingLayer"]
 
 
 def tensor_scatter(
@@ -112,12 +115,12 @@ def _positions(
 if not TYPE_CHECKING:  # with this function, a type checker would accept every attribute of the module
 
     def __getattr__(name):
-        if name in {"KvCache", "KvLayer"}:
+        if name in _LAZY:
             from kvscatter.torch import cache
 
             return getattr(cache, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__():
-        lazy = ["KvCache", "KvLayer"] if find_spec("transformers") else []
+        lazy = _LAZY if find_spec("transformers") else []
         return sorted([*globals(), *lazy])

@@ -1,8 +1,9 @@
-"""A static cache for Hugging Face transformers that writes with ``kvscatter::tensor_scatter_``.
+"""A cache for Hugging Face transformers that writes in place with ``kvscatter::tensor_scatter_``.
 
-`KvCache` replaces `transformers.StaticCache`. It has the same shapes and works under `torch.compile` and
-`torch.export` where that does. The keys and values of every sample are in memory that never moves. This
-module needs transformers 5 and imports it.
+`KvCache` replaces `transformers.StaticCache`. Layers of full attention have the same shapes and work under
+`torch.compile` and `torch.export` where those of `StaticCache` do. Layers with a sliding window keep the
+last tokens in a ring. The keys and values of every sample are in memory that never moves. This module needs
+transformers 5 and imports it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ except ImportError as missing:
         "kvscatter.torch.KvCache needs transformers 5: pip install kvscatter[transformers]"
     ) from missing
 
-__all__ = ["KvCache", "KvLayer"]
+__all__ = ["KvCache", "KvLayer", "KvRingLayer"]
+
+_KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
+"""The supported types of layers. A query sees no more of a chunk than of a window of its size."""
 
 
 class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
@@ -64,19 +68,189 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
         )  # in place, because compiled graphs keep the address
 
 
+class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
+    """The last keys and values of a layer with a sliding window or chunks, ``[batch, heads, slots, head_size]``
+    each, written in place.
+
+    Position ``p`` is in slot ``p % slots``. There are ``sliding_window - 1 + max(rewind, 1)`` slots, but not
+    more than ``max_cache_len``. `update` takes any number of rows. `crop` removes up to ``rewind`` tokens.
+
+    `torch.export` is refused. The number of tokens is a Python integer, which a program would keep as a
+    constant.
+    """
+
+    is_sliding = True
+
+    def __init__(self, max_cache_len: int, sliding_window: int, rewind: int) -> None:
+        slots = min(sliding_window - 1 + max(rewind, 1), max_cache_len)
+        super().__init__(slots)  # which it allocates
+        self.max_tokens = max_cache_len
+        self.sliding_window = sliding_window
+        self.is_croppable = rewind > 0
+        self.length = 0
+        """The number of tokens, which is the position of the next one."""
+        self.high = 0
+        """One more than the furthest position written since the layer was empty. `crop` does not lower it."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes new keys and values after the old ones. Returns those that the new queries see, in the order
+        of their positions.
+
+        Both are ``[batch, heads, rows, head_size]`` and may have any strides. The result is a view of the
+        ring, or a copy if it wraps around the end of the ring. A later update overwrites the view.
+        transformers makes masks for consecutive positions, so the order of the slots cannot be returned.
+        More than ``max_cache_len`` tokens raise `errors.PositionError` before anything is written.
+        """
+        if torch.compiler.is_exporting():
+            message = "a layer with a sliding window: torch.export would keep the number of its tokens as a constant"
+            raise errors.OptionError(message, "layer_type", "config")
+        start, rows = self.length, key_states.shape[-2]
+        end = start + rows
+        if end > self.max_tokens:
+            message = f"the cache has {start} tokens: {start} + {rows} rows exceed max_cache_len = {self.max_tokens}"
+            raise errors.PositionError(
+                message, "start_out_of_range", None, value=start, rows=rows, capacity=self.max_tokens
+            )
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None, "they have been allocated above"
+        first = self._first_seen()
+        high = max(self.high, end) if start > 0 else end
+        pairs = (self.keys, key_states), (self.values, value_states)
+        if high - first <= self.max_cache_len:  # the inequality of the Rust module `ring`
+            for cache, states in pairs:
+                self._write(cache, states, end)
+            keys, values = (self._rows(cache, first, end) for cache, _ in pairs)
+        else:
+            # The write overwrites rows that the new queries see, so these are copied first. They are still
+            # there, because `crop` refuses to go back further.
+            keys, values = (self._rows(cache, first, start, states) for cache, states in pairs)
+            for cache, states in pairs:
+                self._write(cache, states, end)
+        self.length, self.high = end, high
+        return keys, values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Returns the number of rows that `update` returns for ``query_length`` new rows, and the position
+        of the first one."""
+        first = self._first_seen()
+        return self.length + query_length - first, first
+
+    def get_seq_length(self) -> int:
+        """Returns the number of tokens so far, including those that the ring no longer contains."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """Returns ``max_cache_len`` of the cache, which is not the number of slots."""
+        return self.max_tokens
+
+    @property
+    def removable(self) -> int:
+        """The number of tokens that `crop` can remove without removing all."""
+        lost = self.high - self.max_cache_len  # positions below have been overwritten
+        return self.length if lost <= 0 else self.length - lost - (self.sliding_window - 1)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forgets the last ``-tokens_to_remove`` tokens, or all if there are fewer. The next tokens
+        overwrite them.
+
+        The number is 0 or negative. If the ring no longer contains the window before the remaining tokens,
+        this raises `errors.OptionError` with the limit. The limit counts from the furthest token: after 5
+        removed, 1 new and 5 removed tokens, 9 of the ``rewind`` tokens are used.
+        """
+        self.length += self.check_crop(tokens_to_remove)
+
+    def check_crop(self, tokens_to_remove: int) -> int:
+        """Raises the errors of `crop`. Returns the number, but not below the one that removes all tokens."""
+        tokens_to_remove = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), 0)
+        if -tokens_to_remove >= self.length:
+            return -self.length
+        if -tokens_to_remove > self.removable:
+            message = (
+                f"tokens_to_remove = {tokens_to_remove}: must be from {-self.removable} to 0, because a sliding "
+                "window keeps no more tokens: increase rewind"
+            )
+            raise errors.OptionError(
+                message,
+                "integer_range",
+                "tokens_to_remove",
+                value=tokens_to_remove,
+                min=-self.removable,
+                max=0,
+            )
+        return tokens_to_remove
+
+    def reset(self) -> None:
+        """Forgets all tokens and writes zeros over them."""
+        super().reset()
+        self.length = self.high = 0
+
+    def _first_seen(self) -> int:
+        """Returns the first position that the next query sees."""
+        return max(self.length - self.sliding_window + 1, 0)
+
+    def _write(self, cache: torch.Tensor, states: torch.Tensor, end: int) -> None:
+        """Writes rows before position ``end``, or the last ones if there are more than slots."""
+        states = states[:, :, -self.max_cache_len :]
+        slot = (end - states.shape[-2]) % self.max_cache_len
+        starts = torch.full((states.shape[0],), slot, dtype=torch.int64, device=cache.device)
+        tensor_scatter_(cache, states, starts, mode="circular")
+
+    def _rows(self, cache: torch.Tensor, first: int, end: int, *newer: torch.Tensor) -> torch.Tensor:
+        """Returns the rows of the positions ``first`` to ``end - 1``, and ``newer`` rows after them."""
+        slot = first % self.max_cache_len
+        wrapped = max(slot + end - first - self.max_cache_len, 0)
+        pieces = [cache[:, :, slot : slot + end - first - wrapped]] if end > first else []
+        if wrapped > 0:
+            pieces.append(cache[:, :, :wrapped])
+        pieces.extend(newer)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
+
+
 class KvCache(Cache):
     """A cache of ``max_cache_len`` positions for the model of ``config``, in place of
     `transformers.StaticCache`.
 
-    Every layer of the model must attend to all positions. A model with another kind of layer raises
+    A layer that attends to a sliding window or a chunk of fewer positions is a `KvRingLayer`. Its memory
+    depends on the window and on ``rewind``. Every other layer is a `KvLayer`. Other kinds of layers raise
     `errors.OptionError`.
+
+    ``rewind`` is how many tokens `crop` can remove once a window has moved. Assisted decoding removes at most
+    as many as it drafts at once.
     """
 
-    def __init__(self, config: Any, max_cache_len: int) -> None:
-        kinds, _ = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-        other = sorted(set(kinds) - {"full_attention"})
+    def __init__(self, config: Any, max_cache_len: int, *, rewind: int = 32) -> None:
+        kinds, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+        other = sorted(set(kinds) - _KINDS)
         if other:
-            message = f"layers of type {', '.join(other)}: KvCache has layers of full attention only"
+            message = (
+                f"layers of type {', '.join(other)}: KvCache has layers of type {', '.join(sorted(_KINDS))}"
+            )
             raise errors.OptionError(message, "layer_type", "config")
         max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
-        super().__init__(layers=[KvLayer(max_cache_len) for _ in kinds])
+        rewind = _integers.within("rewind", rewind, 0, 2**63 - 1)
+        windows = [
+            _integers.within("sliding_window", option.get("sliding_window", max_cache_len), 1, 2**63 - 1)
+            for option in options
+        ]
+        super().__init__(
+            layers=[
+                KvRingLayer(max_cache_len, window, rewind)
+                if window < max_cache_len
+                else KvLayer(max_cache_len)
+                for window in windows
+            ]
+        )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forgets the last ``-tokens_to_remove`` tokens of every layer. If one layer refuses, no layer
+        changes.
+
+        See `KvLayer.crop` and `KvRingLayer.crop`.
+        """
+        for layer in self.layers:
+            if isinstance(layer, KvRingLayer):
+                layer.check_crop(tokens_to_remove)
+        super().crop(tokens_to_remove)

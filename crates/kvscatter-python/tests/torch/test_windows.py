@@ -1,0 +1,351 @@
+"""Tests `KvCache` in tiny models with sliding windows and random weights, which must generate the same
+tokens as `DynamicCache`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Lfm2Config,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+import kvscatter
+from kvscatter.torch import KvCache, KvLayer, KvRingLayer
+
+WINDOW = 8
+CONFIG = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "sliding_window": WINDOW,
+    "initializer_range": 0.3,  # with smaller weights, attention hardly changes the tokens
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"]}
+
+
+def mistral(**options: Any) -> MistralForCausalLM:
+    torch.manual_seed(0)
+    return MistralForCausalLM(MistralConfig(num_hidden_layers=2, **{**CONFIG, **options})).eval()
+
+
+def gemma_2() -> Gemma2ForCausalLM:
+    torch.manual_seed(0)
+    return Gemma2ForCausalLM(Gemma2Config(num_hidden_layers=3, **CONFIG)).eval()
+
+
+def gemma_3() -> Gemma3ForCausalLM:
+    torch.manual_seed(0)
+    return Gemma3ForCausalLM(Gemma3TextConfig(num_hidden_layers=2, **CONFIG, **ALTERNATING)).eval()
+
+
+def gpt_oss() -> GptOssForCausalLM:
+    torch.manual_seed(0)
+    return GptOssForCausalLM(GptOssConfig(num_hidden_layers=2, **CONFIG, **EXPERTS, **ALTERNATING)).eval()
+
+
+def llama_4() -> Llama4ForCausalLM:
+    torch.manual_seed(0)
+    options = {"attention_chunk_size": WINDOW, "intermediate_size_mlp": 48, **EXPERTS}
+    return Llama4ForCausalLM(Llama4TextConfig(num_hidden_layers=4, **CONFIG, **options)).eval()
+
+
+def prompt(lengths: list[int]) -> dict[str, torch.Tensor]:
+    """Returns samples of these lengths, padded on the left."""
+    generator = torch.Generator().manual_seed(sum(lengths))
+    longest = max(lengths)
+    mask = torch.tensor([[0] * (longest - length) + [1] * length for length in lengths])
+    return {"input_ids": torch.randint(1, 97, mask.shape, generator=generator) * mask, "attention_mask": mask}
+
+
+RAGGED, LONG = [3, 13, 7], [5 * WINDOW, 2]
+WAYS = {
+    "greedy": (RAGGED, {}),
+    "one token": ([1], {}),
+    "a long prompt": (LONG, {}),
+    "chunks": (LONG, {"prefill_chunk_size": WINDOW + 3}),
+    "small chunks": (LONG, {"prefill_chunk_size": 3}),
+    "sampled": (RAGGED, {"do_sample": True}),
+    "beams": (RAGGED, {"num_beams": 3}),
+    "prompt lookup": ([5], {"prompt_lookup_num_tokens": 3}),
+    "sampled prompt lookup": ([5], {"prompt_lookup_num_tokens": 3, "do_sample": True}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("build", [mistral, gemma_2, gemma_3, gpt_oss, llama_4])
+def test_generates_the_same_tokens(build: Any, way: str) -> None:
+    model = build()
+    lengths, options = WAYS[way]
+    options = {"do_sample": False, "max_new_tokens": 40, **options, "disable_compile": True}
+    results = []
+    for cache in (DynamicCache(config=model.config), KvCache(model.config, max(lengths) + 43, rewind=3)):
+        torch.manual_seed(1)
+        inputs = prompt(lengths)
+        outputs = {"return_dict_in_generate": True, "output_logits": True}
+        results.append(model.generate(**inputs, **options, **outputs, past_key_values=cache))
+    want, got = results
+    assert torch.equal(got.sequences, want.sequences)
+    for one, other in zip(got.logits, want.logits, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    slots = {layer.keys.shape[2] for layer in cache.layers if isinstance(layer, KvRingLayer)}
+    assert slots == {WINDOW + 2} and max(lengths) + 39 > 3 * (WINDOW + 2)
+
+
+def test_an_assistant_drafts() -> None:
+    model, assistant, inputs = gemma_2(), mistral(), prompt([5])
+    options = {"max_new_tokens": 40, "do_sample": False, "disable_compile": True}
+    got = model.generate(
+        **inputs, **options, assistant_model=assistant, past_key_values=KvCache(model.config, 80)
+    )
+    assert torch.equal(got, model.generate(**inputs, **options))
+
+
+def test_drafts_longer_than_the_rewind_are_refused() -> None:
+    model, inputs = mistral(), {"input_ids": torch.tensor([[5, 8] * 10])}
+    options = {"max_new_tokens": 20, "do_sample": False, "prompt_lookup_num_tokens": 6}
+    with pytest.raises(kvscatter.OptionError, match="increase rewind"):
+        model.generate(**inputs, **options, past_key_values=KvCache(model.config, 60, rewind=1))
+
+
+def test_a_conversation_goes_on() -> None:
+    model = gemma_3()
+    options = {"max_new_tokens": 15, "do_sample": False, "disable_compile": True}
+    want, got = [], []
+    for results, cache in ((want, DynamicCache(config=model.config)), (got, KvCache(model.config, 80))):
+        inputs = prompt([3, 30])
+        for _ in range(2):
+            tokens = model.generate(**inputs, **options, past_key_values=cache)
+            tokens = torch.cat([tokens, tokens[:, -5:]], 1)  # what the user says next
+            mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 20), value=1)
+            inputs = {"input_ids": tokens, "attention_mask": mask}
+            results.append(tokens)
+    assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("build", [mistral, gemma_2])
+def test_histories_agree_with_a_model_without_a_cache(build: Any, seed: int) -> None:
+    """The samples are padded on the left, and grow and shrink at random."""
+    model, choose = build(), random.Random(seed)
+    rewind = choose.choice([0, 1, 4, 20])
+    cache = KvCache(model.config, 200, rewind=rewind)
+    tokens, mask = prompt([60, 90, 81]).values()
+    start = 0
+    while start < 90:
+        rows = min(choose.choice([1, 1, 2, 3, WINDOW, 2 * WINDOW, 30]), 90 - start)
+        start += rows
+        got = model(tokens[:, start - rows : start], attention_mask=mask[:, :start], past_key_values=cache)
+        want = model(tokens[:, :start], attention_mask=mask[:, :start], use_cache=False).logits[:, -rows:]
+        real = mask[:, start - rows : start].bool()
+        torch.testing.assert_close(got.logits[real], want[real], rtol=1e-4, atol=1e-4)
+        if choose.random() < 0.5:
+            removed = choose.randint(0, cache.layers[0].removable)
+            cache.crop(-removed)
+            start -= removed
+
+
+def test_rows_of_a_ring_agree_with_a_list() -> None:
+    """Plays short histories of one layer. Element ``[0, 0, i, 0]`` of a write is unique."""
+    choose = random.Random(0)
+    for _ in range(600):
+        window, rewind = choose.randint(1, 6), choose.randint(0, 4)
+        layer = KvRingLayer(60, window, rewind)
+        rows: list[float] = []
+        slots: dict[int, float] = {}
+        for move in range(12):
+            count = choose.randint(1, 2 * window + 2)
+            new = torch.arange(count).add(1000.0 * move).view(1, 1, -1, 1)
+            first = max(len(rows) - window + 1, 0)
+            if len(rows) + count > 60:
+                with pytest.raises(kvscatter.PositionError):
+                    layer.update(new, -new)
+                break
+            assert layer.get_mask_sizes(count) == (len(rows) + count - first, first)
+            for position, row in enumerate(new.flatten().tolist(), len(rows)):
+                rows.append(row)
+                slots[position % layer.max_cache_len] = row
+            keys, values = layer.update(new, -new)
+            assert keys.flatten().tolist() == rows[first:] and torch.equal(values, -keys)
+            assert layer.get_seq_length() == len(rows)
+            left = choose.randint(0, len(rows))
+            seen = range(max(left - window + 1, 0), left)
+            intact = all(slots[position % layer.max_cache_len] == rows[position] for position in seen)
+            if window > 1:
+                assert intact == (left == 0 or len(rows) - left <= layer.removable)
+            if left == 0 or len(rows) - left <= layer.removable:
+                layer.crop(left - len(rows))
+                del rows[left:]
+            else:
+                with pytest.raises(kvscatter.OptionError, match="increase rewind"):
+                    layer.crop(left - len(rows))
+
+
+@torch.no_grad()
+def test_a_window_of_one_position_sees_only_itself() -> None:
+    model, tokens = mistral(sliding_window=1), prompt([12])["input_ids"]
+    cache = KvCache(model.config, 12, rewind=0)
+    got = [model(part, past_key_values=cache).logits for part in tokens.split([5, 1, 1, 3, 2], dim=1)]
+    torch.testing.assert_close(torch.cat(got, 1), model(tokens, use_cache=False).logits)
+    assert cache.layers[0].keys.shape[2] == 1
+
+
+@torch.no_grad()
+def test_exactly_the_rewind_can_be_cropped() -> None:
+    model, tokens = gemma_2(), prompt([60])["input_ids"]
+    cache = KvCache(model.config, 64, rewind=5)
+    model(tokens[:, :40], past_key_values=cache)
+    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = -6: must be from -5 to 0") as caught:
+        cache.crop(-6)
+    assert (caught.value.argument, caught.value.value, caught.value.min) == ("tokens_to_remove", -6, -5)
+    assert [int(layer.get_seq_length()) for layer in cache.layers] == [
+        40,
+        40,
+        40,
+    ]  # not the full layer either
+    cache.crop(-5)
+    model(tokens[:, 35:36], past_key_values=cache)
+    with pytest.raises(kvscatter.OptionError, match="from -1 to 0"):
+        cache.crop(-2)  # the furthest token is 4 tokens ahead
+    want = model(tokens, use_cache=False).logits[:, 36:]
+    torch.testing.assert_close(
+        model(tokens[:, 36:], past_key_values=cache).logits, want, rtol=1e-4, atol=1e-4
+    )
+    cache.crop(-60)
+    got = model(tokens[:, :50], past_key_values=cache).logits
+    torch.testing.assert_close(got, model(tokens[:, :50], use_cache=False).logits, rtol=1e-4, atol=1e-4)
+    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 1: "):
+        cache.crop(1)
+
+
+@torch.no_grad()
+def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
+    model, tokens = gpt_oss(), prompt([20])["input_ids"]
+    cache = KvCache(model.config, max_cache_len=16)
+    model(tokens[:, :14], past_key_values=cache)
+    before = [layer.keys.clone() for layer in cache.layers]
+    with pytest.raises(kvscatter.PositionError, match="14 [+] 3 rows exceed max_cache_len = 16$"):
+        model(tokens[:, 14:17], past_key_values=cache)
+    assert [int(layer.get_seq_length()) for layer in cache.layers] == [14, 14]
+    for layer, keys in zip(cache.layers, before, strict=True):
+        assert torch.equal(layer.keys, keys)
+
+
+@pytest.mark.parametrize(
+    ("max_cache_len", "kind"), [(WINDOW, KvLayer), (WINDOW - 1, KvLayer), (9, KvRingLayer)]
+)
+def test_a_window_of_the_whole_cache_is_a_full_layer(max_cache_len: int, kind: type) -> None:
+    model, inputs = mistral(), prompt([2, 4])
+    cache = KvCache(model.config, max_cache_len)
+    options = {"max_length": max_cache_len, "do_sample": False, "disable_compile": True}
+    got = model.generate(**inputs, **options, past_key_values=cache)
+    assert torch.equal(got, model.generate(**inputs, **options))
+    assert {type(layer) for layer in cache.layers} == {kind}
+    assert cache.layers[0].keys.shape[2] == max_cache_len and cache.get_max_length() == max_cache_len
+
+
+@torch.no_grad()
+def test_memory_depends_on_the_window_alone() -> None:
+    model = mistral()
+    cache = KvCache(model.config, max_cache_len=2**62, rewind=4)
+    for size in (30, 1, 20, 1, 2):
+        model(prompt([size])["input_ids"], past_key_values=cache)
+        addresses = [layer.keys.data_ptr() for layer in cache.layers]
+    assert [layer.keys.shape for layer in cache.layers] == [(1, 2, WINDOW + 3, 8)] * 2
+    model(prompt([1])["input_ids"], past_key_values=cache)
+    assert [layer.keys.data_ptr() for layer in cache.layers] == addresses
+    assert cache.get_max_length() == 2**62
+
+
+@torch.no_grad()
+def test_reset() -> None:
+    model, tokens = gemma_3(), prompt([20])["input_ids"]
+    cache = KvCache(model.config, max_cache_len=32)
+    first = model(tokens, past_key_values=cache).logits
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert torch.equal(model(tokens, past_key_values=cache).logits, first)
+
+
+@torch.no_grad()
+def test_compiled_steps() -> None:
+    torch.compiler.reset()
+    model, tokens = gemma_3(), prompt([50, 50])["input_ids"]
+    cache = KvCache(model.config, 64, rewind=4)
+    assert cache.is_compileable
+    model(tokens[:, :5], past_key_values=cache)
+    want = model(tokens, use_cache=False).logits
+    graphs = []
+    step = torch.compile(
+        model, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph.forward
+    )
+    for place in range(5, 50):
+        got = step(tokens[:, place : place + 1], past_key_values=cache).logits
+        torch.testing.assert_close(got, want[:, place : place + 1], rtol=1e-4, atol=1e-4)
+    assert len(graphs) <= 6  # for an integer, a symbol, a full window, and a wrap
+
+
+def test_exporting_a_ring_is_refused() -> None:
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = KvRingLayer(16, 4, 2)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.layer.update(rows, rows)[0]
+
+    for strict in (False, True):
+        with pytest.raises(Exception, match="a layer with a sliding window: torch.export would"):
+            torch.export.export(Step(), (torch.zeros(1, 1, 1, 2),), strict=strict)
+
+
+def test_gradients_flow_through_the_ring() -> None:
+    model = mistral()
+
+    def gradient(cache: Any) -> torch.Tensor:
+        tokens = prompt([20])["input_ids"]
+        parts = [model(part, past_key_values=cache).logits for part in tokens.split(12, dim=1)]
+        weight = model.model.layers[0].self_attn.k_proj.weight
+        return torch.autograd.grad(torch.cat(parts, 1).square().mean(), weight)[0]
+
+    torch.testing.assert_close(
+        gradient(KvCache(model.config, 20)), gradient(DynamicCache(config=model.config))
+    )
+
+
+def test_other_kinds_of_layers_are_refused() -> None:
+    config = Lfm2Config(num_hidden_layers=2, layer_types=["conv", "full_attention"])
+    with pytest.raises(kvscatter.OptionError, match="^layers of type conv: KvCache has "):
+        KvCache(config, max_cache_len=8)
+
+
+@pytest.mark.parametrize("nonsense", [-1, 2**64, 2.5, "8", True, None])
+def test_a_rewind_that_is_none_is_refused(nonsense: Any) -> None:
+    with pytest.raises((kvscatter.OptionError, kvscatter.ElementTypeError), match="^rewind "):
+        KvCache(MistralConfig(), 8, rewind=nonsense)
+
+
+def test_a_window_of_nothing_is_refused() -> None:
+    with pytest.raises(kvscatter.OptionError, match="^sliding_window = 0: must be from 1 "):
+        KvCache(MistralConfig(sliding_window=0), 8)
