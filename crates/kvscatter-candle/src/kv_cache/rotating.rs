@@ -183,8 +183,8 @@ impl RotatingCache {
     /// Returns `true` if an append of `tokens` tokens returns the update and not the ring.
     fn returns_update(&self, tokens: usize) -> bool {
         match self.rule {
-            Some(_) => tokens > self.max_seq_len,
-            None => tokens >= self.max_seq_len,
+            Some(_) if self.max_seq_len > 0 => tokens > self.max_seq_len,
+            _ => tokens >= self.max_seq_len,
         }
     }
 
