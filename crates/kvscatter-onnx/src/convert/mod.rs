@@ -61,6 +61,6 @@ pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;
-pub use ring::{LinearReason, LinearWindow, MOST_TOKENS, RingSize, RingSizeError};
+pub use ring::{LinearReason, LinearWindow, MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
 
 pub use crate::standard::{KeptOperator, NoStandardForm, StandardWeights};
