@@ -11,8 +11,9 @@
 //! > `attention_mask[b, j]`
 //!
 //! This is causal visibility in a linear cache ([`kvscatter::visibility`]), limited to real tokens. A layer may
-//! also have a window, and a bias that each head adds to the scores of visible slots. The bias must be
-//! proportional to the distance of slot and token, as in `ALiBi`.
+//! also have a window, and its cache then becomes a ring if an `Attention` node reads it ([`kvscatter::ring`]). It may
+//! have a bias that each head adds to the scores of visible slots. The bias must be proportional to the distance of
+//! slot and token, as in `ALiBi`.
 //!
 //! The converted decoder computes one mask by this rule in each step and uses it instead of the exported
 //! masks.
@@ -54,6 +55,7 @@ mod ring;
 mod rule;
 mod sites;
 mod visibility;
+mod windows;
 
 pub use conversion::{Converted, KeptState, convert};
 pub use fusion::{KeptAttention, KeptReason};
@@ -61,6 +63,7 @@ pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
 pub use outcome::ConvertOutcome;
 pub use refusal::ConvertRefusal;
-pub use ring::{LinearReason, LinearWindow, MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
+pub use ring::{MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
+pub use windows::{LinearReason, LinearWindow};
 
 pub use crate::standard::{KeptOperator, NoStandardForm, StandardWeights};

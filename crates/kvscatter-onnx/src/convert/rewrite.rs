@@ -35,7 +35,8 @@ pub(super) fn rewrite<'m>(
     proto: &mut ModelProto,
 ) -> Result<AddedInputs, OnnxError> {
     let mut editor = Editor::new(proto)?;
-    let mut rewriter = Rewriter::new(&mut editor, exported, rings);
+    let Exported { decoder, inputs, max_seq, padding, .. } = exported;
+    let mut rewriter = Rewriter::new(&mut editor, decoder, inputs, (*max_seq, rings), *padding);
     for cache in &exported.decoder.caches {
         let slots = rings.of(cache.past).map_or(exported.max_seq, |ring| ring.capacity);
         rewrite_cache(&mut rewriter, cache, slots)?;

@@ -6,7 +6,6 @@ mod ring;
 use kvscatter::ElementType;
 
 use super::caches::{AXIS, RANK};
-use super::exported::Exported;
 use super::probe::Inputs;
 use super::ring::Rings;
 use super::sites::Layout;
@@ -41,9 +40,13 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
 
 impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// Adds the input `write_indices` to the graph.
-    pub(super) fn new(editor: &'e mut Editor<'p>, exported: &'e Exported<'_, 'm>, rings: &'e Rings) -> Self {
-        let Exported { decoder, inputs, max_seq, padding, .. } = exported;
-        let (max_seq, padding) = (*max_seq, *padding);
+    pub(super) fn new(
+        editor: &'e mut Editor<'p>,
+        decoder: &'e Decoder<'m>,
+        inputs: &'e Inputs<'m>,
+        (max_seq, rings): (usize, &'e Rings),
+        padding: Padding,
+    ) -> Self {
         let batch = decoder.caches.first().and_then(|cache| cache.past_shape.first().copied());
         let batch = batch.unwrap_or(Dimension::Unknown);
         let write_indices = editor.add_input("write_indices", ElementType::Int64, &[batch]);

@@ -136,7 +136,7 @@ def test_a_conversation_goes_on() -> None:
         inputs = prompt([3, 30])
         for _ in range(2):
             tokens = model.generate(**inputs, **options, past_key_values=cache)
-            tokens = torch.cat([tokens, tokens[:, -5:]], 1)  # what the user says next
+            tokens = torch.cat([tokens, tokens[:, -5:]], 1)  # the next question
             mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 20), value=1)
             inputs = {"input_ids": tokens, "attention_mask": mask}
             results.append(tokens)
@@ -167,7 +167,7 @@ def test_histories_agree_with_a_model_without_a_cache(build: Any, seed: int) -> 
 
 
 def test_rows_of_a_ring_agree_with_a_list() -> None:
-    """Plays short histories of one layer. Element ``[0, 0, i, 0]`` of a write is unique."""
+    """Writes short histories of one layer. Element ``[0, 0, i, 0]`` of a write is unique."""
     choose = random.Random(0)
     for _ in range(600):
         window, rewind = choose.randint(1, 6), choose.randint(0, 4)
