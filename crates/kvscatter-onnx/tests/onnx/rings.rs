@@ -1,0 +1,135 @@
+//! Tests which caches of a converted decoder become rings, and how the model describes them.
+//!
+//! The tests of the engines compare the results with those of linear caches.
+
+use kvscatter::Mode;
+use kvscatter_onnx::convert::{
+    ConvertOptions, Converted, LinearReason, LinearWindow, RingSize, UNLIMITED, WindowedCaches, convert,
+};
+use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
+use kvscatter_onnx::{Dimension, Model};
+
+use crate::support::{int, testdata};
+
+const MAX_SEQ: usize = 64;
+
+/// A decoder of two layers, whose rotation looks up a table of positions.
+fn llama(windows: &[i64]) -> Model {
+    let mut model = Model::load(&testdata("mobius-llama-dynamic/model.onnx")).unwrap();
+    let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
+    let attentions = nodes.filter(|node| node.op_type.as_deref() == Some("Attention"));
+    for (node, window) in attentions.zip(windows).filter(|(_, window)| **window > 0) {
+        node.attribute.push(int("left_window_size", window - 1));
+    }
+    model
+}
+
+/// A decoder whose two layers both have a window of 4, and which computes its rotation.
+fn mistral() -> Model {
+    Model::load(&testdata("decoders/optimum-0.1-mistral-window/model.onnx")).unwrap()
+}
+
+fn ring(chunk: usize, rewind: usize) -> WindowedCaches {
+    WindowedCaches::Ring { chunk: Some(chunk), rewind }
+}
+
+fn converted(model: &Model, windowed: WindowedCaches) -> Converted {
+    convert(model, ConvertOptions::new(MAX_SEQ).windowed(windowed)).unwrap()
+}
+
+/// Returns the number of slots and the mode of each cache.
+fn caches(converted: &Converted) -> Vec<(usize, Mode)> {
+    let graph = converted.model.graph().unwrap();
+    let decoder = Decoder::of(&graph).unwrap();
+    let of = |cache: &kvscatter_onnx::decoder::Cache<'_>| match (cache.capacity(), &cache.style) {
+        (Dimension::Known(slots), WriterStyle::TensorScatter(mode)) => (slots, *mode),
+        other => panic!("{other:?}"),
+    };
+    decoder.caches.iter().map(of).collect()
+}
+
+#[test]
+fn layers_with_windows_get_rings_of_their_own_size() {
+    let size = |window: usize, capacity: usize| RingSize { capacity, window, chunk: 5, rewind: 2 };
+    for (windows, expected) in [
+        (&[3, 0][..], vec![(size(3, 9), 2)]),
+        (&[0, 6], vec![(size(6, 12), 2)]),
+        (&[3, 6], vec![(size(3, 9), 2), (size(6, 12), 2)]),
+        (&[6, 6], vec![(size(6, 12), 4)]),
+    ] {
+        let converted = converted(&llama(windows), ring(5, 2));
+        assert_eq!(converted.rings.clone().into_iter().collect::<Vec<_>>(), expected, "{windows:?}");
+        let slots = windows.iter().flat_map(|window| match *window {
+            0 => [(MAX_SEQ, Mode::Linear); 2],
+            window => [(usize::try_from(window).unwrap() - 1 + 5 + 2, Mode::Circular); 2],
+        });
+        assert_eq!(caches(&converted), slots.collect::<Vec<_>>(), "{windows:?}");
+        assert!(converted.linear_windows.is_empty());
+        assert_eq!(RingSize::of_model(&converted.model).unwrap().len(), expected.len());
+        let slots: usize = caches(&converted).iter().map(|(slots, _)| slots).sum();
+        let bytes = converted.bytes_per_slot.unwrap() / 4 * u64::try_from(slots).unwrap();
+        assert_eq!(converted.bytes_per_sample, Some(bytes), "{windows:?}");
+    }
+}
+
+#[test]
+fn chunk_and_rewind_have_defaults() {
+    let converted = convert(&mistral(), MAX_SEQ).unwrap();
+    let size = RingSize { capacity: 3 + 4 + 32, window: 4, chunk: 4, rewind: 32 };
+    assert_eq!(converted.rings.into_iter().collect::<Vec<_>>(), [(size, 4)]);
+}
+
+#[test]
+fn a_mask_of_all_tokens_is_dropped_if_only_rings_would_read_it() {
+    let has_mask = |converted: &Converted| {
+        let graph = converted.model.graph().unwrap();
+        let has_input = Decoder::of(&graph).unwrap().input(InputRole::AttentionMask).is_some();
+        assert_eq!(has_input, converted.attention_mask.is_some());
+        assert_eq!(has_input, converted.model.metadata("kvscatter.attention_mask").is_some());
+        has_input
+    };
+    let rings = converted(&mistral(), ring(2, 2));
+    let (masks, hybrid) =
+        (converted(&mistral(), WindowedCaches::Mask), converted(&llama(&[3, 0]), ring(2, 2)));
+    assert_eq!([&rings, &masks, &hybrid].map(has_mask), [false, true, true]);
+    assert_eq!(masks.rings.len() + masks.linear_windows.len(), 0);
+    assert_eq!(masks.model.metadata("kvscatter.rings"), None);
+}
+
+/// The metadata has the limit, because the graph does not show it.
+#[test]
+fn a_decoder_of_rings_ends_with_its_table_of_positions_or_never() {
+    for (model, most) in
+        [(mistral(), Some(UNLIMITED)), (llama(&[3, 3]), Some(MAX_SEQ)), (llama(&[3, 0]), None)]
+    {
+        let converted = converted(&model, ring(2, 2));
+        assert_eq!(converted.most_tokens, most);
+        let entry = converted.model.metadata("kvscatter.most_tokens").map(str::to_owned);
+        assert_eq!(entry, most.map(|most| most.to_string()));
+    }
+}
+
+#[test]
+fn windows_without_a_ring_are_listed_with_the_reason() {
+    let linear = |window, reason| vec![LinearWindow { window, attentions: 2, reason }];
+    let large = converted(&mistral(), ring(60, 1));
+    let reason = LinearReason::NotSmaller { ring: 64, max_seq: MAX_SEQ };
+    assert_eq!((large.rings.len(), large.linear_windows), (0, linear(4, reason)));
+    let options = ConvertOptions::new(MAX_SEQ).keep_attention(true);
+    let separate = convert(&mistral(), options).unwrap();
+    assert_eq!((separate.rings.len(), separate.linear_windows), (0, linear(4, LinearReason::Reader)));
+}
+
+#[test]
+fn a_size_is_read_as_it_is_written() {
+    let size = RingSize { capacity: 9, window: 3, chunk: 5, rewind: 2 };
+    assert_eq!(size.to_string().parse(), Ok(size));
+    assert!(size.is_sound() && !RingSize { capacity: 8, ..size }.is_sound());
+    assert!(!RingSize { window: 0, ..size }.is_sound() && !RingSize { chunk: 0, ..size }.is_sound());
+    for wrong in
+        ["", "capacity=9", "capacity=9 window=3 chunk=5 rewind=-1", "window=3 capacity=9 chunk=5 rewind=2"]
+    {
+        let error = wrong.parse::<RingSize>().unwrap_err();
+        assert_eq!(error.to_string(), format!("{wrong:?} is not capacity=C window=W chunk=S rewind=R"));
+    }
+}
