@@ -53,14 +53,17 @@ mod rewriter;
 mod ring;
 mod rule;
 mod sites;
+mod soundness;
 mod visibility;
 
 pub use conversion::{Converted, KeptState, convert};
 pub use fusion::{KeptAttention, KeptReason};
 pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
-pub use outcome::ConvertOutcome;
+pub use outcome::{ConvertOutcome, Windows};
 pub use refusal::ConvertRefusal;
 pub use ring::{LinearReason, LinearWindow, MOST_TOKENS, RingSize, RingSizeError};
+pub use rule::CacheWindow;
+pub use soundness::{CheckedRing, check_rings};
 
 pub use crate::standard::{KeptOperator, NoStandardForm, StandardWeights};

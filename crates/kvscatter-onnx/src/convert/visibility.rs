@@ -15,7 +15,7 @@ use crate::fold::{Fold, MAX_VALUES, Value, Values, round};
 
 /// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
 /// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
-const HIDDEN: f64 = -1e4;
+pub(super) const HIDDEN: f64 = -1e4;
 
 /// The largest number that masks together may add to all scores of a token. It rounds scores in float32 to multiples of
 /// 1/512, and a larger one rounds more. ALiBi that is counted from the first token adds no more to texts of 32,768
@@ -416,7 +416,7 @@ fn unit_of(element: ElementType) -> f64 {
 
 /// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast. `heads` has
 /// the sizes of the axes between the batch and the new tokens.
-fn element_of(
+pub(super) fn element_of(
     shape: &[usize],
     heads: &[usize],
     (sample, head, token, slot): (usize, usize, usize, usize),

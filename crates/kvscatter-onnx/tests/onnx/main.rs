@@ -15,6 +15,7 @@ mod merged;
 mod models;
 mod placement;
 mod random_inputs;
+mod rings;
 mod save;
 mod sinks;
 mod support;
