@@ -67,6 +67,7 @@ const OTHER_TESTS: &[Program] = &[
     BAD_INPUT,
     Program { name: "valid", folder: TESTS, sources: &["valid.c", "spoilt.c", "memory.c", "check.c"] },
     Program { name: "threads", folder: TESTS, sources: &["threads.c", "memory.c", "check.c"] },
+    Program { name: "ring", folder: TESTS, sources: &["ring.c", "check.c"] },
     Program { name: "header", folder: TESTS, sources: &["header.cpp"] },
 ];
 

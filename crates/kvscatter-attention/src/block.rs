@@ -6,7 +6,8 @@
 //! of each row, and these are merged with those of the chunks before it. So the memory of a block does not
 //! grow with the context, unless the scores are an output or the softmax is in float64.
 //!
-//! Slots that no row of the block sees are not read, unless the scores are an output.
+//! The chunks begin at the first position that a row of the block sees, so the order of the sums does not depend on
+//! slots. Slots that no row of the block sees are not read, unless the scores are an output.
 
 use core::ops::Range;
 
@@ -45,6 +46,8 @@ pub(crate) struct Block {
     pub(crate) tokens: i64,
     /// The position of the first query of the call.
     pub(crate) first: i64,
+    /// The number of positions after which the slots repeat.
+    pub(crate) turn: i64,
 }
 
 /// One row of a block.
@@ -108,7 +111,7 @@ impl<'a, T: Float> Call<'a, T> {
         let block = self.block(item);
         self.start(&block, room);
         room.total.clear();
-        for number in self.chunks(&block) {
+        for number in 0..self.chunks(&room.positions) {
             if self.chunk(&block, number, room) {
                 room.total.add(&room.part);
             }
@@ -120,11 +123,9 @@ impl<'a, T: Float> Call<'a, T> {
     pub(crate) fn part(&self, item: usize, chunk: usize, room: &mut Room, part: &mut Partial) {
         let block = self.block(item);
         part.weight.fill(0.0);
-        if let Some(number) = self.chunks(&block).nth(chunk) {
-            self.start(&block, room);
-            if self.chunk(&block, number, room) {
-                core::mem::swap(part, &mut room.part);
-            }
+        self.start(&block, room);
+        if chunk < self.chunks(&room.positions) && self.chunk(&block, chunk, room) {
+            core::mem::swap(part, &mut room.part);
         }
     }
 
@@ -136,37 +137,41 @@ impl<'a, T: Float> Call<'a, T> {
     }
 
     /// Returns the largest number of chunks of an item.
-    pub(crate) fn max_chunks(&self) -> usize {
-        let chunks = (0..self.setup.items()).map(|item| self.chunks(&self.block(item)).count());
+    pub(crate) fn max_chunks(&self, room: &mut Room) -> usize {
+        let chunks = (0..self.setup.items()).map(|item| {
+            self.find_positions(&self.block(item), room);
+            self.chunks(&room.positions)
+        });
         chunks.max().unwrap_or(0)
     }
 
-    /// Returns the number of multiplications of a call.
-    pub(crate) fn multiplications(&self) -> usize {
-        let sizes = &self.setup.sizes;
-        let of_item = |item| {
+    /// Returns whether a call makes at least this many multiplications.
+    pub(crate) fn has_multiplications(&self, least: usize, room: &mut Room) -> bool {
+        let (mut count, size) = (0_usize, self.setup.sizes.head_size + self.setup.sizes.value_size);
+        (0..self.setup.items()).any(|item| {
             let block = self.block(item);
+            self.find_positions(&block, room);
             let rows = block.heads.len() * block.rows.len();
-            self.positions(&block).count().saturating_mul(rows * (sizes.head_size + sizes.value_size))
-        };
-        (0..self.setup.items()).map(of_item).fold(0, usize::saturating_add)
+            let positions = (room.positions.end - room.positions.start) as usize;
+            count = count.saturating_add(positions.saturating_mul(rows * size));
+            count >= least
+        })
     }
 
-    fn start(&self, block: &Block, room: &mut Room) {
+    pub(crate) fn start(&self, block: &Block, room: &mut Room) {
         self.scale_queries(block, room);
-        self.find_rows_with_a_slot(block, room);
+        self.find_positions(block, room);
     }
 
-    /// Returns the numbers of the chunks that contain a position that any row of a block sees.
-    fn chunks(&self, block: &Block) -> Range<i64> {
+    /// Returns the number of chunks of the positions that any row of a block sees.
+    pub(crate) fn chunks(&self, positions: &Range<i64>) -> usize {
         if self.setup.blocking.is_whole {
-            return 0..1;
+            return 1;
         }
-        let (positions, chunk) = (self.positions(block), self.setup.blocking.chunk as i64);
-        if positions.is_empty() { 0..0 } else { positions.start / chunk..(positions.end - 1) / chunk + 1 }
+        ((positions.end - positions.start) as usize).div_ceil(self.setup.blocking.chunk)
     }
 
-    fn block(&self, item: usize) -> Block {
+    pub(crate) fn block(&self, item: usize) -> Block {
         let Setup { sizes, blocking, .. } = self.setup;
         let row_blocks = sizes.rows().div_ceil(blocking.rows);
         let head_blocks = sizes.heads.div_ceil(blocking.heads);
@@ -182,18 +187,15 @@ impl<'a, T: Float> Call<'a, T> {
             rows: row..(row + blocking.rows).min(sizes.rows()),
             tokens,
             first,
+            turn: if self.may_wrap() { self.setup.rule.cached(tokens).end } else { sizes.total() as i64 },
         }
     }
 
-    /// Returns the positions that a row sees, by its index.
+    /// Returns the positions that the rule of visibility shows to a row, by its index. Both ends increase with the
+    /// index.
     pub(crate) fn positions_of(&self, block: &Block, index: usize) -> Range<i64> {
         let position = block.first + (index / self.setup.sizes.group()) as i64;
         self.setup.rule.positions(block.tokens, position)
-    }
-
-    /// Returns the positions that any row of a block sees. Both ends increase with the row.
-    pub(crate) fn positions(&self, block: &Block) -> Range<i64> {
-        self.positions_of(block, block.rows.start).start..self.positions_of(block, block.rows.end - 1).end
     }
 
     fn scale_queries(&self, block: &Block, room: &mut Room) {
@@ -210,9 +212,8 @@ impl<'a, T: Float> Call<'a, T> {
         }
     }
 
-    /// Returns the indices of a chunk that a row sees.
-    pub(crate) fn indices(&self, block: &Block, base: i64, row: usize) -> Range<usize> {
-        let positions = self.positions_of(block, row);
+    /// Returns the indices of positions in the chunk that begins at `base`.
+    pub(crate) fn indices(&self, base: i64, positions: &Range<i64>) -> Range<usize> {
         let index =
             |position: i64| usize::try_from(position - base).unwrap_or(0).min(self.setup.blocking.chunk);
         index(positions.start)..index(positions.end)

@@ -12,17 +12,14 @@ use crate::streams::{Start, Sweep, sweeps};
 
 impl<T: Float> Call<'_, T> {
     /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
-    pub(crate) fn chunk(&self, block: &Block, number: i64, room: &mut Room) -> bool {
-        let Blocking { chunk, steps, is_whole, .. } = self.setup.blocking;
+    pub(crate) fn chunk(&self, block: &Block, number: usize, room: &mut Room) -> bool {
+        let Blocking { chunk, steps, .. } = self.setup.blocking;
         let score_stride = self.setup.blocking.score_stride();
-        let positions = self.positions(block);
-        // The position of the first index of the lists of a room.
-        let base = match (is_whole, self.setup.op.is_ring) {
-            (false, _) => number * chunk as i64,
-            (true, false) => 0,
-            (true, true) => positions.start,
-        };
-        let positions = base.max(positions.start)..base.saturating_add(chunk as i64).min(positions.end);
+        // The position of the first index of the lists of a room. An output of scores begins with slot 0.
+        let base =
+            if self.setup.op.scores.is_some() { 0 } else { room.positions.start + (number * chunk) as i64 };
+        let end = base.saturating_add(chunk as i64).min(room.positions.end);
+        let positions = base.max(room.positions.start)..end;
         let head_size = self.setup.sizes.head_size;
         let query_size = padded(head_size);
         let rows = block.rows.len();
@@ -31,7 +28,7 @@ impl<T: Float> Call<'_, T> {
             return false;
         }
         let total = self.setup.sizes.total();
-        let all = self.segments(0, &(0..total as i64));
+        let all = self.segments(total as i64, 0, &(0..total as i64));
         let (read, used) = if self.setup.op.returns_hidden() {
             (all.as_slice(), total)
         } else {
@@ -51,7 +48,8 @@ impl<T: Float> Call<'_, T> {
         for (at, row) in block.each().enumerate() {
             let scores = &mut room.scores[at * score_stride..][..used];
             let bias = room.has_bias.then(|| &room.bias[at * chunk..][..used]);
-            self.finish_scores(block, base, row, scores, bias);
+            let visible = self.indices(base, &room.seen[at % rows]);
+            self.finish_scores(block, visible, row, scores, bias);
             let (most, weight) = if self.setup.op.softmax == Softmax::Float64 {
                 weights_in_f64(scores)
             } else {
@@ -119,10 +117,16 @@ impl<T: Float> Call<'_, T> {
         (0..heads).map(move |head| first.of_head(head * head_stride))
     }
 
-    /// Caps the scores of a row, adds the mask and hides the positions that the row does not see.
-    fn finish_scores(&self, block: &Block, base: i64, row: Row, scores: &mut [f32], bias: Option<&[f32]>) {
+    /// Caps the scores of a row, adds the mask and hides the positions outside `visible`, which the row does not see.
+    fn finish_scores(
+        &self,
+        block: &Block,
+        visible: Range<usize>,
+        row: Row,
+        scores: &mut [f32],
+        bias: Option<&[f32]>,
+    ) {
         let op = &self.setup.op;
-        let visible = self.indices(block, base, row.index);
         if op.scores == Some(Scores::Products) {
             self.store_scores(block, row, scores.iter().copied(), 0.0);
         }

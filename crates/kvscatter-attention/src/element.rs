@@ -19,6 +19,11 @@ pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// The lowest finite number, which masks use instead of negative infinity.
     const LOWEST: Self;
 
+    /// Returns whether the element hides a slot as a number of a mask: whether it is negative infinity, or the lowest
+    /// number if `or_lowest`.
+    #[doc(hidden)]
+    fn is_hidden(self, or_lowest: bool) -> bool;
+
     /// Converts the element to float32, without loss.
     fn to_f32(self) -> f32;
 
@@ -37,6 +42,10 @@ pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
 impl Element for f32 {
     const ELEMENT: ElementType = ElementType::Float32;
     const LOWEST: Self = Self::MIN;
+
+    fn is_hidden(self, or_lowest: bool) -> bool {
+        self <= if or_lowest { Self::MIN } else { Self::NEG_INFINITY }
+    }
 
     fn to_f32(self) -> f32 {
         self
@@ -60,6 +69,10 @@ macro_rules! half {
         impl Element for $element {
             const ELEMENT: ElementType = ElementType::$code;
             const LOWEST: Self = Self::MIN;
+
+            fn is_hidden(self, or_lowest: bool) -> bool {
+                self <= if or_lowest { Self::MIN } else { Self::NEG_INFINITY }
+            }
 
             fn to_f32(self) -> f32 {
                 self.to_f32()

@@ -52,8 +52,10 @@
 //! ```
 //!
 //! # A ring
-//! Lengths count all tokens so far, also when the ring is full. If a query sees `n` positions before its own,
-//! the ring needs at least `n + queries` slots.
+//! A ring is read in one of two ways: the lengths of a call give positions, or the mask shows slots.
+//!
+//! If [`Attention::ring`] is set, lengths count all tokens so far, also when the ring is full. If a query sees `n`
+//! positions before its own, the ring needs at least `n + queries` slots.
 //!
 //! ```
 //! use kvscatter::ElementType;
@@ -79,6 +81,11 @@
 //! # Ok::<(), kvscatter_attention::AttentionError>(())
 //! ```
 //!
+//! An ONNX `Attention` node over a ring does not know positions. Its lengths are at most the capacity, and its mask
+//! shows to each query the slots of its window, in one range or in two that meet around the end of the cache.
+//! [`Attention`] without [`ring`](Attention::ring) reads these slots only. It takes the slot after the gap of the mask
+//! as the oldest one. If the mask shows all slots to a query, there is no gap, and slot 0 counts as the oldest one.
+//!
 //! # Threads
 //! [`Prepared::run`] takes an [`Executor`](kvscatter::Executor) with the threads of the calling program.
 //! Threads compute different samples, heads and queries. If these are too few for all threads, several threads
@@ -88,6 +95,9 @@
 //! - Keys and values that no query sees have no influence on `Y`, even if they are NaN.
 //! - The bits of a result do not depend on the number of threads, on the capacity, or on the slot of a ring in
 //!   which a token lies.
+//! - The mask of a ring gives the bits of a linear cache with the same window, if the mask hides a slot from each
+//!   query. So the ring needs more slots than the window. In a ring of as many slots as the window, the keys of a full
+//!   ring are summed in the order of slots, and the last bits may differ.
 //! - A call that returns an error has written nothing. No call reads or writes outside its buffers.
 //! - [`Prepared::run`] allocates nothing.
 //! - A result in float32 differs from the exact one by at most 2e-6 times the largest value that is seen, for
@@ -117,6 +127,7 @@ mod partial;
 mod prepared;
 mod room;
 mod runs;
+mod seen;
 mod setup;
 mod sizes;
 mod slots;

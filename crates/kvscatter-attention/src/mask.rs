@@ -1,5 +1,7 @@
 //! The mask that is added to the scores.
 
+use core::ops::Range;
+
 use crate::error::AttentionError;
 use crate::kernel::Float;
 
@@ -42,8 +44,26 @@ impl<T: Float> Mask<'_, T> {
         }
     }
 
+    /// Returns the first of these slots that a row of a mask shows, or hides if `seen` is `false`. The slots after the
+    /// end of the mask are not searched.
+    pub(crate) fn first(&self, slots: Range<usize>, seen: bool, hides_lowest: bool) -> Option<usize> {
+        match self {
+            Self::Bool(row) => first(row, slots, |byte| (*byte != 0) == seen),
+            Self::Float(row) => first(row, slots, |added| added.is_hidden(hides_lowest) != seen),
+        }
+    }
+
+    /// Returns the last of these slots that a row of a mask shows, or hides if `seen` is `false`. The slots after the
+    /// end of the mask are not searched.
+    pub(crate) fn last(&self, slots: Range<usize>, seen: bool, hides_lowest: bool) -> Option<usize> {
+        match self {
+            Self::Bool(row) => last(row, slots, |byte| (*byte != 0) == seen),
+            Self::Float(row) => last(row, slots, |added| added.is_hidden(hides_lowest) != seen),
+        }
+    }
+
     /// Returns `true` if a row of a mask adds 0 to the score of each of these slots.
-    pub(crate) fn is_zero(&self, slots: core::ops::Range<usize>) -> bool {
+    pub(crate) fn is_zero(&self, slots: Range<usize>) -> bool {
         match self {
             // The smallest byte is computed without an early exit, which is faster for many slots.
             Self::Bool(seen) => seen
@@ -62,7 +82,7 @@ impl<T: Float> Mask<'_, T> {
     }
 
     /// Returns `true` if a row of a mask of numbers has one above the lowest for any of these slots.
-    pub(crate) fn has_a_slot(&self, slots: core::ops::Range<usize>) -> bool {
+    pub(crate) fn has_a_slot(&self, slots: Range<usize>) -> bool {
         let Self::Float(added) = self else { return true };
         let slots = slots.start.min(added.len())..slots.end.min(added.len());
         added[slots]
@@ -70,6 +90,24 @@ impl<T: Float> Mask<'_, T> {
             .map(|added| added.to_f32())
             .any(|added| added > T::LOWEST.to_f32() || added.is_nan())
     }
+}
+
+/// The number of elements that are searched without an early exit, which is faster for many elements.
+const SEARCHED: usize = 64;
+
+fn first<E>(row: &[E], slots: Range<usize>, matches: impl Fn(&E) -> bool) -> Option<usize> {
+    let row = row.get(..slots.end).unwrap_or(row).get(slots.start..)?;
+    let has_match = |block: &&[E]| block.iter().fold(false, |any, element| any | matches(element));
+    let (at, block) = row.chunks(SEARCHED).enumerate().find(|(_, block)| has_match(block))?;
+    Some(slots.start + at * SEARCHED + block.iter().position(matches)?)
+}
+
+fn last<E>(row: &[E], slots: Range<usize>, matches: impl Fn(&E) -> bool) -> Option<usize> {
+    let row = row.get(..slots.end).unwrap_or(row).get(slots.start..)?;
+    let has_match = |block: &&[E]| block.iter().fold(false, |any, element| any | matches(element));
+    let (at, block) = row.rchunks(SEARCHED).enumerate().find(|(_, block)| has_match(block))?;
+    let start = slots.start + row.len() - at * SEARCHED - block.len();
+    Some(start + block.iter().rposition(matches)?)
 }
 
 /// The shape of a mask, which broadcasts to `[batch, query heads, queries, keys]`.

@@ -1,12 +1,15 @@
 //! The memory in which a thread works.
 
+use core::ops::Range;
+
 use crate::aligned::{Aligned, padded};
 use crate::partial::{Partial, Total};
 use crate::setup::{Blocking, Dimensions, Setup};
 use crate::sizes::Sizes;
 use crate::slots::Slots;
 
-/// The memory in which one thread works. Each list but `runs` and `row` has an entry for each row of a block.
+/// The memory in which one thread works. Each list but `runs`, `row` and `seen` has an entry for each
+/// row of a block.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// The scaled queries, [`padded`] with zeros.
@@ -25,6 +28,12 @@ pub(crate) struct Room {
     pub(crate) total: Total,
     /// One row of the result.
     pub(crate) row: Vec<f32>,
+    /// The positions that each row of a head sees. They are the same for all heads of a block.
+    pub(crate) seen: Vec<Range<i64>>,
+    /// The positions from the first to the last one that any row sees.
+    pub(crate) positions: Range<i64>,
+    /// Whether some of these positions lie in no range of `seen`.
+    pub(crate) has_gaps: bool,
     /// The slots of a chunk that any row sees.
     pub(crate) runs: Vec<Slots>,
     /// Whether each row sees a slot that the mask does not hide with the lowest number.
@@ -46,6 +55,9 @@ impl Room {
             group: Aligned::zeros(all * padded(value_size)),
             total: Total::new(setup),
             row: vec![0.0; value_size],
+            seen: Vec::with_capacity(rows),
+            positions: 0..0,
+            has_gaps: false,
             runs: Vec::with_capacity(if setup.mask.is_some() { chunk / 2 + 2 } else { 2 }),
             has_a_slot: Vec::with_capacity(all),
         }

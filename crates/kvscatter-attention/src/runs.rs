@@ -2,7 +2,10 @@
 
 use core::ops::Range;
 
-use crate::block::{Block, Call};
+use kvscatter::Mode;
+use kvscatter::visibility::Visibility;
+
+use crate::block::{Block, Call, Row};
 use crate::kernel::Float;
 use crate::mask::Mask;
 use crate::room::Room;
@@ -13,19 +16,20 @@ impl<T: Float> Call<'_, T> {
     /// `room.bias` if it changes a score.
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
         room.runs.clear();
-        let segments = self.segments(base, positions);
-        room.has_bias = self.changes_scores(block, base, &segments);
+        let segments = self.segments(block.turn, base, positions);
+        room.has_bias = self.setup.mask.is_some()
+            && (room.has_gaps || self.changes_scores(block, base, &segments, &room.seen));
         if !room.has_bias {
             room.runs.extend(segments.into_iter().filter(|run| !run.slots.is_empty()));
             return;
         }
         let chunk = self.setup.blocking.chunk;
-        let rows = block.heads.len() * block.rows.len();
+        let (rows, of_head) = (block.heads.len() * block.rows.len(), block.rows.len());
         for (at, row) in block.each().enumerate() {
             let bias = &mut room.bias[at * chunk..][..chunk];
             bias.fill(f32::NEG_INFINITY);
             let Some(mask) = self.mask_of(block, row) else { continue };
-            let visible = self.indices(block, base, row.index);
+            let visible = self.indices(base, &room.seen[at % of_head]);
             let hides_lowest = room.has_a_slot.get(at).copied().unwrap_or(false);
             for run in segments.iter().map(|run| run.within(&visible)) {
                 let in_mask = self.slots_in_mask(&run);
@@ -49,13 +53,15 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    /// Returns `true` if the mask hides a slot from a row that would see it, or adds a number other than 0.
+    /// Returns `true` if the mask hides one of the positions in `seen` from its row, or adds a number other than 0.
+    /// All heads of a block have the same mask.
     ///
     /// A mask often shows all slots in use, as that of a decode step does. It then costs only this check.
-    fn changes_scores(&self, block: &Block, base: i64, segments: &[Slots]) -> bool {
-        block.each().any(|row| {
-            let Some(mask) = self.mask_of(block, row) else { return false };
-            let visible = self.indices(block, base, row.index);
+    fn changes_scores(&self, block: &Block, base: i64, segments: &[Slots], seen: &[Range<i64>]) -> bool {
+        let head = block.heads.start;
+        block.rows.clone().zip(seen).any(|(index, seen)| {
+            let Some(mask) = self.mask_of(block, Row { head, index }) else { return false };
+            let visible = self.indices(base, seen);
             let mut runs = segments.iter().map(|run| self.slots_in_mask(&run.within(&visible)));
             runs.any(|slots| !slots.is_empty() && !mask.is_zero(slots))
         })
@@ -73,13 +79,14 @@ impl<T: Float> Call<'_, T> {
         room.has_a_slot.extend(block.each().map(|row| {
             let mask = self.mask_of(block, row);
             let positions = self.positions_of(block, row.index);
-            let segments = self.segments(0, &positions);
+            let segments = self.segments(block.turn, 0, &positions);
             mask.is_some_and(|mask| segments.iter().any(|run| mask.has_a_slot(self.slots_in_mask(run))))
         }));
     }
 
-    /// Returns the slots of consecutive positions. The indices count from the position `base`.
-    pub(crate) fn segments(&self, base: i64, positions: &Range<i64>) -> [Slots; 2] {
+    /// Returns the slots of consecutive positions, which repeat after `turn` positions. The indices count from the
+    /// position `base`.
+    pub(crate) fn segments(&self, turn: i64, base: i64, positions: &Range<i64>) -> [Slots; 2] {
         let index = (positions.start - base) as usize;
         if self.setup.has_past {
             let past = self.setup.sizes.past;
@@ -94,7 +101,7 @@ impl<T: Float> Call<'_, T> {
                 },
             ];
         }
-        let [first, second] = self.setup.rule.slots(positions.clone());
+        let [first, second] = Visibility::new(Mode::Circular, turn as usize).slots(positions.clone());
         let index_of_second = index + first.len();
         [
             Slots { index, is_past: false, slots: first },
@@ -103,7 +110,7 @@ impl<T: Float> Call<'_, T> {
     }
 
     /// Returns the indices of a run's slots in the last dimension of a mask.
-    fn slots_in_mask(&self, run: &Slots) -> Range<usize> {
+    pub(crate) fn slots_in_mask(&self, run: &Slots) -> Range<usize> {
         let before = if run.is_past { 0 } else { self.setup.sizes.past };
         before + run.slots.start..before + run.slots.end
     }

@@ -10,8 +10,7 @@ use crate::operands::Shapes;
 use crate::operator::{Attention, Softmax};
 use crate::sizes::Sizes;
 
-/// The number of positions that are processed together. Blocks of positions begin at multiples of this number,
-/// so the order of the sums depends on positions only.
+/// The number of positions that are processed together, counted from the first one that a block sees.
 const CHUNK: usize = if cfg!(kvscatter_tiny) { 2 * LANES } else { 1024 };
 
 /// The largest number of rows of a head that are processed together. Each key is read from memory once for these
@@ -138,12 +137,11 @@ impl Setup {
         threads > 1 && self.max_chunks() > 1 && self.items() < 2 * threads
     }
 
-    /// Returns the largest number of chunks of an item, for any length. In a ring, the positions may begin
-    /// inside a chunk.
+    /// Returns the largest number of chunks of an item, for any length.
     pub(crate) fn max_chunks(&self) -> usize {
         if self.blocking.is_whole {
             return 1;
         }
-        self.sizes.total().div_ceil(self.blocking.chunk).max(1) + usize::from(self.op.is_ring)
+        self.sizes.total().div_ceil(self.blocking.chunk).max(1)
     }
 }

@@ -20,15 +20,14 @@ const MIN_MULTIPLICATIONS: usize = if cfg!(kvscatter_tiny) { 1 } else { 1 << 20 
 pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor: Option<&dyn Executor>) {
     let items = call.setup.items();
     let threads = scratch.rooms.len();
-    let executor = executor.filter(|_| threads > 1 && call.multiplications() >= MIN_MULTIPLICATIONS);
-    let Some(executor) = executor else {
-        if let Some(room) = scratch.rooms.first_mut() {
-            (0..items).for_each(|item| call.item(item, room));
-        }
+    let Some(room) = scratch.rooms.first_mut() else { return };
+    let is_long = threads > 1 && call.has_multiplications(MIN_MULTIPLICATIONS, room);
+    let Some(executor) = executor.filter(|_| is_long) else {
+        (0..items).for_each(|item| call.item(item, room));
         return;
     };
     // The scratch has room for the longest call. This call may have fewer chunks.
-    let chunks = if call.setup.divides_items(threads) { call.max_chunks().max(1) } else { 1 };
+    let chunks = if call.setup.divides_items(threads) { call.max_chunks(room).max(1) } else { 1 };
     if chunks == 1 {
         share(executor, &mut scratch.rooms, items, |item, room| call.item(item, room));
         return;

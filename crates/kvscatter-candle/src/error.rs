@@ -156,6 +156,40 @@ pub enum CandleError {
         /// The number of slots of the ring.
         capacity: usize,
     },
+    /// A ring would overwrite a row that one of the appended tokens needs.
+    #[error(
+        "{} after {length}: a ring of {} for a window of {window} takes at most {most} here; append a smaller chunk, or make the ring with RingSize::chunk({tokens})",
+        Count(*tokens, "token"),
+        Count(*capacity, "slot")
+    )]
+    RingStep {
+        /// The number of tokens appended.
+        tokens: usize,
+        /// The number of earlier tokens.
+        length: usize,
+        /// The largest number of tokens that can be appended.
+        most: usize,
+        /// The number of slots of the ring.
+        capacity: usize,
+        /// The number of tokens that a token sees.
+        window: usize,
+    },
+    /// A ring has lost rows of the window of a shorter sequence.
+    #[error(
+        "truncate to {}: a ring of {} for a window of {window} keeps at least {least} here, or none; make the ring with a larger RingSize::rewind",
+        Count(*length, "token"),
+        Count(*capacity, "slot")
+    )]
+    RingRewind {
+        /// The requested length.
+        length: usize,
+        /// The smallest length above 0 that is possible.
+        least: usize,
+        /// The number of slots of the ring.
+        capacity: usize,
+        /// The number of tokens that a token sees.
+        window: usize,
+    },
     /// A list has the wrong number of entries.
     #[error("{list} has {}, must have {expected}, one per sample", Count(*got, "entry"))]
     Entries {

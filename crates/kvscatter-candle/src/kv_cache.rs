@@ -24,14 +24,17 @@
 //!
 //! One limitation is the same as in candle-nn. A chunk that wraps around a ring overwrites slots that its
 //! first tokens would still attend to, and `attn_mask` hides these slots from them. A chunk as long as the
-//! ring attends to itself alone. If that matters, give the ring `window + chunk - 1` slots, or append token
-//! by token.
+//! ring attends to itself alone. [`RotatingKvCache::with_size`] makes a ring without this limitation: its
+//! [`RingSize`] adds slots for chunks and rewinds. [`ScatteredKvCache`] has no such constructor, so append
+//! token by token there.
 
 mod growing;
+mod ring_size;
 mod rotating;
 mod scattered;
 mod store;
 
 pub use growing::{Cache, KvCache};
+pub use ring_size::RingSize;
 pub use rotating::{RotatingCache, RotatingKvCache};
 pub use scattered::{IndicesAndMask, ScatteredCacheBuilder, ScatteredKvCache};

@@ -6,7 +6,7 @@
  *   1. Prepare once per shape: kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
  *      kvs_kv_cache_operation_prepare.
  *   2. Run at every step: kvs_write, kvs_write_many, kvs_write_present, or kvs_for_each_block for your own
- *      kernel.
+ *      kernel. If the cache is a ring for a window, test each step with kvs_ring_takes before.
  *   3. Destroy with kvs_prepared_destroy.
  * The directory examples/c of the repository contains a first program (first.c) and the loop of a decoder.
  * docs/c.md explains both.
@@ -509,6 +509,24 @@ typedef enum kvs_update_form {
 } kvs_update_form;
 
 /**
+ * What the steps of a sample contain besides its tokens.
+ */
+typedef enum kvs_feeding {
+  /**
+   * A step writes tokens only, or padding is not written, as with `lengths` in a `kvs_call`.
+   */
+  KVS_FEEDING_WITHOUT_PADDING = 0,
+  /**
+   * A step may be padded on the right, and has at least one token.
+   */
+  KVS_FEEDING_PADDED_ON_THE_RIGHT = 1,
+  /**
+   * A step may also consist of padding alone, for a sample that waits for others.
+   */
+  KVS_FEEDING_IDLE = 2,
+} kvs_feeding;
+
+/**
  * A write whose shapes have been checked. Create it once per shape with a prepare function, run it at every
  * step, and destroy it with `kvs_prepared_destroy`. It never changes, so any number of threads may use one
  * at the same time.
@@ -784,6 +802,22 @@ typedef struct kvs_block {
    */
   struct kvs_loop loops[3];
 } kvs_block;
+
+/**
+ * A ring of a layer whose queries see their own position and the `window - 1` positions before it. Position
+ * `p` is in slot `p` modulo `capacity`. Functions take the struct by value, and it does not grow.
+ */
+typedef struct kvs_ring {
+  /**
+   * The number of slots. A number above PTRDIFF_MAX is like 0, because no tensor has that many slots. A
+   * negative number is such a number after its conversion.
+   */
+  size_t capacity;
+  /**
+   * The number of positions that a query sees. 0 is like 1.
+   */
+  size_t window;
+} kvs_ring;
 
 /**
  * An error as fields for programs and as a message for people.
@@ -1101,6 +1135,57 @@ kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
                               const struct kvs_call *call,
                               int32_t (*visit)(void *user, const struct kvs_block *block),
                               void *user);
+
+/**
+ * Returns 1 if each query of a step sees its window and nothing else, and 0 if the step overwrites a row that
+ * one of its queries still needs. Test a step before you write it, because a write into a ring cannot notice
+ * that. The write succeeds, and attention then reads wrong rows.
+ *
+ * The step writes `rows` rows, including padding, from position `start` on. `high` is one more than the
+ * furthest position that was written before, as `kvs_ring_high_after` computes it. It does not matter if
+ * `start` is 0, because the sample then starts over. All earlier steps must have been exact. The result may be
+ * 0 for an exact step if the sample has padding on the left. It is 0 if `start` is above PTRDIFF_MAX, as a
+ * negative number is after its conversion.
+ */
+int32_t kvs_ring_takes(struct kvs_ring ring,
+                       size_t high,
+                       size_t start,
+                       size_t rows);
+
+/**
+ * Returns the largest number of rows that an exact step can write from position `start` on, or 0 if there is
+ * no such step. The arguments are those of `kvs_ring_takes`.
+ */
+size_t kvs_ring_most_rows(struct kvs_ring ring, size_t high, size_t start);
+
+/**
+ * Returns the lowest position above 0 from which an exact step can still start, or 0 if every position is
+ * possible. A sample that is taken back further must start over at 0. The capacity must be at least the
+ * window. `high` is that of `kvs_ring_takes`.
+ */
+size_t kvs_ring_least_start(struct kvs_ring ring, size_t high);
+
+/**
+ * Returns one more than the furthest position written, after a step of `rows` rows from position `start` on.
+ * `high` is the number before the step, which is 0 for a new sample. A sample that starts over at 0 reads
+ * nothing that was written before, so `high` starts over too.
+ */
+size_t kvs_ring_high_after(size_t high, size_t start, size_t rows);
+
+/**
+ * Computes the least capacity with which every step of up to `rows` rows is exact, if a sample is never taken
+ * back by more than `rewind` tokens below its furthest one. `feeding` is one of `kvs_feeding`.
+ *
+ * Rewinds add up until the furthest token is passed: back 5, forward 1 and back 5 is a rewind of 9. A
+ * capacity that does not fit `size_t` becomes SIZE_MAX, which no tensor has.
+ *
+ * Besides `KVS_OK`, returns `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_ADDRESS_SPACE` if
+ * `out` is not valid, and `KVS_ERROR_UNKNOWN_OPTION` if `feeding` has no meaning.
+ *
+ * # Safety
+ * `out` is either NULL or points to a `size_t` that nothing else uses before this returns.
+ */
+kvs_status kvs_ring_least_capacity(size_t window, size_t rows, size_t rewind, int32_t feeding, size_t *out);
 
 /**
  * Returns the error of the last function that failed on this thread. As with errno, success does not change

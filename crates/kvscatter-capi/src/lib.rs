@@ -17,7 +17,7 @@
 //! | from a body's result to a status | `last_error`, `guard` |
 //! | structs of the header | `tensor`, `options`, `executor`, `call` |
 //! | the handle | `prepared` |
-//! | functions of the header | `dlpack`, `operators`, `run`, `blocks` |
+//! | functions of the header | `dlpack`, `operators`, `run`, `blocks`, `ring` |
 //!
 //! Rust programs use the `kvscatter` crate. This crate is also a Rust library so that its tests can call the
 //! functions as C does.
@@ -71,6 +71,8 @@ mod run;
 
 mod blocks;
 
+mod ring;
+
 mod last_error;
 
 use std::ffi::{CStr, c_char};
@@ -89,6 +91,10 @@ pub use options::{
     kvs_negative_index, kvs_out_of_range, kvs_tensor_scatter_options, kvs_update_form,
 };
 pub use prepared::{kvs_prepared, kvs_prepared_destroy};
+pub use ring::{
+    kvs_feeding, kvs_ring, kvs_ring_high_after, kvs_ring_least_capacity, kvs_ring_least_start,
+    kvs_ring_most_rows, kvs_ring_takes,
+};
 pub use run::{kvs_pair, kvs_write, kvs_write_many, kvs_write_present, kvs_written};
 pub use status::{kvs_status, kvs_status_code, kvs_status_name};
 pub use tensor::{KVS_MAX_RANK, kvs_tensor};

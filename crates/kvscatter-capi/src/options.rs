@@ -160,7 +160,7 @@ fn out_of_range(value: i32) -> Result<OutOfRange, Failure> {
 }
 
 /// Returns the meaning of a constant. Constants are numbered from 0.
-fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, Failure> {
+pub(crate) fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, Failure> {
     let meaning = usize::try_from(value).ok().and_then(|at| meanings.get(at));
     let max = meanings.len().saturating_sub(1);
     meaning.copied().ok_or(FailureKind::UnknownOption { option, value, max }.into())

@@ -58,6 +58,8 @@ pub(crate) enum CommandError {
     CannotShare { past: String, why: &'static str },
     #[error("a step of {width} tokens does not fit into caches of {capacity} slots")]
     StepTooLong { width: usize, capacity: usize },
+    #[error("--window {window}: a linear cache keeps every position; add --mode circular for a ring")]
+    NoRing { window: usize },
     #[error(
         "{input}[{index}] = {value}: must not be negative, unless --input gives the positions, masks and lengths"
     )]

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 
 use indicatif::ProgressBar;
-use kvscatter::picture::Picture;
+use kvscatter::picture::{Picture, RingPicture};
 use serde::Serialize;
 
 use crate::{json, table};
@@ -40,7 +40,20 @@ impl Output {
 
     /// Prints a picture that fits the terminal, with the labels on both sides of its lanes.
     pub(crate) fn picture(&mut self, picture: &Picture) -> io::Result<()> {
-        write!(self, "{}", fitted(picture, columns().unwrap_or(usize::MAX)))
+        write!(
+            self,
+            "{}",
+            fitted(|width| picture.text().width(width).to_string(), columns().unwrap_or(usize::MAX))
+        )
+    }
+
+    /// Prints a picture of a ring that fits the terminal.
+    pub(crate) fn ring_picture(&mut self, picture: &RingPicture) -> io::Result<()> {
+        write!(
+            self,
+            "{}",
+            fitted(|width| picture.text().width(width).to_string(), columns().unwrap_or(usize::MAX))
+        )
     }
 
     /// Prints the JSON document.
@@ -79,13 +92,12 @@ impl Write for Output {
 
 /// Formats a picture with at most 80 columns of slots. Its lines have at most `columns`, unless that leaves
 /// less than 16 columns of slots. If the legend is wider, its scale moves to a second line.
-fn fitted(picture: &Picture, columns: usize) -> String {
+fn fitted(text: impl Fn(usize) -> String, columns: usize) -> String {
     const MAX_SLOTS: usize = 80;
     const MIN_SLOTS: usize = 16;
-    let text = |width| picture.text().width(width).to_string();
     // The legend, which is last, does not shrink with the lanes.
     let fits = |text: &String| text.lines().rev().skip(1).all(|line| line.chars().count() <= columns);
-    let text = (MIN_SLOTS..=MAX_SLOTS).rev().map(text).find(fits).unwrap_or_else(|| text(MIN_SLOTS));
+    let text = (MIN_SLOTS..=MAX_SLOTS).rev().map(&text).find(fits).unwrap_or_else(|| text(MIN_SLOTS));
     let legend = text.lines().next_back().map_or(0, |line| line.chars().count());
     match text.rsplit_once(LEGEND_GAP) {
         Some((marks, scale)) if legend > columns => format!("{marks}\n{scale}"),
@@ -147,7 +159,7 @@ mod tests {
         let write = TensorScatter::new().prepare(ElementType::Float16, &[2, 4096, 64], &[2, 3, 64]).unwrap();
         let picture = Picture::new(&write.plan(&[1000, 4000]).unwrap(), 8);
         let widest = |columns| {
-            let text = fitted(&picture, columns);
+            let text = fitted(|width| picture.text().width(width).to_string(), columns);
             text.lines().map(|line| line.chars().count()).max().unwrap()
         };
         assert!(widest(usize::MAX) > 100);

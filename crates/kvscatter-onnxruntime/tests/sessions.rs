@@ -5,6 +5,8 @@
 
 #[path = "../../kvscatter-session/tests/churn/mod.rs"]
 mod churn;
+#[path = "../../kvscatter-session/tests/churn/rings.rs"]
+mod rings;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,14 @@ fn converted_decoders_score_each_sample_as_alone() {
         converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         (0..4).for_each(|seed| churn::churn(&engine, &path, None, seed, 1e-4));
     }
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn rings_score_each_sample_as_linear_caches_do() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    rings::churn_rings(&engine, &testdata("mobius-llama-dynamic"), 4);
+    rings::check_truncation(&engine, &testdata("mobius-llama-dynamic"));
 }
 
 /// `GroupQueryAttention` writes the caches of these models: an export, the same with lengths as inputs, and the

@@ -24,6 +24,7 @@ mod kv_cache_update;
 mod logits;
 mod model;
 mod new_array;
+mod numbers;
 mod object_array;
 mod options;
 mod plan;
@@ -33,6 +34,7 @@ mod prepared_scatter;
 mod prepared_tensor;
 mod reference;
 mod refusal;
+mod ring;
 mod runtime;
 mod scatter;
 mod session;
@@ -65,11 +67,13 @@ mod _native {
     #[pymodule_export]
     use crate::plan::{Plan, plan};
     #[pymodule_export]
-    use crate::positions::module;
+    use crate::positions::module as positions;
     #[pymodule_export]
     use crate::prepared::{PyPrepared, prepare};
     #[pymodule_export]
     use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
+    #[pymodule_export]
+    use crate::ring::module as ring;
     #[pymodule_export]
     use crate::scatter::{tensor_scatter, tensor_scatter_, write_many};
     #[pymodule_export]

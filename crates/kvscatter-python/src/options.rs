@@ -1,6 +1,7 @@
 //! Converts the keyword arguments of an operator to the core's types.
 
 use kvscatter::picture::Picture;
+use kvscatter::ring::Feeding;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use kvscatter_session::LoadOptions;
@@ -160,6 +161,15 @@ pub(crate) fn negative_index(value: &Bound<'_, PyAny>) -> PyResult<NegativeIndex
     word(value, "negative_index", &["modulo", "reject"], |word| match word {
         "modulo" => Some(NegativeIndex::Modulo),
         "reject" => Some(NegativeIndex::Reject),
+        _ => None,
+    })
+}
+
+pub(crate) fn feeding(value: &Bound<'_, PyAny>) -> PyResult<Feeding> {
+    word(value, "feeding", &["without_padding", "padded_on_the_right", "idle"], |word| match word {
+        "without_padding" => Some(Feeding::WithoutPadding),
+        "padded_on_the_right" => Some(Feeding::PaddedOnTheRight),
+        "idle" => Some(Feeding::Idle),
         _ => None,
     })
 }

@@ -1,13 +1,10 @@
 //! The core's conversions between position conventions, over one sample or a batch.
 
 use kvscatter::{Error, Mode, positions};
-use numpy::PyArray1;
 use pyo3::prelude::*;
 
-use crate::error::{self, Class, Field, raise};
-use crate::failure::plural;
-use crate::indices::Indices;
-use crate::options;
+use crate::numbers::{self, Numbers};
+use crate::{error, options};
 
 /// The module `kvscatter._native.positions`, whose functions are documented in `positions.py`.
 #[pymodule(submodule, name = "positions", gil_used = false)]
@@ -88,87 +85,15 @@ fn convert<'py>(
     let py = values.py();
     let values = Numbers::of(values, argument)?;
     let rows = Numbers::of(rows, "rows")?;
-    let batch = values.batch().or(rows.batch());
-    for numbers in [&values, &rows] {
-        numbers.check_count(py, batch)?;
-    }
-    let one = |sample| {
+    let batch = Numbers::batch_of([&values, &rows]);
+    numbers::for_each_sample(py, [&values, &rows], |sample| {
         let refused = |error| error::core_of_sample(py, error, argument, batch.map(|_| sample));
         function(values.at(sample), rows.size(py, sample)?).map_err(refused)
-    };
-    match batch {
-        None => Ok(one(0)?.into_pyobject(py)?.into_any()),
-        Some(batch) => {
-            let converted = (0..batch).map(one).collect::<PyResult<Vec<i64>>>()?;
-            Ok(PyArray1::from_vec(py, converted).into_any())
-        }
-    }
+    })
 }
 
 fn cache(capacity: &Bound<'_, PyAny>, mode: Mode) -> PyResult<(usize, Mode)> {
     let py = capacity.py();
     let capacity = Numbers::one("capacity", capacity)?.size(py, 0)?;
     Ok((capacity, mode))
-}
-
-/// A number for each sample, or one number for all samples.
-struct Numbers {
-    argument: &'static str,
-    indices: Indices,
-    is_one: bool,
-}
-
-impl Numbers {
-    fn of(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
-        if !object.hasattr("__len__")? {
-            return Self::one(argument, object);
-        }
-        Ok(Self { argument, indices: Indices::of(Some(object), argument)?, is_one: false })
-    }
-
-    fn one(argument: &'static str, number: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self { argument, indices: Indices::one(number, argument)?, is_one: true })
-    }
-
-    fn values(&self) -> &[i64] {
-        self.indices.values().unwrap_or_default()
-    }
-
-    fn batch(&self) -> Option<usize> {
-        (!self.is_one).then(|| self.values().len())
-    }
-
-    fn check_count(&self, py: Python<'_>, batch: Option<usize>) -> PyResult<()> {
-        match (self.batch(), batch) {
-            (Some(got), Some(expected)) if got != expected => {
-                let message =
-                    format!("{} has {got} value{}, must have {expected}", self.argument, plural(got));
-                let fields = [("got", Field::Size(got)), ("expected", Field::Size(expected))];
-                Err(raise(py, Class::Position, "list_length", Some(self.argument), message, &fields))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn at(&self, sample: usize) -> i64 {
-        let place = if self.is_one { 0 } else { sample };
-        self.values()[place]
-    }
-
-    /// Returns a value that must not be negative.
-    fn size(&self, py: Python<'_>, sample: usize) -> PyResult<usize> {
-        let value = self.at(sample);
-        usize::try_from(value).map_err(|_| {
-            let argument = self.argument;
-            let mut fields = vec![("value", Field::Int(value))];
-            let place = if self.is_one {
-                String::new()
-            } else {
-                fields.push(("index", Field::Size(sample)));
-                format!("[{sample}]")
-            };
-            let message = format!("{argument}{place} = {value}: must not be negative");
-            raise(py, Class::Position, "negative_size", Some(argument), message, &fields)
-        })
-    }
 }

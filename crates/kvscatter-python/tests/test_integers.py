@@ -13,7 +13,7 @@ import pytest
 
 import kvscatter
 from integers import check, declared
-from kvscatter import KvSession, cuda, errors, positions, reference, testing
+from kvscatter import KvSession, cuda, errors, positions, reference, ring, testing
 from support import refused
 
 MODEL = Path(__file__).parents[3] / "testdata/mobius-llama-static/model.onnx"
@@ -86,6 +86,19 @@ WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
     "positions.start_from_nonpad_kv_seqlen.capacity": lambda value: positions.start_from_nonpad_kv_seqlen(
         1, 1, value
     ),
+    "ring.most_rows.capacity": lambda value: ring.most_rows(value, 8, 0, 0),
+    "ring.most_rows.window": lambda value: ring.most_rows(11, value, 0, 0),
+    "ring.most_rows.high": lambda value: ring.most_rows(11, 8, value, 0),
+    "ring.most_rows.start": lambda value: ring.most_rows(11, 8, 0, value),
+    "ring.least_start.capacity": lambda value: ring.least_start(value, 8, 0),
+    "ring.least_start.window": lambda value: ring.least_start(11, value, 0),
+    "ring.least_start.high": lambda value: ring.least_start(11, 8, value),
+    "ring.high_after.high": lambda value: ring.high_after(value, 0, 1),
+    "ring.high_after.start": lambda value: ring.high_after(0, value, 1),
+    "ring.high_after.rows": lambda value: ring.high_after(0, 0, value),
+    "ring.least_capacity.window": lambda value: ring.least_capacity(value, 1, 0),
+    "ring.least_capacity.rows": lambda value: ring.least_capacity(8, value, 0),
+    "ring.least_capacity.rewind": lambda value: ring.least_capacity(8, 1, value),
     "_case.cases.seed": lambda value: next(testing.cases(value, 1)),
     "_case.cases.n": lambda value: next(testing.cases(1, value)),
     "_check.check.seed": lambda value: testing.check(lambda *_: None, seed=value, n=1),
@@ -119,7 +132,14 @@ FOR_THE_PACKAGE = tuple(
 
 
 def test_every_integer_argument_is_in_a_table() -> None:
-    modules = ("_native.pyi", "positions.py", "reference.py", "testing/_case.py", "testing/_check.py")
+    modules = (
+        "_native.pyi",
+        "positions.py",
+        "reference.py",
+        "ring.py",
+        "testing/_case.py",
+        "testing/_check.py",
+    )
     public = {name for name in declared(*modules) if not name.startswith(FOR_THE_PACKAGE)}
     public.remove("_native.generate.progress")  # a function that takes integers
     assert public == WITHOUT_A_SESSION.keys() | SESSION.keys() | ELSEWHERE.keys()

@@ -7,6 +7,9 @@
 //!     that a query sees, by `nonpad_kv_seqlen`, the window and the mask. What lies in the other rows has no
 //!     influence. With `nonpad_kv_seqlen`, optimised plans compute the mask only for the columns of valid
 //!     slots. A large call uses the threads of the plan.
+//!     Rings need no attribute. `TensorScatter` with mode `circular` writes them in place, a mask shows the slots of
+//!     a window, and the lengths are at most the capacity. With more slots than the window, the results have the
+//!     bits of a linear cache.
 //!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it.
 //! * [`Tract`] implements [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and
 //!   returns them, even if it fails.

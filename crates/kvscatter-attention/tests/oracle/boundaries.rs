@@ -21,8 +21,13 @@ fn values(r: &mut Random, element: Float, range: f64, exact: bool, shape: &[usiz
     Array::new(r.many(shape.iter().product(), value), shape)
 }
 
-/// Which of `count` slots a row shows: stretches of random lengths, some of them long.
+/// Which of `count` slots a row shows: stretches of random lengths, some of them long, or one stretch that may wrap
+/// around the end.
 fn holes(r: &mut Random, count: usize) -> Vec<bool> {
+    if r.below(4) == 0 && count > 0 {
+        let (start, length) = (r.below(count), r.below(count + 1));
+        return (0..count).map(|slot| (slot + count - start) % count < length).collect();
+    }
     let longest = r.pick(&[1, 2, 7, 40, 300, 1100]);
     let mut seen = r.below(2) == 0;
     let mut shown = Vec::new();
@@ -145,7 +150,7 @@ fn case(seed: u64, n: usize) -> AttentionCase {
 
 #[test]
 fn chunks_end_inside_holes_pasts_and_rings() {
-    for n in 0..48 {
+    for n in 0..96 {
         let case = case(77, n);
         check(&case, Ways::All);
         match case.inputs.element {

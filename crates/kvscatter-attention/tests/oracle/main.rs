@@ -19,4 +19,6 @@ mod onnx_cases;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod rings;
+#[cfg(test)]
 mod scene;

@@ -268,7 +268,7 @@ impl<T: Element> Operands<T> {
 }
 
 impl<T: Element> Tensor<T> {
-    fn random(r: &mut Random, shape: [usize; 4]) -> Self {
+    pub(crate) fn random(r: &mut Random, shape: [usize; 4]) -> Self {
         let element = |r: &mut Random| T::of(r.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0);
         Self { shape: shape.to_vec(), data: r.many(shape.iter().product(), element) }
     }

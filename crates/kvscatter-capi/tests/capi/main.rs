@@ -13,6 +13,8 @@ mod errors;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
+mod ring;
+#[cfg(test)]
 mod scene;
 #[cfg(test)]
 mod strides;

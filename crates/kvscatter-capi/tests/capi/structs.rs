@@ -41,6 +41,7 @@ fn lie_as_the_header_says() {
         kvs_written { struct_size, skipped }
         kvs_loop { count, dst_stride, src_stride }
         kvs_block { dst_offset, src_offset, len, loops }
+        kvs_ring { capacity, window }
         kvs_error { struct_size, code, fields, argument, index, value, limit, message }
     }
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +69,8 @@ fn stay_as_they_were() {
         size_of::<kvs_pair>(),
         size_of::<kvs_written>(),
         size_of::<kvs_block>(),
+        size_of::<kvs_ring>(),
         size_of::<kvs_error>(),
     ];
-    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 304]);
+    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 16, 304]);
 }

@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use kvscatter::picture::Picture;
+use kvscatter::picture::{Picture, RingLane, RingOutcome, RingPicture};
 use kvscatter::visibility::Visibility;
-use kvscatter::{Block, ElementType, Loop, Segment, WritePlan};
+use kvscatter::{Block, ElementType, Loop, Mode, Segment, WritePlan};
 use kvscatter_onnx::file::OutputFileKind;
 use serde::Serialize;
 
@@ -22,6 +22,9 @@ const SHOWN: usize = 32;
 
 /// The most entries of each list of `--json`. A shape on the command line may claim any number of samples.
 const LISTED: usize = 10_000;
+
+/// The most samples whose ring is printed, which takes several lines each.
+const SHOWN_RINGS: usize = 8;
 
 /// The most lanes of the SVG.
 const SVG_LANES: usize = 256;
@@ -40,6 +43,8 @@ Examples:
       --write-indices at.npy --svg write.svg
   kvscatter plan tensor-scatter --cache 2,8,16,64 --update 2,8,1,64 \\
       --write-indices 3,21 --mode circular --visible=8
+  kvscatter plan tensor-scatter --cache 1,8,11,64 --update 1,8,4,64 \\
+      --write-indices 20 --mode circular --window 8
   kvscatter plan kv-cache-update --cache 4,2,8,64 --update 3,2,64 \\
       --write-indices 2,0,5 --update-lengths 0,1,1,3
   kvscatter plan kv-cache-operation --past 2,2,8,64 --new-kv 3,64 \\
@@ -50,7 +55,7 @@ pub(crate) enum Plan {
     /// ONNX TensorScatter-24
     #[command(override_usage = "kvscatter plan tensor-scatter [OPTIONS] --cache <SHAPE|FILE> \\
            --update <SHAPE|FILE>")]
-    TensorScatter(Planned<TensorScatter>),
+    TensorScatter(PlannedRing),
     /// TensorRT KVCacheUpdate
     #[command(override_usage = "kvscatter plan kv-cache-update [OPTIONS] --cache <SHAPE|FILE> \\
            --update <SHAPE|FILE> --write-indices <INDICES>")]
@@ -60,6 +65,21 @@ pub(crate) enum Plan {
            --new-kv <SHAPE|FILE> --layer-id <INDEX> \\
            --token-offset <INDICES> --seq-len <INDICES>")]
     KvCacheOperation(Planned<KvCacheOperation>),
+}
+
+/// A TensorScatter, whose cache may be a ring.
+#[derive(Debug, Args)]
+pub(crate) struct PlannedRing {
+    #[command(flatten)]
+    planned: Planned<TensorScatter>,
+
+    /// Also show which position each slot of a ring contains, and what a window of TOKENS finds
+    ///
+    /// A token sees itself and the TOKENS - 1 tokens before it. The picture shows what the first and the last
+    /// written token see, whether the step overwrites something that they need, and how far the sample can be
+    /// taken back afterwards. It assumes that the sample was not taken back before.
+    #[arg(long, value_name = "TOKENS", value_parser = integer::<NonZeroUsize>)]
+    window: Option<NonZeroUsize>,
 }
 
 /// An operator and the shapes to plan it for.
@@ -115,6 +135,30 @@ struct PlanDocument {
     blocks: Vec<BlockDocument>,
     /// The elements of the blocks that are not in `blocks`, which has at most [`LISTED`] entries.
     elements_left_out: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ring: Option<RingDocument>,
+}
+
+#[derive(Serialize)]
+struct RingDocument {
+    window: usize,
+    /// The steps of the first [`Picture::MAX_LANES`] samples. Samples without a step are left out.
+    steps: Vec<RingStepDocument>,
+}
+
+#[derive(Serialize)]
+struct RingStepDocument {
+    sample: usize,
+    position: usize,
+    rows: usize,
+    /// Whether each token sees its window.
+    exact: bool,
+    most_rows: usize,
+    least_capacity: usize,
+    /// The lowest position to which the sample can be taken back, if the step is exact. It is 0 if every
+    /// position is possible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    least_start: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -144,9 +188,11 @@ struct LoopDocument {
 
 pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, CommandError> {
     match plan {
-        Plan::TensorScatter(planned) => planned.show(Operator::TensorScatter, output),
-        Plan::KvCacheUpdate(planned) => planned.show(Operator::KvCacheUpdate, output),
-        Plan::KvCacheOperation(planned) => planned.show(Operator::KvCacheOperation, output),
+        Plan::TensorScatter(PlannedRing { planned, window }) => {
+            planned.show(Operator::TensorScatter, window, output)
+        }
+        Plan::KvCacheUpdate(planned) => planned.show(Operator::KvCacheUpdate, None, output),
+        Plan::KvCacheOperation(planned) => planned.show(Operator::KvCacheOperation, None, output),
     }
 }
 
@@ -154,10 +200,14 @@ impl<O: Args> Planned<O> {
     fn show(
         self,
         operator: impl FnOnce(O) -> Operator,
+        window: Option<NonZeroUsize>,
         output: &mut Output,
     ) -> Result<Outcome, CommandError> {
         let described = Operand::describe_pair(&self.cache, &self.update, self.ty)?;
         let operator = operator(self.operator);
+        if let Some(window) = window.filter(|_| operator.mode() == Mode::Linear) {
+            return Err(CommandError::NoRing { window: window.get() });
+        }
         let [cache, update] = described.clone().map(|side| side.shape);
         operator.with_plan(&described, |plan| {
             let picture = |lanes| {
@@ -166,6 +216,8 @@ impl<O: Args> Planned<O> {
                 let rule = Visibility::new(operator.mode(), picture.capacity).causal();
                 picture.visible(window.map_or(rule, |size| rule.window(size.get())))
             };
+            let ring =
+                |lanes| window.map(|window| RingPicture::new(&Picture::new(plan, lanes), window.get()));
             if self.svg.as_deref() == Some(Path::new("-")) {
                 write!(output, "{}", picture(SVG_LANES).svg())?;
                 return Ok(Outcome::Passed);
@@ -177,13 +229,19 @@ impl<O: Args> Planned<O> {
                 files::write_page(path, &svg, OutputFileKind::Svg, &inputs)?;
             }
             if output.is_json() {
-                output.json(&PlanDocument::new(plan, operator.has_layers(), cache, update))?;
+                let ring = ring(Picture::MAX_LANES).map(RingDocument::from);
+                let document = PlanDocument::new(plan, operator.has_layers(), cache, update);
+                output.json(&PlanDocument { ring, ..document })?;
                 return Ok(Outcome::Passed);
             }
             let element = plan.geometry().element();
             writeln!(output, "{}\n", hanging(0, &format!("{element} cache {cache:?}, update {update:?}")))?;
             output.picture(&picture(SHOWN))?;
             writeln!(output)?;
+            if let Some(ring) = ring(SHOWN_RINGS) {
+                output.ring_picture(&ring)?;
+                writeln!(output)?;
+            }
             print_blocks(plan, output)?;
             let samples = plan.geometry().cache_batch();
             if let Some(path) = self.svg.as_ref().filter(|_| samples > SVG_LANES) {
@@ -261,7 +319,26 @@ impl PlanDocument {
             samples_left_out: if all_segments { 0 } else { plan.batch().saturating_sub(last) },
             blocks,
             elements_left_out: plan.elements().saturating_sub(listed),
+            ring: None,
         }
+    }
+}
+
+impl From<RingPicture> for RingDocument {
+    fn from(picture: RingPicture) -> Self {
+        let step = |lane: &RingLane| match lane.outcome {
+            RingOutcome::Step(step) => Some(RingStepDocument {
+                sample: lane.sample,
+                position: step.start,
+                rows: step.rows,
+                exact: step.is_exact,
+                most_rows: step.most_rows,
+                least_capacity: step.least_capacity,
+                least_start: step.is_exact.then_some(step.least_start),
+            }),
+            RingOutcome::Nothing | RingOutcome::Skipped | RingOutcome::Negative => None,
+        };
+        Self { window: picture.ring.window(), steps: picture.lanes.iter().filter_map(step).collect() }
     }
 }
 

@@ -29,6 +29,7 @@ fn every_table_fits() {
         "inspect testdata/genai-llama-gqa/model.onnx".to_owned(),
         "run testdata/onnx-node/test_tensorscatter_circular".to_owned(),
         format!("{plan} --write-indices 3,0,131071,7"),
+        format!("{plan} --write-indices 3,0,131071,231071 --window 131072"),
         format!("convert {llama} -o testdata/optimum-llama/out.onnx --max-seq 4096"),
     ];
     if cfg!(feature = "full") {

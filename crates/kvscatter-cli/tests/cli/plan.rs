@@ -30,6 +30,36 @@ fn what_the_last_written_token_sees() {
 }
 
 #[test]
+fn what_a_window_finds_in_a_ring() {
+    let folder = Folder::new();
+    let line = "plan tensor-scatter --cache 4,8,11,64 --update 4,8,5,64 --write-indices 20,18,2,-1 --lengths 4,5,3,2 \
+                --mode circular --window 8";
+    insta::assert_snapshot!("window_of_a_ring", folder.run(line).passed());
+    let json: serde_json::Value =
+        serde_json::from_str(&folder.run(&format!("{line} --json")).passed()).unwrap();
+    insta::assert_snapshot!("window_of_a_ring_json", serde_json::to_string_pretty(&json["ring"]).unwrap());
+    // The page shows one of these steps.
+    let page = include_str!("../../README.md");
+    let shown = page
+        .lines()
+        .find_map(|line| line.strip_prefix("kvscatter ").filter(|line| line.contains("--window")));
+    let text = folder.run(shown.unwrap()).passed();
+    let picture = text.split("\n\n").nth(2).unwrap();
+    assert!(page.contains(&format!("```text\n{picture}\n```\n")), "{picture}");
+    let linear = folder.run("plan tensor-scatter --cache 1,1,4,1 --update 1,1,1,1 --window 3").refused();
+    assert_eq!(
+        linear,
+        "error: --window 3: a linear cache keeps every position; add --mode circular for a ring"
+    );
+    let none = folder.run("plan tensor-scatter --cache 1,1,4,1 --update 1,1,1,1 --mode circular --window 0");
+    assert!(none.refused().contains("--window"));
+    // Each ring takes several lines, so that a large batch shows the first.
+    let many =
+        folder.run("plan tensor-scatter --cache 20,1,4224,1 --update 20,1,1,1 --mode circular --window 4096");
+    assert!(many.passed().contains("\n… 12 more samples\n"));
+}
+
+#[test]
 fn skipped_samples() {
     let line = "plan tensor-scatter --cache 3,2,8,4 --update 3,2,2,4 --write-indices 7,0,-1 --out-of-range skip-sample";
     insta::assert_snapshot!(Folder::new().run(line).passed());

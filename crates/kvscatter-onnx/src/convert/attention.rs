@@ -11,7 +11,7 @@ use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
 use super::rule::Rule;
-use super::visibility::{Effect, Masks};
+use super::visibility::{Effect, Limits, Masks};
 use crate::decoder::{Decoder, WriterStyle};
 use crate::edit::NewNode;
 use crate::fold::Fold;
@@ -32,7 +32,7 @@ pub(super) struct Attentions<'m>(Vec<Attention<'m>>);
 #[derive(Debug)]
 struct Attention<'m> {
     node: Node<'m>,
-    is_causal: bool,
+    limits: Limits,
     /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
     is_flat: bool,
     /// What the mask adds.
@@ -75,8 +75,8 @@ impl<'m> Attentions<'m> {
                 [4, 4, 4] => false,
                 _ => return Err(form("queries, keys and values of different ranks")),
             };
-            let (is_causal, rule) = (node.flag("is_causal"), Rule::default());
-            attentions.push(Attention { node, is_causal, is_flat, rule, element });
+            let (limits, rule) = (Limits::of(&node), Rule::default());
+            attentions.push(Attention { node, limits, is_flat, rule, element });
         }
         Ok(Self(attentions))
     }
@@ -104,7 +104,7 @@ impl<'m> Attentions<'m> {
     pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) {
         let mut found: BTreeMap<_, Rule> = BTreeMap::new();
         for attention in &mut self.0 {
-            let mask = (attention.node.input(MASK), attention.is_causal);
+            let mask = (attention.node.input(MASK), attention.limits);
             attention.rule = match found.get(&mask) {
                 Some(rule) => rule.clone(),
                 None => {
@@ -124,7 +124,7 @@ impl<'m> Attentions<'m> {
     pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         // Layers share their masks, so each mask is compared once.
         let mut seen = BTreeSet::new();
-        for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.is_causal))) {
+        for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.limits))) {
             let checked =
                 attention.masks(fold).and_then(|masks| masks.check(probe, &attention.rule, ONLY_MASK, fold));
             checked.map_err(|error| attention.node.error_within(error))?;
@@ -189,7 +189,7 @@ impl<'m> Attention<'m> {
             Some(ElementType::Bool) => Effect::Chosen { visible_where: true },
             _ => Effect::Added,
         };
-        Ok(Masks::of_node(mask.map(|mask| (mask, effect)), RANK, self.is_causal))
+        Ok(Masks::of_node(mask.map(|mask| (mask, effect)), RANK, self.limits))
     }
 
     /// Returns the presents with keys and values.
@@ -211,7 +211,8 @@ impl<'m> Attention<'m> {
         }
         let output = node.output(0).unwrap_or_default();
         let kept = node.proto().attribute.iter().filter(|attribute| {
-            !matches!(attribute.name.as_deref(), Some("is_causal" | "q_num_heads" | "kv_num_heads"))
+            !matches!(attribute.name.as_deref(), Some("q_num_heads" | "kv_num_heads"))
+                && !attribute.name.as_deref().is_some_and(|name| Limits::ATTRIBUTES.contains(&name))
         });
         let caches = [&queries, presents[0], presents[1]];
         let (new, _) = static_attention(rewriter, caches, &self.rule, self.element)?;

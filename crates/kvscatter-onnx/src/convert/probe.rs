@@ -99,15 +99,11 @@ impl Probe {
     /// Returns `true` if the rule makes a slot visible to a new token: causality and the window do, and the
     /// slot contains a real token.
     pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize, window: Option<usize>) -> bool {
-        self.is_causal(token, slot, window) && self.is_real(sample, slot)
-    }
-
-    /// Returns `true` if causality and the window make a slot visible to a new token.
-    pub(super) fn is_causal(&self, token: usize, slot: usize, window: Option<usize>) -> bool {
         let [tokens, query] =
             [self.total(), self.past.saturating_add(token)].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
         let causal = Visibility::new(Mode::Linear, self.total()).causal();
-        window.map_or(causal, |size| causal.window(size)).sees(tokens, query, slot)
+        let rule = window.map_or(causal, |size| causal.window(size));
+        rule.sees(tokens, query, slot) && self.is_real(sample, slot)
     }
 
     /// Returns the distance of each slot from a new token. Slots before the token have negative distances.

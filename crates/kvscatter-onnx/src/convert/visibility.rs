@@ -10,8 +10,8 @@ use super::probe::{Distance, Inputs, LAST, Probe, SAMPLES};
 use super::refusal::ConvertRefusal;
 use super::rule::{Bias, Rule};
 use super::sites::{Layout, MaskKind, Site, Sites};
-use crate::OnnxError;
 use crate::fold::{Fold, MAX_VALUES, Value, Values, round};
+use crate::{Node, OnnxError};
 
 /// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
 /// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
@@ -146,8 +146,8 @@ pub(super) struct Masks {
     /// The sizes of the axes between the batch and the new tokens. An axis along which no mask differs has
     /// size 1.
     heads: Vec<usize>,
-    /// Whether the operation also hides the slots after each token.
-    is_causal: bool,
+    /// The slots that the operation hides by itself.
+    limits: Limits,
     /// Whether the softmax has a score that no mask changes. What is added to all other scores then counts.
     has_sink: bool,
 }
@@ -161,15 +161,39 @@ pub(super) struct MaskValue {
     at: usize,
 }
 
+/// How far before and after its own slot a token of an `Attention` node sees, without a mask. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Limits {
+    left: Option<usize>,
+    right: Option<usize>,
+}
+
+impl Limits {
+    /// The attributes that set the limits.
+    pub(super) const ATTRIBUTES: [&str; 3] = ["is_causal", "left_window_size", "right_window_size"];
+
+    /// Reads the attributes of an `Attention` node. Operator set 25 added the sizes of windows, in which -1 is no limit.
+    pub(super) fn of(node: &Node<'_>) -> Self {
+        let [causal, left, right] = Self::ATTRIBUTES;
+        let size = |name| usize::try_from(node.attribute(name)?.i?).ok();
+        Self { left: size(left), right: if node.flag(causal) { Some(0) } else { size(right) } }
+    }
+
+    fn hides(self, own: usize, slot: usize) -> bool {
+        let is_beyond = |limit: Option<usize>, distance: usize| limit.is_some_and(|limit| distance > limit);
+        is_beyond(self.left, own.saturating_sub(slot)) || is_beyond(self.right, slot.saturating_sub(own))
+    }
+}
+
 impl Masks {
     /// Creates the masks of an `Attention` node.
-    pub(super) fn of_node(mask: Option<(Value, Effect)>, rank: usize, is_causal: bool) -> Self {
+    pub(super) fn of_node(mask: Option<(Value, Effect)>, rank: usize, limits: Limits) -> Self {
         let masks = mask.into_iter().map(|(value, effect)| MaskValue { value, effect, at: 0 }).collect();
-        Self::new(masks, rank, is_causal, false)
+        Self::new(masks, rank, limits, false)
     }
 
     /// Creates the masks of scores of this rank.
-    fn new(masks: Vec<MaskValue>, rank: usize, is_causal: bool, has_sink: bool) -> Self {
+    fn new(masks: Vec<MaskValue>, rank: usize, limits: Limits, has_sink: bool) -> Self {
         let mut heads = vec![1; rank.saturating_sub(3)];
         for mask in &masks {
             let inner = mask.value.shape.iter().rev().skip(2);
@@ -177,7 +201,7 @@ impl Masks {
                 *size = of_mask.max(*size);
             }
         }
-        Self { masks, heads, is_causal, has_sink }
+        Self { masks, heads, limits, has_sink }
     }
 
     fn of_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
@@ -212,7 +236,7 @@ impl Masks {
             masks.push(MaskValue { value, effect, at });
         }
         // A mask that differs between heads has an axis between batch and tokens.
-        Ok(Self::new(masks, ranks.into_iter().max().unwrap_or_default(), false, site.has_sink))
+        Ok(Self::new(masks, ranks.into_iter().max().unwrap_or_default(), Limits::default(), site.has_sink))
     }
 
     fn heads(&self) -> usize {
@@ -331,7 +355,7 @@ impl Masks {
         (rule, biased): (&Rule, usize),
         (head, slot): (usize, usize),
     ) -> Result<Score, OnnxError> {
-        let is_hidden = self.is_causal && !row.probe.is_causal(row.token, slot, None);
+        let is_hidden = self.limits.hides(row.own(), slot);
         let mut score = Score { is_hidden, other: None };
         for (mask, base) in self.masks.iter().zip(bases) {
             let absolute = self.added(mask, (row.sample, head, row.token, slot))?;

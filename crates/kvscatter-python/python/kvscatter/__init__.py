@@ -1,6 +1,6 @@
 """Writes new keys and values into a KV cache in place, exactly as ONNX, TensorRT and Ascend define it."""
 
-from kvscatter import cuda, errors, onnxruntime, positions
+from kvscatter import cuda, errors, onnxruntime, positions, ring
 from kvscatter._native import (
     KvSession,
     Logits,
@@ -62,6 +62,7 @@ __all__ = [
     "plan",
     "positions",
     "prepare",
+    "ring",
     "tensor_scatter",
     "tensor_scatter_",
     "write_many",

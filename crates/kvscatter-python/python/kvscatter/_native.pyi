@@ -1,5 +1,5 @@
 """The compiled part of the package. At run time, its public classes and functions have docstrings, except
-those of `positions`, which `positions.py` documents."""
+those of `positions` and `ring`, which the modules of these names document."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -55,6 +55,7 @@ __all__ = [
     "positions",
     "prepare",
     "resolve_axis",
+    "ring",
     "tensor_scatter",
     "tensor_scatter_",
     "time_memcpy",
@@ -370,6 +371,16 @@ class _Positions(Protocol):
     ) -> _Positions64: ...
 
 positions: _Positions
+
+class _Ring(Protocol):
+    def most_rows(
+        self, capacity: Integer, window: Integer, high: _Numbers, start: _Numbers
+    ) -> _Positions64: ...
+    def least_start(self, capacity: Integer, window: Integer, high: _Numbers) -> _Positions64: ...
+    def high_after(self, high: _Numbers, start: _Numbers, rows: _Numbers) -> _Positions64: ...
+    def least_capacity(self, window: Integer, rows: Integer, rewind: Integer, feeding: str) -> int: ...
+
+ring: _Ring
 
 # The names of the element types, the cache's shape and the update's shape.
 _Tensors: TypeAlias = tuple[Sequence[str], Sequence[int], Sequence[int]]

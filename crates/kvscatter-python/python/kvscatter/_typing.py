@@ -12,6 +12,7 @@ __all__ = [
     "CudaArray",
     "CudaStream",
     "CupyStream",
+    "Feeding",
     "Indices",
     "Integer",
     "Mode",
@@ -97,6 +98,7 @@ Indices: TypeAlias = SupportsDLPack | Sequence[SupportsIndex]
 
 Shape: TypeAlias = tuple[int, ...] | list[int]
 
+Feeding: TypeAlias = Literal["without_padding", "padded_on_the_right", "idle"]
 Mode: TypeAlias = Literal["linear", "circular"]
 OutOfRange: TypeAlias = Literal["error", "skip"]
 NegativeIndex: TypeAlias = Literal["modulo", "reject"]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvscatter
-from kvscatter import cuda, positions, reference
+from kvscatter import cuda, positions, reference, ring
 
 
 def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: NDArray[np.int32]) -> None:
@@ -50,6 +50,15 @@ def converted(starts: NDArray[np.int64]) -> None:
         positions.start_from_nonpad_kv_seqlen(3, starts, capacity=8, mode="circular"), NDArray[np.int64]
     )
     assert_type(positions.nonpad_kv_seqlen(starts, rows=2, capacity=8), NDArray[np.int64])
+
+
+def stepped(starts: NDArray[np.int64]) -> None:
+    capacity = ring.least_capacity(8, rows=4, rewind=2, feeding="idle")
+    assert_type(capacity, int)
+    assert_type(ring.most_rows(capacity, 8, high=3, start=np.int64(3)), int)
+    assert_type(ring.most_rows(capacity, 8, 3, starts), NDArray[np.int64])
+    assert_type(ring.least_start(capacity, 8, [3, 4]), NDArray[np.int64])
+    assert_type(ring.high_after(3, 3, [1, 2]), NDArray[np.int64])
 
 
 def referred(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use kvscatter_oracle::cases::Random;
-use kvscatter_session::{Engine, KvSession, Logits, Sample, SessionOptions};
+use kvscatter_session::{Engine, KvSession, Logits, Sample, SessionError, SessionOptions};
 
 /// The number of tokens that every test model has.
 const VOCABULARY: usize = 200;
@@ -14,17 +14,29 @@ const VOCABULARY: usize = 200;
 /// Samples are added, removed, truncated and extended, at most to the capacity. The logits may differ by
 /// `tolerance` from those of a separate session.
 pub(crate) fn churn(engine: &dyn Engine, model: &Path, capacity: Option<usize>, seed: u64, tolerance: f32) {
+    churn_as(engine, model, model, capacity, seed, tolerance);
+}
+
+/// Runs random steps like [`churn`], and compares the logits with those of another model.
+///
+/// Samples get at most as many tokens as that model has room for. They are truncated as far as the rings of the first
+/// model allow. A truncation that a ring refuses changes nothing.
+pub(crate) fn churn_as(
+    engine: &dyn Engine,
+    model: &Path,
+    reference: &Path,
+    capacity: Option<usize>,
+    seed: u64,
+    tolerance: f32,
+) {
     let mut random = Random::new(seed, 0);
     let places = 1 + random.below(4);
-    let open = |batch| {
-        KvSession::open(
-            engine,
-            model,
-            SessionOptions { batch: Some(batch), capacity, ..SessionOptions::default() },
-        )
+    let open = |model, batch| {
+        let options = SessionOptions { batch: Some(batch), capacity, ..SessionOptions::default() };
+        KvSession::open(engine, model, options)
     };
-    let mut batch =
-        Batch { session: open(places).unwrap(), alone: open(1).unwrap(), samples: Vec::new(), tolerance };
+    let (session, alone) = (open(model, places).unwrap(), open(reference, 1).unwrap());
+    let mut batch = Batch { session, alone, samples: Vec::new(), tolerance };
     for _ in 0..40 {
         match random.below(8) {
             0 if batch.samples.len() < places => {
@@ -37,8 +49,14 @@ pub(crate) fn churn(engine: &dyn Engine, model: &Path, capacity: Option<usize>, 
             2 if !batch.samples.is_empty() => {
                 let index = random.below(batch.samples.len());
                 let (sample, tokens) = &mut batch.samples[index];
-                tokens.truncate(random.below(tokens.len() + 1));
-                batch.session.truncate(*sample, tokens.len()).unwrap();
+                let to = random.below(tokens.len() + 1);
+                match batch.session.truncate(*sample, to) {
+                    Err(SessionError::TruncateRing { least, .. }) => assert!((1..least).contains(&to)),
+                    result => {
+                        result.unwrap();
+                        tokens.truncate(to);
+                    }
+                }
             }
             kind => batch.step(&mut random, kind == 3),
         }
@@ -60,7 +78,7 @@ impl Batch {
     fn step(&mut self, random: &mut Random, in_chunks: bool) {
         let mut given: Vec<(Sample, Vec<i64>)> = Vec::new();
         for (sample, tokens) in &self.samples {
-            let room = self.session.capacity() - tokens.len();
+            let room = self.alone.capacity() - tokens.len();
             let most = if random.below(4) == 0 { room } else { room.min(4) };
             let count = random.below(most + 1);
             if count > 0 {

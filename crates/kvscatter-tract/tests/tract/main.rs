@@ -13,6 +13,8 @@ mod mask_columns;
 mod matmul_nbits;
 mod onnx_cases;
 mod onnxruntime;
+#[path = "../../../kvscatter-session/tests/churn/rings.rs"]
+mod rings;
 mod scatter;
 mod sessions;
 mod support;

@@ -6,6 +6,7 @@ use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_tract::Tract;
 
 use crate::churn::churn;
+use crate::rings::{check_truncation, churn_rings};
 use crate::support::decoder;
 
 #[test]
@@ -22,4 +23,14 @@ fn converted_decoders_score_each_sample_as_alone() {
         converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         (0..2).for_each(|seed| churn(&Tract, &path, None, seed, 1e-4));
     }
+}
+
+#[test]
+fn rings_score_each_sample_as_linear_caches_do() {
+    churn_rings(&Tract, &decoder("mobius-llama-dynamic"), 4);
+}
+
+#[test]
+fn a_ring_is_truncated_by_its_rewind_and_no_further() {
+    check_truncation(&Tract, &decoder("mobius-llama-dynamic"));
 }

@@ -198,6 +198,21 @@ pub(super) enum Mark {
 impl Mark {
     pub(super) const ALL: [Self; 5] = [Self::Old, Self::Visible, Self::Written, Self::Wrapped, Self::Skipped];
 
+    pub(super) const fn glyph(self, ascii: bool) -> char {
+        match (self, ascii) {
+            (Self::Old, false) => '·',
+            (Self::Visible, false) => '─',
+            (Self::Written, false) => '█',
+            (Self::Wrapped, false) => '▒',
+            (Self::Skipped, false) => '×',
+            (Self::Old, true) => '.',
+            (Self::Visible, true) => '-',
+            (Self::Written, true) => '#',
+            (Self::Wrapped, true) => '=',
+            (Self::Skipped, true) => 'x',
+        }
+    }
+
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Old => "old",

@@ -1,6 +1,8 @@
 //! Converts slots to columns of text or pixels, and chooses the numbers on a ruler.
 
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::iter;
 use core::ops::Range;
 
 use super::words::digits;
@@ -74,6 +76,20 @@ impl Scale {
             .collect();
         ticks.push((last, end));
         ticks
+    }
+
+    /// Returns the two lines of a ruler for text: the numbers of the slots and their ticks.
+    pub(super) fn ruler(self, ascii: bool) -> (String, String) {
+        let tick = if ascii { '|' } else { '╷' };
+        let (mut numbers, mut marks, mut end) = (String::new(), String::new(), 0);
+        for (slot, column) in self.ticks(1) {
+            numbers.extend(iter::repeat_n(' ', column.saturating_sub(numbers.len())));
+            marks.extend(iter::repeat_n(' ', column.saturating_sub(end)));
+            numbers.push_str(&slot.to_string());
+            marks.push(tick);
+            end = column.saturating_add(1);
+        }
+        (numbers, marks)
     }
 }
 

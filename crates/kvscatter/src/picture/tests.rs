@@ -1,3 +1,4 @@
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -111,7 +112,7 @@ fn no_run_is_ever_rounded_away() {
             let text = picture.text().width(width).to_string();
             for (mark, run) in picture.lanes[0].runs() {
                 let lane = text.lines().nth(2).unwrap();
-                assert!(lane.contains(picture.text().glyph(mark)), "{width}: {run:?} is missing in\n{text}");
+                assert!(lane.contains(mark.glyph(false)), "{width}: {run:?} is missing in\n{text}");
             }
         }
     }
@@ -235,4 +236,100 @@ fn skipped_and_hidden_samples_are_counted() -> Result<(), crate::Error> {
     let lanes = vec![skipped(0, 6), written(1, 5, 5..8, 0..0)];
     assert_eq!(Picture::new(&plan, 2), Picture { samples: 4, skipped: 3, ..picture(8, lanes) });
     Ok(())
+}
+
+/// Returns a picture of a ring of 11 slots whose samples take steps of 4 tokens and of other lengths.
+fn steps() -> Picture {
+    let lanes = vec![
+        written(0, 20, 9..11, 0..2),
+        written(1, 18, 7..11, 0..1),
+        written(2, 2, 2..5, 0..0),
+        written(3, 12, 1..2, 0..0),
+        written(4, -1, 10..11, 0..2),
+        skipped(5, 99),
+        untouched(6),
+    ];
+    Picture { samples: 9, ..picture(11, lanes) }
+}
+
+#[test]
+fn text_of_a_ring() {
+    insta::assert_snapshot!(RingPicture::new(&steps(), 8).text());
+}
+
+/// A ring that is wider than the text, and a window that is wider than the ring.
+#[test]
+fn text_of_a_wide_ring_and_of_one_that_is_too_small() {
+    let wide = picture(4224, vec![written(0, 9000, 552..680, 0..0)]);
+    let small = picture(4, vec![written(0, 3, 3..4, 0..2), written(1, 9, 1..2, 0..0)]);
+    let (wide, small) = (RingPicture::new(&wide, 4096), RingPicture::new(&small, 6));
+    insta::assert_snapshot!(alloc::format!("{}\n{}", wide.text().width(64).ascii(true), small.text()));
+}
+
+/// Compares the marks with a ring that is filled token by token.
+#[test]
+fn the_marks_of_a_ring_follow_its_writes() {
+    for (capacity, window) in (1..8).flat_map(|capacity| (1..6).map(move |window| (capacity, window))) {
+        for (start, rows) in (0..20).flat_map(|start| (1..=capacity).map(move |rows| (start, rows))) {
+            let mut slots = alloc::vec![None; capacity];
+            (0..start + rows).for_each(|position| slots[position % capacity] = Some(position));
+            let end = start % capacity + rows;
+            let lane = written(
+                0,
+                start as i64,
+                start % capacity..end.min(capacity),
+                0..end.max(capacity) - capacity,
+            );
+            let picture = RingPicture::new(&picture(capacity, vec![lane]), window);
+            let RingOutcome::Step(step) = &picture.lanes[0].outcome else { panic!("{picture:?}") };
+            let needed = |token: usize| (token + 1).saturating_sub(window)..token + 1;
+            let is_there = |position: &usize| slots[position % capacity] == Some(*position);
+            let exact = (start..start + rows).all(|token| needed(token).all(|position| is_there(&position)));
+            assert_eq!(step.is_exact, exact, "{picture:?}");
+            for token in start..start + rows {
+                let seen = picture.seen(step, token);
+                let (found, lost): (Vec<_>, Vec<_>) = needed(token).partition(is_there);
+                let all = |range: Range<i64>| range.map(|position| position as usize).collect::<Vec<_>>();
+                assert_eq!((all(seen.found), all(seen.lost)), (found, lost), "{picture:?} {token}");
+            }
+            let text = picture.text().width(capacity).ascii(true).to_string();
+            let line =
+                |label: &str| text.lines().find_map(|line| line.trim_start().strip_prefix(label)).unwrap();
+            let drawn = |line: &str| line.trim_start().chars().take(capacity).collect::<String>();
+            let found =
+                needed(start).filter(is_there).map(|position| position % capacity).collect::<Vec<_>>();
+            let lost =
+                needed(start).filter(|position| !is_there(position)).map(|position| position % capacity);
+            let lost: Vec<_> = lost.collect();
+            let glyph = |slot: usize| match (lost.contains(&slot), found.contains(&slot)) {
+                (true, _) => 'x',
+                (_, true) if slot == start % capacity => '#',
+                (_, true) => '-',
+                _ => '.',
+            };
+            let expected: String = (0..capacity).map(glyph).collect();
+            assert_eq!(drawn(line(&alloc::format!("token {start} sees"))), expected, "{text}");
+            if exact && step.least_start > 0 {
+                let least = step.least_start;
+                assert!(
+                    needed(least)
+                        .take_while(|position| *position < least)
+                        .all(|position| is_there(&position))
+                );
+                assert!(least == 1 || !needed(least - 1).all(|position| is_there(&position)), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rings_of_any_numbers_are_drawn() {
+    for (capacity, position) in [(0, 0), (1, 5), (7, i64::MAX), (usize::MAX, 0), (usize::MAX, i64::MAX)] {
+        let lanes =
+            vec![written(0, position, 0..usize::MAX, 0..usize::MAX), written(1, position, 0..1, 0..0)];
+        for window in [0, 1, usize::MAX] {
+            let text = RingPicture::new(&picture(capacity, lanes.clone()), window).text().to_string();
+            assert!(text.lines().all(|line| line.chars().count() < 240), "{text}");
+        }
+    }
 }

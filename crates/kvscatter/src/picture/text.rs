@@ -2,7 +2,6 @@
 
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write as _};
-use core::iter;
 
 use super::model::{Lane, Mark, Picture, SampleOutcome};
 use super::scale::Scale;
@@ -34,33 +33,8 @@ impl<'a> Text<'a> {
         Self { ascii, ..self }
     }
 
-    pub(super) const fn glyph(&self, mark: Mark) -> char {
-        match (mark, self.ascii) {
-            (Mark::Old, false) => '·',
-            (Mark::Visible, false) => '─',
-            (Mark::Written, false) => '█',
-            (Mark::Wrapped, false) => '▒',
-            (Mark::Skipped, false) => '×',
-            (Mark::Old, true) => '.',
-            (Mark::Visible, true) => '-',
-            (Mark::Written, true) => '#',
-            (Mark::Wrapped, true) => '=',
-            (Mark::Skipped, true) => 'x',
-        }
-    }
-
     fn ruler(&self, f: &mut fmt::Formatter<'_>, scale: Scale, left: Left) -> fmt::Result {
-        let tick = if self.ascii { '|' } else { '╷' };
-        let mut numbers = String::new();
-        let mut marks = String::new();
-        let mut end = 0;
-        for (slot, column) in scale.ticks(1) {
-            numbers.extend(iter::repeat_n(' ', column.saturating_sub(numbers.len())));
-            marks.extend(iter::repeat_n(' ', column.saturating_sub(end)));
-            numbers.push_str(&slot.to_string());
-            marks.push(tick);
-            end = column.saturating_add(1);
-        }
+        let (numbers, marks) = scale.ruler(self.ascii);
         let Left { sample, position } = left;
         writeln!(f, "{:sample$}  {:position$}  {numbers}", "", "")?;
         writeln!(f, "{:>sample$}  {:>position$}  {marks}", SAMPLE, self.picture.positions.to_string())
@@ -71,14 +45,14 @@ impl<'a> Text<'a> {
         let given = lane.position.map_or_else(String::new, |position| position.to_string());
         write!(f, "{:>sample$}  {given:>position$}  ", lane.sample)?;
         for column in 0..scale.columns() {
-            f.write_char(self.glyph(lane.mark(&scale.slots_of(column))))?;
+            f.write_char(lane.mark(&scale.slots_of(column)).glyph(self.ascii))?;
         }
         writeln!(f, "  {}", Note(lane))
     }
 
     fn legend(&self, f: &mut fmt::Formatter<'_>, scale: Scale) -> fmt::Result {
         for mark in self.picture.marks() {
-            write!(f, "{} {}  ", self.glyph(mark), mark.name())?;
+            write!(f, "{} {}  ", mark.glyph(self.ascii), mark.name())?;
         }
         let (columns, slots) = (scale.columns_per_slot(), scale.slots_per_column());
         writeln!(f, " {columns} column{} = {slots} slot{}", plural(columns), plural(slots))

@@ -2,6 +2,7 @@
 
 mod decoders;
 mod made;
+mod rings;
 
 use std::collections::BTreeSet;
 

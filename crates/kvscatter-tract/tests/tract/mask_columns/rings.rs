@@ -1,0 +1,161 @@
+//! A circular write and attention over the ring, compared with a linear cache.
+
+use kvscatter_oracle::cases::Random;
+use kvscatter_tract::{cache_copy_counts, register};
+use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, tensor_proto::DataType};
+use tract_onnx::prelude::*;
+
+use super::{BATCH, FLOAT, INT64, run};
+use crate::support::{integer, model, node, text, value};
+
+const WINDOW: i64 = 20;
+const MAX_WIDTH: usize = 3;
+
+/// The number of slots of the ring, `WINDOW - 1 + MAX_WIDTH`. Its mask has fewer columns at first.
+const RING: usize = 22;
+
+/// The number of slots of the linear cache, which has room for three turns of the ring.
+const LINEAR: usize = 80;
+
+fn numbers(name: &str, values: &[i64], dims: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.to_owned(),
+        dims: dims.to_vec(),
+        data_type: DataType::Int64.into(),
+        raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        ..TensorProto::default()
+    }
+}
+
+/// Returns the nodes of the mask `[batch, 1, width, slots]`: slot `s` is visible to the query at position `q` if
+/// `(q - s) mod slots <= min(q, WINDOW - 1)`.
+fn mask() -> Vec<NodeProto> {
+    vec![
+        node("Unsqueeze", "starts", &["write_indices", "one"], &["starts"]),
+        node("Add", "positions", &["starts", "steps"], &["positions"]),
+        node("Unsqueeze", "rows", &["positions", "one_three"], &["rows"]),
+        node("Sub", "distances", &["rows", "slots"], &["distances"]),
+        node("Mod", "ages", &["distances", "capacity"], &["ages"]),
+        node("Min", "oldest", &["rows", "most"], &["oldest"]),
+        node("LessOrEqual", "mask", &["ages", "oldest"], &["mask"]),
+    ]
+}
+
+/// Returns a layer that writes caches of `slots` slots and reads them.
+fn layer(slots: usize, mode: &str) -> ModelProto {
+    let mut nodes = mask();
+    for part in ["key", "value"] {
+        let (past, new, present) = (format!("past_{part}"), format!("new_{part}"), format!("present_{part}"));
+        let mut write = node("TensorScatter", &present, &[&past, &new, "write_indices"], &[&present]);
+        write.attribute.extend([text("mode", mode), integer("axis", -2)]);
+        nodes.push(write);
+    }
+    nodes.push(node("Add", "ends", &["write_indices", "width"], &["ends"]));
+    nodes.push(node("Min", "lengths", &["ends", "capacity"], &["lengths"]));
+    let inputs = ["query", "present_key", "present_value", "mask", "", "", "lengths"];
+    nodes.push(node("Attention", "attend", &inputs, &["y"]));
+    let cache = |name: &str| value(name, FLOAT, &["batch", "2", &slots.to_string(), "8"]);
+    let new = |name: &str| value(name, FLOAT, &["batch", "2", "tokens", "8"]);
+    let inputs = vec![
+        value("query", FLOAT, &["batch", "4", "tokens", "8"]),
+        cache("past_key"),
+        cache("past_value"),
+        new("new_key"),
+        new("new_value"),
+        value("write_indices", INT64, &["batch"]),
+        value("steps", INT64, &["tokens"]),
+        value("width", INT64, &["1"]),
+    ];
+    let outputs = vec![value("y", FLOAT, &[]), cache("present_key"), cache("present_value")];
+    let mut made = model(nodes, inputs, outputs);
+    let all: Vec<i64> = (0..slots as i64).collect();
+    made.graph.as_mut().unwrap().initializer = vec![
+        numbers("slots", &all, &[slots as i64]),
+        numbers("capacity", &[slots as i64], &[1]),
+        numbers("most", &[WINDOW - 1], &[1]),
+        numbers("one", &[1], &[1]),
+        numbers("one_three", &[1, 3], &[2]),
+    ];
+    made
+}
+
+/// A layer with its caches, which contain NaN where nothing was written.
+struct Layer {
+    state: TypedSimpleState,
+    slots: usize,
+    caches: Vec<Tensor>,
+}
+
+impl Layer {
+    fn new(slots: usize, mode: &str) -> Self {
+        let mut onnx = tract_onnx::onnx();
+        register(&mut onnx);
+        let model = onnx.model_for_proto_model(&layer(slots, mode)).unwrap();
+        let state = model.into_optimized().unwrap().into_runnable().unwrap().spawn().unwrap();
+        let count = BATCH * 2 * slots * 8;
+        let cache = || Tensor::from_shape(&[BATCH, 2, slots, 8], &vec![f32::NAN; count]).unwrap();
+        Self { state, slots, caches: vec![cache(), cache()] }
+    }
+
+    /// Runs a step, checks that the caches stay at their addresses, and returns `y` and the columns of the mask.
+    fn step(&mut self, [query, key, value]: &[Tensor; 3], starts: &[i64; BATCH]) -> (TValue, Vec<usize>) {
+        let width = query.shape()[2] as i64;
+        let addresses: Vec<_> = self.caches.iter().map(|cache| cache.as_bytes().as_ptr()).collect();
+        let mut caches = std::mem::take(&mut self.caches).into_iter().map(TValue::from);
+        let (past_key, past_value) = (caches.next().unwrap(), caches.next().unwrap());
+        let steps: Vec<i64> = (0..width).collect();
+        let ran = run(
+            &mut self.state,
+            self.slots,
+            tvec![
+                query.clone().into(),
+                past_key,
+                past_value,
+                key.clone().into(),
+                value.clone().into(),
+                tensor1(starts).into(),
+                tensor1(&steps).into(),
+                tensor1(&[width]).into(),
+            ],
+        );
+        let mut outputs = ran.outputs.into_iter();
+        let y = outputs.next().unwrap();
+        self.caches = outputs.map(TValue::into_tensor).collect();
+        let after: Vec<_> = self.caches.iter().map(|cache| cache.as_bytes().as_ptr()).collect();
+        assert_eq!(after, addresses, "a cache was copied");
+        (y, ran.columns)
+    }
+}
+
+#[test]
+fn a_ring_gives_the_bits_of_a_linear_cache() {
+    let random = &mut Random::new(9, 0);
+    let (mut ring, mut linear) = (Layer::new(RING, "circular"), Layer::new(LINEAR, "linear"));
+    let (mut starts, mut widths) = ([0_i64; BATCH], Vec::new());
+    while starts[0] < 3 * RING as i64 {
+        // The first sample starts over, so the samples have different lengths.
+        if starts == [9, 9] {
+            starts[0] = 0;
+        }
+        let width = if starts[1] < 9 { MAX_WIDTH } else { random.between(1, MAX_WIDTH) };
+        let mut tensor = |heads: usize| {
+            let shape = [BATCH, heads, width, 8];
+            let values = random.many(shape.iter().product(), |random| random.below(99) as f32 / 33.0 - 1.0);
+            Tensor::from_shape(&shape, &values).unwrap()
+        };
+        let given = [tensor(4), tensor(2), tensor(2)];
+        let ((of_ring, columns), (of_linear, _)) = (ring.step(&given, &starts), linear.step(&given, &starts));
+        assert_eq!(of_ring.as_bytes(), of_linear.as_bytes(), "{starts:?} {width}");
+        let numbers = of_ring.try_as_plain_ram().unwrap();
+        assert!(
+            numbers.as_slice::<f32>().unwrap().iter().all(|number| number.is_finite()),
+            "{starts:?} {width}"
+        );
+        let longest = starts[1] as usize + width;
+        assert_eq!(columns, [if longest <= 16 { 16 } else { RING }], "{starts:?} {width}");
+        starts.iter_mut().for_each(|start| *start += width as i64);
+        widths.push(width);
+    }
+    assert!((1..=MAX_WIDTH).all(|width| widths.contains(&width)));
+    assert_eq!([cache_copy_counts(&ring.state), cache_copy_counts(&linear.state)], [[], []]);
+}
