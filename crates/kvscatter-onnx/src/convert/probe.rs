@@ -135,7 +135,8 @@ impl Probe {
     }
 
     /// Feeds the inputs of the converted decoder to a fold. The caches have `capacity` slots, and the first
-    /// `past` slots are in use. Rings have their own size. `unread` is the mask's value for slots that are not in use after the step.
+    /// `past` slots are in use. Rings have their own size. `unread` is the mask's value for slots that are not in use
+    /// after the step.
     pub(super) fn feed_static<'m>(
         &self,
         decoder: &Decoder<'m>,

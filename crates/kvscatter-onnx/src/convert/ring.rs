@@ -189,7 +189,7 @@ impl Rings {
     /// Finds the caches that can be rings, in a converted decoder whose caches are all linear. Returns the reasons for
     /// the other attention with windows.
     ///
-    /// Every node that reads a ring is an `Attention` with the ring's window, and its keys and values have one capacity.
+    /// Every node that reads a ring is an `Attention` with the ring's window. Its keys and values have one capacity.
     pub(super) fn find(
         exported: &Exported<'_, '_>,
         converted: &Graph<'_>,

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvscatter::ElementType;
+use kvscatter::visibility::Visibility;
+use kvscatter::{ElementType, Mode};
 
 use super::caches::RANK;
 use super::probe::{Distance, Inputs, LAST, Probe, SAMPLES};
@@ -177,6 +178,13 @@ impl Limits {
         let [causal, left, right] = Self::ATTRIBUTES;
         let size = |name| usize::try_from(node.attribute(name)?.i?).ok();
         Self { left: size(left), right: if node.flag(causal) { Some(0) } else { size(right) } }
+    }
+
+    /// Returns the rule of the limits in a cache of this many slots, in which they count slots.
+    pub(super) fn of_slots(self, capacity: usize) -> Visibility {
+        let rule = Visibility::new(Mode::Linear, capacity);
+        let rule = self.left.map_or(rule, |left| rule.left(left));
+        self.right.map_or(rule, |right| rule.right(right))
     }
 
     fn hides(self, own: usize, slot: usize) -> bool {
@@ -482,10 +490,9 @@ fn hidden(value: &Value) -> Result<(), OnnxError> {
 mod tests {
     use std::path::Path;
 
-    use kvscatter::visibility::Visibility;
     use kvscatter::{ElementType, Mode};
 
-    use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES};
+    use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES, Visibility};
     use crate::convert::ring::Rings;
     use crate::convert::{ConvertOptions, WindowedCaches, convert};
     use crate::decoder::Decoder;
