@@ -15,8 +15,11 @@ pub struct MemoryReport {
     pub caches: Vec<CacheSize>,
     /// The number of bytes of the caches of each layer, by the index of the layer.
     pub layers: Vec<u64>,
-    /// The number of bytes that one token of one sample takes in all caches.
+    /// The number of bytes that one token of one sample takes in all caches. In a ring, later tokens take the place of
+    /// earlier ones.
     pub per_token: u64,
+    /// The number of caches that are rings.
+    pub rings: usize,
     /// The number of bytes of all caches together.
     pub total: u64,
 }
@@ -40,7 +43,8 @@ impl MemoryReport {
     /// Creates the report on caches of this batch and capacity. Caches of these sizes must have been
     /// allocated or [checked](Self::check).
     pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
-        let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, total: 0 };
+        let rings = interface.rings().count();
+        let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, rings, total: 0 };
         for port in &interface.caches {
             let len = |shape: &[usize]| bytes(port.element.storage_len(shape).unwrap_or(usize::MAX));
             let of_cache = len(&port.shape(batch, capacity));

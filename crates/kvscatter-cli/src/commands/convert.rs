@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
     self, ConvertOptions, Converted, KeptAttention, KeptOperator, KeptReason, LinearWindow, RingSize,
-    StandardWeights, WindowedCaches,
+    StandardWeights, UNLIMITED, WindowedCaches,
 };
 use kvscatter_onnx::{DataFile, Model};
 use kvscatter_text::units;
@@ -200,10 +200,15 @@ struct Cost {
     /// The bytes of all caches if none were a ring.
     bytes_per_linear_sample: Option<u64>,
     bytes_per_slot: Option<u64>,
-    /// The slots of each sample that are an input of attention in every step.
+    /// The slots of each sample that are an input of attention in every step, in a layer with the most slots.
     slots_per_step: usize,
     /// Whether attention also takes the used length, so that an engine can stop there.
     takes_length: bool,
+    #[serde(skip)]
+    max_seq: usize,
+    /// The most tokens of a sample, if all caches are rings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    most_tokens: Option<usize>,
     /// Whether attention consists of Attention nodes alone.
     #[serde(skip)]
     is_all_nodes: bool,
@@ -232,8 +237,10 @@ impl RingDocument {
 
 impl Cost {
     fn new(converted: &Converted, max_seq: usize) -> Self {
+        let largest_ring = converted.rings.keys().map(|ring| ring.capacity).max();
+        let slots = largest_ring.filter(|_| converted.most_tokens.is_some()).unwrap_or(max_seq);
         let ratio = |context: usize| {
-            let ratio = max_seq.checked_div(context).filter(|ratio| *ratio >= 2)?;
+            let ratio = slots.checked_div(context).filter(|ratio| *ratio >= 2)?;
             Some(Ratio { context, ratio })
         };
         Self {
@@ -243,7 +250,9 @@ impl Cost {
                 .zip(u64::try_from(max_seq).ok())
                 .and_then(|(bytes, slots)| bytes.checked_mul(slots)),
             bytes_per_slot: converted.bytes_per_slot,
-            slots_per_step: max_seq,
+            slots_per_step: slots,
+            max_seq,
+            most_tokens: converted.most_tokens,
             takes_length: converted.nonpad_kv_seqlen.is_some(),
             is_all_nodes: converted.attention_nodes == converted.attentions,
             slots_to_context: CONTEXTS.into_iter().filter_map(ratio).collect(),
@@ -251,7 +260,7 @@ impl Cost {
     }
 
     fn show(&self, output: &mut Output) -> Result<(), CommandError> {
-        let slots = self.slots_per_step;
+        let slots = self.max_seq;
         if let (Some(sample), Some(slot), Some(linear)) =
             (self.bytes_per_sample, self.bytes_per_slot, self.bytes_per_linear_sample)
         {
@@ -276,7 +285,23 @@ impl Cost {
             .map(|it| format!("{} × at {} tokens", it.ratio, it.context))
             .collect();
         let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
-        let all = count(slots, "slot");
+        let all = count(self.slots_per_step, "slot");
+        if let Some(most_tokens) = self.most_tokens {
+            let most = match most_tokens {
+                UNLIMITED => "A sample can have any number of tokens.".to_owned(),
+                most => format!(
+                    "A sample can have {most} tokens, because the decoder has a table of positions or a mask of all \
+                     tokens."
+                ),
+            };
+            let text = format!(
+                "{most} A step takes the same time and memory for every length of text. With kvscatter's plugin or its engine \
+                 tract, an Attention node reads only the slots that a token sees. ONNX Runtime without the plugin reads \
+                 all {all} of a ring."
+            );
+            writeln!(output, "\n{}", paragraph(&text))?;
+            return Ok(());
+        }
         let [(few, slower, few_in_plugin), (many, faster, many_in_plugin)] = MEASURED;
         let reads = |reader: &str, then: &str| {
             format!(

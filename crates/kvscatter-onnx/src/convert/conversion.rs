@@ -8,7 +8,7 @@ use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::rewriter::AddedInputs;
-use super::ring::{LinearReason, LinearWindow, RingSize, Rings};
+use super::ring::{LinearReason, LinearWindow, RingSize, Rings, UNLIMITED};
 use super::rule::CacheWindow;
 use super::visibility::Padding;
 use super::{ConvertOptions, caches, form, rewrite};
@@ -53,6 +53,9 @@ pub struct Converted {
     pub standard_weights: Option<StandardWeights>,
     /// The sizes of the rings, each with the number of its caches.
     pub rings: BTreeMap<RingSize, usize>,
+    /// The number of tokens that a sample can have if all caches are rings, and `None` otherwise. It is
+    /// [`UNLIMITED`](super::UNLIMITED) for a decoder without a table of positions and without a mask of all tokens.
+    pub most_tokens: Option<usize>,
     /// The attention with windows that reads linear caches, although the options ask for rings.
     pub linear_windows: Vec<LinearWindow>,
     /// The window of each attention operation, as far as the checked texts are longer than the window. Equal ones are
@@ -72,9 +75,6 @@ pub struct KeptState {
     /// The name of the output with the state after a step, which is the next step's past.
     pub present: String,
 }
-
-/// The number of tokens of a sample that has no other limit, which is the largest number of 32 bits.
-const FURTHEST: usize = (1 << 31) - 1;
 
 /// Converts a decoder to a static cache. The options are a number of slots for each sample, or
 /// [`ConvertOptions`].
@@ -187,6 +187,7 @@ fn convert_standard(
         bytes_per_slot,
         bytes_per_sample,
         rings: rings.sizes(),
+        most_tokens: rings.most_tokens,
         linear_windows,
         windows: exported.windows(),
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
@@ -265,7 +266,7 @@ impl<'m> Rewritten<'m> {
         let mut with_rings = with(&rings)?;
         if rings.are_all(exported.decoder) {
             let endless = with_rings.is_endless(exported, &rings)?;
-            rings.most_tokens = Some(if endless { FURTHEST } else { exported.max_seq });
+            rings.most_tokens = Some(if endless { UNLIMITED } else { exported.max_seq });
             with_rings = with(&rings)?;
         }
         if let Err(difference) = compare(exported, &with_rings.model, &rings) {
@@ -285,7 +286,7 @@ impl<'m> Rewritten<'m> {
         }
         let graph = self.model.graph()?;
         let new = exported.inputs.new_tokens().unwrap_or(1);
-        let probe = Probe::new(exported.inputs.batch().unwrap_or(1), FURTHEST.saturating_sub(new), new);
+        let probe = Probe::new(exported.inputs.batch().unwrap_or(1), UNLIMITED.saturating_sub(new), new);
         let mut fold = Fold::new(&graph, exported.external.as_ref());
         let slots = (exported.max_seq, rings);
         probe.feed_static(&Decoder::of(&graph)?, &exported.inputs, slots, false, &mut fold)?;

@@ -62,7 +62,7 @@ pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
 pub use outcome::{ConvertOutcome, Windows};
 pub use refusal::ConvertRefusal;
-pub use ring::{LinearReason, LinearWindow, MOST_TOKENS, RingSize, RingSizeError};
+pub use ring::{LinearReason, LinearWindow, MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
 pub use rule::CacheWindow;
 pub use soundness::{CheckedRing, check_rings};
 

@@ -26,6 +26,9 @@ pub(super) const METADATA: &str = "kvscatter.rings";
 /// have.
 pub const MOST_TOKENS: &str = "kvscatter.most_tokens";
 
+/// The number of tokens of a sample that has no other limit, which is the largest number of 32 bits.
+pub const UNLIMITED: usize = (1 << 31) - 1;
+
 /// The size of a ring, and what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingSize {
@@ -51,7 +54,7 @@ pub enum LinearReason {
     #[error("its attention adds a bias (ALiBi), which is not supported in a ring")]
     Bias,
     /// The cache is not read by `Attention` nodes with this window alone.
-    #[error("only Attention nodes can read a ring, and all of one window")]
+    #[error("only Attention nodes with one window can read a ring")]
     Reader,
     /// The converted decoder computes other values than the exported one if there are rings.
     #[error("with a ring, the decoder computes other values: {difference}")]

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use kvscatter_onnx::convert::UNLIMITED;
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_session::{CacheSize, Generated, MemoryReport};
 use kvscatter_text::units;
@@ -83,18 +84,40 @@ impl Generation {
             let remedy = self.growth.map(|growth| format!("; for each cache: {growth}")).unwrap_or_default();
             return format!("grow with every step{remedy}");
         };
-        let layers = match memory.layers.as_slice() {
-            [first, rest @ ..] if rest.iter().all(|layer| layer == first) => {
-                format!("{} of {}", count(memory.layers.len(), "layer"), units::bytes(*first))
+        let (total, layers) = (units::bytes(memory.total), layers(&memory.layers));
+        let room = match (memory.rings, capacity) {
+            (0, _) => {
+                format!("{} a token, room for {capacity} of each sample", units::bytes(memory.per_token))
             }
-            layers => {
-                let layers: Vec<String> = layers.iter().map(|layer| units::bytes(*layer)).collect();
-                format!("layers of {}", layers.join(", "))
+            (_, UNLIMITED) => "all are rings, so a sample can have any number of tokens".to_owned(),
+            (rings, _) => {
+                let rings = count(rings, "ring");
+                format!(
+                    "{rings} among {}, room for {capacity} tokens of each sample",
+                    count(memory.caches.len(), "cache")
+                )
             }
         };
-        let (total, token) = (units::bytes(memory.total), units::bytes(memory.per_token));
-        format!("{total}: {layers}; {token} a token, room for {capacity} of each sample")
+        format!("{total}: {layers}; {room}")
     }
+}
+
+/// Formats the sizes of layers, such as `5 layers of 2 MiB and 1 of 64 MiB`.
+fn layers(layers: &[u64]) -> String {
+    let mut sizes: Vec<(u64, usize)> = Vec::new();
+    for &layer in layers {
+        match sizes.iter_mut().find(|(size, _)| *size == layer) {
+            Some((_, layers)) => *layers = layers.saturating_add(1),
+            None => sizes.push((layer, 1)),
+        }
+    }
+    let mut texts = sizes.iter().enumerate().map(|(index, &(size, layers))| {
+        let layers = if index == 0 { count(layers, "layer") } else { layers.to_string() };
+        format!("{layers} of {}", units::bytes(size))
+    });
+    let first: Vec<_> = texts.by_ref().take(sizes.len().saturating_sub(1)).collect();
+    let last = texts.next().unwrap_or_default();
+    if first.is_empty() { last } else { format!("{} and {last}", first.join(", ")) }
 }
 
 fn time(time: Duration) -> String {
