@@ -173,7 +173,8 @@ impl Limits {
     /// The attributes that set the limits.
     pub(super) const ATTRIBUTES: [&str; 3] = ["is_causal", "left_window_size", "right_window_size"];
 
-    /// Reads the attributes of an `Attention` node. Operator set 25 added the sizes of windows, in which -1 is no limit.
+    /// Reads the attributes of an `Attention` node. Operator set 25 added the sizes of windows, of which -1 is no
+    /// limit.
     pub(super) fn of(node: &Node<'_>) -> Self {
         let [causal, left, right] = Self::ATTRIBUTES;
         let size = |name| usize::try_from(node.attribute(name)?.i?).ok();
