@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use kvscatter_onnx::convert::ConvertOutcome;
+use kvscatter_onnx::convert::{ConvertOutcome, check_rings};
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::{Model, unmerge};
 
@@ -85,7 +85,9 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let graph = model.graph().map_err(in_file)?;
     let decoder = Decoder::of(&graph).map_err(in_file)?;
     let sizes = sizes(&args, &decoder)?;
-    let mut hazards = decoder.hazards();
+    let rings = check_rings(model, &graph, &decoder);
+    let mut hazards: Vec<_> = rings.iter().filter_map(|ring| ring.outcome.as_ref().err().cloned()).collect();
+    hazards.extend(decoder.hazards());
     hazards.extend(config::hazards(model, &graph, &decoder));
     let grows = decoder.caches.iter().any(|cache| cache.style.growth().is_some());
     let inspected = Inspected {
@@ -97,6 +99,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
         sizes,
         branch: merged.as_ref().map(|merged| &merged.branch),
         hazards,
+        rings,
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),
         scatters: graph.nodes().iter().filter(|node| node.is("TensorScatter")).count(),
         decoder: &decoder,

@@ -267,6 +267,57 @@ fn a_cache_that_is_converted() {
     }
 }
 
+const WINDOWED: &str = "testdata/decoders/optimum-0.1-mistral-window/model.onnx";
+
+#[test]
+fn a_sliding_window() {
+    let folder = folder();
+    insta::assert_snapshot!(folder.run(&format!("inspect {WINDOWED} --batch 2 --length 64")).passed());
+    let json = folder.run(&format!("inspect {WINDOWED} --batch 2 --length 64 --json")).passed();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let window = |cache: &str| serde_json::json!({"cache": cache, "window": 4});
+    let expected = serde_json::json!({
+        "max_seq": 64,
+        "refused": null,
+        "windows": [window("past_key_values.0.key"), window("past_key_values.1.key")],
+        "linear_bytes": 16384,
+        "ring_bytes": 9984,
+    });
+    assert_eq!(json["convert"], expected);
+    // No ring of this window is smaller than 16 slots.
+    let text = folder.run(&format!("inspect {WINDOWED} --length 16")).passed();
+    assert!(text.contains("Rings are not used: a ring of 39 slots is not smaller"), "{text}");
+}
+
+/// Inspects rings that `convert` made, and the same rings with a mask that counts slots.
+#[test]
+fn rings() {
+    let folder = folder();
+    folder.run(&format!("convert {WINDOWED} -o model.onnx --max-seq 64 --chunk 3 --rewind 2")).passed();
+    insta::assert_snapshot!(folder.run("inspect model.onnx").passed());
+    let json = || {
+        let json = folder.run("inspect model.onnx --json").passed();
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()["rings"].clone()
+    };
+    let size = |ring: &serde_json::Value| {
+        ["cache", "capacity", "window", "chunk", "rewind", "hazard"].map(|key| ring[key].clone())
+    };
+    let sound = json();
+    assert_eq!(sound.as_array().unwrap().len(), 4);
+    let expected = serde_json::json!(["past_key_values.0.key", 8, 4, 3, 2, null]);
+    assert_eq!(serde_json::json!(size(&sound[0])), expected);
+
+    let mut model = Model::load(&folder.path("model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let ages = graph.node.iter_mut().find(|node| node.op_type.as_deref() == Some("Mod")).unwrap();
+    ages.op_type = Some("Sub".to_owned());
+    model.save(&folder.path("model.onnx")).unwrap();
+    let text = folder.run("inspect model.onnx").passed();
+    insta::assert_snapshot!(text.lines().find(|line| line.contains("ring-mask")).unwrap());
+    let expected = serde_json::json!(["past_key_values.0.key", null, null, null, null, "ring-mask"]);
+    assert_eq!(serde_json::json!(size(&json()[0])), expected);
+}
+
 /// Checks that control characters in names, which come from strangers, do not reach the terminal.
 #[test]
 fn nothing_in_a_name_reaches_the_terminal() {

@@ -9,6 +9,7 @@ use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::rewriter::AddedInputs;
 use super::ring::{RingSize, Rings, UNLIMITED};
+use super::rule::CacheWindow;
 use super::visibility::Padding;
 use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, rewrite};
@@ -58,6 +59,9 @@ pub struct Converted {
     pub most_tokens: Option<usize>,
     /// The attention with windows that reads linear caches, although the options ask for rings.
     pub linear_windows: Vec<LinearWindow>,
+    /// The window of each attention operation, as far as the checked texts are longer than the window. Equal ones are
+    /// listed once for each cache.
+    pub windows: Vec<CacheWindow>,
     /// The branch that was converted, if the exported model is a merged decoder.
     pub branch: Option<TakenBranch>,
     /// The states that the model has beside its caches. They are not changed.
@@ -186,6 +190,7 @@ fn convert_standard(
         rings: rings.sizes(),
         most_tokens: rings.most_tokens,
         linear_windows,
+        windows: exported.windows(),
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
         attention_nodes: exported.attentions.len().saturating_add(fusions.fused.len()),
         fused: fusions.fused.len(),

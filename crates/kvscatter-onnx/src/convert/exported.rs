@@ -1,11 +1,13 @@
 //! An exported decoder, with everything that its conversion needs to know.
 
+use std::collections::BTreeSet;
+
 use super::attention::Attentions;
 use super::probe::{Distance, Inputs, Probe};
-use super::rule::Rule;
+use super::rule::{CacheWindow, Rule};
 use super::sites::Sites;
 use super::visibility::{self, Padding};
-use crate::decoder::{Decoder, InputRole};
+use crate::decoder::{Cache, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
 
@@ -84,6 +86,21 @@ impl<'a, 'm> Exported<'a, 'm> {
     /// Returns the rule of each attention operation.
     pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.sites.sites.iter().map(|site| &site.rule).chain(self.attentions.rules())
+    }
+
+    /// Returns the window of each attention operation, with the past of the cache that has its keys. Equal ones are
+    /// returned once, in the order of the caches.
+    pub(super) fn windows(&self) -> Vec<CacheWindow> {
+        let mut windows: BTreeSet<(&str, Option<usize>)> = BTreeSet::new();
+        windows.extend(self.sites.sites.iter().map(|site| (site.past, site.rule.window)));
+        let past = |keys| Some(self.decoder.caches.iter().find(|cache| cache.written == keys)?.past);
+        let readers = self.attentions.readers();
+        windows.extend(readers.filter_map(|([keys, _], rule)| Some((past(keys)?, rule.window))));
+        let of_cache = |cache: &Cache<'m>| {
+            let of_past = windows.range((cache.past, None)..).take_while(|(past, _)| *past == cache.past);
+            of_past.map(|&(past, window)| CacheWindow { past: past.to_owned(), window }).collect::<Vec<_>>()
+        };
+        self.decoder.caches.iter().flat_map(of_cache).collect()
     }
 
     fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {

@@ -54,6 +54,7 @@ mod rewriter;
 mod ring;
 mod rule;
 mod sites;
+mod soundness;
 mod visibility;
 mod windows;
 
@@ -61,9 +62,11 @@ pub use conversion::{Converted, KeptState, convert};
 pub use fusion::{KeptAttention, KeptReason};
 pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
-pub use outcome::ConvertOutcome;
+pub use outcome::{ConvertOutcome, Windows};
 pub use refusal::ConvertRefusal;
 pub use ring::{MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
+pub use rule::CacheWindow;
+pub use soundness::{CheckedRing, check_rings};
 pub use windows::{LinearReason, LinearWindow};
 
 pub use crate::standard::{KeptOperator, NoStandardForm, StandardWeights};

@@ -1,7 +1,9 @@
 //! Tests whether a decoder can be converted by trying it.
 
-use super::conversion::convert;
+use super::conversion::{Converted, convert};
 use super::refusal::ConvertRefusal;
+use super::rule::CacheWindow;
+use super::windows::LinearWindow;
 use crate::{Model, OnnxError};
 
 /// The result of trying to convert a decoder with growing caches.
@@ -11,6 +13,8 @@ pub enum ConvertOutcome {
     Convert {
         /// The number of slots of each sample in the converted caches.
         max_seq: usize,
+        /// The windows of the attention.
+        windows: Windows,
     },
     /// The conversion fails.
     Refused {
@@ -21,12 +25,46 @@ pub enum ConvertOutcome {
     },
 }
 
+/// The windows of a decoder's attention, and what rings save.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windows {
+    /// The window of each attention operation, as in [`Converted::windows`].
+    pub caches: Vec<CacheWindow>,
+    /// The number of bytes of all caches of one sample if they are linear, or `None` if the model leaves a size open.
+    pub linear_bytes: Option<u64>,
+    /// The number of bytes with rings of the default chunk and rewind, or `None` if there is no ring.
+    pub ring_bytes: Option<u64>,
+    /// The attention with windows that cannot read rings.
+    pub linear: Vec<LinearWindow>,
+}
+
+impl Windows {
+    fn new(converted: Converted, max_seq: usize) -> Self {
+        let slots = u64::try_from(max_seq).ok();
+        Self {
+            linear_bytes: converted
+                .bytes_per_slot
+                .zip(slots)
+                .and_then(|(bytes, slots)| bytes.checked_mul(slots)),
+            ring_bytes: converted.bytes_per_sample.filter(|_| !converted.rings.is_empty()),
+            caches: converted.windows,
+            linear: converted.linear_windows,
+        }
+    }
+
+    /// Returns `true` if attention has a window.
+    #[must_use]
+    pub fn are_any(&self) -> bool {
+        self.caches.iter().any(|cache| cache.window.is_some())
+    }
+}
+
 impl ConvertOutcome {
     /// Tries to convert a decoder to this many slots.
     #[must_use]
     pub fn at(model: &Model, max_seq: usize) -> Self {
         match convert(model, max_seq) {
-            Ok(_) => Self::Convert { max_seq },
+            Ok(converted) => Self::Convert { max_seq, windows: Windows::new(converted, max_seq) },
             Err(cause) => Self::Refused { max_seq, cause },
         }
     }

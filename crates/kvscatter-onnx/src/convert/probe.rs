@@ -201,13 +201,7 @@ impl Probe {
             if slot < self.total() { self.is_real(sample, slot) } else { unread }
         };
         let real = (0..self.batch).flat_map(|sample| (0..slots).map(move |slot| is_set(sample, slot)));
-        match element {
-            ElementType::Bool => Values::Bools(real.collect()),
-            ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 | ElementType::Float64 => {
-                Values::Floats(real.map(|real| f64::from(u8::from(real))).collect())
-            }
-            _ => Values::Ints(real.map(i64::from).collect()),
-        }
+        Values::flags(element, real)
     }
 
     /// Returns the positions as the pipelines of exporters compute them.

@@ -24,6 +24,15 @@ pub(super) struct Bias {
     pub(super) distance: Distance,
 }
 
+/// The window of attention that reads a cache.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CacheWindow {
+    /// The past of the cache with the keys.
+    pub past: String,
+    /// The number of tokens that a token sees, itself included, or `None` if it sees all.
+    pub window: Option<usize>,
+}
+
 impl Rule {
     /// Returns the distance of each slot from a new token, or `None` for a hidden slot.
     pub(super) fn row(&self, probe: &Probe, sample: usize, token: usize) -> Vec<Option<f64>> {

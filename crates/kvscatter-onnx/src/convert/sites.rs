@@ -23,6 +23,8 @@ const MAX_MASKS: usize = 16;
 /// least one.
 #[derive(Clone, Debug)]
 pub(super) struct Site<'m> {
+    /// The past of the cache with the keys.
+    pub(super) past: &'m str,
     pub(super) masks: Vec<Mask<'m>>,
     /// Whether the scores of the slots are followed by the score of a sink, which no mask changes.
     pub(super) has_sink: bool,
@@ -91,12 +93,12 @@ pub(super) struct Sites<'m> {
 #[derive(Clone, Debug)]
 enum State<'m> {
     /// Keys or values with their slots along this axis.
-    Cache { axis: usize },
-    /// Scores with their slots along the last axis.
-    Scores { masks: Vec<Mask<'m>> },
+    Cache { past: &'m str, axis: usize },
+    /// Scores of the keys of a cache with their slots along the last axis.
+    Scores { past: &'m str, masks: Vec<Mask<'m>> },
     /// Masked scores with the slots along the last axis, and after them the score of a sink, which has no
     /// value. A softmax gives the sink a part of the weight.
-    Sunk { masks: Vec<Mask<'m>> },
+    Sunk { past: &'m str, masks: Vec<Mask<'m>> },
     /// The softmax of scores, with the slots along the last axis.
     Weights,
     /// The softmax of scores and a sink.
@@ -158,7 +160,8 @@ impl<'m> Sites<'m> {
         probe.feed(inputs, fold)?;
         let mut walk = Walk { fold, probe: &probe, sites: Self::default() };
         for cache in caches {
-            walk.sites.states.insert(cache.written, State::Cache { axis: cache.axis });
+            let state = State::Cache { past: cache.past, axis: cache.axis };
+            walk.sites.states.insert(cache.written, state);
         }
         for node in graph.nodes() {
             walk.visit(node).map_err(|error| probe.capacity(node.error_within(error)))?;
@@ -196,8 +199,8 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
 }
 
 impl<'m> Site<'m> {
-    fn new(masks: &[Mask<'m>], has_sink: bool) -> Self {
-        Self { masks: masks.to_vec(), has_sink, rule: Rule::default(), biased: 0 }
+    fn new(past: &'m str, masks: &[Mask<'m>], has_sink: bool) -> Self {
+        Self { past, masks: masks.to_vec(), has_sink, rule: Rule::default(), biased: 0 }
     }
 
     /// Returns a key that is equal for sites with equal masks.
@@ -257,8 +260,8 @@ impl<'m> Walk<'_, '_, 'm> {
             return Ok(Next::Unknown);
         }
         Ok(match (node.op_type(), states) {
-            ("Cast", [Some(Scores { masks })]) if !self.keeps_hidden(node, masks)? => Next::Unknown,
-            ("Reshape" | "Flatten", [Some(Cache { axis }), ..]) if self.is_regrouped(node, *axis)? => {
+            ("Cast", [Some(Scores { masks, .. })]) if !self.keeps_hidden(node, masks)? => Next::Unknown,
+            ("Reshape" | "Flatten", [Some(Cache { axis, .. }), ..]) if self.is_regrouped(node, *axis)? => {
                 Next::Unknown
             }
             (
@@ -266,39 +269,43 @@ impl<'m> Walk<'_, '_, 'm> {
                 | "Reshape" | "Flatten" | "Tile",
                 [Some(state @ (Cache { .. } | Scores { .. } | Weights | Flags)), rest @ ..],
             ) if rest.iter().all(Option::is_none) => self.moved(node, state)?,
-            ("Split", [Some(Cache { axis }), rest @ ..]) if rest.iter().all(Option::is_none) => {
-                self.parts(node, *axis)?
+            ("Split", [Some(Cache { past, axis }), rest @ ..]) if rest.iter().all(Option::is_none) => {
+                self.parts(node, past, *axis)?
             }
             ("Mul" | "Div", [Some(state), None]) if !self.spans_slots(b)? => self.scaled(node, state, b)?,
             ("Mul", [None, Some(state)]) if !self.spans_slots(a)? => self.scaled(node, state, a)?,
-            ("Tanh", [Some(state @ Scores { masks })]) if masks.is_empty() => self.moved(node, state)?,
-            ("MatMul", [None, Some(Cache { axis })]) if self.rank(b)? == axis.saturating_add(1) => {
-                Next::State(Scores { masks: Vec::new() })
+            ("Tanh", [Some(state @ Scores { masks, .. })]) if masks.is_empty() => self.moved(node, state)?,
+            ("MatMul", [None, Some(Cache { past, axis })]) if self.rank(b)? == axis.saturating_add(1) => {
+                Next::State(Scores { past, masks: Vec::new() })
             }
-            ("MatMul", [Some(Weights), Some(Cache { axis })]) if self.rank(b)? == axis.saturating_add(2) => {
+            ("MatMul", [Some(Weights), Some(Cache { axis, .. })])
+                if self.rank(b)? == axis.saturating_add(2) =>
+            {
                 Next::End
             }
-            ("Add", [Some(Scores { masks }), None]) => self.added(node, masks, a, b)?,
-            ("Add", [None, Some(Scores { masks })]) => self.added(node, masks, b, a)?,
-            ("Where", [None, Some(Scores { masks }), None]) => {
+            ("Add", [Some(Scores { past, masks }), None]) => self.added(node, (past, masks), a, b)?,
+            ("Add", [None, Some(Scores { past, masks })]) => self.added(node, (past, masks), b, a)?,
+            ("Where", [None, Some(Scores { past, masks }), None]) => {
                 let kind = MaskKind::Where { condition: a, filler: c, visible_where: true };
-                self.masked(node, masks, b, kind)?
+                self.masked(node, (past, masks), b, kind)?
             }
-            ("Where", [None, None, Some(Scores { masks })]) => {
+            ("Where", [None, None, Some(Scores { past, masks })]) => {
                 let kind = MaskKind::Where { condition: a, filler: b, visible_where: false };
-                self.masked(node, masks, c, kind)?
+                self.masked(node, (past, masks), c, kind)?
             }
-            ("Max", [Some(Scores { masks }), None]) if !masks.is_empty() => {
-                self.masked(node, masks, a, MaskKind::Floor { floor: b })?
+            ("Max", [Some(Scores { past, masks }), None]) if !masks.is_empty() => {
+                self.masked(node, (past, masks), a, MaskKind::Floor { floor: b })?
             }
-            ("Max", [None, Some(Scores { masks })]) if !masks.is_empty() => {
-                self.masked(node, masks, b, MaskKind::Floor { floor: a })?
+            ("Max", [None, Some(Scores { past, masks })]) if !masks.is_empty() => {
+                self.masked(node, (past, masks), b, MaskKind::Floor { floor: a })?
             }
-            ("Softmax", [Some(Scores { masks })]) if self.is_over_last(node)? => {
-                self.attended(node, masks)?
+            ("Softmax", [Some(Scores { past, masks })]) if self.is_over_last(node)? => {
+                self.attended(node, past, masks)?
             }
-            ("Concat", [Some(Scores { masks }), None]) if !masks.is_empty() && self.has_sink(node, b)? => {
-                Next::State(Sunk { masks: masks.clone() })
+            ("Concat", [Some(Scores { past, masks }), None])
+                if !masks.is_empty() && self.has_sink(node, b)? =>
+            {
+                Next::State(Sunk { past, masks: masks.clone() })
             }
             // A softmax does not change if a number is subtracted from all scores of a row.
             ("ReduceMax", [Some(Sunk { .. }), None])
@@ -306,14 +313,12 @@ impl<'m> Walk<'_, '_, 'm> {
             {
                 Next::End
             }
-            ("Sub", [Some(Sunk { masks }), None]) if self.is_per_row(b)? => {
-                Next::State(Sunk { masks: masks.clone() })
+            ("Sub", [Some(state @ Sunk { .. }), None]) if self.is_per_row(b)? => Next::State(state.clone()),
+            ("Cast", [Some(state @ Sunk { masks, .. })]) if self.keeps_hidden(node, masks)? => {
+                Next::State(state.clone())
             }
-            ("Cast", [Some(Sunk { masks })]) if self.keeps_hidden(node, masks)? => {
-                Next::State(Sunk { masks: masks.clone() })
-            }
-            ("Softmax", [Some(Sunk { masks })]) if self.is_over_last(node)? => {
-                self.sites.sites.push(Site::new(masks, true));
+            ("Softmax", [Some(Sunk { past, masks })]) if self.is_over_last(node)? => {
+                self.sites.sites.push(Site::new(past, masks, true));
                 Next::State(SunkWeights)
             }
             ("Cast", [Some(SunkWeights)]) => Next::State(SunkWeights),
@@ -334,20 +339,20 @@ impl<'m> Walk<'_, '_, 'm> {
         let (Some(axis), None) = (axes.next(), axes.next()) else { return Ok(Next::Unknown) };
         let is_last = axis.saturating_add(1) == shape.len();
         Ok(match state {
-            State::Cache { .. } => Next::State(State::Cache { axis }),
+            State::Cache { past, .. } => Next::State(State::Cache { past, axis }),
             _ if is_last => Next::State(state.clone()),
             _ => Next::Unknown,
         })
     }
 
     /// Returns the state of keys and values that one cache contains.
-    fn parts(&mut self, split: &Node<'m>, axis: usize) -> Result<Next<'m>, OnnxError> {
+    fn parts(&mut self, split: &Node<'m>, past: &'m str, axis: usize) -> Result<Next<'m>, OnnxError> {
         for output in split.proto().output.iter().filter(|output| !output.is_empty()) {
             if self.fold.shape(output)?.get(axis) != Some(&self.probe.total()) {
                 return Ok(Next::Unknown);
             }
         }
-        Ok(Next::State(State::Cache { axis }))
+        Ok(Next::State(State::Cache { past, axis }))
     }
 
     /// Returns `true` if a reshape changes what follows the axis of the slots.
@@ -412,7 +417,7 @@ impl<'m> Walk<'_, '_, 'm> {
     fn scaled(&mut self, node: &Node<'m>, state: &State<'m>, by: &'m str) -> Result<Next<'m>, OnnxError> {
         match state {
             State::Flags | State::Sunk { .. } | State::SunkWeights => Ok(Next::Unknown),
-            State::Scores { masks } if !masks.is_empty() => {
+            State::Scores { past, masks } if !masks.is_empty() => {
                 let factor = |by: f64| if node.is("Div") { by.recip() } else { by };
                 let by = self.fold.value(by)?.as_floats().unwrap_or(&[f64::NAN]);
                 let is_one = by.iter().all(|&by| factor(by) == 1.0);
@@ -422,7 +427,7 @@ impl<'m> Walk<'_, '_, 'm> {
                     return Ok(Next::Unknown);
                 }
                 let scaled = |mask: &Mask<'m>| Mask { is_scaled: mask.is_scaled || !is_one, ..*mask };
-                self.moved(node, &State::Scores { masks: masks.iter().map(scaled).collect() })
+                self.moved(node, &State::Scores { past, masks: masks.iter().map(scaled).collect() })
             }
             _ => self.moved(node, state),
         }
@@ -432,11 +437,11 @@ impl<'m> Walk<'_, '_, 'm> {
     fn added(
         &mut self,
         node: &Node<'m>,
-        masks: &[Mask<'m>],
+        (past, masks): (&'m str, &[Mask<'m>]),
         scores: &'m str,
         operand: &'m str,
     ) -> Result<Next<'m>, OnnxError> {
-        let state = State::Scores { masks: masks.to_vec() };
+        let state = State::Scores { past, masks: masks.to_vec() };
         if !self.spans_slots(operand)? {
             return if masks.is_empty() { self.moved(node, &state) } else { Ok(Next::Unknown) };
         }
@@ -449,15 +454,20 @@ impl<'m> Walk<'_, '_, 'm> {
             self.sites.neutral.push(Neutral { node: *node, scores, operand });
             return Ok(Next::State(state));
         }
-        self.masked(node, masks, scores, MaskKind::Add { operand })
+        self.masked(node, (past, masks), scores, MaskKind::Add { operand })
     }
 
     /// Returns the state of scores after a softmax. Their masks become those of one attention operation.
-    fn attended(&mut self, softmax: &Node<'m>, masks: &[Mask<'m>]) -> Result<Next<'m>, OnnxError> {
+    fn attended(
+        &mut self,
+        softmax: &Node<'m>,
+        past: &'m str,
+        masks: &[Mask<'m>],
+    ) -> Result<Next<'m>, OnnxError> {
         if masks.is_empty() {
             return Err(ConvertRefusal::Unmasked.into());
         }
-        self.sites.sites.push(Site::new(masks, false));
+        self.sites.sites.push(Site::new(past, masks, false));
         let shape = self.fold.shape(softmax.output(0).unwrap_or_default())?;
         let is_over_slots = shape.last() == Some(&self.probe.total());
         Ok(if is_over_slots { Next::State(State::Weights) } else { Next::Unknown })
@@ -467,7 +477,7 @@ impl<'m> Walk<'_, '_, 'm> {
     fn masked(
         &mut self,
         node: &Node<'m>,
-        masks: &[Mask<'m>],
+        (past, masks): (&'m str, &[Mask<'m>]),
         scores: &'m str,
         kind: MaskKind<'m>,
     ) -> Result<Next<'m>, OnnxError> {
@@ -480,7 +490,7 @@ impl<'m> Walk<'_, '_, 'm> {
         let Value { element, .. } = *self.fold.value(scores)?;
         let output = node.output(0).unwrap_or_default();
         let mask = Mask { node: *node, kind, scores, output, layout, element, is_scaled: false };
-        Ok(Next::State(State::Scores { masks: masks.iter().copied().chain([mask]).collect() }))
+        Ok(Next::State(State::Scores { past, masks: masks.iter().copied().chain([mask]).collect() }))
     }
 
     /// Returns the layout of scores, or `None` if it is not known.

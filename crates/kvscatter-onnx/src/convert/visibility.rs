@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvscatter::ElementType;
+use kvscatter::visibility::Visibility;
+use kvscatter::{ElementType, Mode};
 
 use super::caches::RANK;
 use super::probe::{Distance, Inputs, LAST, Probe, SAMPLES};
@@ -15,7 +16,7 @@ use crate::{Node, OnnxError};
 
 /// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
 /// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
-const HIDDEN: f64 = -1e4;
+pub(super) const HIDDEN: f64 = -1e4;
 
 /// The largest number that masks together may add to all scores of a token. It rounds scores in float32 to multiples of
 /// 1/512, and a larger one rounds more. ALiBi that is counted from the first token adds no more to texts of 32,768
@@ -177,6 +178,13 @@ impl Limits {
         let [causal, left, right] = Self::ATTRIBUTES;
         let size = |name| usize::try_from(node.attribute(name)?.i?).ok();
         Self { left: size(left), right: if node.flag(causal) { Some(0) } else { size(right) } }
+    }
+
+    /// Returns the rule of the limits in a cache of this many slots, in which they count slots.
+    pub(super) fn of_slots(self, capacity: usize) -> Visibility {
+        let rule = Visibility::new(Mode::Linear, capacity);
+        let rule = self.left.map_or(rule, |left| rule.left(left));
+        self.right.map_or(rule, |right| rule.right(right))
     }
 
     fn hides(self, own: usize, slot: usize) -> bool {
@@ -440,7 +448,7 @@ fn unit_of(element: ElementType) -> f64 {
 
 /// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast. `heads` has
 /// the sizes of the axes between the batch and the new tokens.
-fn element_of(
+pub(super) fn element_of(
     shape: &[usize],
     heads: &[usize],
     (sample, head, token, slot): (usize, usize, usize, usize),
@@ -482,10 +490,9 @@ fn hidden(value: &Value) -> Result<(), OnnxError> {
 mod tests {
     use std::path::Path;
 
-    use kvscatter::visibility::Visibility;
     use kvscatter::{ElementType, Mode};
 
-    use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES};
+    use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES, Visibility};
     use crate::convert::ring::Rings;
     use crate::convert::{ConvertOptions, WindowedCaches, convert};
     use crate::decoder::Decoder;

@@ -140,6 +140,12 @@ impl<'m> Cache<'m> {
         self.style == WriterStyle::Concat && self.earlier.is_empty() && self.copies.is_empty()
     }
 
+    /// Returns `true` if the cache is a ring, whose slots are reused in turn.
+    #[must_use]
+    pub fn is_ring(&self) -> bool {
+        self.style == WriterStyle::TensorScatter(Mode::Circular)
+    }
+
     /// Returns `true` if past and present have one fixed capacity and new rows overwrite old ones.
     #[must_use]
     pub fn is_static(&self) -> bool {

@@ -9,10 +9,11 @@ mod text;
 
 use super::Decoder;
 use super::growth::Growth;
-pub use hazard::{Hazard, PrefixMask, RuntimeBug};
+pub use hazard::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 
 impl Decoder<'_> {
-    /// Returns all hazards of the decoder.
+    /// Returns the hazards that the graph shows without an evaluation. [`check_rings`](crate::convert::check_rings)
+    /// finds those of rings.
     ///
     /// The hazards of single caches come first, in the order of the caches. The hazards of several caches
     /// follow, and those of runtimes come last.

@@ -216,7 +216,7 @@ pub(super) fn uses<'f, 'm>(
     flow.nodes().iter().flat_map(move |node| {
         slots(node)
             .iter()
-            .filter_map(move |&(slot, role)| Some((same(flow, node.input(slot)?)?, role, *node)))
+            .filter_map(move |&(slot, role)| Some((used(flow, node.input(slot)?, role)?, role, *node)))
     })
 }
 
@@ -242,9 +242,19 @@ fn slots(node: &Node<'_>) -> &'static [(usize, InputRole)] {
 
 /// Returns the graph input that a value equals, regardless of type and shape.
 pub(super) fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
-    through(flow, value, |node| {
-        matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")
-    })
+    through(flow, value, keeps_elements)
+}
+
+/// Returns the graph input that a node uses in a role. Attention that reads a ring limits the lengths to its capacity.
+fn used<'m>(flow: &Flow<'m>, value: &'m str, role: InputRole) -> Option<&'m str> {
+    match role {
+        InputRole::NonpadKvSeqlen => through(flow, value, |node| keeps_elements(node) || node.is("Min")),
+        _ => same(flow, value),
+    }
+}
+
+fn keeps_elements(node: &Node<'_>) -> bool {
+    matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")
 }
 
 fn through<'m>(flow: &Flow<'m>, value: &'m str, allowed: fn(&Node<'_>) -> bool) -> Option<&'m str> {

@@ -60,7 +60,7 @@ pub(super) fn handed_on<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str>
         {
             node.input(0)
         }
-        "Add" | "Sub" | "Mul" | "Div" if is_default => {
+        "Add" | "Sub" | "Mul" | "Div" | "Min" if is_default && node.proto().input.len() == 2 => {
             let (left, right) = (node.input(0)?, node.input(1)?);
             match (flow.is_constant(left), flow.is_constant(right)) {
                 (false, true) => Some(left),

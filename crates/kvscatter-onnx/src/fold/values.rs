@@ -46,6 +46,15 @@ impl Values {
         })
     }
 
+    /// Creates the elements of a mask, which are 1 for `true`.
+    pub(crate) fn flags(element: ElementType, flags: impl Iterator<Item = bool>) -> Self {
+        match NumberKind::of(element) {
+            Some(NumberKind::Bool) => Self::Bools(flags.collect()),
+            Some(NumberKind::Float) => Self::Floats(flags.map(|flag| f64::from(u8::from(flag))).collect()),
+            _ => Self::Ints(flags.map(i64::from).collect()),
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Ints(values) => values.len(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::convert::{check_rings, convert};
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::{CachePath, LowerTarget, Model, lower, random_inputs, unmerge};
@@ -14,6 +14,7 @@ pub(crate) const ALL: &[Pass] = &[
     ("graph", graph),
     ("decoder", decoder),
     ("hazards", hazards),
+    ("rings", rings),
     ("tensorrt", tensorrt),
     ("cache paths", cache_paths),
     ("lower to ScatterElements", |model| drop(lower(model, LowerTarget::ScatterElements))),
@@ -51,6 +52,12 @@ fn hazards(model: &Model) {
     for hazard in decoder.hazards() {
         let _ = (hazard.to_string(), hazard.kind(), hazard.cache(), hazard.node());
     }
+}
+
+fn rings(model: &Model) {
+    let Ok(graph) = model.graph() else { return };
+    let Ok(decoder) = Decoder::of(&graph) else { return };
+    let _ = check_rings(model, &graph, &decoder);
 }
 
 fn tensorrt(model: &Model) {

@@ -3,7 +3,7 @@
 //! `python-tests/test_convert.py` shows in ONNX Runtime that a converted model computes the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, Converted, convert};
+use kvscatter_onnx::convert::{CacheWindow, ConvertOptions, ConvertRefusal, Converted, convert};
 use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Data, Dimension, Model, Node, OnnxError, Tensor, tensor_proto};
@@ -228,7 +228,27 @@ fn windows() {
         let nodes = &graph(converted.model.proto()).node;
         assert_eq!(nodes.iter().any(|node| node.op_type.as_deref() == Some("Greater")), has_window);
         assert_eq!((converted.caches, converted.attention_nodes), (4, 2));
+        let expected = [0, 1].map(|layer| key_window(layer, has_window.then_some(4)));
+        assert_eq!(converted.windows, expected);
+        let kept = convert(&window, ConvertOptions::new(max_seq).keep_attention(true)).unwrap();
+        assert_eq!(kept.windows, expected);
     }
+}
+
+/// Checks that each layer has its own window.
+#[test]
+fn windows_of_group_query_attention() {
+    let mut model = load("genai-llama-gqa");
+    let nodes = &mut model.proto_mut().graph.get_or_insert_default().node;
+    let first = nodes.iter_mut().find(|node| node.op_type.as_deref() == Some("GroupQueryAttention")).unwrap();
+    first.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
+    first.attribute.push(int("local_window_size", 5));
+    let expected = [key_window(0, Some(5)), key_window(1, None)];
+    assert_eq!(convert(&model, MAX_SEQ).unwrap().windows, expected);
+}
+
+fn key_window(layer: usize, window: Option<usize>) -> CacheWindow {
+    CacheWindow { past: format!("past_key_values.{layer}.key"), window }
 }
 
 const FALCON: &str = "decoders/optimum-1.18-falcon";

@@ -18,6 +18,7 @@ mod random_inputs;
 mod rings;
 mod save;
 mod sinks;
+mod soundness;
 mod support;
 mod tensors;
 mod test_dirs;

@@ -1,7 +1,7 @@
 //! The JSON document of an inspection. Sizes are bytes, and unknown values are `null`.
 
 use kvscatter_onnx::NodeLabel;
-use kvscatter_onnx::convert::ConvertOutcome;
+use kvscatter_onnx::convert::{CacheWindow, CheckedRing, ConvertOutcome, Windows};
 use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, InputRole, TensorRtRefusal};
 use serde::Serialize;
 
@@ -24,6 +24,8 @@ pub(super) struct InspectDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     merged: Option<BranchDocument<'a>>,
     hazards: Vec<HazardDocument<'a>>,
+    /// The rings, once for each node that reads one.
+    rings: Vec<RingDocument<'a>>,
     /// The result of converting the growing caches, or `null` if there are none.
     convert: Option<AdviceDocument>,
     /// The nodes that TensorRT refuses, if it is the target.
@@ -75,11 +77,38 @@ struct HazardDocument<'a> {
     message: String,
 }
 
+/// The sizes for which a ring is sound. They are `null` if there is a hazard.
+#[derive(Serialize)]
+struct RingDocument<'a> {
+    cache: &'a str,
+    reader: Option<NodeDocument>,
+    capacity: Option<usize>,
+    window: Option<usize>,
+    chunk: Option<usize>,
+    rewind: Option<usize>,
+    /// The kind of the hazard.
+    hazard: Option<&'static str>,
+}
+
 #[derive(Serialize)]
 struct AdviceDocument {
     max_seq: usize,
     /// The reason why `convert` refuses the model, or `null` if it succeeds.
     refused: Option<String>,
+    /// The window of each attention that reads growing caches.
+    windows: Vec<WindowDocument>,
+    /// The bytes of all caches with `max_seq` slots of each sample, linear and with rings. They are `null` if a size
+    /// is open, and the second one also if there is no ring.
+    linear_bytes: Option<u64>,
+    ring_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct WindowDocument {
+    /// The past of the cache with the keys.
+    cache: String,
+    /// The number of tokens that a token sees, or `null` if it sees all.
+    window: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -111,7 +140,8 @@ impl<'a> InspectDocument<'a> {
             logits: decoder.logits.as_ref().map(|logits| logits.name),
             merged: inspected.branch.map(BranchDocument::from),
             hazards: hazards.iter().map(HazardDocument::new).collect(),
-            convert: inspected.advice.as_ref().map(AdviceDocument::new),
+            rings: inspected.rings.iter().map(RingDocument::new).collect(),
+            convert: inspected.advice.as_ref().map(|advice| AdviceDocument::new(advice, sizes.batch)),
             tensorrt: refusals.as_ref().map(|refusals| refusals.iter().map(RefusalDocument::new).collect()),
         }
     }
@@ -168,14 +198,43 @@ impl<'a> HazardDocument<'a> {
     }
 }
 
-impl AdviceDocument {
-    fn new(advice: &ConvertOutcome) -> Self {
-        match advice {
-            ConvertOutcome::Convert { max_seq } => Self { max_seq: *max_seq, refused: None },
-            ConvertOutcome::Refused { max_seq, cause } => {
-                Self { max_seq: *max_seq, refused: Some(cause.to_string()) }
-            }
+impl<'a> RingDocument<'a> {
+    fn new(ring: &'a CheckedRing) -> Self {
+        let size = ring.outcome.as_ref().ok();
+        Self {
+            cache: &ring.past,
+            reader: ring.reader.as_ref().map(NodeDocument::new),
+            capacity: size.map(|size| size.capacity),
+            window: size.map(|size| size.window),
+            chunk: size.map(|size| size.chunk),
+            rewind: size.map(|size| size.rewind),
+            hazard: ring.outcome.as_ref().err().map(Hazard::kind),
         }
+    }
+}
+
+impl AdviceDocument {
+    fn new(advice: &ConvertOutcome, batch: usize) -> Self {
+        let (max_seq, refused, windows) = match advice {
+            ConvertOutcome::Convert { max_seq, windows } => (*max_seq, None, windows.clone()),
+            ConvertOutcome::Refused { max_seq, cause } => {
+                (*max_seq, Some(cause.to_string()), Windows::default())
+            }
+        };
+        let of_batch = |bytes: Option<u64>| bytes?.checked_mul(u64::try_from(batch).ok()?);
+        Self {
+            max_seq,
+            refused,
+            linear_bytes: of_batch(windows.linear_bytes),
+            ring_bytes: of_batch(windows.ring_bytes),
+            windows: windows.caches.into_iter().map(WindowDocument::from).collect(),
+        }
+    }
+}
+
+impl From<CacheWindow> for WindowDocument {
+    fn from(CacheWindow { past, window }: CacheWindow) -> Self {
+        Self { cache: past, window }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::TakenBranch;
-use kvscatter_onnx::convert::ConvertOutcome;
+use kvscatter_onnx::convert::{CheckedRing, ConvertOutcome};
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
 
 /// The facts of an inspected model.
@@ -14,6 +14,8 @@ pub(super) struct Inspected<'a> {
     /// The branch that is inspected, if the model is a merged decoder.
     pub(super) branch: Option<&'a TakenBranch>,
     pub(super) hazards: Vec<Hazard>,
+    /// The rings, and whether their attention reads them correctly.
+    pub(super) rings: Vec<CheckedRing>,
     /// The result of converting the growing caches, if there are any.
     pub(super) advice: Option<ConvertOutcome>,
     /// The nodes that the target refuses, if there is a target.

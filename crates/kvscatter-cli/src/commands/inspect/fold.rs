@@ -39,6 +39,19 @@ pub(super) fn groups<'a>(caches: &'a [Cache<'a>]) -> Vec<Group<'a>> {
     groups.into_iter().map(folded).collect()
 }
 
+/// Returns names with their numbers folded, one text for each pattern, in the order of the first names.
+pub(super) fn folded(names: &[&str]) -> String {
+    let mut patterns: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
+    for name in names {
+        let of_name = pattern(name);
+        match patterns.iter_mut().find(|(pattern, _)| *pattern == of_name) {
+            Some((_, alike)) => alike.push(name),
+            None => patterns.push((of_name, vec![name])),
+        }
+    }
+    patterns.iter().map(|(_, names)| fold(names)).collect::<Vec<_>>().join(" and ")
+}
+
 /// Returns the shape of a group. A size with different names in the group is `?`.
 pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
     let Some(first) = caches.first() else { return Vec::new() };
@@ -77,7 +90,7 @@ fn pattern(name: &str) -> Vec<&str> {
     pieces(name).into_iter().step_by(2).collect()
 }
 
-/// Joins names of one pattern. Different numbers become `{0..31}`, or `{0,4,8}` if they are not consecutive.
+/// Joins names of one pattern. Different numbers become `{0..31}`, or `{0,4,8..11}` if there are gaps.
 fn fold(names: &[&str]) -> String {
     let all: Vec<_> = names.iter().map(|name| pieces(name)).collect();
     let Some(first) = all.first() else { return String::new() };
@@ -95,20 +108,23 @@ fn fold(names: &[&str]) -> String {
     folded
 }
 
-/// Formats a set of numbers.
+/// Formats a set of numbers, which are sorted.
 fn set(values: &[&str]) -> String {
     const LISTED: usize = 4;
-    let numbers: Option<Vec<u64>> = values.iter().map(|value| value.parse().ok()).collect();
-    let mut numbers = numbers.unwrap_or_default();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let is_run = numbers.len() > 2
-        && numbers.iter().zip(numbers.iter().skip(1)).all(|(a, b)| a.checked_add(1) == Some(*b));
-    match (numbers.first(), numbers.last()) {
-        (Some(first), Some(last)) if is_run => format!("{{{first}..{last}}}"),
-        _ if values.len() <= LISTED => format!("{{{}}}", values.join(",")),
-        _ => format!("{{{},…}}", values.get(..LISTED).unwrap_or_default().join(",")),
+    let follows = |left: &str, right: &str| {
+        let [left, right] = [left, right].map(|value| value.parse::<u64>().ok());
+        left.and_then(|left| left.checked_add(1)).is_some_and(|next| Some(next) == right)
+    };
+    let runs = values.chunk_by(|left, right| follows(left, right)).flat_map(|run| match run {
+        [first, _, .., last] => vec![format!("{first}..{last}")],
+        short => short.iter().map(|&value| value.to_owned()).collect(),
+    });
+    let mut runs: Vec<_> = runs.collect();
+    if runs.len() > LISTED {
+        runs.truncate(LISTED);
+        runs.push("…".to_owned());
     }
+    format!("{{{}}}", runs.join(","))
 }
 
 #[cfg(test)]
@@ -123,6 +139,7 @@ mod tests {
             (&["k2.0", "k2.4", "k2.8"], "k2.{0,4,8}"),
             (&["9", "10", "11"], "{9..11}"),
             (&["l0.h0", "l0.h1", "l1.h0", "l1.h1"], "l{0,1}.h{0,1}"),
+            (&["l0", "l1", "l2", "l4", "l6", "l7", "l8"], "l{0..2,4,6..8}"),
             (&["a1", "a3", "a5", "a7", "a9"], "a{1,3,5,7,…}"),
             (&["a99999999999999999999", "a1"], "a{99999999999999999999,1}"),
             (&["κ1", "κ2"], "κ{1,2}"),

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anstyle::AnsiColor;
-use kvscatter_onnx::convert::ConvertOutcome;
+use kvscatter_onnx::convert::{CheckedRing, ConvertOutcome, RingSize};
 use kvscatter_onnx::decoder::{
     Cache, Cost, Decoder, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle,
 };
 use kvscatter_text::units;
 
 use super::facts::{Inspected, Sizes, total};
-use super::fold::{Group, groups, shape};
+use super::fold::{Group, folded, groups, shape};
 use super::words::{dim, part, role, style};
 use crate::commands::merged;
 use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
@@ -32,6 +32,8 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
     writeln!(output)?;
     costs(inspected, &groups, output)?;
     open_sizes(inspected, output)?;
+    windows(inspected, output)?;
+    rings(&inspected.rings, output)?;
     writeln!(output, "{}", inputs(inspected))?;
     hazards(&inspected.hazards, output)?;
     refusals(inspected, output)?;
@@ -139,6 +141,63 @@ fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> 
     writeln!(output, "{}\n", hanging(0, &text))
 }
 
+/// Prints which caches are read through windows, and what rings would save.
+fn windows(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
+    let Some(ConvertOutcome::Convert { max_seq, windows }) = &inspected.advice else { return Ok(()) };
+    if !windows.are_any() {
+        return Ok(());
+    }
+    let mut pasts: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for cache in &windows.caches {
+        pasts.entry(cache.window).or_default().push(&cache.past);
+    }
+    // The caches without a window come last.
+    let of_none = pasts.remove(&None).map(|pasts| (None, pasts));
+    let each = pasts.into_iter().chain(of_none).map(|(window, pasts)| {
+        let size = window.map_or_else(|| "none".to_owned(), |window| count(window, "token"));
+        format!("{size} in {}", folded(&pasts))
+    });
+    let mut text = format!("Windows: {}.", each.collect::<Vec<_>>().join(", "));
+    match (windows.linear_bytes, windows.ring_bytes, windows.linear.first()) {
+        (Some(linear), Some(rings), _) => {
+            let of_batch =
+                |bytes: u64| bytes.saturating_mul(inspected.sizes.batch.try_into().unwrap_or(u64::MAX));
+            let [linear, rings] = [linear, rings].map(|bytes| units::bytes(of_batch(bytes)));
+            text += &format!(
+                " With rings (convert --window ring) the caches take {rings} instead of {linear} at {max_seq} tokens."
+            );
+        }
+        (_, None, Some(linear)) => text += &format!(" Rings are not used: {}.", linear.reason),
+        _ => {}
+    }
+    writeln!(output, "{}\n", paragraph(&one_line(&text)))
+}
+
+/// Prints a line for each size of rings that are sound. The others are hazards.
+fn rings(rings: &[CheckedRing], output: &mut Output) -> io::Result<()> {
+    let mut sizes: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for ring in rings {
+        if let Ok(size) = ring.outcome {
+            sizes.entry(size).or_default().push(&ring.past);
+        }
+    }
+    for (RingSize { capacity, window, chunk, rewind, .. }, mut pasts) in sizes {
+        pasts.dedup();
+        let rewinds = match rewind {
+            0 => "without rewinds".to_owned(),
+            rewind => format!("with rewinds of up to {rewind}"),
+        };
+        let text = format!(
+            "Rings of {capacity} slots in {}: sound for a window of {}, in steps of up to {}, {rewinds}.",
+            folded(&pasts),
+            count(window, "token"),
+            count(chunk, "token")
+        );
+        writeln!(output, "{}\n", paragraph(&one_line(&text)))?;
+    }
+    Ok(())
+}
+
 fn inputs(inspected: &Inspected<'_>) -> String {
     let inputs = inspected.decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
     let rows = inputs.map(|input| {
@@ -227,7 +286,7 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     let any = |is: fn(&Cache<'_>) -> bool| inspected.decoder.caches.iter().any(is);
     let mut steps = Vec::new();
     match &inspected.advice {
-        Some(ConvertOutcome::Convert { max_seq }) => steps.push(paragraph(&format!(
+        Some(ConvertOutcome::Convert { max_seq, .. }) => steps.push(paragraph(&format!(
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the growing caches static. Choose --max-seq no \
              larger than your longest text, because ONNX Runtime's own attention reads all slots in every step."
         ))),

@@ -51,8 +51,8 @@ pub enum Hazard {
         /// The node that writes to the result of the first one.
         second: NodeLabel,
     },
-    /// An attention reads a circular cache and hides slots by their index, with `nonpad_kv_seqlen` or
-    /// `is_causal`. The slots of a circular cache are not in the order of their tokens.
+    /// An attention reads a ring and hides slots by their index. The slots of a ring are not in the order of their
+    /// tokens.
     CircularPrefixMask {
         /// The name of the cache's past.
         past: String,
@@ -60,6 +60,51 @@ pub enum Hazard {
         attention: NodeLabel,
         /// The input or attribute that hides slots by their index.
         by: PrefixMask,
+        /// A slot that it shows or hides incorrectly.
+        wrong: WrongSlot,
+    },
+    /// The mask of an attention does not follow the rule of the ring that it reads.
+    RingMask {
+        /// The name of the cache's past.
+        past: String,
+        /// The attention node.
+        attention: NodeLabel,
+        /// A slot that the mask shows or hides incorrectly.
+        wrong: WrongSlot,
+    },
+    /// A ring has too few slots for its window and its steps. A step overwrites rows that it still needs, and no
+    /// error shows it.
+    RingTooSmall {
+        /// The name of the cache's past.
+        past: String,
+        /// The number of slots.
+        capacity: usize,
+        /// The number of tokens that a token sees.
+        window: usize,
+        /// The number of new tokens of a step.
+        rows: usize,
+        /// The number of tokens that a sample may be taken back.
+        rewind: usize,
+        /// The least number of slots that would be enough.
+        least: usize,
+    },
+    /// The metadata of a converted model declares another window than the masks show.
+    RingDiffers {
+        /// The name of the cache's past.
+        past: String,
+        /// The number of tokens that a token sees.
+        window: usize,
+        /// The declared window.
+        declared: usize,
+    },
+    /// It is not known whether a node reads a ring correctly.
+    RingUnchecked {
+        /// The name of the cache's past.
+        past: String,
+        /// The node that reads it, if there is one.
+        reader: Option<NodeLabel>,
+        /// The reason.
+        reason: String,
     },
     /// A node between past and present makes another tensor of the cache's size.
     Between {
@@ -201,6 +246,21 @@ pub enum PrefixMask {
     NonpadKvSeqlen,
     /// The attribute `is_causal`.
     IsCausal,
+    /// The attribute `left_window_size` or `right_window_size`.
+    Window,
+}
+
+/// A slot of a ring that a token sees although it should not, or the other way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WrongSlot {
+    /// The position of the token.
+    pub position: usize,
+    /// The slot.
+    pub slot: usize,
+    /// Whether the token sees the slot.
+    pub is_seen: bool,
+    /// The number of new tokens of the step.
+    pub tokens: usize,
 }
 
 /// A known bug of a runtime.

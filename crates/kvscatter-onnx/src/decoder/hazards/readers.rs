@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use kvscatter::Mode;
-
-use super::hazard::{Hazard, PrefixMask};
+use super::hazard::Hazard;
 use crate::Node;
-use crate::decoder::cache::{Cache, WriterStyle};
+use crate::decoder::cache::Cache;
 use crate::decoder::flow::Flow;
 use crate::decoder::part::{hands_on, is_product};
 use crate::decoder::trace::handed_on;
@@ -76,8 +74,9 @@ fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &m
                 continue;
             }
             if reads_as_attention(&reader, slot) {
-                hazards.extend(circular(cache, &reader));
-            } else if slot == 0 && reader.is("TensorScatter") {
+                continue;
+            }
+            if slot == 0 && reader.is("TensorScatter") {
                 let (first, second) = (writer.label(), reader.label());
                 hazards.push(Hazard::WrittenInTurn { past: cache.past.to_owned(), first, second });
             } else if hands_on(&reader) || handed_on(flow, &reader).is_some() {
@@ -100,17 +99,4 @@ fn reads_shape(node: &Node<'_>) -> bool {
 
 fn reads_as_attention(node: &Node<'_>, slot: usize) -> bool {
     is_product(node) || (node.op_type().ends_with("Attention") && (slot == 1 || slot == 2))
-}
-
-/// Returns a hazard if an attention hides the slots of a ring by their index.
-fn circular(cache: &Cache<'_>, attention: &Node<'_>) -> Option<Hazard> {
-    if cache.style != WriterStyle::TensorScatter(Mode::Circular) || !attention.is("Attention") {
-        return None;
-    }
-    let by = match attention.input(6) {
-        Some(_) => PrefixMask::NonpadKvSeqlen,
-        None if attention.flag("is_causal") => PrefixMask::IsCausal,
-        None => return None,
-    };
-    Some(Hazard::CircularPrefixMask { past: cache.past.to_owned(), attention: attention.label(), by })
 }

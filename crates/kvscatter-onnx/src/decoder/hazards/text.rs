@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::hazard::{Hazard, PrefixMask, RuntimeBug};
+use super::hazard::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 use crate::NodeLabel;
 use crate::decoder::roles::InputRole;
 use crate::node_label::ShortLabel;
@@ -18,6 +18,10 @@ impl Hazard {
             Self::WrittenTwice { .. } => "written-twice",
             Self::WrittenInTurn { .. } => "written-in-turn",
             Self::CircularPrefixMask { .. } => "circular-prefix-mask",
+            Self::RingMask { .. } => "ring-mask",
+            Self::RingTooSmall { .. } => "ring-too-small",
+            Self::RingDiffers { .. } => "ring-differs",
+            Self::RingUnchecked { .. } => "ring-unchecked",
             Self::Between { .. } => "node-between",
             Self::TypesDiffer { .. } => "types-differ",
             Self::Grows { .. } => "grows",
@@ -46,6 +50,10 @@ impl Hazard {
             | Self::WrittenTwice { past, .. }
             | Self::WrittenInTurn { past, .. }
             | Self::CircularPrefixMask { past, .. }
+            | Self::RingMask { past, .. }
+            | Self::RingTooSmall { past, .. }
+            | Self::RingDiffers { past, .. }
+            | Self::RingUnchecked { past, .. }
             | Self::Between { past, .. }
             | Self::TypesDiffer { past, .. }
             | Self::Grows { past, .. }
@@ -77,14 +85,17 @@ impl Hazard {
             | Self::WrittenTwice { second: node, .. }
             | Self::WrittenInTurn { second: node, .. }
             | Self::CircularPrefixMask { attention: node, .. }
+            | Self::RingMask { attention: node, .. }
             | Self::Between { node, .. }
             | Self::NoWriteIndices { writer: node, .. }
             | Self::OperatorWrites { writer: node, .. }
             | Self::TwoConventions { second_node: node, .. }
             | Self::TensorWideScale { node }
             | Self::RuntimeBug { node, .. } => Some(node),
-            Self::WindowDiffers { node, .. } => node.as_ref(),
-            Self::PresentGivenTwice { .. }
+            Self::WindowDiffers { node, .. } | Self::RingUnchecked { reader: node, .. } => node.as_ref(),
+            Self::RingTooSmall { .. }
+            | Self::RingDiffers { .. }
+            | Self::PresentGivenTwice { .. }
             | Self::TypesDiffer { .. }
             | Self::Grows { .. }
             | Self::MixedStyles { .. }
@@ -123,7 +134,23 @@ impl fmt::Display for Hazard {
                 let (first, second) = (ShortLabel(first), ShortLabel(second));
                 write!(f, "{past:?} is written by {first} and then again by {second}")
             }
-            Self::CircularPrefixMask { past, attention, by } => circular_prefix_mask(f, past, attention, *by),
+            Self::CircularPrefixMask { past, attention, by, wrong } => {
+                circular_prefix_mask(f, past, attention, *by)?;
+                write!(f, ": {wrong}")
+            }
+            Self::RingMask { past, attention, wrong } => {
+                write!(f, "{past:?} is a ring, and the mask of {} is wrong: {wrong}", ShortLabel(attention))
+            }
+            Self::RingTooSmall { past, capacity, window, rows, rewind, least } => write!(
+                f,
+                "{past:?} has {capacity} slots, but a window of {window}, steps of {rows} and rewinds of {rewind} need \
+                 {least}: the results are wrong, and no error shows it"
+            ),
+            Self::RingDiffers { past, window, declared } => write!(
+                f,
+                "{past:?} is a ring whose mask shows a window of {window}, but the metadata declares {declared}"
+            ),
+            Self::RingUnchecked { past, reader, reason } => ring_unchecked(f, past, reader.as_ref(), reason),
             Self::Between { past, node } => {
                 let node = ShortLabel(node);
                 write!(f, "{node} is between {past:?} and its present: the whole cache is copied")
@@ -188,13 +215,23 @@ fn circular_prefix_mask(
     let by = match by {
         PrefixMask::NonpadKvSeqlen => "nonpad_kv_seqlen",
         PrefixMask::IsCausal => "is_causal",
+        PrefixMask::Window => "left_window_size or right_window_size",
     };
     let attention = ShortLabel(attention);
-    write!(
-        f,
-        "{past:?} is a ring, but {attention} hides slots by their index ({by}): after the ring wraps, several rows at \
-         a time see the wrong slots"
-    )
+    write!(f, "{past:?} is a ring, but {attention} hides slots by their index ({by})")
+}
+
+fn ring_unchecked(
+    f: &mut fmt::Formatter<'_>,
+    past: &str,
+    reader: Option<&NodeLabel>,
+    reason: &str,
+) -> fmt::Result {
+    write!(f, "{past:?} is a ring")?;
+    if let Some(reader) = reader {
+        write!(f, ", read by {}", ShortLabel(reader))?;
+    }
+    write!(f, ", which was not checked: {reason}")
 }
 
 fn operator_writes(f: &mut fmt::Formatter<'_>, past: &str, writer: &NodeLabel) -> fmt::Result {
@@ -238,6 +275,17 @@ fn mixed(
 /// Returns the name of the value that contains the positions at which a cache is written.
 fn written_at(write_indices: &Option<String>) -> String {
     write_indices.as_deref().map_or("position 0".to_owned(), |indices| format!("{indices:?}"))
+}
+
+impl fmt::Display for WrongSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { position, slot, is_seen, tokens } = self;
+        let plural = if *tokens == 1 { "" } else { "s" };
+        let sees =
+            if *is_seen { "sees slot {slot} and should not" } else { "does not see slot {slot} and should" };
+        let sees = sees.replace("{slot}", &slot.to_string());
+        write!(f, "in a step of {tokens} token{plural}, the token at position {position} {sees}")
+    }
 }
 
 impl fmt::Display for RuntimeBug {

@@ -2,8 +2,7 @@
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, PrefixMask, RuntimeBug, WriterStyle};
-use kvscatter_onnx::proto::NodeProto;
+use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, RuntimeBug, WriterStyle};
 
 use super::made::{Made, attention, circular, scatter};
 use crate::support::{float, int, node, testdata, value};
@@ -136,29 +135,6 @@ fn one_cache_is_written_twice() {
         matches!(&hazards[..], [Hazard::WrittenInTurn { second, .. }] if second.name == "nlater"),
         "{hazards:?}"
     );
-}
-
-#[test]
-fn a_ring_is_read_by_a_prefix_mask() {
-    let ring = || Made::fixed().change("present_k", circular).change("present_v", circular);
-    let hazards = ring().hazards();
-    let by_length = |hazard: &Hazard| {
-        matches!(hazard, Hazard::CircularPrefixMask { by: PrefixMask::NonpadKvSeqlen, attention, .. }
-            if attention.op_type == "Attention")
-    };
-    assert!(hazards.len() == 2 && hazards.iter().all(by_length), "{hazards:?}");
-
-    let unmasked = |node: &mut NodeProto| node.input.truncate(3);
-    assert_eq!(ring().change("y", unmasked).hazards(), [], "an attention that hides nothing");
-    let causal = |node: &mut NodeProto| {
-        node.input.truncate(3);
-        node.attribute = vec![int("is_causal", 1)];
-    };
-    let hazards = ring().change("y", causal).hazards();
-    let by_place =
-        |hazard: &Hazard| matches!(hazard, Hazard::CircularPrefixMask { by: PrefixMask::IsCausal, .. });
-    assert!(hazards.len() == 2 && hazards.iter().all(by_place), "{hazards:?}");
-    assert_eq!(Made::growing().change("y", |node| node.attribute = vec![int("is_causal", 1)]).hazards(), []);
 }
 
 /// The pointers are equal and the rows are right, but the whole cache is copied twice.

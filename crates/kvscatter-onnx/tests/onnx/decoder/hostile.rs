@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::convert::check_rings;
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
@@ -12,12 +13,13 @@ use kvscatter_onnx::{Model, OnnxError};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::made::Made;
+use super::made::{Made, circular};
 use crate::support::{int, ints, model, node, testdata, value};
 
 /// Queries everything about a model.
 fn ask(model: &Model) -> Result<usize, OnnxError> {
-    let decoder = Decoder::of(&model.graph()?)?;
+    let graph = model.graph()?;
+    let decoder = Decoder::of(&graph)?;
     let dims = BTreeMap::new();
     for cache in &decoder.caches {
         let _ =
@@ -25,7 +27,8 @@ fn ask(model: &Model) -> Result<usize, OnnxError> {
         assert!(cache.axis < cache.past_shape.len());
         assert_eq!(cache.past_shape.len(), cache.known_shape.len());
     }
-    for hazard in decoder.hazards() {
+    let of_rings = check_rings(model, &graph, &decoder).into_iter().filter_map(|ring| ring.outcome.err());
+    for hazard in decoder.hazards().into_iter().chain(of_rings) {
         let _ = (hazard.to_string(), hazard.kind(), hazard.node(), hazard.cache());
     }
     for refusal in decoder.tensorrt_refusals() {
@@ -153,13 +156,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn changed_models_never_panic(which in 0..6_usize, changes in changes()) {
+    fn changed_models_never_panic(which in 0..7_usize, changes in changes()) {
         let mut model = match which {
             0 => Made::fixed().model(),
             1 => Made::growing().model(),
             2 => Made::attention_past().model(),
             3 => Made::group_query().model(),
-            4 => Model::load(&testdata("mobius-llama-static/model.onnx")).unwrap(),
+            4 => Made::fixed().change("present_k", circular).change("present_v", circular).model(),
+            5 => Model::load(&testdata("mobius-llama-static/model.onnx")).unwrap(),
             _ => Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap(),
         };
         for change in &changes {

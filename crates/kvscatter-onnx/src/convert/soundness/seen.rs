@@ -1,0 +1,220 @@
+//! Evaluates which slots of a ring the tokens of a step see.
+
+use crate::convert::visibility::{HIDDEN, Limits, element_of};
+use crate::decoder::{Decoder, Input, InputRole};
+use crate::fold::{Fold, MAX_VALUES, Value, Values};
+use crate::{Dimension, ExternalData, Graph};
+
+/// A decoder whose masks are evaluated.
+pub(super) struct Evaluation<'a, 'm> {
+    pub(super) graph: &'a Graph<'m>,
+    pub(super) decoder: &'a Decoder<'m>,
+    pub(super) external: Option<&'a ExternalData>,
+}
+
+/// Everything that decides which slots of a ring an attention sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Reading<'m> {
+    pub(super) capacity: usize,
+    pub(super) mask: Option<&'m str>,
+    /// The value with the number of slots in use.
+    pub(super) lengths: Option<&'m str>,
+    /// What the attributes of the attention hide. They count slots, as in a linear cache.
+    pub(super) limits: Limits,
+    /// The value with the positions at which rows are written.
+    pub(super) write_indices: &'m str,
+}
+
+/// A step in which every sample has `new` tokens from position `start` on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) start: usize,
+    pub(super) new: usize,
+}
+
+/// What a caller may feed where a declaration leaves it open.
+#[derive(Clone, Copy, Debug)]
+struct Convention {
+    /// Whether lengths are at most the capacity.
+    has_capped_lengths: bool,
+    /// Whether a mask of real tokens has one element for each slot, and not for each token.
+    has_mask_of_slots: bool,
+}
+
+/// The conventions in the order in which they are tried.
+const CONVENTIONS: [Convention; 4] = [
+    Convention { has_capped_lengths: false, has_mask_of_slots: false },
+    Convention { has_capped_lengths: true, has_mask_of_slots: false },
+    Convention { has_capped_lengths: false, has_mask_of_slots: true },
+    Convention { has_capped_lengths: true, has_mask_of_slots: true },
+];
+
+/// Whether each new token of a step sees each slot of a ring, in all heads.
+type Seen = Vec<Vec<bool>>;
+
+impl<'m> Evaluation<'_, 'm> {
+    /// Returns the slots that the tokens of a step see, with the first convention for the inputs that is possible.
+    ///
+    /// # Errors
+    /// Returns the reason if they cannot be evaluated.
+    pub(super) fn seen(&self, reading: &Reading<'m>, step: Step) -> Result<Seen, String> {
+        let mut first = None;
+        for convention in CONVENTIONS {
+            match self.seen_by(reading, step, convention) {
+                Ok(seen) => return Ok(seen),
+                Err(reason) => _ = first.get_or_insert(reason),
+            }
+        }
+        Err(first.unwrap_or_default())
+    }
+
+    fn seen_by(&self, reading: &Reading<'m>, step: Step, convention: Convention) -> Result<Seen, String> {
+        let capacity = reading.capacity;
+        let mut fold = Fold::new(self.graph, self.external);
+        for input in &self.decoder.inputs {
+            if let Some(value) = self.fed(input, step, capacity, convention) {
+                fold.set(input.value.name, value).map_err(|error| error.to_string())?;
+            }
+        }
+        for written in ints(&mut fold, reading.write_indices)? {
+            let [written, start] = [written, to_i64(step.start)].map(|it| it.rem_euclid(to_i64(capacity)));
+            if written != start {
+                let position = step.start;
+                return Err(format!("position {position} is written to slot {written}, not to slot {start}"));
+            }
+        }
+        let lengths = reading.lengths.map(|lengths| ints(&mut fold, lengths)).transpose()?;
+        let length = lengths.and_then(|lengths| lengths.first().copied());
+        if let Some(length) = length.filter(|&length| length > to_i64(capacity)) {
+            return Err(format!("nonpad_kv_seqlen is {length}, beyond its {capacity} slots"));
+        }
+        let mask = reading.mask.map(|mask| value(&mut fold, mask)).transpose()?;
+        let mask = mask.as_ref().map(|mask| RingMask::new(mask, step.new, capacity)).transpose()?;
+        Ok(reading.rows(step, length, mask.as_ref()))
+    }
+
+    /// Returns the value of an input in a step, or `None` if it is not known what the input contains.
+    fn fed(&self, input: &Input<'m>, step: Step, capacity: usize, convention: Convention) -> Option<Value> {
+        let shape = input.value.shape.as_deref();
+        let rank = shape.map_or(2, <[_]>::len);
+        let total = step.start.saturating_add(step.new);
+        let with = |shape: Vec<usize>, data| Value::new(input.value.element, shape, data).ok();
+        let sized = |open: &[usize]| -> Vec<usize> {
+            let declared = |axis: usize| shape.and_then(|shape| known(shape.get(axis)?));
+            open.iter().enumerate().map(|(axis, &size)| declared(axis).unwrap_or(size)).collect()
+        };
+        // Larger inputs do not match their shape, and are not fed.
+        let elements = |shape: &[usize]| shape.iter().copied().fold(1, usize::saturating_mul).min(MAX_VALUES);
+        let each = |number: usize| {
+            let shape = sized(&vec![1; shape.map_or(1, <[_]>::len)]);
+            let elements = elements(&shape);
+            with(shape, Some(Values::Ints(vec![to_i64(number); elements])))
+        };
+        match input.role {
+            InputRole::WriteIndices => each(step.start),
+            InputRole::NonpadKvSeqlen if convention.has_capped_lengths => each(total.min(capacity)),
+            InputRole::NonpadKvSeqlen => each(total),
+            InputRole::TokenIds => with(sized(&[1, step.new]), None),
+            InputRole::Embeddings => with(sized(&[1, step.new, 1]), None),
+            InputRole::PositionIds => {
+                let mut open = vec![1; rank];
+                *open.last_mut()? = step.new;
+                let shape = sized(&open);
+                let positions = (step.start..total).map(to_i64).cycle();
+                with(shape.clone(), Some(Values::Ints(positions.take(elements(&shape)).collect())))
+            }
+            InputRole::AttentionMask if rank == 2 => {
+                let slots = if convention.has_mask_of_slots { capacity } else { total };
+                let shape = sized(&[1, slots]);
+                let slots = shape.last().copied()?;
+                let is_real = (0..slots).map(|slot| slot < total).cycle().take(elements(&shape));
+                with(shape, Some(Values::flags(input.value.element, is_real)))
+            }
+            InputRole::Past(cache) => {
+                let cache = self.decoder.caches.get(cache)?;
+                let size = |(axis, dim): (usize, &Dimension<'_>)| match known(dim) {
+                    None if axis == cache.axis => capacity,
+                    size => size.unwrap_or(1),
+                };
+                with(cache.known_shape.iter().enumerate().map(size).collect(), None)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Reading<'_> {
+    /// Returns the slots that the tokens of a step see. `length` is the number of slots in use, if the attention
+    /// reads it.
+    fn rows(&self, step: Step, length: Option<i64>, mask: Option<&RingMask<'_>>) -> Seen {
+        // Without a length, the first query is at slot 0.
+        let rule = self.limits.of_slots(self.capacity);
+        let tokens = length.unwrap_or(to_i64(self.capacity));
+        let first = length.map_or(0, |length| length.saturating_sub(to_i64(step.new)));
+        let sees = |token: usize, slot: usize| {
+            rule.sees(tokens, first.saturating_add(to_i64(token)), slot)
+                && mask.is_none_or(|mask| mask.shows(token, slot))
+        };
+        let row = |token| (0..self.capacity).map(|slot| sees(token, slot)).collect();
+        (0..step.new).map(row).collect()
+    }
+}
+
+/// A mask that attention reads, of one sample.
+struct RingMask<'v> {
+    value: &'v Value,
+    heads: usize,
+    /// The number of slots that the mask covers. Attention hides the slots after them.
+    columns: usize,
+}
+
+impl<'v> RingMask<'v> {
+    fn new(value: &'v Value, new: usize, capacity: usize) -> Result<Self, String> {
+        let unchecked = |reason: String| Err(reason);
+        if !matches!(value.data, Some(Values::Bools(_) | Values::Floats(_))) {
+            return unchecked("its mask depends on more than lengths and positions".to_owned());
+        }
+        let size = |from_last: usize| value.shape.iter().rev().nth(from_last).copied().unwrap_or(1);
+        let (columns, rows) = (size(0), size(1));
+        if columns > capacity || ![1, new].contains(&rows) {
+            let shape = &value.shape;
+            return unchecked(format!("its mask has shape {shape:?} in a step of {new} tokens"));
+        }
+        let columns = if columns == 1 { capacity } else { columns };
+        Ok(Self { value, heads: size(2), columns })
+    }
+
+    /// Returns `true` if a slot is visible in a head. A slot that is not visible in all heads is hidden.
+    fn shows(&self, token: usize, slot: usize) -> bool {
+        let visible = |head: usize| {
+            let at = element_of(&self.value.shape, &[self.heads], (0, head, token, slot))?;
+            match &self.value.data {
+                Some(Values::Bools(flags)) => flags.get(at).copied(),
+                Some(Values::Floats(added)) => added.get(at).map(|&added| added > HIDDEN),
+                _ => None,
+            }
+        };
+        slot < self.columns && (0..self.heads).all(|head| visible(head) == Some(true))
+    }
+}
+
+/// Returns the elements of integers.
+fn ints(fold: &mut Fold<'_, '_>, name: &str) -> Result<Vec<i64>, String> {
+    let values = value(fold, name)?.as_ints().map(<[i64]>::to_vec);
+    values.ok_or_else(|| format!("{name:?} depends on more than lengths and positions"))
+}
+
+fn value(fold: &mut Fold<'_, '_>, name: &str) -> Result<Value, String> {
+    fold.value(name).cloned().map_err(|error| format!("its mask cannot be evaluated: {error}"))
+}
+
+pub(super) fn known(dim: &Dimension<'_>) -> Option<usize> {
+    match dim {
+        Dimension::Known(size) => Some(*size),
+        _ => None,
+    }
+}
+
+pub(super) fn to_i64(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,52 @@
+//! Finds the nodes that read rings.
+
+use std::collections::BTreeSet;
+
+use super::Decoder;
+use super::cache::Cache;
+use crate::Node;
+
+/// The largest number of values that are followed from one ring.
+const MAX_VALUES: usize = 64;
+
+/// A node that reads a ring, or a ring of another type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingReader<'m> {
+    pub(crate) node: Node<'m>,
+    /// The index of the node's input, or `None` if a subgraph reads the value.
+    pub(crate) slot: Option<usize>,
+}
+
+impl<'m> Decoder<'m> {
+    /// Returns the caches that are rings.
+    pub(crate) fn rings(&self) -> impl Iterator<Item = &Cache<'m>> {
+        self.caches.iter().filter(|cache| cache.is_ring())
+    }
+
+    /// Returns the nodes that read a ring, after nodes that keep its shape.
+    pub(crate) fn ring_readers(&self, ring: &Cache<'m>) -> Vec<RingReader<'m>> {
+        let mut readers = Vec::new();
+        let mut pending = vec![ring.written];
+        let mut seen = BTreeSet::new();
+        while let Some(value) = pending.pop() {
+            if seen.len() >= MAX_VALUES || !seen.insert(value) {
+                continue;
+            }
+            for (node, slot) in self.flow.readers(value).take(MAX_VALUES) {
+                if node.is("Shape") || node.is("Size") {
+                    continue;
+                }
+                match keeps_slots(&node) && slot == Some(0) {
+                    true => pending.extend(node.output(0)),
+                    false => readers.push(RingReader { node, slot }),
+                }
+            }
+        }
+        readers
+    }
+}
+
+/// Returns `true` for nodes that keep the shape of a ring.
+fn keeps_slots(node: &Node<'_>) -> bool {
+    node.is("Identity") || node.is("Cast")
+}

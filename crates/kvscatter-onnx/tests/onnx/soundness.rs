@@ -1,0 +1,215 @@
+//! Tests the check of rings, in a converted decoder and in decoders in which one thing is wrong.
+
+use kvscatter::ElementType;
+use kvscatter_onnx::Model;
+use kvscatter_onnx::convert::{CheckedRing, ConvertOptions, RingSize, WindowedCaches, check_rings, convert};
+use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, WrongSlot};
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::proto::{GraphProto, NodeProto};
+
+use crate::support::{int, node, testdata, value};
+
+/// The rings of [`ring`].
+const SIZE: RingSize = RingSize { capacity: 8, window: 4, chunk: 3, rewind: 2 };
+const METADATA: &str = "kvscatter.rings";
+
+/// Returns a decoder with four rings, for a window of 4 tokens.
+fn ring() -> Model {
+    let model = Model::load(&testdata("decoders/optimum-0.1-mistral-window/model.onnx")).unwrap();
+    let rings = WindowedCaches::Ring { chunk: Some(SIZE.chunk), rewind: SIZE.rewind };
+    convert(&model, ConvertOptions::new(64).windowed(rings)).unwrap().model
+}
+
+/// Returns the decoder without metadata, after a change.
+fn changed(change: impl FnOnce(&mut GraphProto)) -> Model {
+    let mut model = ring();
+    model.proto_mut().metadata_props.clear();
+    change(model.proto_mut().graph.get_or_insert_default());
+    model
+}
+
+fn declaring(rings: &str) -> Model {
+    let mut model = ring();
+    let entries = &mut model.proto_mut().metadata_props;
+    let entry = entries.iter_mut().find(|entry| entry.key.as_deref() == Some(METADATA)).unwrap();
+    entry.value = Some(rings.to_owned());
+    model
+}
+
+fn checked(model: &Model) -> Vec<CheckedRing> {
+    let graph = model.graph().unwrap();
+    check_rings(model, &graph, &Decoder::of(&graph).unwrap())
+}
+
+/// Returns the outcome that all four rings have, except for the name of the ring and its reader.
+#[expect(clippy::result_large_err, reason = "a test compares few of them")]
+fn outcome(model: &Model) -> Result<RingSize, Hazard> {
+    let checked = checked(model);
+    assert_eq!(checked.len(), 4, "{checked:?}");
+    let kind = |ring: &CheckedRing| ring.outcome.as_ref().map_err(Hazard::kind).copied();
+    assert!(checked.iter().all(|ring| kind(ring) == kind(&checked[0])), "{checked:?}");
+    checked[0].outcome.clone()
+}
+
+/// Returns the slot that the masks of all rings show or hide incorrectly.
+fn wrong(model: &Model) -> (WrongSlot, Option<PrefixMask>) {
+    match outcome(model) {
+        Err(Hazard::RingMask { wrong, .. }) => (wrong, None),
+        Err(Hazard::CircularPrefixMask { wrong, by, .. }) => (wrong, Some(by)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn nodes<'g>(graph: &'g mut GraphProto, op_type: &str) -> impl Iterator<Item = &'g mut NodeProto> {
+    graph.node.iter_mut().filter(move |node| node.op_type.as_deref() == Some(op_type))
+}
+
+/// Fixes the number of new tokens.
+fn fix(graph: &mut GraphProto, tokens: i64) {
+    for input in ["input_ids", "position_ids"] {
+        let input = graph.input.iter_mut().find(|it| it.name.as_deref() == Some(input)).unwrap();
+        if let Some(TypeValue::TensorType(tensor)) = input.r#type.get_or_insert_default().value.as_mut() {
+            tensor.shape.get_or_insert_default().dim[1].value = Some(DimValue::DimValue(tokens));
+        }
+    }
+}
+
+/// Returns the node that computes the age of each slot, `(q + (C - s)) mod C`.
+fn ages(graph: &mut GraphProto) -> &mut NodeProto {
+    nodes(graph, "Mod").next().unwrap()
+}
+
+/// Adds a node before all others.
+fn first(graph: &mut GraphProto, node: NodeProto) {
+    graph.node.insert(0, node);
+}
+
+#[test]
+fn converted_rings_are_sound() {
+    let model = ring();
+    assert_eq!(outcome(&model), Ok(SIZE));
+    let pasts: Vec<_> = checked(&model).into_iter().map(|ring| ring.past).collect();
+    let graph = model.graph().unwrap();
+    let decoder = Decoder::of(&graph).unwrap();
+    assert!(pasts.iter().map(String::as_str).eq(decoder.caches.iter().map(|cache| cache.past)));
+    // Without metadata, all slots beyond the window are for new tokens.
+    assert_eq!(outcome(&changed(|_| {})), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));
+    assert_eq!(outcome(&changed(|graph| fix(graph, 5))), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));
+    assert_eq!(outcome(&changed(|graph| fix(graph, 1))), Ok(RingSize { chunk: 1, rewind: 0, ..SIZE }));
+}
+
+#[test]
+fn decoders_without_rings() {
+    for decoder in ["optimum-llama", "mobius-llama-static", "genai-llama-gqa"] {
+        let model = Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap();
+        assert_eq!(checked(&model), []);
+    }
+}
+
+#[test]
+fn rings_that_are_too_small() {
+    let too_small = |model: &Model| match outcome(model) {
+        Err(Hazard::RingTooSmall { capacity: 8, window: 4, rows, rewind, least, .. }) => {
+            (rows, rewind, least)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(too_small(&changed(|graph| fix(graph, 6))), (6, 0, 9));
+    assert_eq!(too_small(&declaring("capacity=8 window=4 chunk=4 rewind=2")), (4, 2, 9));
+    assert!(
+        matches!(
+            outcome(&declaring("capacity=8 window=5 chunk=2 rewind=1")),
+            Err(Hazard::RingDiffers { window: 4, declared: 5, .. })
+        ),
+        "the mask has another window"
+    );
+}
+
+/// A mask that counts slots is right until the ring wraps, or in steps of one token.
+#[test]
+fn attributes_that_count_slots() {
+    let with = |name: &'static str, number: i64| {
+        changed(move |graph| {
+            nodes(graph, "Attention").for_each(|node| node.attribute.push(int(name, number)));
+        })
+    };
+    let expected = WrongSlot { position: 7, slot: 7, is_seen: false, tokens: 2 };
+    assert_eq!(wrong(&with("is_causal", 1)), (expected, Some(PrefixMask::IsCausal)));
+    let expected = WrongSlot { position: 8, slot: 0, is_seen: false, tokens: 1 };
+    assert_eq!(wrong(&with("left_window_size", 3)), (expected, Some(PrefixMask::Window)));
+    assert_eq!(outcome(&with("left_window_size", -1)), outcome(&changed(|_| {})), "no limit");
+    // A decoder that only ever feeds one token is right with `is_causal`, because all slots are before it.
+    let mut one = with("is_causal", 1);
+    fix(one.proto_mut().graph.get_or_insert_default(), 1);
+    assert_eq!(outcome(&one), Ok(RingSize { chunk: 1, rewind: 0, ..SIZE }));
+}
+
+/// Without a mask, attention sees all slots in use. That is a window as long as the ring, in steps of one token.
+#[test]
+fn no_mask() {
+    let unmasked = changed(|graph| nodes(graph, "Attention").for_each(|node| node.input[3].clear()));
+    assert_eq!(outcome(&unmasked), Ok(RingSize { capacity: 8, window: 8, chunk: 1, rewind: 0 }));
+    // The first token has slot 0 for its own, so it sees no other slot.
+    let causal = changed(|graph| {
+        for node in nodes(graph, "Attention") {
+            node.input.truncate(3);
+            node.attribute.push(int("is_causal", 1));
+        }
+    });
+    let expected = WrongSlot { position: 7, slot: 7, is_seen: false, tokens: 1 };
+    assert_eq!(wrong(&causal), (expected, Some(PrefixMask::IsCausal)));
+}
+
+#[test]
+fn masks_that_are_wrong_after_the_wrap() {
+    // The mask compares slots with positions, without a remainder.
+    let plain = changed(|graph| ages(graph).op_type = Some("Sub".to_owned()));
+    assert_eq!(wrong(&plain), (WrongSlot { position: 8, slot: 0, is_seen: false, tokens: 1 }, None));
+    // All ages are one too many after the wrap.
+    let off_by_one = changed(|graph| {
+        let [age, capacity] = [0, 1].map(|slot| ages(graph).input[slot].clone());
+        ages(graph).input[0] = "more".to_owned();
+        let at = graph.node.iter().position(|node| node.op_type.as_deref() == Some("Mod")).unwrap();
+        let more =
+            [node("Div", &["write_indices", &capacity], "rounds"), node("Add", &[&age, "rounds"], "more")];
+        graph.node.splice(at..at, more);
+    });
+    assert_eq!(wrong(&off_by_one), (WrongSlot { position: 8, slot: 1, is_seen: true, tokens: 1 }, None));
+    // Positions begin at 0 again after the wrap.
+    let wrapped = changed(|graph| {
+        let capacity = ages(graph).input[1].clone();
+        for input in ["write_indices", "position_ids"] {
+            let name = format!("wrapped_{input}");
+            for node in &mut graph.node {
+                let is_write = node.op_type.as_deref() == Some("TensorScatter");
+                let read = node.input.iter_mut().filter(|it| *it == input && !is_write);
+                read.for_each(|it| name.clone_into(it));
+            }
+            first(graph, node("Mod", &[input, &capacity], &name));
+        }
+    });
+    assert_eq!(wrong(&wrapped), (WrongSlot { position: 8, slot: 5, is_seen: false, tokens: 1 }, None));
+}
+
+#[test]
+fn rings_that_cannot_be_checked() {
+    let reason = |model: &Model| match outcome(model) {
+        Err(Hazard::RingUnchecked { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let given = changed(|graph| {
+        nodes(graph, "Attention").for_each(|node| node.input[3] = "given".to_owned());
+        graph.input.push(value("given", ElementType::Bool, &["batch", "1", "new", "8"]));
+    });
+    assert_eq!(reason(&given), "its mask cannot be evaluated: input \"given\" has no value");
+    // Another node reads a ring, beside its attention.
+    let summed = changed(|graph| {
+        let present = nodes(graph, "Attention").next().unwrap().input[1].clone();
+        graph.node.push(node("ReduceSum", &[&present], "sum"));
+    });
+    let kinds = checked(&summed).into_iter().map(|ring| ring.outcome.map_err(|hazard| hazard.kind()));
+    let sound = Ok(RingSize { chunk: 5, rewind: 0, ..SIZE });
+    let expected = vec![sound, Err("ring-unchecked"), sound, sound, sound];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
+}
