@@ -1,5 +1,5 @@
-//! Converts a decoder with a sliding window to rings, plants faults in it, and checks that the certificate reports them.
-//! tract runs the decoder. The original is the same decoder with linear caches and a mask.
+//! Converts a decoder with a sliding window to rings, plants faults in it, and checks that the certificate reports
+//! them. tract runs the decoder. The original is the same decoder with linear caches and a mask.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test they help")]
 

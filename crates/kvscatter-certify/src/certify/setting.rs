@@ -30,7 +30,7 @@ const FILLING_STEPS: usize = 32;
 const COPIES: usize = 3;
 
 /// The bytes for each slot of each sample besides the caches: its element of a mask, and the state of its
-/// canary. A ring has no mask of its own.
+/// canary. A ring has no mask.
 const BESIDE_A_SLOT: usize = 16;
 
 /// Returns the sizes that the scenarios run with: the given options if the model allows them, and defaults
@@ -177,8 +177,8 @@ fn check_logits(
     memory.check()
 }
 
-/// Returns the number of tokens around the rings whose logits are kept. All samples of a batch run one sequence, and the
-/// logits of each sample are kept.
+/// Returns the number of tokens around the rings whose logits are kept. All samples of a batch run one sequence,
+/// and the logits of each sample are kept.
 fn kept_around(setting: &ScenarioSetting) -> usize {
     setting.around().saturating_mul(setting.prompts.len().saturating_add(1))
 }
