@@ -12,6 +12,7 @@
 
 mod timings;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -176,8 +177,24 @@ pub struct DecoderSummary {
     pub caches: Vec<CacheSummary>,
     /// The number of bytes of all caches together.
     pub bytes: u64,
-    /// The number of bytes that one more token of one sample takes in all caches.
+    /// The number of bytes that one more token of one sample takes in all caches. A ring that is full takes none.
     pub bytes_per_token: u64,
+    /// The caches without rings. `None` for a decoder without rings, and for one that does not declare how many tokens
+    /// it was converted for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_rings: Option<LinearCaches>,
+}
+
+impl DecoderSummary {
+    /// Returns each size of a ring once, with the number of its caches.
+    #[must_use]
+    pub fn rings(&self) -> BTreeMap<RingSummary, usize> {
+        let mut rings = BTreeMap::new();
+        for ring in self.caches.iter().filter_map(|cache| cache.ring) {
+            *rings.entry(ring).or_insert(0_usize) += 1;
+        }
+        rings
+    }
 }
 
 /// One cache.
@@ -194,6 +211,31 @@ pub struct CacheSummary {
     /// How the graph writes the cache, such as `TensorScatter, linear` or `Attention`.
     pub style: String,
     /// The number of bytes of the cache, for all samples and slots.
+    pub bytes: u64,
+    /// The size of the ring, or `None` for a linear cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring: Option<RingSummary>,
+}
+
+/// The size of a ring, and what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RingSummary {
+    /// The number of slots of each sample.
+    pub capacity: usize,
+    /// The number of tokens that a token sees, itself included.
+    pub window: usize,
+    /// The largest number of rows that a step may write, padding included.
+    pub chunk: usize,
+    /// The number of tokens below the furthest one that a sample may be taken back.
+    pub rewind: usize,
+}
+
+/// The caches that a decoder would have without rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinearCaches {
+    /// The number of slots of each sample in each cache.
+    pub capacity: usize,
+    /// The number of bytes of all caches together.
     pub bytes: u64,
 }
 
@@ -336,7 +378,8 @@ pub struct LogitPlace {
     pub entry: usize,
 }
 
-/// The slots that each step of a scenario writes. They are the same in all caches of a decoder.
+/// The slots that each step of a scenario writes. They are the same in all linear caches, and in all rings of one
+/// capacity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Occupancy {
     /// The scenario's name, such as `chunked prefill`.
@@ -345,6 +388,10 @@ pub struct Occupancy {
     pub description: String,
     /// The number of slots of each sample in a cache.
     pub capacity: usize,
+    /// Whether the caches are rings. Position `p` is then in slot `p mod capacity`, and a slot with a token that was
+    /// taken back counts as padding.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_ring: bool,
     /// The steps in the order in which they ran.
     pub steps: Vec<OccupancyStep>,
 }

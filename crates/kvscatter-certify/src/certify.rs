@@ -3,15 +3,17 @@
 mod options;
 mod setting;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use kvscatter_onnx::decoder::{Cache, Decoder, Growth};
+use kvscatter_onnx::convert::RingSize;
+use kvscatter_onnx::decoder::{Cache, Decoder, Growth, InputRole};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, Rows, Runner};
 
 use crate::certificate::{
-    CacheSummary, Certificate, Check, DecoderSummary, Evidence, LogitsReference, Parameters, RuntimeInfo,
-    SCHEMA, Subject, Timings,
+    CacheSummary, Certificate, Check, DecoderSummary, Evidence, LinearCaches, LogitsReference, Parameters,
+    RingSummary, RuntimeInfo, SCHEMA, Subject, Timings,
 };
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::ScenarioSetting;
@@ -22,7 +24,7 @@ use crate::evidence::structural;
 use crate::evidence::timed::{self, Timed};
 use crate::{CertifyError, subject};
 pub use options::CertifyOptions;
-use setting::{check_caches, setting};
+use setting::{check_caches, original_capacity, setting};
 
 /// The progress of a certification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,8 @@ pub fn certify(
     let decoder = about(&options.model, Decoder::of(&graph))?;
     let interface = about(&options.model, in_place_interface(&model, &graph, &decoder))?;
     let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
-    let setting = setting(options, &interface)?;
+    let of_original = original.as_ref().map(|original| &original.interface);
+    let setting = setting(options, &interface, of_original, attention_sees_positions(&graph, &decoder))?;
     let (subject, original_subject) = identify(&file, &model, original.as_ref())?;
     original.as_ref().map_or(Ok(()), |original| original.check_caches(options, &setting))?;
     let mut runner = Runner::new(engine.load(&file, options.load_options())?, interface);
@@ -83,6 +86,7 @@ pub fn certify(
     };
     let mut observed = observe(&mut runner, &plan, progress)?;
     observed.checks.extend(setting.left_out());
+    observed.checks.extend(setting.turns(&scenarios));
     let (mut timings, mut timed) = (None, Vec::new());
     if options.is_timed {
         progress(Progress { doing: "measuring times", done: 0, total: 0 });
@@ -101,7 +105,7 @@ pub fn certify(
         original: original_subject,
         runtime: runtime(engine),
         machine: options.machine.clone(),
-        decoder: summary(&decoder, &runner.interface, &setting),
+        decoder: summary(&model, &decoder, &runner.interface, &setting),
         parameters: parameters(options, plan.tolerance, setting),
         evidence,
         second_opinion: against.into(),
@@ -150,17 +154,17 @@ fn expected(
     runner: &mut Runner,
     original: Option<&Original>,
 ) -> Result<(Vec<Sequence>, LogitsReference), CertifyError> {
-    let is_by_token = setting.is_decode_only;
+    let most_tokens = if setting.is_decode_only { 1 } else { setting.most_rows() };
     match original {
         Some(Original { file, interface, .. }) => {
             // The original may be static too, with another capacity.
-            let capacity = interface.capacity()?.unwrap_or(setting.capacity);
+            let capacity = original_capacity(interface, setting.capacity)?;
             let mut runner = Runner::new(engine.load(file, options.load_options())?, interface.clone());
-            let original = Reference::new(&mut runner, capacity, false, is_by_token);
+            let original = Reference::new(&mut runner, capacity, false, most_tokens);
             Ok((sequences(original, setting, options.seed)?, LogitsReference::Original))
         }
         None => {
-            let alone = Reference::new(runner, setting.capacity, true, is_by_token);
+            let alone = Reference::new(runner, setting.capacity, true, most_tokens);
             Ok((sequences(alone, setting, options.seed)?, LogitsReference::UnaliasedRun))
         }
     }
@@ -271,7 +275,7 @@ impl Original {
     /// Checks that the caches of the original are within the memory limit as well.
     fn check_caches(&self, options: &CertifyOptions, setting: &ScenarioSetting) -> Result<(), CertifyError> {
         let interface = &self.interface;
-        let capacity = interface.capacity()?.unwrap_or(setting.capacity);
+        let capacity = original_capacity(interface, setting.capacity)?;
         check_caches(options, interface, interface.batch.unwrap_or(1), capacity).map(drop)
     }
 }
@@ -310,7 +314,7 @@ fn check_elements(interface: &Interface) -> Result<(), CertifyError> {
 }
 
 /// Generates each sample's sequence: a prompt from the seed, and then the most likely tokens. Adds a sequence
-/// that fills the cache.
+/// that fills the cache, and one that goes around the rings.
 fn sequences(
     mut reference: Reference<'_>,
     setting: &ScenarioSetting,
@@ -328,15 +332,25 @@ fn sequences(
     }
     let filling: Vec<i64> = draw(setting.capacity);
     sequences.push(reference.forced(&filling, setting.filler(), setting.tail())?);
+    if !setting.rings.is_empty() {
+        let around: Vec<i64> = draw(setting.around());
+        sequences.push(reference.all(&around, setting.around_width())?);
+    }
     Ok(sequences)
 }
 
-fn summary(decoder: &Decoder<'_>, interface: &Interface, setting: &ScenarioSetting) -> DecoderSummary {
+fn summary(
+    model: &Model,
+    decoder: &Decoder<'_>,
+    interface: &Interface,
+    setting: &ScenarioSetting,
+) -> DecoderSummary {
     let count = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let batch = setting.prompts.len();
     let mut bytes_per_token = 0;
     let mut caches = Vec::with_capacity(decoder.caches.len());
     for (cache, port) in decoder.caches.iter().zip(&interface.caches) {
-        let shape = port.shape(setting.prompts.len(), setting.capacity);
+        let shape = port.shape(batch, setting.capacity);
         bytes_per_token += count(Rows::of(port, setting.capacity).row());
         caches.push(CacheSummary {
             past: cache.past.to_owned(),
@@ -345,9 +359,49 @@ fn summary(decoder: &Decoder<'_>, interface: &Interface, setting: &ScenarioSetti
             element: cache.element.onnx_name().to_owned(),
             style: cache.style.to_string(),
             bytes: count(cache.element.storage_len(&shape).unwrap_or_default()),
+            ring: port.ring.map(|RingSize { capacity, window, chunk, rewind }| RingSummary {
+                capacity,
+                window,
+                chunk,
+                rewind,
+            }),
         });
     }
-    DecoderSummary { bytes: caches.iter().map(|cache| cache.bytes).sum(), caches, bytes_per_token }
+    // A model whose caches are all rings declares the number of slots that linear caches would have had.
+    let capacity = if setting.has_linear {
+        Some(setting.capacity)
+    } else {
+        model.metadata("kvscatter.max_seq").and_then(|slots| slots.parse().ok())
+    };
+    let linear = |capacity: usize| {
+        let bytes = bytes_per_token.saturating_mul(count(batch)).saturating_mul(count(capacity));
+        LinearCaches { capacity, bytes }
+    };
+    let without_rings = capacity.filter(|_| !setting.rings.is_empty()).map(linear);
+    let bytes = caches.iter().map(|cache| cache.bytes).sum();
+    DecoderSummary { bytes, caches, bytes_per_token, without_rings }
+}
+
+/// Returns `true` if the masks of all attention are computed from the positions of the tokens.
+fn attention_sees_positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> bool {
+    let Some(positions) = decoder.input(InputRole::PositionIds) else { return false };
+    let mut makers = BTreeMap::new();
+    for node in graph.nodes() {
+        makers.extend(node.proto().output.iter().map(|output| (output.as_str(), *node)));
+    }
+    let mut attention = graph.nodes().iter().filter(|node| node.is("Attention")).peekable();
+    attention.peek().is_some()
+        && attention.all(|attention| {
+            let (mut open, mut seen) = (Vec::from_iter(attention.input(3)), BTreeSet::new());
+            while let Some(name) = open.pop() {
+                if name == positions.name {
+                    return true;
+                }
+                let maker = makers.get(name).filter(|_| seen.insert(name));
+                open.extend(maker.into_iter().flat_map(|node| node.reads()));
+            }
+            false
+        })
 }
 
 fn dimension(dimension: &Dimension<'_>) -> String {

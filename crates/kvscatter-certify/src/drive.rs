@@ -1,5 +1,6 @@
 //! Runs a decoder in all the ways in which a static cache is used.
 
 pub(crate) mod reference;
+pub(crate) mod rings;
 pub(crate) mod scenarios;
 pub(crate) mod values;

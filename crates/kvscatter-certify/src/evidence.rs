@@ -4,5 +4,6 @@ mod check_builder;
 pub(crate) mod logits;
 mod memory;
 pub(crate) mod observed;
+mod slots;
 pub(crate) mod structural;
 pub(crate) mod timed;

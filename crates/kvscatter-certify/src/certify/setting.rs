@@ -1,14 +1,20 @@
 //! The sizes that a model is certified with. They come from the options, from defaults and from the memory
 //! limit.
 
+use std::collections::BTreeSet;
+
 use kvscatter_session::{self as session, Interface, Purpose};
 
+use crate::drive::rings::TURNS;
 use crate::drive::scenarios::ScenarioSetting;
 use crate::{CertifyError, CertifyOptions};
 
 /// The default prompts, one for each sample of the default batch. The shortest is neither the first nor the
 /// last, so that the order of the samples matters.
 const PROMPTS: [usize; 3] = [7, 3, 5];
+
+/// The longest of the default prompts.
+const PROMPT: usize = 7;
 
 /// The default number of decode steps.
 const STEPS: usize = 16;
@@ -24,7 +30,7 @@ const FILLING_STEPS: usize = 32;
 const COPIES: usize = 3;
 
 /// The bytes for each slot of each sample besides the caches: its element of a mask, and the state of its
-/// canary.
+/// canary. A ring has no mask.
 const BESIDE_A_SLOT: usize = 16;
 
 /// Returns the sizes that the scenarios run with: the given options if the model allows them, and defaults
@@ -32,6 +38,8 @@ const BESIDE_A_SLOT: usize = 16;
 pub(super) fn setting(
     options: &CertifyOptions,
     interface: &Interface,
+    of_original: Option<&Interface>,
+    sees_positions: bool,
 ) -> Result<ScenarioSetting, CertifyError> {
     let batch = match (options.prompts.as_ref().map(Vec::len), options.batch) {
         (Some(prompts), Some(batch)) if prompts != batch => {
@@ -40,6 +48,7 @@ pub(super) fn setting(
         (asked, also) => interface.batch_or(asked.or(also))?.unwrap_or(PROMPTS.len()),
     };
     let capacity = interface.capacity_or(options.capacity)?.ok_or(session::SessionError::CapacityOpen)?;
+    let capacity = working_capacity(options, interface, of_original, capacity)?;
     if batch == 0 || capacity < 2 {
         return Err(CertifyError::TooSmall { batch, capacity });
     }
@@ -53,14 +62,21 @@ pub(super) fn setting(
     if prompts.contains(&0) || longest.checked_add(steps).is_none_or(|slots| slots > capacity) {
         return Err(CertifyError::PromptTooLong { longest, steps, capacity });
     }
-    let chunk = options.chunk.unwrap_or(CHUNK).max(1);
+    let rings: Vec<_> = interface.rings().collect::<BTreeSet<_>>().into_iter().collect();
+    let most_rows = rings.iter().map(|ring| ring.chunk).min().unwrap_or(usize::MAX);
+    let chunk = options.chunk.unwrap_or(CHUNK).max(1).min(most_rows);
+    let has_linear = has_linear(interface);
+    // A ring's mask shows padding by the positions.
+    let shows_padding = interface.takes(Purpose::Mask) || (sees_positions && !has_linear);
     let setting = ScenarioSetting {
         steps,
         capacity,
         chunk,
-        filler: capacity.div_ceil(FILLING_STEPS).max(chunk),
+        filler: capacity.div_ceil(FILLING_STEPS).max(chunk).min(most_rows),
+        rings,
+        has_linear,
         is_batch_fixed: interface.batch.is_some(),
-        can_pad_left: interface.takes(Purpose::Mask) && interface.takes(Purpose::Positions),
+        can_pad_left: shows_padding && interface.takes(Purpose::Positions),
         is_decode_only: interface.is_decode_only,
         writer: interface.writer(),
         refuses_padding: interface.refuses_padding,
@@ -68,6 +84,38 @@ pub(super) fn setting(
     };
     check_logits(memory, interface, &setting)?;
     Ok(setting)
+}
+
+/// Returns the number of tokens that the scenarios have at most. It is `capacity`, except for a model whose caches are
+/// all rings, because that model may take as many tokens as there are positions.
+fn working_capacity(
+    options: &CertifyOptions,
+    interface: &Interface,
+    of_original: Option<&Interface>,
+    capacity: usize,
+) -> Result<usize, CertifyError> {
+    // A mask has as many slots as the model takes tokens.
+    if has_linear(interface) || interface.takes(Purpose::Mask) {
+        return Ok(capacity);
+    }
+    let largest = interface.rings().map(|ring| ring.capacity).max().unwrap_or_default();
+    let prompt = options.prompts.iter().flatten().max().copied().unwrap_or(PROMPT);
+    let wanted = prompt.saturating_add(options.steps.unwrap_or(STEPS));
+    let wanted = largest.saturating_mul(TURNS + 1).max(wanted).max(largest.saturating_mul(TURNS) + PROMPT);
+    // An original with linear caches has room for fewer tokens.
+    let of_original = of_original.map(Interface::capacity).transpose()?.flatten().unwrap_or(capacity);
+    Ok(wanted.min(of_original).min(capacity))
+}
+
+/// Returns `true` if some caches are linear.
+fn has_linear(interface: &Interface) -> bool {
+    interface.caches.is_empty() || interface.caches.iter().any(|cache| cache.ring.is_none())
+}
+
+/// Returns the number of slots of an original's caches, for scenarios of `capacity` tokens.
+pub(super) fn original_capacity(interface: &Interface, capacity: usize) -> Result<usize, CertifyError> {
+    let most = interface.capacity()?.unwrap_or(capacity);
+    Ok(if has_linear(interface) || interface.takes(Purpose::Mask) { most } else { capacity })
 }
 
 /// The bytes that are needed at once, and their limit.
@@ -99,7 +147,10 @@ pub(super) fn check_caches(
     capacity: usize,
 ) -> Result<MemoryBudget, CertifyError> {
     let mut memory = MemoryBudget { needed: Some(0), limit: options.memory };
-    memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
+    let kinds = interface.rings().map(|ring| ring.capacity).collect::<BTreeSet<_>>();
+    for capacity in kinds.into_iter().chain([capacity]) {
+        memory.add(batch.checked_mul(capacity).and_then(|slots| slots.checked_mul(BESIDE_A_SLOT)));
+    }
     for cache in &interface.caches {
         let bytes = cache.element.storage_len(&cache.shape(batch, capacity));
         memory.add(bytes.and_then(|bytes| bytes.checked_mul(COPIES)));
@@ -118,8 +169,16 @@ fn check_logits(
     let tokens = setting
         .prompts
         .iter()
-        .try_fold(setting.tail(), |tokens, prompt| tokens.checked_add(prompt.checked_add(setting.steps)?));
+        .try_fold(setting.tail().saturating_add(kept_around(setting)), |tokens, prompt| {
+            tokens.checked_add(prompt.checked_add(setting.steps)?)
+        });
     let bytes = interface.vocabulary.unwrap_or_default().checked_mul(2 * size_of::<f32>());
     memory.add(tokens.zip(bytes).and_then(|(tokens, bytes)| tokens.checked_mul(bytes)));
     memory.check()
+}
+
+/// Returns the number of tokens around the rings whose logits are kept. All samples of a batch run one sequence,
+/// and the logits of each sample are kept.
+fn kept_around(setting: &ScenarioSetting) -> usize {
+    setting.around().saturating_mul(setting.prompts.len().saturating_add(1))
 }

@@ -21,8 +21,8 @@ pub(crate) struct Reference<'r> {
     /// Whether the decoder is the model under test. Its faults are reported in the certificate and are not
     /// errors.
     is_model: bool,
-    /// Whether prompts are fed token by token, because the model or the reference takes one token at a time.
-    is_by_token: bool,
+    /// The largest number of tokens of a step that the model and the reference take.
+    most_tokens: usize,
 }
 
 impl<'r> Reference<'r> {
@@ -31,11 +31,13 @@ impl<'r> Reference<'r> {
     /// - `capacity` is the number of slots of a cache that can be written in place. It is ignored for a growing
     ///   cache.
     /// - `is_model` means that the runner runs the model that is certified.
-    /// - `is_by_token` means that the model that is certified takes one token at a time.
-    pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, is_by_token: bool) -> Self {
-        let is_by_token = is_by_token || runner.interface.is_decode_only;
-        let grows = runner.interface.is_copied();
-        Self { runner, capacity: (!grows).then_some(capacity), is_model, is_by_token }
+    /// - `most_tokens` is the largest number of tokens of a step that the model that is certified takes.
+    pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, most_tokens: usize) -> Self {
+        let interface = &runner.interface;
+        let of_rings = interface.rings().map(|ring| ring.chunk).min().unwrap_or(usize::MAX);
+        let most_tokens = if interface.is_decode_only { 1 } else { most_tokens.min(of_rings).max(1) };
+        let grows = interface.is_copied();
+        Self { runner, capacity: (!grows).then_some(capacity), is_model, most_tokens }
     }
 
     /// Computes logits for a prompt, and then for `steps` more tokens.
@@ -49,6 +51,13 @@ impl<'r> Reference<'r> {
         let mut all = prompt.to_vec();
         all.resize(prompt.len() + steps, 0);
         self.end(sequence, &all, done)
+    }
+
+    /// Computes the logits after every token of a sequence that is fed in chunks.
+    pub(crate) fn all(&mut self, tokens: &[i64], chunk: usize) -> Result<Sequence, SessionError> {
+        let mut sequence = Sequence::default();
+        let done = self.feed_all(&mut sequence, tokens, chunk);
+        self.end(sequence, tokens, done)
     }
 
     /// Computes logits for tokens that are fed in chunks, and keeps those after the last `keep` tokens.
@@ -86,8 +95,7 @@ impl<'r> Reference<'r> {
         steps: usize,
     ) -> Result<(), SessionError> {
         let mut samples = self.start()?;
-        let chunk = if self.is_by_token { 1 } else { prompt.len() };
-        for tokens in prompt.chunks(chunk.max(1)) {
+        for tokens in prompt.chunks(self.most_tokens) {
             self.feed(&mut samples, sequence, tokens, true)?;
         }
         for _ in 0..steps {
@@ -95,6 +103,17 @@ impl<'r> Reference<'r> {
             self.feed(&mut samples, sequence, &[i64::try_from(next).unwrap_or_default()], true)?;
         }
         Ok(())
+    }
+
+    fn feed_all(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[i64],
+        chunk: usize,
+    ) -> Result<(), SessionError> {
+        let mut samples = self.start()?;
+        let mut chunks = tokens.chunks(chunk.clamp(1, self.most_tokens));
+        chunks.try_for_each(|chunk| self.feed(&mut samples, sequence, chunk, true))
     }
 
     fn feed_forced(

@@ -1,5 +1,8 @@
 //! The ways in which a static cache is used, as lists of steps.
 
+use std::ops::Range;
+
+use kvscatter_onnx::convert::RingSize;
 use kvscatter_session::{CacheWriter, Feed, SampleFeed};
 
 use crate::certificate::{Check, Phase};
@@ -39,6 +42,10 @@ pub(crate) struct ScenarioSetting {
     pub(crate) writer: CacheWriter,
     /// Whether the writer refuses samples that are padded on the right.
     pub(crate) refuses_padding: bool,
+    /// The sizes of the rings, each once.
+    pub(crate) rings: Vec<RingSize>,
+    /// Whether some caches are linear, so that they are full after `capacity` tokens.
+    pub(crate) has_linear: bool,
 }
 
 impl Scenario {
@@ -83,7 +90,13 @@ impl ScenarioSetting {
             }
         }
         scenarios.push(self.full());
+        scenarios.extend(self.around_rings());
         scenarios
+    }
+
+    /// Returns the largest number of rows that a step may write into every ring.
+    pub(crate) fn most_rows(&self) -> usize {
+        self.rings.iter().map(|ring| ring.chunk).min().unwrap_or(usize::MAX)
     }
 
     /// Returns the claim that names the scenarios that the model's operator does not take, or `None` if it takes
@@ -120,8 +133,8 @@ impl ScenarioSetting {
     pub(crate) fn alone(&self) -> Vec<Scenario> {
         let batch = self.smallest_batch();
         let alone = |(sample, &prompt): (usize, &usize)| {
-            let widths = if self.is_decode_only { [1] } else { [prompt] };
-            let mut steps = self.chunks(vec![0; batch], prompt, &widths);
+            let width = if self.is_decode_only { 1 } else { prompt.min(self.most_rows()) };
+            let mut steps = self.chunks(vec![0; batch], prompt, &[width]);
             steps.extend(self.chunks(vec![prompt; batch], self.steps, &[1]));
             if let Some((phase, _)) = steps.first_mut().filter(|_| !self.is_decode_only) {
                 *phase = Phase::Prefill;
@@ -138,7 +151,7 @@ impl ScenarioSetting {
     }
 
     /// Returns the number of samples in the smallest batch that the model takes.
-    fn smallest_batch(&self) -> usize {
+    pub(super) fn smallest_batch(&self) -> usize {
         if self.is_batch_fixed { self.prompts.len() } else { 1 }
     }
 
@@ -147,7 +160,7 @@ impl ScenarioSetting {
         self.prompts.iter().min().copied().unwrap_or_default() + self.steps
     }
 
-    fn longest(&self) -> usize {
+    pub(super) fn longest(&self) -> usize {
         self.prompts.iter().max().copied().unwrap_or_default()
     }
 
@@ -183,7 +196,8 @@ impl ScenarioSetting {
     fn prefill(&self) -> Scenario {
         let batch = self.prompts.len();
         let prompt = self.longest().min(self.common());
-        let mut steps = vec![(Phase::Prefill, Feed::next(&vec![0; batch], prompt))];
+        let mut steps = self.chunks(vec![0; batch], prompt, &[prompt.min(self.most_rows())]);
+        steps.iter_mut().for_each(|(phase, _)| *phase = Phase::Prefill);
         for written in prompt..self.common() {
             steps.push((Phase::Decode, Feed::next(&vec![written; batch], 1)));
         }
@@ -215,7 +229,12 @@ impl ScenarioSetting {
     }
 
     /// Returns steps that write `tokens` more tokens of every sample, in chunks of `widths` tokens in turn.
-    fn chunks(&self, mut written: Vec<usize>, tokens: usize, widths: &[usize]) -> Vec<(Phase, Feed)> {
+    pub(super) fn chunks(
+        &self,
+        mut written: Vec<usize>,
+        tokens: usize,
+        widths: &[usize],
+    ) -> Vec<(Phase, Feed)> {
         let mut steps = Vec::new();
         let mut left = tokens;
         for &width in widths.iter().cycle() {
@@ -231,19 +250,34 @@ impl ScenarioSetting {
         steps
     }
 
+    /// Returns the steps of padded prompts of `width` tokens. It is one step unless the rings take fewer tokens.
+    /// `samples` returns the samples of a step from its columns.
+    fn prompt_steps(
+        &self,
+        width: usize,
+        samples: impl Fn(Range<usize>) -> Vec<SampleFeed>,
+    ) -> Vec<(Phase, Feed)> {
+        let most = self.most_rows().min(width).max(1);
+        let step = |start: usize| {
+            let columns = start..width.min(start + most);
+            (Phase::Prefill, Feed { width: columns.len(), samples: samples(columns) })
+        };
+        (0..width).step_by(most).map(step).collect()
+    }
+
     /// Pads the prompts on the right to the length of the longest one. Each sample then continues in its next
     /// slot and overwrites the padding.
     fn ragged(&self, name: &str, order: Vec<usize>, widths: Vec<usize>) -> Scenario {
         let prompts: Vec<usize> =
             order.iter().filter_map(|&sample| self.prompts.get(sample).copied()).collect();
-        let samples = prompts.iter().map(|&prompt| SampleFeed {
-            start: 0,
-            padding: 0,
-            tokens: 0..prompt,
-            first_slot: 0,
+        let mut steps = self.prompt_steps(self.longest(), |columns| {
+            let sample = |&prompt: &usize| {
+                let start = columns.start.min(prompt);
+                let tokens = start..columns.end.min(prompt);
+                SampleFeed { start, padding: 0, tokens, first_slot: 0 }
+            };
+            prompts.iter().map(sample).collect()
         });
-        let prefill = Feed { width: self.longest(), samples: samples.collect() };
-        let mut steps = vec![(Phase::Prefill, prefill)];
         steps.extend(self.chunks(prompts.clone(), self.steps, &widths));
         let lengths: Vec<String> = prompts.iter().map(ToString::to_string).collect();
         let then = if widths == [1] { "one by one" } else { "in chunks" };
@@ -290,23 +324,23 @@ impl ScenarioSetting {
 
     fn left_padded(&self) -> Scenario {
         let width = self.longest();
-        let feed = |step: usize| {
-            let samples = self.prompts.iter().map(|&prompt| {
-                let padding = width - prompt;
-                match step {
-                    0 => SampleFeed { start: 0, padding, tokens: 0..prompt, first_slot: padding },
-                    _ => SampleFeed {
-                        start: width + step - 1,
-                        padding: 0,
-                        tokens: prompt + step - 1..prompt + step,
-                        first_slot: padding,
-                    },
+        let samples = |columns: Range<usize>| {
+            let sample = |&prompt: &usize| {
+                let first_slot = width - prompt;
+                let position = |column: usize| column.saturating_sub(first_slot);
+                SampleFeed {
+                    start: columns.start,
+                    padding: first_slot.saturating_sub(columns.start).min(columns.len()),
+                    tokens: position(columns.start)..position(columns.end),
+                    first_slot,
                 }
-            });
-            Feed { width: if step == 0 { width } else { 1 }, samples: samples.collect() }
+            };
+            self.prompts.iter().map(sample).collect()
         };
-        let mut steps = vec![(Phase::Prefill, feed(0))];
-        steps.extend((1..=self.steps).map(|step| (Phase::Decode, feed(step))));
+        let mut steps = self.prompt_steps(width, samples);
+        for slot in width..width + self.steps {
+            steps.push((Phase::Decode, Feed { width: 1, samples: samples(slot..slot + 1) }));
+        }
         Scenario {
             name: "left-padded".to_owned(),
             description: "prompts padded on the left, masked, then every sample at the same slot".to_owned(),
@@ -322,8 +356,12 @@ impl ScenarioSetting {
         let mut steps = self.chunks(vec![0; batch], body, &[self.filler()]);
         steps.extend(self.chunks(vec![body; batch], self.tail(), &[1]));
         Scenario {
-            name: "to the last slot".to_owned(),
-            description: format!("{} tokens, which fill the cache", self.capacity),
+            name: if self.has_linear { "to the last slot" } else { "many tokens" }.to_owned(),
+            description: if self.has_linear {
+                format!("{} tokens, which fill the cache", self.capacity)
+            } else {
+                format!("{} tokens, which go around the rings", self.capacity)
+            },
             sequences: vec![self.filling(); batch],
             is_as_reference: true,
             steps,

@@ -3,12 +3,13 @@
 
 use std::ops::Range;
 
-use kvscatter_session::{CachePort, CacheWriter, Feed, Rows, SampleFeed, Tensor};
+use kvscatter_session::{CachePort, CacheWriter, Feed, Rows, Tensor};
 
 use crate::certificate::{Failure, SampleSlots};
 use crate::drive::values;
 
 use super::check_builder::{CheckBuilder, Place};
+use super::slots::{SlotKind, ranges};
 
 /// The claims about the caches' memory.
 pub(crate) struct MemoryChecks {
@@ -33,9 +34,8 @@ pub(crate) struct StepMemory<'a> {
     pub(crate) out_of_place: &'a [Tensor],
     /// The address that the engine reports for each present.
     pub(crate) present_at: &'a [usize],
-    /// For each sample, whether each slot still contains its canary. All are `false` if the caches were
-    /// filled with zeros.
-    pub(crate) canaries: &'a mut [Vec<bool>],
+    /// What the slots of each kind of cache contained before the step.
+    pub(crate) kinds: &'a mut [SlotKind],
 }
 
 impl MemoryChecks {
@@ -78,11 +78,11 @@ impl MemoryChecks {
         }
     }
 
-    /// Examines all caches, and returns the slots of each sample.
-    pub(crate) fn look(&mut self, moment: &mut StepMemory<'_>) -> Vec<SampleSlots> {
-        let mut slots: Vec<SampleSlots> =
-            moment.feed.samples.iter().map(|sample| named(sample, moment.feed.width)).collect();
-        let mut clobbered: Vec<Vec<bool>> = vec![vec![false; moment.capacity]; slots.len()];
+    /// Examines all caches, and returns the slots of each sample, for each kind of cache.
+    pub(crate) fn look(&mut self, moment: &mut StepMemory<'_>) -> Vec<Vec<SampleSlots>> {
+        let samples = moment.feed.samples.len();
+        let mut clobbered: Vec<Vec<Vec<bool>>> =
+            moment.kinds.iter().map(|kind| vec![vec![false; kind.capacity()]; samples]).collect();
         for (index, port) in moment.ports.iter().enumerate() {
             let [Some(before), Some(after), Some(out_of_place)] =
                 [moment.before, moment.after, moment.out_of_place].map(|caches| caches.get(index))
@@ -91,36 +91,33 @@ impl MemoryChecks {
             };
             let at = moment.present_at.get(index).copied();
             self.address(moment.place, port, after, at);
-            for (sample, feed) in moment.feed.samples.iter().enumerate() {
+            let kinds = moment.kinds.iter().zip(&mut clobbered);
+            let Some((kind, clobbered)) = kinds.into_iter().find(|(kind, _)| kind.includes(port)) else {
+                continue;
+            };
+            for ((sample, feed), clobbered) in moment.feed.samples.iter().enumerate().zip(clobbered) {
                 let check = SampleCheck {
                     place: moment.place,
                     port,
                     rows: Rows::of(port, moment.capacity),
                     sample,
-                    capacity: moment.capacity,
-                    named: feed.start..feed.start + moment.feed.width,
+                    kind,
+                    named: kind.named(feed, moment.feed.width),
                 };
-                let canaries = moment.canaries.get(sample).map(Vec::as_slice).unwrap_or_default();
-                let strays = self.sample(&check, [before, after, out_of_place], canaries);
-                for slot in strays {
-                    clobbered
-                        .get_mut(sample)
-                        .and_then(|of| of.get_mut(slot))
-                        .into_iter()
-                        .for_each(|it| *it = true);
+                for slot in self.sample(&check, [before, after, out_of_place]) {
+                    clobbered.get_mut(slot).into_iter().for_each(|it| *it = true);
                 }
             }
         }
-        for (sample, canaries) in moment.canaries.iter_mut().enumerate() {
-            let named =
-                slots.get(sample).and_then(|slots| slots.written.first().cloned()).unwrap_or_default();
-            canaries.get_mut(named).unwrap_or_default().fill(false);
-        }
-        for (slots, clobbered) in slots.iter_mut().zip(clobbered) {
-            slots.clobbered =
-                ranges(clobbered.iter().enumerate().filter(|(_, it)| **it).map(|(slot, _)| slot));
-        }
-        slots
+        let slots = moment.kinds.iter_mut().zip(clobbered).map(|(kind, clobbered)| {
+            let mut slots = kind.write(moment.feed);
+            for (slots, clobbered) in slots.iter_mut().zip(clobbered) {
+                let clobbered = clobbered.iter().enumerate().filter(|(_, it)| **it);
+                slots.clobbered = ranges(clobbered.map(|(slot, _)| slot));
+            }
+            slots
+        });
+        slots.collect()
     }
 
     fn address(&mut self, place: Place<'_>, port: &CachePort, cache: &Tensor, at: Option<usize>) {
@@ -135,21 +132,20 @@ impl MemoryChecks {
 
     /// Examines one sample of one cache. Returns the slots that changed although the write indices do not
     /// refer to them.
-    fn sample(&mut self, check: &SampleCheck<'_>, caches: [&Tensor; 3], canaries: &[bool]) -> Vec<usize> {
+    fn sample(&mut self, check: &SampleCheck<'_>, caches: [&Tensor; 3]) -> Vec<usize> {
         let [before, after, out_of_place] = caches.map(Tensor::bytes);
         let rows = check.rows;
-        let named = check.named.clone();
+        let named: Vec<usize> = check.named.iter().cloned().flatten().collect();
         let changed = |slots| rows.differing(check.sample, slots, before, after);
-        let mut strays = changed(0..named.start);
-        strays.extend(changed(named.end..check.capacity));
-        self.only_named.look((check.capacity - named.len()) * rows.row());
+        let strays: Vec<usize> = check.others().into_iter().flat_map(changed).collect();
+        self.only_named.look((rows.capacity() - named.len()) * rows.row());
         for &slot in &strays {
             self.only_named.fail(check.failure(slot, self.words().0));
         }
 
-        let is_fresh = |slot: usize| canaries.get(slot).copied().unwrap_or_default();
-        let fresh: Vec<usize> = named.clone().filter(|&slot| is_fresh(slot)).collect();
-        let hit = changed(named.clone());
+        let is_fresh = |slot: usize| check.kind.is_fresh(check.sample, slot);
+        let fresh: Vec<usize> = named.iter().copied().filter(|&slot| is_fresh(slot)).collect();
+        let hit: Vec<usize> = check.named.iter().cloned().flat_map(changed).collect();
         let missed: Vec<usize> = fresh.iter().copied().filter(|slot| !hit.contains(slot)).collect();
         self.written.look(fresh.len());
         for &slot in &missed {
@@ -157,25 +153,26 @@ impl MemoryChecks {
         }
 
         // If all rows that the write indices refer to contained canaries, the changed rows must be exactly
-        // these.
-        if !named.is_empty() && fresh.len() == named.len() {
+        // these. Rows that wrap in a ring do not, because the first of its slots was written before.
+        let [run_named, wrapped] = &check.named;
+        if !named.is_empty() && fresh.len() == named.len() && wrapped.is_empty() {
             self.placed.look(1);
             let mut all = [strays.as_slice(), &hit].concat();
             all.sort_unstable();
             if let [run] = ranges(all).as_slice()
                 && run.len() == named.len()
-                && *run != named
+                && run != run_named
             {
                 let (start, begins) = (run.start, self.words().2);
-                let message = format!("rows were written from slot {start} on, {begins} {}", named.start);
+                let message = format!("rows were written from slot {start} on, {begins} {}", run_named.start);
                 self.placed.fail(check.failure(run.start, &message));
             }
         }
 
         // GroupQueryAttention does not copy the rows after the new ones to a separate present.
         let compared = match self.writer {
-            CacheWriter::TensorScatter => 0..check.capacity,
-            CacheWriter::GroupQueryAttention => 0..named.end,
+            CacheWriter::TensorScatter => 0..rows.capacity(),
+            CacheWriter::GroupQueryAttention => 0..run_named.end,
         };
         self.as_out_of_place.look(compared.len());
         for slot in rows.differing(check.sample, compared, after, out_of_place) {
@@ -218,11 +215,18 @@ struct SampleCheck<'a> {
     port: &'a CachePort,
     rows: Rows,
     sample: usize,
-    capacity: usize,
-    named: Range<usize>,
+    kind: &'a SlotKind,
+    /// The slots that the step writes. The second range is empty unless the step wraps in a ring.
+    named: [Range<usize>; 2],
 }
 
 impl SampleCheck<'_> {
+    /// Returns the slots that the step does not write, in ascending order.
+    fn others(&self) -> [Range<usize>; 2] {
+        let [first, wrapped] = &self.named;
+        [wrapped.end..first.start, first.end..self.rows.capacity()]
+    }
+
     fn failure(&self, slot: usize, message: &str) -> Failure {
         Failure {
             cache: Some(self.port.past.clone()),
@@ -230,38 +234,5 @@ impl SampleCheck<'_> {
             slot: Some(slot),
             ..self.place.failure(message)
         }
-    }
-}
-
-/// Returns the slots that a sample's step writes.
-fn named(sample: &SampleFeed, width: usize) -> SampleSlots {
-    let run = |range: Range<usize>| if range.is_empty() { Vec::new() } else { vec![range] };
-    SampleSlots {
-        written: run(sample.start..sample.start + width),
-        valid: run(sample.valid()),
-        clobbered: Vec::new(),
-    }
-}
-
-/// Joins slots in ascending order into ranges.
-fn ranges(slots: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for slot in slots {
-        match ranges.last_mut() {
-            Some(last) if last.end == slot => last.end = slot + 1,
-            _ => ranges.push(slot..slot + 1),
-        }
-    }
-    ranges
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ranges;
-
-    #[test]
-    fn neighbours_join() {
-        assert_eq!(ranges([1, 2, 3, 7, 9, 10]), [1..4, 7..8, 9..11]);
-        assert_eq!(ranges([]), []);
     }
 }

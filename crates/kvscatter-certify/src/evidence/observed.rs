@@ -15,6 +15,7 @@ use crate::drive::values::{self, Numbers};
 use super::check_builder::{CheckBuilder, Place};
 use super::logits::{Comparison, Difference, Token};
 use super::memory::{MemoryChecks, StepMemory};
+use super::slots::SlotKind;
 use crate::report::words;
 
 /// The scenarios, their sequences, and the values that the results are compared with.
@@ -154,14 +155,14 @@ impl<'a> Observer<'a> {
     ) -> Result<LogitsByToken, CertifyError> {
         let plan = self.plan;
         let batch = scenario.sequences.len();
-        let is_painted = fill == Fill::Canaries;
         let mut caches = start_caches(runner, batch, plan, fill)?;
-        let mut canaries = vec![vec![is_painted; plan.capacity]; batch];
+        let ports = &runner.interface.caches;
+        let mut kinds = SlotKind::all(ports, batch, plan.capacity, fill == Fill::Canaries);
         let mut before = runner.caches(batch, plan.capacity)?;
         let mut presents = runner.caches(batch, plan.capacity)?;
         let mut comparison = Comparison::new(&scenario.name, fill, plan.against, plan.tolerance);
         let mut kept = LogitsByToken::new();
-        let mut steps = Vec::new();
+        let mut pictures = pictures(scenario, &kinds);
         let token = tokens(scenario, plan.sequences);
         for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
             let place = Place { scenario: &scenario.name, step };
@@ -183,7 +184,7 @@ impl<'a> Observer<'a> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let samples = self.memory.look(&mut StepMemory {
+            let slots = self.memory.look(&mut StepMemory {
                 place,
                 feed,
                 ports: &runner.interface.caches,
@@ -192,18 +193,20 @@ impl<'a> Observer<'a> {
                 after: &caches,
                 out_of_place: &presents,
                 present_at: &present_at,
-                canaries: &mut canaries,
+                kinds: &mut kinds,
             });
-            steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
+            for (picture, samples) in pictures.iter_mut().zip(slots) {
+                picture.steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
+            }
             self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut comparison, &mut kept);
             stepped(&scenario.name);
         }
-        self.record(scenario, fill, comparison, steps);
+        self.record(scenario, fill, comparison, pictures);
         Ok(kept)
     }
 
     /// Keeps the results of a run. The slots are recorded once, from the run with canaries.
-    fn record(&mut self, scenario: &Scenario, fill: Fill, comparison: Comparison, steps: Vec<OccupancyStep>) {
+    fn record(&mut self, scenario: &Scenario, fill: Fill, comparison: Comparison, pictures: Vec<Occupancy>) {
         if self.plan.is_comparable(scenario) {
             self.wrong_at_start += comparison.wrong_at_start;
             self.positions.looked += comparison.mid_cache;
@@ -211,12 +214,7 @@ impl<'a> Observer<'a> {
             self.comparisons.push(comparison.into_document());
         }
         if fill == Fill::Canaries {
-            self.occupancy.push(Occupancy {
-                scenario: scenario.name.clone(),
-                description: scenario.description.clone(),
-                capacity: self.plan.capacity,
-                steps,
-            });
+            self.occupancy.extend(pictures);
         }
     }
 
@@ -435,6 +433,18 @@ fn start_caches(
         caches.iter_mut().for_each(|cache| values::paint(cache.element(), cache.bytes_mut(), &mut numbers));
     }
     Ok(caches)
+}
+
+/// Returns a picture without steps for each kind of cache.
+fn pictures(scenario: &Scenario, kinds: &[SlotKind]) -> Vec<Occupancy> {
+    let picture = |kind: &SlotKind| Occupancy {
+        scenario: scenario.name.clone(),
+        description: scenario.description.clone(),
+        capacity: kind.capacity(),
+        is_ring: kind.is_ring(),
+        steps: Vec::new(),
+    };
+    kinds.iter().map(picture).collect()
 }
 
 /// Returns a function that maps a sample and a position in its sequence to the token there.

@@ -10,7 +10,7 @@ mod decode;
 mod memory;
 mod subject;
 
-use kvscatter_session::{CachePort, Interface};
+use kvscatter_session::{CachePort, Interface, Rows};
 
 use crate::CertifyError;
 use crate::certificate::{BytesMoved, Check, Timings};
@@ -37,10 +37,11 @@ pub(crate) fn gather(subject: &TimedModels<'_>) -> Result<(Timings, Vec<Check>),
 /// else for one sample.
 fn bytes_moved(interface: &Interface, capacity: usize) -> BytesMoved {
     let batch = interface.batch.unwrap_or(1);
-    let bytes = |length: usize| -> u64 {
-        let of_cache = |port: &CachePort| port.element.storage_len(&port.shape(batch, length));
-        interface.caches.iter().filter_map(of_cache).map(|bytes| bytes as u64).sum()
+    let of_all = |of: &dyn Fn(&CachePort) -> usize| -> u64 {
+        interface.caches.iter().map(of).map(|bytes| bytes as u64).sum()
     };
+    let row = of_all(&|port| batch * Rows::of(port, capacity).row());
+    let all = of_all(&|port| port.element.storage_len(&port.shape(batch, capacity)).unwrap_or_default());
     // Every byte that is moved is read once and written once.
-    BytesMoved { batch, capacity, in_place: 2 * bytes(1), copied: 2 * bytes(capacity) }
+    BytesMoved { batch, capacity, in_place: 2 * row, copied: 2 * all }
 }

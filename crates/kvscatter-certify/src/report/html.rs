@@ -170,7 +170,7 @@ mod tests {
     use serde_json::Value;
 
     use super::html;
-    use crate::certificate::{Certificate, Check, SecondOpinion};
+    use crate::certificate::{Certificate, Check, LinearCaches, RingSummary, SecondOpinion};
     use crate::report::{sample, words};
 
     /// Markup, the end of an attribute, reversed text, a line break and terminal control sequences.
@@ -291,6 +291,27 @@ mod tests {
         assert!(head.contains("No second opinion") && !head.contains(engine), "{head}");
         assert!(head.contains("1 is not comparable") && head.contains(why), "{head}");
         assert!(parse(&page).errors.borrow().is_empty());
+    }
+
+    #[test]
+    fn rings_and_what_they_save_are_on_the_page() {
+        let mut certificate = sample::passed();
+        assert!(!html(&certificate).contains("rings of"), "a page without rings mentions them");
+        let ring = RingSummary { capacity: 39, window: 4, chunk: 4, rewind: 32 };
+        certificate.decoder.caches.iter_mut().take(2).for_each(|cache| cache.ring = Some(ring));
+        certificate.decoder.without_rings = Some(LinearCaches { capacity: 64, bytes: 1 << 20 });
+        certificate.occupancy[0].is_ring = true;
+        let page = html(&certificate);
+        assert!(parse(&page).errors.borrow().is_empty());
+        for text in [
+            "2 rings of C = 39 slots: a window of W = 4 tokens, steps of up to S = 4 rows, and R = 32 tokens",
+            "Without rings, they would take 1 MiB for 64 slots.",
+            "(rings of 64 slots)",
+        ] {
+            assert!(page.contains(text), "{text}");
+        }
+        let text = serde_json::to_string(&certificate).unwrap();
+        assert_eq!(serde_json::from_str::<Certificate>(&text).unwrap(), certificate);
     }
 
     #[test]

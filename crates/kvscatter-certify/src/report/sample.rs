@@ -101,10 +101,16 @@ fn decoder() -> DecoderSummary {
         element: "float".to_owned(),
         style: "TensorScatter, linear".to_owned(),
         bytes,
+        ring: None,
     };
     let caches: Vec<_> =
         [0, 1].into_iter().flat_map(|n| ["key", "value"].map(|part| cache(n, part))).collect();
-    DecoderSummary { bytes: bytes * caches.len() as u64, caches, bytes_per_token: 4 * 2 * 16 * 4 }
+    DecoderSummary {
+        bytes: bytes * caches.len() as u64,
+        caches,
+        bytes_per_token: 4 * 2 * 16 * 4,
+        without_rings: None,
+    }
 }
 
 fn evidence() -> Evidence {
@@ -197,6 +203,7 @@ fn ragged() -> Occupancy {
         description: "Prompts of 9, 4 and 14 tokens, padded on the right, then one token at a time."
             .to_owned(),
         capacity: CAPACITY,
+        is_ring: false,
         steps,
     }
 }
@@ -217,6 +224,7 @@ fn chunked() -> Occupancy {
         scenario: "chunked prefill".to_owned(),
         description: "Prompts padded on the left, in chunks of up to 5 tokens.".to_owned(),
         capacity: CAPACITY,
+        is_ring: false,
         steps,
     }
 }

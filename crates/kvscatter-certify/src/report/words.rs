@@ -1,8 +1,8 @@
 //! The sentences about a certificate that its page and the command line's text share.
 
 use crate::certificate::{
-    Certificate, Check, ComparedModel, Crossover, Evidence, Fill, LogitsReference, PeakMemory, Phase,
-    SecondOpinion, Timings, Verdict,
+    Certificate, Check, ComparedModel, Crossover, DecoderSummary, Evidence, Fill, LinearCaches,
+    LogitsReference, PeakMemory, Phase, RingSummary, SecondOpinion, Timings, Verdict,
 };
 use kvscatter_text::units;
 
@@ -55,6 +55,28 @@ pub(crate) const LIMITS: [&str; 4] = [
     "A slot that was never written must contain finite values, because a masked slot is still multiplied by zero. \
      Fill the caches with zeros once before use.",
 ];
+
+/// Returns a sentence about each size of the rings, and one about the caches without rings. A decoder without rings has
+/// none.
+#[must_use]
+pub fn rings(decoder: &DecoderSummary) -> Vec<String> {
+    let of_size = |(ring, caches): (RingSummary, usize)| {
+        let RingSummary { capacity, window, chunk, rewind } = ring;
+        let rings = if caches == 1 { "1 ring".to_owned() } else { format!("{caches} rings") };
+        format!(
+            "{rings} of C = {capacity} slots: a window of W = {window} tokens, steps of up to S = {chunk} rows, and \
+             R = {rewind} tokens that can be taken back."
+        )
+    };
+    let mut sentences: Vec<_> = decoder.rings().into_iter().map(of_size).collect();
+    if let Some(LinearCaches { capacity, bytes }) = decoder.without_rings {
+        let [with, without] = [decoder.bytes, bytes].map(units::bytes);
+        sentences.push(format!(
+            "The caches take {with}. Without rings, they would take {without} for {capacity} slots."
+        ));
+    }
+    sentences
+}
 
 /// Returns the verdict as a word.
 #[must_use]

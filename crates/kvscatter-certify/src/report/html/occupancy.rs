@@ -110,7 +110,16 @@ fn figure(scenario: &Occupancy) -> Markup {
     let samples = scenario.steps.iter().map(|step| step.samples.len()).max().unwrap_or_default();
     html! {
         figure {
-            figcaption { h3 { (Plain(&scenario.scenario)) } p { (Plain(&scenario.description)) } }
+            figcaption {
+                h3 {
+                    (Plain(&scenario.scenario))
+                    @if scenario.is_ring { " (rings of " (scenario.capacity) " slots)" }
+                }
+                p {
+                    (Plain(&scenario.description))
+                    @if scenario.is_ring { ". Position p is in slot p mod " (scenario.capacity) }
+                }
+            }
             @for sample in 0..samples.min(MOST_SAMPLES) { (picture(scenario, sample)) }
             @if samples > MOST_SAMPLES { p.note { (samples - MOST_SAMPLES) " more samples" } }
         }
@@ -278,7 +287,13 @@ mod tests {
     }
 
     fn drawn(steps: Vec<OccupancyStep>) -> Vec<String> {
-        let scenario = Occupancy { scenario: String::new(), description: String::new(), capacity: 8, steps };
+        let scenario = Occupancy {
+            scenario: String::new(),
+            description: String::new(),
+            capacity: 8,
+            is_ring: false,
+            steps,
+        };
         let glyph = |mark: &Mark| match mark {
             Mark::Untouched => '.',
             Mark::Token => 'o',
@@ -298,6 +313,15 @@ mod tests {
             step(4..5, 0..5, std::iter::once(6..7).collect()),
         ];
         assert_eq!(drawn(steps), ["OOO==...", "oooO-...", "ooooO.!."]);
+    }
+
+    #[test]
+    fn a_step_that_wraps_has_two_ranges() {
+        let mut steps = vec![step(0..6, 0..5, vec![]), step(5..8, 0..8, vec![])];
+        let valid = std::iter::once(1..7).collect();
+        let samples = SampleSlots { written: vec![0..1, 6..8], valid, clobbered: vec![] };
+        steps.push(OccupancyStep { phase: Phase::Chunk, rows: 3, samples: vec![samples] });
+        assert_eq!(drawn(steps), ["OOOOO=..", "oooooOOO", "=oooooO="]);
     }
 
     #[test]

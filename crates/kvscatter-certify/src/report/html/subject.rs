@@ -90,7 +90,8 @@ fn cache_groups(caches: &[CacheSummary]) -> Vec<CacheGroup<'_>> {
     for cache in caches {
         let same = |group: &&mut CacheGroup<'_>| {
             let like = group.like;
-            (&like.shape, &like.element, &like.style) == (&cache.shape, &cache.element, &cache.style)
+            (&like.shape, &like.element, &like.style, like.ring)
+                == (&cache.shape, &cache.element, &cache.style, cache.ring)
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.caches.push(cache),
@@ -128,6 +129,7 @@ fn caches(certificate: &Certificate) -> Markup {
                 td.n { (units::bytes(decoder.bytes)) }
             } }
         } }
+        @for sentence in words::rings(decoder) { p { (sentence) } }
         details {
             summary { "Inputs and outputs of each cache" }
             ul.names {

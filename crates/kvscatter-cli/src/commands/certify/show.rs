@@ -61,16 +61,20 @@ fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
     }
     let prompts: Vec<String> = parameters.prompts.iter().map(ToString::to_string).collect();
     writeln!(output, "{} on {}", one_line(&runtime.to_string()), runtime.device)?;
+    let caches = count(decoder.caches.len(), "cache");
+    let caches = match decoder.rings().values().sum() {
+        0 => format!("{caches} of {} slots", parameters.capacity),
+        rings => format!("{caches}, of which {rings} are rings"),
+    };
     let sizes = format!(
-        "{} of {} slots, {} in all; prompts of {} tokens, {}, seed {}",
-        count(decoder.caches.len(), "cache"),
-        parameters.capacity,
+        "{caches}, {} in all; prompts of {} tokens, {}, seed {}",
         units::bytes(decoder.bytes),
         prompts.join(", "),
         count(parameters.steps, "step"),
         parameters.seed
     );
-    writeln!(output, "{}", hanging(0, &sizes))
+    writeln!(output, "{}", hanging(0, &sizes))?;
+    words::rings(decoder).iter().try_for_each(|sentence| writeln!(output, "{}", hanging(0, sentence)))
 }
 
 fn file(subject: &Subject) -> String {
