@@ -6,7 +6,7 @@ use kvscatter::Mode;
 use kvscatter_onnx::convert::{
     ConvertOptions, Converted, LinearReason, LinearWindow, RingSize, UNLIMITED, WindowedCaches, convert,
 };
-use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
+use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use kvscatter_onnx::{Dimension, Model};
 
 use crate::support::{int, testdata};
@@ -118,6 +118,18 @@ fn windows_without_a_ring_are_listed_with_the_reason() {
     let options = ConvertOptions::new(MAX_SEQ).keep_attention(true);
     let separate = convert(&mistral(), options).unwrap();
     assert_eq!((separate.rings.len(), separate.linear_windows), (0, linear(4, LinearReason::Reader)));
+}
+
+/// Rings beside linear caches, and rings of several capacities, are what a conversion makes.
+#[test]
+fn rings_of_a_conversion_are_no_hazard() {
+    for windows in [[3, 0], [3, 6]] {
+        let converted = converted(&llama(&windows), ring(5, 2));
+        let graph = converted.model.graph().unwrap();
+        let hazards = Decoder::of(&graph).unwrap().hazards();
+        let is_mixed = |hazard: &&Hazard| hazard.kind().starts_with("mixed");
+        assert_eq!(hazards.iter().find(is_mixed), None, "{windows:?}");
+    }
 }
 
 #[test]

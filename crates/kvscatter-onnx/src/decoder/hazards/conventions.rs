@@ -3,22 +3,33 @@
 
 use std::collections::BTreeMap;
 
+use kvscatter::Mode;
+
 use super::hazard::Hazard;
 use crate::decoder::Decoder;
-use crate::decoder::cache::{Cache, WriterStyle};
+use crate::decoder::cache::{Cache, CachePart, WriterStyle};
 use crate::decoder::roles::{self, InputRole};
 use crate::{Dimension, Node};
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let caches = &decoder.caches;
-    let styles = grouped(caches.iter().map(|cache| (cache.style.to_string(), cache)));
+    // Layers with windows have rings beside the linear caches of other layers. A ring for keys needs one for values.
+    let rings = |part| caches.iter().filter(|cache| cache.part == part && is_ring(cache)).count();
+    let are_paired = rings(CachePart::Key) == rings(CachePart::Value);
+    let style = |cache: &Cache<'_>| match &cache.style {
+        WriterStyle::TensorScatter(_) if are_paired => WriterStyle::TensorScatter(Mode::Linear).to_string(),
+        style => style.to_string(),
+    };
+    let styles = grouped(caches.iter().map(|cache| (style(cache), cache)));
     if styles.len() > 1 {
         let styles =
             styles.into_values().map(|(first, count)| (first.style.clone(), first.past.to_owned(), count));
         hazards.push(Hazard::MixedStyles { styles: styles.collect() });
     }
     let static_caches = || caches.iter().filter(|cache| cache.is_static());
-    let capacities = grouped(static_caches().filter_map(|cache| match cache.capacity() {
+    // Each window has its own capacity of rings.
+    let linear = static_caches().filter(|cache| !is_ring(cache));
+    let capacities = grouped(linear.filter_map(|cache| match cache.capacity() {
         Dimension::Known(capacity) => Some((capacity, cache)),
         _ => None,
     }));
@@ -29,6 +40,10 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     }
     write_indices(decoder, static_caches(), hazards);
     two_conventions(decoder, hazards);
+}
+
+fn is_ring(cache: &Cache<'_>) -> bool {
+    cache.style == WriterStyle::TensorScatter(Mode::Circular)
 }
 
 /// Returns the first cache of each kind and the number of caches of that kind.
