@@ -18,6 +18,6 @@ def kvscatter(*arguments: object, exit_code: int = 0) -> subprocess.CompletedPro
 
 
 def convert(model: pathlib.Path, out: pathlib.Path, slots: int) -> pathlib.Path:
-    """Converts the model to a cache of that many slots, at ``out``."""
-    kvscatter("convert", model, "-o", out, "--max-seq", slots)
+    """Converts the model to linear caches of that many slots, at ``out``."""
+    kvscatter("convert", model, "-o", out, "--max-seq", slots, "--window", "mask")
     return out
