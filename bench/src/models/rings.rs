@@ -35,8 +35,6 @@ const COMMAND: &str = "cargo xtask bench-rings --write-docs";
 
 const RINGS: &str = "rings";
 const LINEAR: &str = "linear";
-const RINGS_STOCK: &str = "rings, no plugin";
-const LINEAR_STOCK: &str = "linear, no plugin";
 const RING_MASK: &str = "mask of the rings";
 
 /// The largest allowed ratio of the bytes of the caches with rings to those of linear caches.
@@ -49,7 +47,7 @@ const MASK_PART: f64 = 0.01;
 /// Measures the caches and the decode step of a decoder like Gemma 3 with rings and with linear caches
 ///
 /// The logits of all decoders are compared before they are timed. All that is compared is timed in turn in one
-/// process. The measurement takes about two minutes and 6 GiB of memory. Close other programs first.
+/// process. The measurement takes about two minutes and 5 GiB of memory. Close other programs first.
 #[derive(Args)]
 #[command(bin_name = "cargo xtask bench-rings")]
 pub(crate) struct Arguments {
@@ -71,6 +69,8 @@ struct Results {
     bytes: [u64; 2],
     bytes_verdict: Verdict,
     windowed: Measured,
+    /// The same without the plugin.
+    stock_windowed: Measured,
     /// The whole decoder, at one context length each.
     whole: Vec<Measured>,
 }
@@ -136,16 +136,18 @@ fn measure_all(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
 
     let decoder = Decoder { layers: 4, global_every: None, ..self::decoder() };
     let (_, rings, linear) = models(&decoder)?;
-    let mut decoders = Decoders::new(&decoder, CAPACITY);
-    decoders.add_static(RINGS, &rings, plugin)?;
-    decoders.add_static(LINEAR, &linear, plugin)?;
-    decoders.add_static(RINGS_STOCK, &rings, stock)?;
-    decoders.add_static(LINEAR_STOCK, &linear, stock)?;
+    println!("{} layers with a window", decoder.layers);
+    let measure = |runtime, targets, budget| {
+        let mut decoders = Decoders::new(&decoder, CAPACITY);
+        decoders.add_static(RINGS, &rings, runtime)?;
+        decoders.add_static(LINEAR, &linear, runtime)?;
+        Measured::new(&mut decoders, &WINDOWED_CONTEXTS, targets, budget)
+    };
     let full = WINDOWED_CONTEXTS.into_iter().filter(|&context| context > WINDOW);
     let targets = full.map(|context| target((RINGS, context), (RINGS, WINDOW), FLAT)).collect();
-    println!("{} layers with a window", decoder.layers);
-    let windowed = Measured::new(&mut decoders, &WINDOWED_CONTEXTS, targets, budget(41))?;
-    drop(decoders);
+    let windowed = measure(plugin, targets, budget(401))?;
+    println!("the same without the plugin");
+    let stock_windowed = measure(stock, Vec::new(), budget(11))?;
 
     let windowed_layers = decoder.layers;
     let decoder = self::decoder();
@@ -182,6 +184,7 @@ fn measure_all(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
             status: status(ratio, SMALL, MedianSpread { lowest: 1.0, highest: 1.0 }),
         },
         windowed,
+        stock_windowed,
         whole,
     })
 }

@@ -8,14 +8,14 @@ use super::{CAPACITY, Column, GROUP_QUERY, LINEAR, Measured, RING_MASK, RINGS, R
 
 /// Returns the tables for a terminal.
 pub(super) fn summary(results: &Results) -> String {
-    let windowed = steps(slice::from_ref(&results.windowed));
-    [bytes(results), windowed, steps(&results.whole), targets(results)].join("\n")
+    let [windowed, stock] = [&results.windowed, &results.stock_windowed].map(|it| steps(slice::from_ref(it)));
+    [bytes(results), windowed, stock, steps(&results.whole), targets(results)].join("\n")
 }
 
 /// Returns the generated part of the page.
 pub(super) fn generate(results: &Results) -> String {
     let decoder = &results.decoder;
-    let all = [&results.windowed].into_iter().chain(&results.whole);
+    let all = [&results.windowed, &results.stock_windowed].into_iter().chain(&results.whole);
     let difference = all.map(|it| it.difference).fold(0.0, f32::max);
     let mut text = format!(
         "The decoder is generated. Its {} layers have {} query heads and {} key/value head of size {} in float32, as Gemma 3 \
@@ -23,14 +23,15 @@ pub(super) fn generate(results: &Results) -> String {
          than those of Gemma 3, with a hidden size of {}, so caches and masks take a larger part of a step. It is \
          exported with GroupQueryAttention. `kvscatter convert --max-seq {CAPACITY}` makes the decoder with *{RINGS}*, and \
          `--window mask` the one with *{LINEAR}* caches. All ran in {} with one thread and batch 1, and with kvscatter's \
-         plugin unless a column says otherwise. Caches start full of values. The logits of all decoders are compared at \
+         plugin unless the text says otherwise. Caches start full of values. The logits of all decoders are compared at \
          each context length before they are timed, and differ by at most {difference:.1e}. Times are medians of \
          interleaved rounds. *× rings* is the time divided by that with rings, the median of the ratios within a \
          round.\n\n\
          The memory of all caches at {CAPACITY} tokens:\n\n{}\n\
          A decode step of {} layers that all have the window:\n\n{}\n\
+         The same step without the plugin:\n\n{}\n\
          A decode step of the whole decoder. *{GROUP_QUERY}* is the exported decoder, without the plugin, with past and \
-         present in one buffer. *{RING_MASK}* is the time of the nodes that compute it, as a model of their own. It \
+         present in one buffer. *{RING_MASK}* is the time of the nodes that compute it, run as a separate model. It \
          includes the time that ONNX Runtime takes to start a run, but not the time in which attention reads the mask.\n\n{}\n",
         decoder.layers,
         decoder.heads,
@@ -42,6 +43,7 @@ pub(super) fn generate(results: &Results) -> String {
         bytes(results),
         results.windowed_layers,
         steps(slice::from_ref(&results.windowed)),
+        steps(slice::from_ref(&results.stock_windowed)),
         steps(&results.whole),
     );
     text += &targets(results);
