@@ -79,6 +79,7 @@ struct Arguments {
 enum Command {
     Candle(candle::Arguments),
     Models(models::Arguments),
+    Rings(models::rings::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
     let done = match &arguments.command {
         Some(Command::Candle(arguments)) => candle::run(arguments),
         Some(Command::Models(arguments)) => models::run(arguments),
+        Some(Command::Rings(arguments)) => models::rings::run(arguments),
         None => run(&arguments),
     };
     match done {

@@ -9,6 +9,7 @@ mod decoder;
 mod measure;
 mod page;
 mod results;
+pub(crate) mod rings;
 mod tract;
 
 use std::fs;
@@ -52,16 +53,23 @@ const TRACT_COMMAND: &str = "cargo xtask bench-models --write-docs --only tract"
   cargo xtask bench-models --write-docs                everything, and writes the pages"
 )]
 pub(crate) struct Arguments {
-    /// Measures few rounds, as a test that everything works
-    #[arg(long, conflicts_with = "write_docs")]
-    quick: bool,
+    #[command(flatten)]
+    options: Options,
     /// Measures this part only
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// Measures this row or case of bench/attention.toml only; may be repeated
     #[arg(long = "case", value_name = "NAME", conflicts_with_all = ["write_docs", "from", "only"])]
     cases: Vec<String>,
-    /// Also rewrites docs/models.md and docs/attention.md between their markers, and their plots
+}
+
+/// The options that this benchmark and the one of rings have in common.
+#[derive(Args)]
+struct Options {
+    /// Measures few rounds, as a test that everything works
+    #[arg(long, conflicts_with = "write_docs")]
+    quick: bool,
+    /// Also rewrites the pages in docs/ between their markers, and their plots
     #[arg(long)]
     write_docs: bool,
     /// Reads the results of an earlier run in the folder of --out instead of measuring
@@ -90,42 +98,41 @@ enum Part {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    if cfg!(debug_assertions) {
-        println!("this is a debug build: its times mean nothing");
-    }
+    let options = &arguments.options;
     let only = if arguments.cases.is_empty() { arguments.only } else { Some(Part::Attention) };
     let wants = |part| only.is_none_or(|only| only == part);
-    let runtimes = Runtimes::find(arguments.ort_lib.as_deref(), arguments.plugin.as_deref())?;
+    let runtimes = options.runtimes()?;
     if wants(Part::Attention) {
-        let measure = || attention::measure(&runtimes, &arguments.cases, arguments.quick);
-        let results: attention::Results = arguments.results("attention.json", measure)?;
+        let measure = || attention::measure(&runtimes, &arguments.cases, options.quick);
+        let results: attention::Results = options.results("attention.json", measure)?;
         print!("{}", attention::summary(&results));
         let figures = attention::figures(&results);
-        arguments.publish(
-            "docs/attention.md",
-            COMMAND,
-            &attention::generate(&results, &figures),
-            &figures,
-        )?;
+        options.publish("docs/attention.md", COMMAND, &attention::generate(&results, &figures), &figures)?;
     }
     let mut missed = Ok(());
     if wants(Part::Decoder) {
-        let results: Results =
-            arguments.results("models.json", || measure_all(&runtimes, arguments.quick))?;
+        let results: Results = options.results("models.json", || measure_all(&runtimes, options.quick))?;
         println!("{}", page::table(&results));
         let figures = page::figures(&results);
-        arguments.publish("docs/models.md", COMMAND, &page::generate(&results, &figures), &figures)?;
+        options.publish("docs/models.md", COMMAND, &page::generate(&results, &figures), &figures)?;
         missed = page::check(&results);
     }
     if wants(Part::Tract) {
-        let results: tract::Results = arguments.results("tract.json", || tract::measure(arguments.quick))?;
+        let results: tract::Results = options.results("tract.json", || tract::measure(options.quick))?;
         println!("{}", tract::table(&results));
-        arguments.publish("docs/models.md", TRACT_COMMAND, &tract::generate(&results), &[])?;
+        options.publish("docs/models.md", TRACT_COMMAND, &tract::generate(&results), &[])?;
     }
     missed
 }
 
-impl Arguments {
+impl Options {
+    fn runtimes(&self) -> Result<Runtimes, String> {
+        if cfg!(debug_assertions) {
+            println!("this is a debug build: its times mean nothing");
+        }
+        Runtimes::find(self.ort_lib.as_deref(), self.plugin.as_deref())
+    }
+
     /// Measures and saves results, or reads those of an earlier run.
     fn results<R: Serialize + DeserializeOwned>(
         &self,
@@ -169,7 +176,8 @@ fn measure_all(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
     let options = ConvertOptions::new(CAPACITY);
     let converted = convert(&original, options).map_err(|error| error.to_string())?;
     let separate = convert(&original, options.keep_attention(true)).map_err(|error| error.to_string())?;
-    let mut decoders = Decoders::new(&decoder, CAPACITY, &original, stock)?;
+    let mut decoders = Decoders::new(&decoder, CAPACITY);
+    decoders.add_growing(&original, stock)?;
     decoders.add_static(results::SEPARATE, &separate, stock)?;
     decoders.add_static(results::STATIC, &converted, stock)?;
     let plugin = runtimes.plugin();

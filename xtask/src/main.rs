@@ -154,6 +154,13 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Measures what rings save in the layers with a window of a decoder like Gemma 3, in ONNX Runtime. Add `--help`
+    /// for the options
+    #[command(disable_help_flag = true)]
+    BenchRings {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Times the adapter for candle and compares it with the core, candle and candle-nn. Add `--help` for the
     /// options
     #[command(disable_help_flag = true)]
@@ -219,6 +226,7 @@ fn main() -> ExitCode {
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
+        Task::BenchRings { options } => one(steps::bench_rings(&options)),
         Task::BenchCandle { options } => one(steps::bench_candle(&options)),
         Task::BenchGpu { options } => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),

@@ -282,14 +282,23 @@ pub(crate) fn bench(options: &[OsString]) -> Step {
 
 /// Runs the benchmarks of attention and of decoders, also with the plugin for ONNX Runtime.
 pub(crate) fn bench_models(options: &[OsString]) -> Step {
-    let mut run = run_bench(&["models"], options);
-    run.env("KVSCATTER_ORT_PLUGIN", steps_ort::library());
-    Step::new("bench-models", vec![steps_ort::build(), run])
+    Step::new("bench-models", with_plugin("models", options))
+}
+
+/// Runs the benchmark of the rings of layers with a window, with the plugin for ONNX Runtime.
+pub(crate) fn bench_rings(options: &[OsString]) -> Step {
+    Step::new("bench-rings", with_plugin("rings", options))
 }
 
 /// Runs the benchmarks of the adapter for candle.
 pub(crate) fn bench_candle(options: &[OsString]) -> Step {
     Step::new("bench-candle", vec![run_bench(&["candle"], options)])
+}
+
+fn with_plugin(word: &str, options: &[OsString]) -> Vec<Command> {
+    let mut run = run_bench(&[word], options);
+    run.env("KVSCATTER_ORT_PLUGIN", steps_ort::library());
+    vec![steps_ort::build(), run]
 }
 
 fn run_bench(words: &[&str], options: &[OsString]) -> Command {

@@ -1,11 +1,11 @@
 //! ONNX Runtime, with and without kvscatter's plugin.
 
 use std::cell::Cell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::Model;
 use kvscatter_onnxruntime::{OnnxRuntime, locate_plugin};
-use kvscatter_session::{Engine, LoadOptions, Session};
+use kvscatter_session::{Engine, KvSession, LoadOptions, Session, SessionOptions};
 use tempfile::TempDir;
 
 /// What was found.
@@ -63,11 +63,22 @@ impl Runtimes {
 impl Runtime<'_> {
     /// Saves and loads a model.
     pub(crate) fn load(self, model: &Model, threads: usize) -> Result<Box<dyn Session>, String> {
+        let path = self.saved(model)?;
+        let file = Model::load(&path).and_then(|model| model.file()).map_err(|error| error.to_string())?;
+        self.engine.load(&file, LoadOptions { threads: Some(threads) }).map_err(|error| error.to_string())
+    }
+
+    /// Saves a model with static caches, and opens it with caches for one sample.
+    pub(crate) fn open(self, model: &Model) -> Result<KvSession, String> {
+        let path = self.saved(model)?;
+        KvSession::open(self.engine, path, SessionOptions::default()).map_err(|error| error.to_string())
+    }
+
+    fn saved(self, model: &Model) -> Result<PathBuf, String> {
         let count = self.runtimes.count.get();
         self.runtimes.count.set(count + 1);
         let path = self.runtimes.folder.path().join(format!("{count}.onnx"));
         model.save(&path).map_err(|error| error.to_string())?;
-        let file = Model::load(&path).and_then(|model| model.file()).map_err(|error| error.to_string())?;
-        self.engine.load(&file, LoadOptions { threads: Some(threads) }).map_err(|error| error.to_string())
+        Ok(path)
     }
 }

@@ -13,14 +13,29 @@ use crate::graph::{BOOL, Builder, Dim, FLOAT, INT32, INT64, MICROSOFT, Versions,
 pub(super) struct Decoder {
     pub(super) layers: usize,
     pub(super) heads: usize,
+    /// The number of heads of keys and values. With [`Style::Growing`], it equals `heads`.
+    pub(super) kv_heads: usize,
     pub(super) head_size: usize,
     pub(super) hidden: usize,
     pub(super) vocabulary: usize,
+    /// The number of tokens that a token sees in layers with a window. [`Style::Growing`] has no windows.
+    pub(super) window: Option<usize>,
+    /// Each layer whose number is a multiple of this has no window. Numbers count from 1.
+    pub(super) global_every: Option<usize>,
 }
 
 impl Default for Decoder {
     fn default() -> Self {
-        Self { layers: 4, heads: 8, head_size: 128, hidden: 512, vocabulary: 256 }
+        Self {
+            layers: 4,
+            heads: 8,
+            kv_heads: 8,
+            head_size: 128,
+            hidden: 512,
+            vocabulary: 256,
+            window: None,
+            global_every: None,
+        }
     }
 }
 
@@ -29,8 +44,8 @@ pub(super) const MASK: &str = "attention_mask";
 pub(super) const POSITIONS: &str = "position_ids";
 pub(super) const LOGITS: &str = "logits";
 /// The inputs of `GroupQueryAttention`: the last valid slot of each sample, and the largest length.
-pub(super) const LAST: &str = "seqlens_k";
-pub(super) const TOTAL: &str = "total_sequence_length";
+const LAST: &str = "seqlens_k";
+const TOTAL: &str = "total_sequence_length";
 
 /// How a decoder attends to its caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +62,15 @@ const VERSIONS: Versions = Versions { ir: 8, opset: 18 };
 impl Decoder {
     /// Returns the bytes of all caches at a length, for one sample.
     pub(super) fn cache_bytes(&self, length: usize) -> usize {
-        2 * self.layers * self.heads * length * self.head_size * size_of::<f32>()
+        2 * self.layers * self.kv_heads * length * self.head_size * size_of::<f32>()
     }
 
-    /// Returns the names of all pasts and presents.
+    /// Returns the window of a layer, by its index.
+    pub(super) fn window(&self, layer: usize) -> Option<usize> {
+        self.window.filter(|_| self.global_every.is_none_or(|every| !(layer + 1).is_multiple_of(every)))
+    }
+
+    /// Returns the names of all pasts and presents, the keys and the values of one layer after the other.
     pub(super) fn caches(&self) -> Vec<(String, String)> {
         let names = (0..self.layers).flat_map(|layer| ["key", "value"].map(|part| format!("{layer}.{part}")));
         names.map(|name| (format!("past.{name}"), format!("present.{name}"))).collect()
@@ -59,9 +79,10 @@ impl Decoder {
     /// Returns the model for at most `positions` positions. Models of both styles have the same weights.
     pub(super) fn model(&self, positions: usize, style: Style) -> Model {
         let mut builder = Builder::default();
-        builder.inputs(self, style);
-        if style == Style::Growing {
-            builder.mask(self);
+        builder.inputs(self);
+        match style {
+            Style::Growing => builder.mask(self),
+            Style::GroupQuery => builder.lengths(),
         }
         builder.weight("tokens", &[self.vocabulary, self.hidden]);
         builder.weight("positions", &[positions, self.hidden]);
@@ -84,26 +105,16 @@ impl Decoder {
 }
 
 impl Builder {
-    fn inputs(&mut self, decoder: &Decoder, style: Style) {
+    fn inputs(&mut self, decoder: &Decoder) {
         let (batch, tokens, total) = (Dim::Open("batch"), Dim::Open("tokens"), Dim::Open("past + tokens"));
         self.graph.input.push(value(TOKENS, INT64, &[batch, tokens]));
         self.graph.input.push(value(POSITIONS, INT64, &[batch, tokens]));
-        // `GroupQueryAttention` has a buffer of the full length as past and as present.
-        let (past, present) = match style {
-            Style::Growing => {
-                self.graph.input.push(value(MASK, INT64, &[batch, total]));
-                (Dim::Open("past"), total)
-            }
-            Style::GroupQuery => {
-                self.graph.input.push(value(LAST, INT32, &[batch]));
-                self.graph.input.push(value(TOTAL, INT32, &[Dim::Known(1)]));
-                (Dim::Open("capacity"), Dim::Open("capacity"))
-            }
-        };
-        let dims = |length| [batch, Dim::Known(decoder.heads), length, Dim::Known(decoder.head_size)];
+        self.graph.input.push(value(MASK, INT64, &[batch, total]));
+        // With past and present in one buffer, `GroupQueryAttention` has the full length as both.
+        let dims = |length| [batch, Dim::Known(decoder.kv_heads), length, Dim::Known(decoder.head_size)];
         for (of_past, of_present) in decoder.caches() {
-            self.graph.input.push(value(&of_past, FLOAT, &dims(past)));
-            self.graph.output.push(value(&of_present, FLOAT, &dims(present)));
+            self.graph.input.push(value(&of_past, FLOAT, &dims(Dim::Open("past"))));
+            self.graph.output.push(value(&of_present, FLOAT, &dims(total)));
         }
     }
 
@@ -134,11 +145,24 @@ impl Builder {
         self.floats("scale", &[], &[1.0 / (decoder.head_size as f32).sqrt()]);
     }
 
+    /// Adds the inputs of `GroupQueryAttention`, which ONNX Runtime GenAI computes from `attention_mask`.
+    fn lengths(&mut self) {
+        self.ints("one", &[], &[1]);
+        self.ints("axes_1", &[1], &[1]);
+        self.node("ReduceSum", &[MASK, "axes_1"], "real_tokens", vec![int("keepdims", 0)]);
+        self.node("Sub", &["real_tokens", "one"], "last_token", vec![]);
+        self.node("Cast", &["last_token"], LAST, vec![int("to", INT32.into())]);
+        self.node("Shape", &[MASK], "mask_shape", vec![]);
+        self.node("Gather", &["mask_shape", "one"], "total_length", vec![]);
+        self.node("Cast", &["total_length"], TOTAL, vec![int("to", INT32.into())]);
+    }
+
     fn layer(&mut self, decoder: &Decoder, layer: usize, style: Style) {
         let width = decoder.heads * decoder.head_size;
+        let kv_width = decoder.kv_heads * decoder.head_size;
         let n = |name: &str| format!("{name}{layer}");
         self.normalized(decoder, &n("x"), &n("normal"));
-        for part in ["query", "key", "value"] {
+        for (part, width) in [("query", width), ("key", kv_width), ("value", kv_width)] {
             let (weight, flat) = (n(&format!("{part}_weight")), n(&format!("{part}_flat")));
             self.weight(&weight, &[decoder.hidden, width]);
             self.node("MatMul", &[&n("normal"), &weight], &flat, vec![]);
@@ -177,6 +201,8 @@ impl Builder {
     fn group_query(&mut self, decoder: &Decoder, layer: usize) {
         let n = |name: &str| format!("{name}{layer}");
         let cache = |time: &str, part: &str| format!("{time}.{layer}.{part}");
+        let sizes = [("num_heads", decoder.heads), ("kv_num_heads", decoder.kv_heads)];
+        let window = decoder.window(layer).map(|window| ("local_window_size", window));
         self.node_of(
             MICROSOFT,
             "GroupQueryAttention",
@@ -190,7 +216,7 @@ impl Builder {
                 TOTAL,
             ],
             &[&n("mixed_flat"), &cache("present", "key"), &cache("present", "value")],
-            vec![int("num_heads", decoder.heads as i64), int("kv_num_heads", decoder.heads as i64)],
+            sizes.into_iter().chain(window).map(|(name, size)| int(name, size as i64)).collect(),
         );
     }
 

@@ -3,6 +3,7 @@
 //!
 //! The growing and the static caches are also timed alone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kvscatter::ElementType;
@@ -12,7 +13,7 @@ use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
-use super::decoder::{Decoder, LAST, LOGITS, MASK, POSITIONS, TOKENS, TOTAL};
+use super::decoder::{Decoder, LOGITS, MASK, POSITIONS, TOKENS};
 use super::results::{self, Caches, Measured, StepTime};
 use crate::attention::Runtime;
 use crate::target::Verdict;
@@ -23,81 +24,119 @@ const TOLERANCE: f32 = 1e-3;
 /// Engines run on one thread, because this benchmark does not compare how they use threads.
 const THREADS: usize = 1;
 
-/// The decoders that are timed. The first one has growing caches.
+/// The decoders that are timed.
 pub(super) struct Decoders {
     decoder: Decoder,
     capacity: usize,
-    loaded: Vec<Loaded>,
+    pub(super) loaded: Vec<Loaded>,
 }
 
-struct Loaded {
-    name: String,
+pub(super) struct Loaded {
+    pub(super) name: String,
     step: Box<dyn Session>,
     /// The nodes between past and present, and the path of each. Only for growing and static caches.
     caches: Option<(Box<dyn Session>, Vec<CachePath>)>,
     inputs: Inputs,
+    /// The names of all inputs of the model.
+    takes: BTreeSet<String>,
+    /// The output that is returned.
+    output: String,
 }
 
 /// The inputs that tell a decoder where its tokens are.
 enum Inputs {
     Growing,
-    Static { write_indices: String, lengths: Option<String> },
+    Static {
+        write_indices: String,
+        lengths: Option<String>,
+        /// The number of slots of the caches of layers with a window.
+        windowed: usize,
+    },
     GroupQuery,
 }
 
+impl Loaded {
+    fn new(name: &str, model: &Model, runtime: Runtime<'_>, inputs: Inputs) -> Result<Self, String> {
+        let graph = model.graph().map_err(|error| error.to_string())?;
+        Ok(Self {
+            name: name.to_owned(),
+            step: runtime.load(model, THREADS)?,
+            caches: None,
+            inputs,
+            takes: graph.input_names().map(str::to_owned).collect(),
+            output: LOGITS.to_owned(),
+        })
+    }
+}
+
 impl Decoders {
-    /// Loads the decoder with growing caches.
-    pub(super) fn new(
-        decoder: &Decoder,
-        capacity: usize,
-        original: &Model,
-        runtime: Runtime<'_>,
-    ) -> Result<Self, String> {
-        let growing = Loaded {
-            name: results::GROWING.to_owned(),
-            step: runtime.load(original, THREADS)?,
-            caches: Some(caches(original, runtime)?),
-            inputs: Inputs::Growing,
-        };
-        Ok(Self { decoder: *decoder, capacity, loaded: vec![growing] })
+    /// Returns an empty list.
+    pub(super) fn new(decoder: &Decoder, capacity: usize) -> Self {
+        Self { decoder: *decoder, capacity, loaded: Vec::new() }
     }
 
-    /// Loads a converted decoder. The first one also has its caches timed alone.
+    /// Loads the decoder with growing caches.
+    pub(super) fn add_growing(&mut self, original: &Model, runtime: Runtime<'_>) -> Result<(), String> {
+        let caches = Some(caches(original, runtime)?);
+        let growing = Loaded::new(results::GROWING, original, runtime, Inputs::Growing)?;
+        self.loaded.push(Loaded { caches, ..growing });
+        Ok(())
+    }
+
+    /// Loads a converted decoder. If it comes second, after growing caches, its caches are also timed alone.
     pub(super) fn add_static(
         &mut self,
         name: &str,
         converted: &Converted,
         runtime: Runtime<'_>,
     ) -> Result<(), String> {
-        let is_first = self.loaded.len() == 1;
-        let caches = is_first.then(|| caches(&converted.model, runtime)).transpose()?;
-        let (write_indices, lengths) = (converted.write_indices.clone(), converted.nonpad_kv_seqlen.clone());
-        let step = runtime.load(&converted.model, THREADS)?;
-        let inputs = Inputs::Static { write_indices, lengths };
-        self.loaded.push(Loaded { name: name.to_owned(), step, caches, inputs });
+        let is_second = matches!(self.loaded.as_slice(), [Loaded { inputs: Inputs::Growing, .. }]);
+        let caches = is_second.then(|| caches(&converted.model, runtime)).transpose()?;
+        let loaded = Loaded::new(name, &converted.model, runtime, self.inputs(converted))?;
+        self.loaded.push(Loaded { caches, ..loaded });
+        Ok(())
+    }
+
+    /// Loads a part of a converted decoder that has the decoder's inputs and this output.
+    pub(super) fn add_part(
+        &mut self,
+        name: &str,
+        converted: &Converted,
+        (part, output): (&Model, String),
+        runtime: Runtime<'_>,
+    ) -> Result<(), String> {
+        let loaded = Loaded::new(name, part, runtime, self.inputs(converted))?;
+        self.loaded.push(Loaded { output, ..loaded });
         Ok(())
     }
 
     /// Loads the decoder with `GroupQueryAttention`.
     pub(super) fn add_group_query(&mut self, model: &Model, runtime: Runtime<'_>) -> Result<(), String> {
-        let step = runtime.load(model, THREADS)?;
-        let name = results::GROUP_QUERY.to_owned();
-        self.loaded.push(Loaded { name, step, caches: None, inputs: Inputs::GroupQuery });
+        self.loaded.push(Loaded::new(results::GROUP_QUERY, model, runtime, Inputs::GroupQuery)?);
         Ok(())
     }
 
-    /// Compares the logits of all decoders, then times them in turn.
-    pub(super) fn measure(&mut self, context: usize, budget: Budget) -> Result<Measured, String> {
+    fn inputs(&self, converted: &Converted) -> Inputs {
+        Inputs::Static {
+            write_indices: converted.write_indices.clone(),
+            lengths: converted.nonpad_kv_seqlen.clone(),
+            windowed: converted.rings.keys().next().map_or(self.capacity, |ring| ring.capacity),
+        }
+    }
+
+    /// Creates the tensors of a step of every decoder, and compares the logits. Returns the largest difference.
+    pub(super) fn compared(&mut self, context: usize) -> Result<(Vec<Bound>, f32), String> {
         let bound = self.loaded.iter().map(|loaded| self.bind(loaded, context));
         let mut bound = bound.collect::<Result<Vec<_>, _>>()?;
-        let mut logits = Vec::new();
-        for (bound, loaded) in bound.iter_mut().zip(&mut self.loaded) {
-            logits.push(bound.step(loaded)?.1);
-        }
-        let (reference, others) = logits.split_first().ok_or("there are no decoders")?;
+        let mut reference: Option<Vec<f32>> = None;
         let mut largest = 0.0_f32;
-        for (logits, loaded) in others.iter().zip(self.loaded.iter().skip(1)) {
-            let differences = reference.iter().zip(logits).map(|(a, b)| (a - b).abs());
+        for (bound, loaded) in bound.iter_mut().zip(&mut self.loaded) {
+            let logits = bound.step(loaded)?.1;
+            if loaded.output != LOGITS {
+                continue;
+            }
+            let reference = reference.get_or_insert_with(|| logits.clone());
+            let differences = reference.iter().zip(&logits).map(|(a, b)| (a - b).abs());
             let difference = differences
                 .fold(0.0, |most: f32, next| if next > most || next.is_nan() { next } else { most });
             if difference.is_nan() || difference > TOLERANCE || logits.len() != reference.len() {
@@ -108,6 +147,12 @@ impl Decoders {
             }
             largest = largest.max(difference);
         }
+        Ok((bound, largest))
+    }
+
+    /// Compares the logits of all decoders, then times them in turn.
+    pub(super) fn measure(&mut self, context: usize, budget: Budget) -> Result<Measured, String> {
+        let (mut bound, largest) = self.compared(context)?;
         // The steps of all decoders, and then the caches of those that have them.
         let steps = self.loaded.len();
         let alone: Vec<_> = (0..steps).filter(|&index| self.loaded[index].caches.is_some()).collect();
@@ -151,20 +196,25 @@ impl Decoders {
 
     /// Creates the tensors of a step.
     fn bind(&self, loaded: &Loaded, context: usize) -> Result<Bound, String> {
-        let Decoder { heads, head_size, .. } = self.decoder;
+        let Decoder { kv_heads: heads, head_size, .. } = self.decoder;
         let zeros = |length| {
             Tensor::zeros(ElementType::Float32, &[1, heads, length, head_size])
                 .map_err(|error| error.to_string())
         };
-        let ints = |element, shape: &[usize], values: &[i64]| {
-            Tensor::integers(element, shape, values).map_err(|error| error.to_string())
-        };
         let grows = matches!(loaded.inputs, Inputs::Growing);
-        // The lengths of the pasts and of the mask.
-        let (length, slots) = if grows { (context, context + 1) } else { (self.capacity, self.capacity) };
+        let is_static = matches!(loaded.inputs, Inputs::Static { .. });
+        let slots = if is_static { self.capacity } else { context + 1 };
+        // Each layer has two caches.
+        let length = |cache: usize| match loaded.inputs {
+            Inputs::Growing => context,
+            Inputs::Static { windowed, .. } if self.decoder.window(cache / 2).is_some() => windowed,
+            Inputs::Static { .. } | Inputs::GroupQuery => self.capacity,
+        };
+        let mut names = self.decoder.caches();
+        names.retain(|(past, _)| loaded.takes.contains(past));
         let (mut pasts, mut presents, mut updates) = (Vec::new(), Vec::new(), Vec::new());
-        for (seed, _) in self.decoder.caches().iter().enumerate() {
-            let mut past = zeros(length)?;
+        for (seed, _) in names.iter().enumerate() {
+            let mut past = zeros(length(seed))?;
             fill(&mut past, context, heads, head_size, seed);
             pasts.push(past);
             if grows {
@@ -178,29 +228,24 @@ impl Decoders {
         }
         let start = context as i64;
         let long = |name: &str, shape: &[usize], values: &[i64]| {
-            Ok::<_, String>((name.to_owned(), ints(ElementType::Int64, shape, values)?))
+            Ok::<_, String>((
+                name.to_owned(),
+                Tensor::integers(ElementType::Int64, shape, values).map_err(|error| error.to_string())?,
+            ))
         };
         let mut feeds = vec![long(TOKENS, &[1, 1], &[7])?, long(POSITIONS, &[1, 1], &[start])?];
         let mut starts = Vec::new();
-        if !matches!(loaded.inputs, Inputs::GroupQuery) {
-            let mask: Vec<_> = (0..slots).map(|slot| i64::from(slot <= context)).collect();
-            feeds.push(long(MASK, &[1, slots], &mask)?);
-        }
-        match &loaded.inputs {
-            Inputs::Growing => (),
-            Inputs::Static { write_indices, lengths } => {
-                starts.push(long(write_indices, &[1], &[start])?);
-                feeds.push(long(write_indices, &[1], &[start])?);
-                if let Some(lengths) = lengths {
-                    feeds.push(long(lengths, &[1], &[start + 1])?);
-                }
-            }
-            Inputs::GroupQuery => {
-                feeds.push((LAST.to_owned(), ints(ElementType::Int32, &[1], &[start])?));
-                feeds.push((TOTAL.to_owned(), ints(ElementType::Int32, &[1], &[start + 1])?));
+        let mask: Vec<_> = (0..slots).map(|slot| i64::from(slot <= context)).collect();
+        feeds.push(long(MASK, &[1, slots], &mask)?);
+        if let Inputs::Static { write_indices, lengths, .. } = &loaded.inputs {
+            starts.push(long(write_indices, &[1], &[start])?);
+            feeds.push(long(write_indices, &[1], &[start])?);
+            if let Some(lengths) = lengths {
+                feeds.push(long(lengths, &[1], &[start + 1])?);
             }
         }
-        Ok(Bound { names: self.decoder.caches(), pasts, presents, updates, feeds, starts })
+        feeds.retain(|(name, _)| loaded.takes.contains(name));
+        Ok(Bound { names, pasts, presents, updates, feeds, starts })
     }
 }
 
@@ -230,7 +275,7 @@ fn all(paths: &[CachePath]) -> Model {
 }
 
 /// The tensors of a step.
-struct Bound {
+pub(super) struct Bound {
     /// The names of all pasts and presents.
     names: Vec<(String, String)>,
     pasts: Vec<Tensor>,
@@ -254,11 +299,11 @@ impl Bound {
         Ok(session.run(step).map_err(|error| error.to_string())?.elapsed)
     }
 
-    /// Runs the whole step, and returns the time and the logits.
-    fn step(&mut self, loaded: &mut Loaded) -> Result<(Duration, Vec<f32>), String> {
+    /// Runs the whole step, and returns the time and the logits, or the bytes of another output as numbers.
+    pub(super) fn step(&mut self, loaded: &mut Loaded) -> Result<(Duration, Vec<f32>), String> {
         let inputs = self.feeds.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         let mut step = join(inputs, &mut self.pasts, &mut self.presents, &self.names);
-        step.returned.push(LOGITS);
+        step.returned.push(&loaded.output);
         let ran = loaded.step.run(step).map_err(|error| format!("{}: {error}", loaded.name))?;
         let logits = ran.returned.first().map(Tensor::bytes).unwrap_or_default();
         let logits = logits.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
@@ -283,14 +328,16 @@ fn join<'a>(
     Step { inputs, outputs: outputs.collect(), ..Step::default() }
 }
 
-/// Fills the first `context` slots of every head with values that do not depend on the length of the tensor.
+/// Fills a cache with `context` tokens, or with the last ones of them if it is a ring with fewer slots. The values of
+/// a token do not depend on the length of the tensor.
 fn fill(past: &mut Tensor, context: usize, heads: usize, head_size: usize, seed: usize) {
     let row = head_size * size_of::<f32>();
     let length = past.bytes().len() / (heads * row);
     for (head, slots) in past.bytes_mut().chunks_exact_mut(length * row).enumerate() {
-        for (slot, bytes) in slots.chunks_exact_mut(row).take(context).enumerate() {
+        for token in context.saturating_sub(length)..context {
+            let bytes = &mut slots[token % length * row..][..row];
             for (at, value) in bytes.chunks_exact_mut(size_of::<f32>()).enumerate() {
-                let word = (seed * heads + head) * 0x1_0001 + slot * 0x101 + at * 7;
+                let word = (seed * heads + head) * 0x1_0001 + token * 0x101 + at * 7;
                 let unit = (word as u32).wrapping_mul(0x9E37_79B9) as f32 / u32::MAX as f32;
                 value.copy_from_slice(&(unit - 0.5).to_le_bytes());
             }
