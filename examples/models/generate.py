@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 metadata = session.get_modelmeta().custom_metadata_map
-slots = int(metadata["kvscatter.max_seq"])
+slots = int(metadata.get("kvscatter.most_tokens", metadata["kvscatter.max_seq"]))
 inputs = {value.name: value for value in session.get_inputs()}
 
 prompts = [[11, 42, 7, 99, 23, 64], [5, 17]]
@@ -20,12 +20,14 @@ batch = len(prompts)
 binding = session.io_binding()
 for pair in metadata["kvscatter.caches"].split("; "):
     past, present = pair.split(" -> ")
-    _, heads, _, size = inputs[past].shape
+    _, heads, capacity, size = inputs[past].shape
     dtype = np.float16 if inputs[past].type == "tensor(float16)" else np.float32
-    cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((batch, heads, slots, size), dtype))
+    cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((batch, heads, capacity, size), dtype))
     binding.bind_ortvalue_input(past, cache)
     binding.bind_ortvalue_output(present, cache)
 
+mask = inputs.get("attention_mask")  # a model without linear caches may have none
+columns = np.arange(mask.shape[1] if mask else 0)
 read = np.zeros(batch, np.int64)  # tokens that each sample has in the cache
 
 
@@ -35,11 +37,11 @@ def step(tokens: list[list[int]]) -> list[int]:
     counts = np.array([len(each) for each in tokens])
     width = max(counts)
     if (read + width > slots).any():
-        raise SystemExit(f"{read.max()} + {width} tokens are more than the {slots} slots of the cache")
+        raise SystemExit(f"{read.max()} + {width} tokens are more than the {slots} that the model takes")
     feeds = {
         "input_ids": np.array([each + [0] * (width - len(each)) for each in tokens], np.int64),
         "position_ids": read[:, None] + np.arange(width),
-        "attention_mask": (np.arange(slots) < (read + counts)[:, None]).astype(np.int64),
+        "attention_mask": (columns < (read + counts)[:, None]).astype(np.int64),
         "write_indices": read,
         "nonpad_kv_seqlen": read + width,
     }

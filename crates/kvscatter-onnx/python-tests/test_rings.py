@@ -12,6 +12,7 @@ from test_certify import certify, worst
 GROUPED = TESTDATA / "genai-llama-gqa" / "model.onnx"
 MISTRAL = TESTDATA / "decoders" / "optimum-0.1-mistral-window" / "model.onnx"
 WINDOW = 5
+SLOTS = 128
 
 
 def with_windows(path, windows, **attributes):
@@ -38,12 +39,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("sizes", [(), ("--chunk", 3, "--rewind", 2)], ids=["default", "small"])
+@pytest.mark.parametrize("sizes", [("--rewind", 8), ("--chunk", 3, "--rewind", 2)], ids=["default-chunk", "small"])
 def test_rings_are_exact_over_three_wraps(case, sizes, tmp_path):
     make, rings = CASES[case]
     original = make(tmp_path)
     static = tmp_path / "static.onnx"
-    converted = kvscatter("convert", original, "-o", static, "--max-seq", 160, *sizes, "--json")
+    converted = kvscatter("convert", original, "-o", static, "--max-seq", SLOTS, *sizes, "--json")
     sizes = json.loads(converted.stdout)["rings"]
     assert sum(size["caches"] for size in sizes) == rings
     certificate = certify(static, "--original", original)
@@ -58,7 +59,7 @@ def test_twenty_windows_of_tokens_are_generated(case, tmp_path):
     make, _ = CASES[case]
     original = make(tmp_path)
     static = tmp_path / "static.onnx"
-    kvscatter("convert", original, "-o", static, "--max-seq", 160, "--chunk", 3, "--rewind", 1)
+    kvscatter("convert", original, "-o", static, "--max-seq", SLOTS, "--chunk", 3, "--rewind", 1)
     prompts = ["5,9,7,3,1,2,4,8,6,7,7,5", "1,2,3"]
     together = [word for prompt in prompts for word in ("--prompt-ids", prompt)]
 

@@ -271,7 +271,7 @@ pub enum SessionError {
     #[error("a chunk of 0 tokens: at least 1 is needed")]
     NoChunk,
     /// The cache has no room for the new tokens of a sample.
-    #[error("{sample}: {cached} + {tokens} tokens exceed the cache's capacity of {capacity}")]
+    #[error("{sample}: {cached} + {tokens} tokens exceed the capacity of {capacity} tokens")]
     CapacityExceeded {
         /// The sample that is too long.
         sample: Sample,
@@ -306,8 +306,8 @@ pub enum SessionError {
     },
     /// A sample cannot be truncated that far, because a ring no longer has the rows that its next tokens would see.
     #[error(
-        "{sample} cannot be truncated to {to} of {cached} tokens: a ring of {} slots for a window of {} keeps {least} or \
-         more, or 0 to start over", ring.capacity, ring.window
+        "{sample} cannot be truncated to {to} of {cached} tokens: a ring of {} slots for a window of {} allows {least} or \
+         more, or 0", ring.capacity, ring.window
     )]
     TruncateRing {
         /// The sample.
@@ -373,7 +373,7 @@ pub enum SessionError {
     },
     /// A prompt and the tokens to be generated after it exceed the capacity.
     #[error(
-        "prompt {prompt}: {tokens} tokens and {generated} to be generated exceed the cache's capacity of {capacity}; the last token takes no slot"
+        "prompt {prompt}: {tokens} tokens and {generated} to be generated exceed the capacity of {capacity} tokens; the last token takes no slot"
     )]
     PromptTooLong {
         /// The index of the prompt, counted from 0.

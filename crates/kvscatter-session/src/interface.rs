@@ -453,7 +453,11 @@ fn fixed(
 /// Returns the sizes of rings that a model declares.
 fn rings(model: &Model) -> Result<Vec<RingSize>, SessionError> {
     let rings = RingSize::of_model(model)?;
-    match rings.iter().find(|ring| !ring.is_sound()) {
+    let is_wrong = |ring: &&RingSize| {
+        let same = rings.iter().filter(|other| other.capacity == ring.capacity).count();
+        !ring.is_sound() || same > 1
+    };
+    match rings.iter().find(is_wrong) {
         Some(&ring) => Err(SessionError::RingTooSmall { ring }),
         None => Ok(rings),
     }

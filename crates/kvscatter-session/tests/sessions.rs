@@ -97,7 +97,7 @@ fn errors_come_before_anything_is_written() {
     let cases: [(Given<'_>, &str); 7] = [
         (
             &[(second, &[1]), (first, &[1, 2, 3, 4, 5])],
-            "sample 0: 60 + 5 tokens exceed the cache's capacity of 64",
+            "sample 0: 60 + 5 tokens exceed the capacity of 64 tokens",
         ),
         (&[(second, &[1, 256])], "sample 1: token 1 is 256, which the model does not have: it has 0 to 255"),
         (&[(second, &[-1])], "sample 1: token 0 is -1, which the model does not have: it has 0 to 255"),
@@ -302,7 +302,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(
         message_of(STATIC, &[vec![1; 60]], 6),
-        "prompt 0: 60 tokens and 6 to be generated exceed the cache's capacity of 64; the last token takes no slot"
+        "prompt 0: 60 tokens and 6 to be generated exceed the capacity of 64 tokens; the last token takes no slot"
     );
     assert_eq!(
         message_of(GROWING, &[vec![1], vec![1, 2]], 1),

@@ -28,8 +28,8 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// only if j <= write_indices[b] + i and attention_mask[b, j].
 ///
 /// A layer with a sliding window of W tokens gets a ring: a cache of W - 1 + S + R slots, in which the token at
-/// position p is in slot p modulo the number of slots. A step writes at most S tokens, and a sample is taken back
-/// by at most R. With --window mask, and where a ring would not be smaller, the layer gets a linear cache, and
+/// position p is in slot p modulo the number of slots. A step writes at most S rows, padding included, and a sample is taken back
+/// by at most R below its furthest token. With --window mask, and where a ring would not be smaller, the layer gets a linear cache, and
 /// j > write_indices[b] + i - W must also hold. docs/rings.md has the rule and a picture.
 ///
 /// A bias that is proportional to the distance of slot and token (ALiBi) is computed with the mask. The model is
@@ -74,10 +74,10 @@ pub(crate) struct Convert {
     max_seq: usize,
 
     /// How the caches of layers with a sliding window are kept
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     window: Window,
 
-    /// Most tokens of a sample in one step of a model with rings, padding included [default: W, at most 512]
+    /// Most rows of a sample in one step of a model with rings, padding included [default: W, at most 512]
     #[arg(long, value_name = "S", value_parser = integer::<NonZeroUsize>)]
     chunk: Option<NonZeroUsize>,
 
@@ -292,8 +292,8 @@ impl Cost {
             let most = match most_tokens {
                 UNLIMITED => "A sample can have any number of tokens.".to_owned(),
                 most => format!(
-                    "A sample can have {most} tokens, because the decoder has a table of positions or a mask of all \
-                     tokens."
+                    "A sample can have {most} tokens (--max-seq), because the decoder has a table of positions or a mask \
+                     of all tokens. A larger --max-seq makes no ring larger."
                 ),
             };
             let text = format!(
@@ -384,7 +384,7 @@ fn show(
         readers(converted)
     );
     writeln!(output, "{}", hanging(0, &heading))?;
-    rings(converted).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
+    rings(converted, args).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
     weights::show(files, output)?;
     if let Some(branch) = &converted.branch {
         writeln!(output, "{}", hanging(2, &merged::line(branch)))?;
@@ -399,8 +399,11 @@ fn show(
     standard.into_iter().try_for_each(|line| writeln!(output, "{}", hanging(2, &line)))?;
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
-    let mut rows =
-        vec![input(&converted.write_indices, "int64 [batch]", "the slot of each sample's first new token")];
+    let first = match converted.rings.is_empty() {
+        true => "the slot of each sample's first new token",
+        false => "the position of each sample's first new token, which keeps growing in rings",
+    };
+    let mut rows = vec![input(&converted.write_indices, "int64 [batch]", first)];
     if let Some(mask) = &converted.attention_mask {
         let shape = format!("[batch, {slots}]");
         rows.push(input(mask, &shape, "1 for every slot that holds a real token after this step"));
@@ -443,13 +446,13 @@ fn caches(converted: &Converted, max_seq: usize) -> String {
 }
 
 /// Returns a line for each size of rings, and one for each window without a ring.
-fn rings(converted: &Converted) -> Vec<String> {
+fn rings(converted: &Converted, args: &Convert) -> Vec<String> {
     let ring = |ring: &RingSize| {
         format!(
-            "Rings of {} serve a window of {}, in steps of up to {}, and can be taken back by {}.",
+            "Rings of {}: a window of {}, steps of up to {}, and a sample can go back {}.",
             count(ring.capacity, "slot"),
             count(ring.window, "token"),
-            count(ring.chunk, "token"),
+            count(ring.chunk, "row"),
             count(ring.rewind, "token")
         )
     };
@@ -457,7 +460,12 @@ fn rings(converted: &Converted) -> Vec<String> {
         let attentions = count(*attentions, "attention operation");
         one_line(&format!("Kept linear caches for {attentions} with a window of {window}: {reason}"))
     };
-    converted.rings.keys().map(ring).chain(converted.linear_windows.iter().map(linear)).collect()
+    let mut lines: Vec<_> =
+        converted.rings.keys().map(ring).chain(converted.linear_windows.iter().map(linear)).collect();
+    if lines.is_empty() && (args.chunk.is_some() || args.rewind.is_some()) {
+        lines.push("No layer has a window, so --chunk and --rewind have no effect.".to_owned());
+    }
+    lines
 }
 
 /// Returns a line for each attention operation that stays, and one for all that were not examined.

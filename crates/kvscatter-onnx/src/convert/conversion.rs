@@ -12,7 +12,7 @@ use super::ring::{RingSize, Rings, UNLIMITED};
 use super::rule::CacheWindow;
 use super::visibility::Padding;
 use super::windows::{LinearReason, LinearWindow};
-use super::{ConvertOptions, caches, form, rewrite};
+use super::{ConvertOptions, caches, form, metadata, rewrite};
 use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
 use crate::standard::StandardWeights;
@@ -169,6 +169,7 @@ fn convert_standard(
         rewritten = rewritten.fused(&exported, &fusions.fused)?;
     }
     let (rings, linear_windows) = rewritten.use_rings(&exported, &fusions.fused, options)?;
+    metadata::write(&exported, &rewritten.added, &rings, rewritten.model.proto_mut());
     let dims = BTreeMap::new();
     let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
     let per_slot = |cache: &Cache<'_>| Some(cache.cost(&at)?.per_token);
@@ -263,12 +264,10 @@ impl<'m> Rewritten<'m> {
         if rings.is_empty() {
             return Ok((rings, linear));
         }
-        let with = |rings: &Rings| Self::new(exported, self.replacements.clone(), fused, rings);
-        let mut with_rings = with(&rings)?;
+        let with_rings = Self::new(exported, self.replacements.clone(), fused, &rings)?;
         if rings.are_all(exported.decoder) {
             let endless = with_rings.is_endless(exported, &rings)?;
             rings.most_tokens = Some(if endless { UNLIMITED } else { exported.max_seq });
-            with_rings = with(&rings)?;
         }
         if let Err(difference) = compare(exported, &with_rings.model, &rings) {
             linear.extend(rings.refused(&LinearReason::Differs { difference: difference.to_string() }));
@@ -312,7 +311,7 @@ fn compare(exported: &Exported<'_, '_>, converted: &Model, rings: &Rings) -> Res
     let names = outputs.chain(exported.graph.input_names()).collect();
     // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
     // shows there.
-    let probes = exported.probes.iter().filter(|probe| probe.new <= rings.most_tokens());
+    let probes = exported.probes.iter().filter(|probe| probe.new <= rings.least_capacity());
     for (probe, unread) in probes.flat_map(|probe| [(probe, false), (probe, true)]) {
         let mut converted = Fold::new(&graph, exported.external.as_ref());
         let slots = (exported.max_seq, rings);

@@ -33,10 +33,16 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Ri
     let mut set = |key: &str, value: &str| entry(model, &format!("kvscatter.{key}"), value);
     set("version", env!("CARGO_PKG_VERSION"));
     set("max_seq", &max_seq.to_string());
+    let linear = if rings.is_empty() { "" } else { "in a linear cache, " };
+    let slots = match (rings.is_empty(), rings.most_tokens) {
+        (true, _) => max_seq.to_string(),
+        (_, None) => format!("{max_seq} or the capacity of a ring"),
+        _ => "the capacity of a ring".to_owned(),
+    };
     set(
         "cache_layout",
         &format!(
-            "[batch, heads, {max_seq}, head size], written along axis 2; give past and present the same buffer, whose \
+            "[batch, heads, {slots}, head size], written along axis 2; give past and present the same buffer, whose \
              contents must be finite at the start"
         ),
     );
@@ -50,9 +56,11 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Ri
     set(
         "write_indices",
         &format!(
-            "{write_indices}: int64 [batch], the slot of each sample's first new token; token i of sample b is written \
-             to slot {write_indices}[b] + i, which must be below {max_seq}. Tokens that are padding on the right are \
-             written too, and overwritten if the next step begins at their slot"
+            "{write_indices}: int64 [batch], the position of each sample's first new token; token i of sample b has \
+             position {write_indices}[b] + i, which must be below {}. It is the slot in a linear cache, and the slot of a \
+             ring is this position modulo its capacity. Tokens that are padding on the right are written too, and \
+             overwritten if the next step begins at their position",
+            rings.most_tokens.unwrap_or(max_seq)
         ),
     );
     if let Some(mask) = mask {
@@ -65,31 +73,38 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Ri
         );
     }
     let real = mask.map(|mask| format!(" and {mask}[b, j] is not 0")).unwrap_or_default();
-    set(
-        "visibility",
-        &format!(
-            "slot j is visible to new token i of sample b if and only if j <= {write_indices}[b] + i{real}"
-        ),
-    );
+    if rings.most_tokens.is_none() {
+        set(
+            "visibility",
+            &format!(
+                "{linear}slot j is visible to new token i of sample b if and only if j <= {write_indices}[b] + i{real}"
+            ),
+        );
+    }
     let windows: BTreeSet<_> = exported.rules().filter_map(|rule| rule.window).collect();
     if !windows.is_empty() {
         let windows: Vec<_> = windows.iter().map(ToString::to_string).collect();
         set(
             "windows",
             &format!(
-                "{}: in a layer with a window of W, slot j is also hidden unless j > {write_indices}[b] + i - W",
+                "{}: in a layer with a window of W, {linear}slot j is also hidden unless j > {write_indices}[b] + i - W",
                 windows.join(", ")
             ),
         );
     }
     if !rings.is_empty() {
+        let positions =
+            decoder.input(InputRole::PositionIds).filter(|_| mask.is_none() && rings.most_tokens.is_some());
+        let counted =
+            positions.map(|positions| format!(", as {} contains it for real tokens", positions.name));
+        let counted = counted.unwrap_or_default();
         set(
             "ring_rule",
             &format!(
                 "a cache whose capacity is listed under rings is written with mode circular, and position p is in slot p \
                  mod capacity. Slot j is visible to the new token at position q = {write_indices}[b] + i if and only if \
                  (q - j) mod capacity <= min(n, window - 1), where n is the number of real tokens of the sample before \
-                 it. A sample may be padded on the left and on the right, and not in between. A step has at most chunk \
+                 it{counted}. A sample may be padded on the left and on the right, and not in between. A step has at most chunk \
                  tokens, padding included, and {write_indices}[b] is at most rewind below the furthest token so far"
             ),
         );

@@ -9,7 +9,6 @@ use super::caches::AXIS;
 use super::exported::Exported;
 use super::fusion::Operands;
 use super::length::Replacement;
-use super::metadata;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{AddedInputs, Rewriter};
 use super::ring::Rings;
@@ -57,7 +56,6 @@ pub(super) fn rewrite<'m>(
     }
     let added = rewriter.added_inputs();
     editor.finish()?;
-    metadata::write(exported, &added, rings, proto);
     Ok(added)
 }
 

@@ -19,7 +19,7 @@ pub(super) const METADATA: &str = "kvscatter.rings";
 /// have.
 pub const MOST_TOKENS: &str = "kvscatter.most_tokens";
 
-/// The number of tokens of a sample that has no other limit, which is the largest number of 32 bits.
+/// The number of tokens of a sample that has no other limit, which is the largest int32.
 pub const UNLIMITED: usize = (1 << 31) - 1;
 
 /// The size of a ring, and what it is for.
@@ -137,8 +137,8 @@ impl Rings {
         sizes
     }
 
-    /// Returns the largest number of new tokens that fits into every ring.
-    pub(super) fn most_tokens(&self) -> usize {
+    /// Returns the capacity of the smallest ring, which a step must not exceed.
+    pub(super) fn least_capacity(&self) -> usize {
         self.by_past.values().map(|ring| ring.capacity).min().unwrap_or(usize::MAX)
     }
 }

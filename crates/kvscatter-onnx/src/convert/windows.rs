@@ -19,7 +19,7 @@ const CHUNK: usize = 512;
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum LinearReason {
     /// A ring would not be smaller than a linear cache.
-    #[error("a ring of {ring} slots is not smaller than max_seq = {max_seq}")]
+    #[error("a ring of {ring} slots (W - 1 + chunk + rewind) is not smaller than max_seq = {max_seq}")]
     NotSmaller { ring: usize, max_seq: usize },
     /// Attention adds a bias to its scores.
     #[error("its attention adds a bias (ALiBi), which is not supported in a ring")]

@@ -5,15 +5,14 @@
 
 use kvscatter::ElementType;
 
-use super::super::caches::RANK;
 use super::super::ring::RingSize;
 use super::super::visibility::Padding;
 use super::Rewriter;
-use crate::OnnxError;
 use crate::decoder::InputRole;
 use crate::edit::NewNode;
+use crate::{Dimension, OnnxError};
 
-impl Rewriter<'_, '_, '_> {
+impl<'m> Rewriter<'_, '_, 'm> {
     /// Returns the ring with this present, or `None` if the cache is linear.
     pub(in super::super) fn ring_of(&self, present: &str) -> Option<RingSize> {
         let cache = self.decoder.caches.iter().find(|cache| cache.present == present)?;
@@ -37,8 +36,7 @@ impl Rewriter<'_, '_, '_> {
         let before = self.tokens_before()?;
         let oldest = self.node("Min", &[&before, &oldest])?;
         let visible = self.node("LessOrEqual", &[&ages, &oldest])?;
-        let heads: Vec<i64> = (1..).take(RANK - 3).collect();
-        let heads = self.editor.ints(&heads)?;
+        let heads = self.editor.ints(&[1])?;
         self.node("Unsqueeze", &[&visible, &heads])
     }
 
@@ -56,19 +54,31 @@ impl Rewriter<'_, '_, '_> {
             return self.positions_by_slot();
         };
         let two = self.editor.ints(&[2])?;
-        if let Some(positions) = self.decoder.input(InputRole::PositionIds) {
-            let positions = (positions.name, positions.element);
-            let positions = match positions {
-                (name, ElementType::Int64) => name.to_owned(),
-                (name, _) => self.editor.shared(NewNode::cast(name, ElementType::Int64))?,
+        if let Some((name, element)) = self.counted_positions() {
+            let positions = match element {
+                ElementType::Int64 => name.to_owned(),
+                _ => self.editor.shared(NewNode::cast(name, ElementType::Int64))?,
             };
             return self.node("Unsqueeze", &[&positions, &two]);
         }
-        // Without positions, the first real token in the mask shows how many tokens are padding.
+        // The first real token in the mask shows how many tokens are padding.
         let real = self.editor.shared(NewNode::cast(mask, ElementType::Int32))?;
         let first = self.editor.shared(NewNode::new("ArgMax", &[&real]).int("axis", 1).int("keepdims", 1))?;
         let first = self.node("Unsqueeze", &[&first, &two])?;
         let positions = self.positions_by_slot()?;
         self.node("Sub", &[&positions, &first])
+    }
+
+    /// Returns the input with the positions of real tokens, if it takes the place of a mask of all tokens.
+    ///
+    /// A mask that linear caches read anyway shows the padding by itself. Positions must be those of each sample.
+    fn counted_positions(&self) -> Option<(&'m str, ElementType)> {
+        let positions = self.decoder.input(InputRole::PositionIds)?;
+        let is_by_sample = match positions.shape.as_deref() {
+            Some(&[Dimension::Known(samples), _]) => self.batch == Dimension::Known(samples),
+            Some([_, _]) => true,
+            _ => false,
+        };
+        (is_by_sample && self.rings.are_all(self.decoder)).then_some((positions.name, positions.element))
     }
 }

@@ -170,15 +170,14 @@ struct RingMask<'v> {
 
 impl<'v> RingMask<'v> {
     fn new(value: &'v Value, new: usize, capacity: usize) -> Result<Self, String> {
-        let unchecked = |reason: String| Err(reason);
         if !matches!(value.data, Some(Values::Bools(_) | Values::Floats(_))) {
-            return unchecked("its mask depends on more than lengths and positions".to_owned());
+            return Err("its mask depends on more than lengths and positions".to_owned());
         }
         let size = |from_last: usize| value.shape.iter().rev().nth(from_last).copied().unwrap_or(1);
         let (columns, rows) = (size(0), size(1));
         if columns > capacity || ![1, new].contains(&rows) {
             let shape = &value.shape;
-            return unchecked(format!("its mask has shape {shape:?} in a step of {new} tokens"));
+            return Err(format!("its mask has shape {shape:?} in a step of {new} tokens"));
         }
         let columns = if columns == 1 { capacity } else { columns };
         Ok(Self { value, heads: size(2), columns })

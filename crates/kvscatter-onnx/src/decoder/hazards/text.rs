@@ -281,10 +281,11 @@ impl fmt::Display for WrongSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { position, slot, is_seen, tokens } = self;
         let plural = if *tokens == 1 { "" } else { "s" };
-        let sees =
-            if *is_seen { "sees slot {slot} and should not" } else { "does not see slot {slot} and should" };
-        let sees = sees.replace("{slot}", &slot.to_string());
-        write!(f, "in a step of {tokens} token{plural}, the token at position {position} {sees}")
+        let (sees, should) = if *is_seen { ("sees", "should not") } else { ("does not see", "should") };
+        write!(
+            f,
+            "in a step of {tokens} token{plural}, the token at position {position} {sees} slot {slot} and {should}"
+        )
     }
 }
 
