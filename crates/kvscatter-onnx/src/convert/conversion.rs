@@ -12,7 +12,7 @@ use super::ring::{RingSize, Rings, UNLIMITED};
 use super::rule::CacheWindow;
 use super::visibility::Padding;
 use super::windows::{LinearReason, LinearWindow};
-use super::{ConvertOptions, caches, form, metadata, rewrite};
+use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
 use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
 use crate::standard::StandardWeights;
@@ -160,6 +160,7 @@ fn convert_standard(
     caches::check(graph, &decoder, max_seq)?;
     let mut exported = Exported::new(model, graph, &decoder, max_seq, padding)?;
     exported.check_masks()?;
+    exported.check_tables()?;
     let mut rewritten = rewrite_and_compare(&exported)?;
     let fusions = match options.keep_attention {
         true => Fusions::default(),
@@ -292,7 +293,7 @@ impl<'m> Rewritten<'m> {
         probe.feed_static(&Decoder::of(&graph)?, &exported.inputs, slots, false, &mut fold)?;
         let values = graph.nodes().iter().flat_map(|node| &node.proto().output);
         let mut values = values.filter(|name| !name.is_empty());
-        Ok(values.all(|name| fold.known(name).is_ok()))
+        Ok(values.all(|name| fold.known(name).is_ok()) && tables::short(&graph, &mut fold).is_none())
     }
 
     /// Returns the name of the input that marks real tokens, if the converted decoder still has it.

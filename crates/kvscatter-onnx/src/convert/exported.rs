@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use super::attention::Attentions;
 use super::probe::{Distance, Inputs, Probe};
+use super::refusal::ConvertRefusal;
 use super::rule::{CacheWindow, Rule};
 use super::sites::Sites;
+use super::tables::{self, ShortTable};
 use super::visibility::{self, Padding};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::fold::Fold;
@@ -69,6 +71,21 @@ impl<'a, 'm> Exported<'a, 'm> {
         }
         // The better fit has the better explanation.
         self.check_rules().map_err(|(by_tokens, other)| if by_tokens > by_slots { other } else { error })
+    }
+
+    /// Checks that all tables of positions have rows for the longest text.
+    ///
+    /// # Errors
+    /// Returns [`ConvertRefusal::Table`], wrapped with the node that reads the table.
+    pub(super) fn check_tables(&self) -> Result<(), OnnxError> {
+        let Some(longest) = self.probes.last() else { return Ok(()) };
+        match tables::short(self.graph, &mut self.fold(longest)?) {
+            None => Ok(()),
+            Some(ShortTable { node, table, rows }) => {
+                let (table, max_seq) = (table.to_owned(), self.max_seq);
+                Err(node.error(ConvertRefusal::Table { table, rows, max_seq }))
+            }
+        }
     }
 
     /// Checks the rules on every probe. An error comes with the index of its probe.

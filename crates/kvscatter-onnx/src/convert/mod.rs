@@ -55,6 +55,7 @@ mod ring;
 mod rule;
 mod sites;
 mod soundness;
+mod tables;
 mod visibility;
 mod windows;
 

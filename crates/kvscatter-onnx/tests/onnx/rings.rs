@@ -4,10 +4,11 @@
 
 use kvscatter::Mode;
 use kvscatter_onnx::convert::{
-    ConvertOptions, Converted, LinearReason, LinearWindow, RingSize, UNLIMITED, WindowedCaches, convert,
+    ConvertOptions, ConvertRefusal, Converted, LinearReason, LinearWindow, RingSize, UNLIMITED,
+    WindowedCaches, convert,
 };
 use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
-use kvscatter_onnx::{Dimension, Model};
+use kvscatter_onnx::{Dimension, Model, OnnxError};
 
 use crate::support::{int, testdata};
 
@@ -107,6 +108,17 @@ fn a_decoder_of_rings_ends_with_its_table_of_positions_or_never() {
         let entry = converted.model.metadata("kvscatter.most_tokens").map(str::to_owned);
         assert_eq!(entry, most.map(|most| most.to_string()));
     }
+}
+
+/// The table of this decoder is in another file, so its elements are not evaluated.
+#[test]
+fn a_table_that_is_not_read_ends_with_its_last_row() {
+    let model = Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap();
+    assert!(convert(&model, 128).is_ok());
+    let error = convert(&model, 129).unwrap_err();
+    let table = "cos_cache".to_owned();
+    let expected = ConvertRefusal::Table { table, rows: 128, max_seq: 129 };
+    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
 }
 
 #[test]

@@ -14,9 +14,6 @@ pub(super) fn gather(call: &Call<'_>) -> Outputs {
     let (before, rest) = input.shape.split_at_checked(axis).unwrap_or_default();
     let after = rest.get(1..).unwrap_or_default();
     let shape = [before, &indices.shape, after].concat();
-    // The rows of a large table are not known, but it has no others.
-    let rows = rest.first().copied().unwrap_or_default();
-    indices.as_ints().unwrap_or_default().iter().try_for_each(|&index| place(index, rows).map(drop))?;
     let made = call.make(input.element, shape, |_| {
         let (Some(data), Some(indices)) = (&input.data, indices.as_ints()) else { return Ok(None) };
         let split = AxisSplit::new(&input.shape, axis);

@@ -73,7 +73,6 @@ pub(in crate::fold::ops) fn microsoft_rotary(call: &Call<'_>) -> Outputs {
 
 fn evaluate(call: &Call<'_>, [cos, sin, positions]: [usize; 3], is_microsoft: bool) -> Outputs {
     let input = call.input(0)?;
-    check_positions(call, cos, positions)?;
     let made = call.make(input.element, input.shape.clone(), |_| {
         let columns = call.input(cos)?.shape.last().copied().unwrap_or_default();
         let (Some(cos), Some(sin)) = (call.input(cos)?.as_floats(), call.input(sin)?.as_floats()) else {
@@ -108,19 +107,6 @@ fn evaluate(call: &Call<'_>, [cos, sin, positions]: [usize; 3], is_microsoft: bo
         Ok(Some(Values::Floats(turned.iter().map(|it| round(input.element, it * scale)).collect())))
     });
     Ok(vec![made?])
-}
-
-/// Checks that a table has a row for every position. The elements of neither the table nor the input need to be known.
-///
-/// # Errors
-/// Returns [`FoldError::Index`] with the first position without a row.
-fn check_positions(call: &Call<'_>, table: usize, positions: usize) -> Result<(), OnnxError> {
-    let &[rows, _] = call.input(table)?.shape.as_slice() else { return Ok(()) };
-    let places = call.optional(positions).and_then(Value::as_ints).unwrap_or_default();
-    match places.iter().find(|&&place| usize::try_from(place).map_or(true, |place| place >= rows)) {
-        Some(&index) => Err(FoldError::Index { index, limit: rows }.into()),
-        None => Ok(()),
-    }
 }
 
 /// Returns the heads of input 0. Without a number of heads, each head is as wide as the tables allow.

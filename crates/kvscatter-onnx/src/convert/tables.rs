@@ -1,0 +1,35 @@
+//! Finds tables that have no row for a position.
+
+use crate::fold::{Fold, Value};
+use crate::{Graph, Node};
+
+/// A table with too few rows, and the node that reads it.
+pub(super) struct ShortTable<'m> {
+    pub(super) node: Node<'m>,
+    /// The name of the table.
+    pub(super) table: &'m str,
+    pub(super) rows: usize,
+}
+
+/// Returns the first table that has no row for an index that a node reads in this evaluation.
+///
+/// An index or a table that cannot be evaluated is left out. The rows of a table need not be known, because it may be
+/// too large to be evaluated.
+pub(super) fn short<'m>(graph: &Graph<'m>, fold: &mut Fold<'_, 'm>) -> Option<ShortTable<'m>> {
+    graph.nodes().iter().find_map(|node| {
+        let (table, axis, indices) = match () {
+            () if node.is("Gather") => (0, node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0), 1),
+            () if node.is("RotaryEmbedding") => (1, 0, 3),
+            () => return None,
+        };
+        let (table, indices) = (node.input(table)?, node.input(indices)?);
+        let largest = *fold.known(indices).ok()??.as_ints()?.iter().max()?;
+        let shape = |value: &Value| value.shape.clone();
+        let shape = fold.known(table).ok()?.map(shape)?;
+        let rows = *shape.get(usize::try_from(axis).ok()?)?;
+        // Without positions, the table of `RotaryEmbedding` has a row for each token, and one more axis.
+        let is_table = node.is("Gather") || shape.len() == 2;
+        let is_short = usize::try_from(largest).is_ok_and(|largest| largest >= rows);
+        (is_table && is_short).then_some(ShortTable { node: *node, table, rows })
+    })
+}
