@@ -5,37 +5,30 @@
 //! 3. A decode step of the whole decoder is timed, and the nodes that compute the mask of its rings alone.
 
 mod page;
+mod results;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use kvscatter_bench::{Budget, MedianSpread, Spread, Timings, measure_calls};
+use kvscatter_bench::{Budget, MedianSpread, Timings, measure_calls};
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, Converted, WindowedCaches, convert};
-use serde::{Deserialize, Serialize};
 
 use super::Options;
 use super::decoder::{Decoder, Style};
 use super::measure::Decoders;
-use super::results::GROUP_QUERY;
 use crate::attention::Runtimes;
 use crate::graph::{BOOL, Dim, value};
 use crate::host::Host;
 use crate::suite::Target;
 use crate::target::{Status, Verdict, status};
+use results::{CAPACITY, Column, LINEAR, Measured, RING_MASK, RINGS, Results, WINDOW};
 
-/// The number of tokens of a sample.
-const CAPACITY: usize = 32768;
-const WINDOW: usize = 512;
 /// The numbers of tokens in the caches before the timed step.
 const WINDOWED_CONTEXTS: [usize; 6] = [128, WINDOW, 1024, 4096, 16384, CAPACITY - 1];
 const CONTEXTS: [usize; 3] = [WINDOW, 4096, CAPACITY - 1];
 const COMMAND: &str = "cargo xtask bench-rings --write-docs";
-
-const RINGS: &str = "rings";
-const LINEAR: &str = "linear";
-const RING_MASK: &str = "mask of the rings";
 
 /// The largest allowed ratio of the bytes of the caches with rings to those of linear caches.
 const SMALL: f64 = 0.2;
@@ -55,47 +48,6 @@ pub(crate) struct Arguments {
     options: Options,
 }
 
-/// All results of a run, and the machine.
-#[derive(Serialize, Deserialize)]
-struct Results {
-    host: Host,
-    /// The name and the version of the runtime.
-    runtime: String,
-    quick: bool,
-    decoder: Decoder,
-    /// The number of layers of the decoder whose layers all have a window.
-    windowed_layers: usize,
-    /// The bytes of all caches of the whole decoder, with rings and with linear caches.
-    bytes: [u64; 2],
-    bytes_verdict: Verdict,
-    windowed: Measured,
-    /// The same without the plugin.
-    stock_windowed: Measured,
-    /// The whole decoder, at one context length each.
-    whole: Vec<Measured>,
-}
-
-/// The steps of one decoder at several context lengths.
-#[derive(Serialize, Deserialize)]
-struct Measured {
-    contexts: Vec<usize>,
-    columns: Vec<Column>,
-    /// The A/A spread of the first column at the first context length.
-    noise: MedianSpread,
-    verdicts: Vec<Verdict>,
-    /// The largest difference between the logits of two decoders.
-    difference: f32,
-}
-
-/// The times of one form of a decoder in nanoseconds, by context length.
-#[derive(Serialize, Deserialize)]
-struct Column {
-    name: String,
-    times: Vec<Spread>,
-    /// The ratios of this form to rings, within a round.
-    over_rings: Vec<Spread>,
-}
-
 pub(crate) fn run(Arguments { options }: &Arguments) -> Result<(), String> {
     let runtimes = options.runtimes()?;
     let results: Results = options.results("rings.json", || measure_all(&runtimes, options.quick))?;
@@ -104,15 +56,6 @@ pub(crate) fn run(Arguments { options }: &Arguments) -> Result<(), String> {
     match results.verdicts().any(|verdict| verdict.status == Status::Missed) && !results.quick {
         true => Err("a target was missed".to_owned()),
         false => Ok(()),
-    }
-}
-
-impl Results {
-    fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
-        [&self.bytes_verdict]
-            .into_iter()
-            .chain(&self.windowed.verdicts)
-            .chain(self.whole.iter().flat_map(|it| &it.verdicts))
     }
 }
 

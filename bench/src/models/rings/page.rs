@@ -4,7 +4,8 @@ use std::slice;
 
 use kvscatter_text::units;
 
-use super::{CAPACITY, Column, GROUP_QUERY, LINEAR, Measured, RING_MASK, RINGS, Results, WINDOW};
+use super::results::{CAPACITY, Column, LINEAR, Measured, RING_MASK, RINGS, Results, WINDOW};
+use crate::models::results::GROUP_QUERY;
 
 /// Returns the tables for a terminal.
 pub(super) fn summary(results: &Results) -> String {
@@ -23,7 +24,7 @@ pub(super) fn generate(results: &Results) -> String {
          than those of Gemma 3, with a hidden size of {}, so caches and masks take a larger part of a step. It is \
          exported with GroupQueryAttention. `kvscatter convert --max-seq {CAPACITY}` makes the decoder with *{RINGS}*, and \
          `--window mask` the one with *{LINEAR}* caches. All ran in {} with one thread and batch 1, and with kvscatter's \
-         plugin unless the text says otherwise. Caches start full of values. The logits of all decoders are compared at \
+         plugin except where a table names its absence. Caches start full of values. The logits of all decoders are compared at \
          each context length before they are timed, and differ by at most {difference:.1e}. Times are medians of \
          interleaved rounds. *× rings* is the time divided by that with rings, the median of the ratios within a \
          round.\n\n\

@@ -28,9 +28,10 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// only if j <= write_indices[b] + i and attention_mask[b, j].
 ///
 /// A layer with a sliding window of W tokens gets a ring: a cache of W - 1 + S + R slots, in which the token at
-/// position p is in slot p modulo the number of slots. A step writes at most S rows, padding included, and a sample is taken back
-/// by at most R below its furthest token. With --window mask, and where a ring would not be smaller, the layer gets a linear cache, and
-/// j > write_indices[b] + i - W must also hold. docs/rings.md has the rule and a picture.
+/// position p is in slot p modulo the number of slots. A step writes at most S rows, padding included, and a sample
+/// is taken back by at most R below its furthest token. With --window mask, and where a ring would not be smaller,
+/// the layer gets a linear cache, and j > write_indices[b] + i - W must also hold. docs/rings.md has the rule and a
+/// picture.
 ///
 /// A bias that is proportional to the distance of slot and token (ALiBi) is computed with the mask. The model is
 /// raised to operator set 24, and its metadata describes the new inputs. Weights are not changed, except with
