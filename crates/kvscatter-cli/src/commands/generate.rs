@@ -71,7 +71,7 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "PATH|none")]
     ort_plugin: Option<PathBuf>,
 
-    /// The most tokens of a prompt in one run of the model
+    /// The most tokens of a prompt in one run of the model; rings may take fewer
     #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
     chunk: NonZeroUsize,
 
