@@ -39,7 +39,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("sizes", [("--rewind", 8), ("--chunk", 3, "--rewind", 2)], ids=["default-chunk", "small"])
+@pytest.mark.parametrize(
+    "sizes", [("--rewind", 8), ("--chunk", 3, "--rewind", 2)], ids=["default-chunk", "small"]
+)
 def test_rings_are_exact_over_three_wraps(case, sizes, tmp_path):
     make, rings = CASES[case]
     original = make(tmp_path)
