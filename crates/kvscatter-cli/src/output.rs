@@ -40,20 +40,16 @@ impl Output {
 
     /// Prints a picture that fits the terminal, with the labels on both sides of its lanes.
     pub(crate) fn picture(&mut self, picture: &Picture) -> io::Result<()> {
-        write!(
-            self,
-            "{}",
-            fitted(|width| picture.text().width(width).to_string(), columns().unwrap_or(usize::MAX))
-        )
+        self.fitted(|width| picture.text().width(width).to_string())
     }
 
     /// Prints a picture of a ring that fits the terminal.
     pub(crate) fn ring_picture(&mut self, picture: &RingPicture) -> io::Result<()> {
-        write!(
-            self,
-            "{}",
-            fitted(|width| picture.text().width(width).to_string(), columns().unwrap_or(usize::MAX))
-        )
+        self.fitted(|width| picture.text().width(width).to_string())
+    }
+
+    fn fitted(&mut self, text: impl Fn(usize) -> String) -> io::Result<()> {
+        write!(self, "{}", fitted(text, columns().unwrap_or(usize::MAX)))
     }
 
     /// Prints the JSON document.

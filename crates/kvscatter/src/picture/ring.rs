@@ -1,5 +1,6 @@
 //! The picture of a ring whose layer has a window.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Write as _};
@@ -221,7 +222,7 @@ impl RingText<'_> {
     fn token(&self, f: &mut fmt::Formatter<'_>, left: usize, step: &RingStep, token: usize) -> fmt::Result {
         let Seen { lost, found } = self.picture.seen(step, token);
         let new = found.start.max(to_i64(step.start))..found.end;
-        self.marks(f, left, &TokenSees(token).to_string(), [&lost, &new, &found])?;
+        self.marks(f, left, &format!("token {token} sees"), [&lost, &new, &found])?;
         writeln!(f, "{}", Positions(unsigned(&found)))
     }
 
@@ -255,7 +256,7 @@ impl RingText<'_> {
             return writeln!(f, "  exact: each token sees its window\n  rewind: to any position");
         }
         let before = self.picture.seen(step, least).found.start..to_i64(least);
-        self.marks(f, left, &BackTo(least).to_string(), [&(0..0), &(0..0), &before])?;
+        self.marks(f, left, &back_to(least), [&(0..0), &(0..0), &before])?;
         writeln!(f, "{}", Positions(unsigned(&before)))?;
         let back = step.end().saturating_sub(least);
         writeln!(f, "  exact: each token sees its window")?;
@@ -282,8 +283,7 @@ impl RingText<'_> {
         for (mark, name) in names.into_iter().chain(lost) {
             write!(f, "{} {name}  ", mark.glyph(self.ascii))?;
         }
-        let (columns, slots) = (self.scale().columns_per_slot(), self.scale().slots_per_column());
-        writeln!(f, " {columns} column{} = {slots} slot{}", plural(columns), plural(slots))
+        writeln!(f, " {}", self.scale())
     }
 }
 
@@ -301,7 +301,7 @@ impl fmt::Display for RingText<'_> {
             _ => None,
         });
         // Positions of a sample have most digits at its end.
-        let left = labels.map(|step| BackTo(step.end()).to_string().len()).max();
+        let left = labels.map(|step| back_to(step.end()).len()).max();
         if let Some(left) = left {
             let (numbers, ticks) = self.scale().ruler(self.ascii);
             writeln!(f, "  {:left$}  {numbers}\n  {:left$}  {ticks}", "", "slot")?;
@@ -327,20 +327,9 @@ impl fmt::Display for Positions {
     }
 }
 
-struct TokenSees(usize);
-
-impl fmt::Display for TokenSees {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "token {} sees", self.0)
-    }
-}
-
-struct BackTo(usize);
-
-impl fmt::Display for BackTo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "back to {} needs", self.0)
-    }
+/// Returns the label of the positions that a sample needs after it is taken back.
+fn back_to(position: usize) -> String {
+    format!("back to {position} needs")
 }
 
 /// Returns a range of positions, or `None` if it is empty.

@@ -2,10 +2,10 @@
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::iter;
 use core::ops::Range;
+use core::{fmt, iter};
 
-use super::words::digits;
+use super::words::{digits, plural};
 
 /// A scale with a whole number of columns per slot or of slots per column.
 ///
@@ -18,6 +18,14 @@ pub(super) struct Scale {
     slots_per_column: usize,
 }
 
+/// Writes the scale for a legend, such as `4 columns = 1 slot`.
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { columns_per_slot: columns, slots_per_column: slots, .. } = *self;
+        write!(f, "{columns} column{} = {slots} slot{}", plural(columns), plural(slots))
+    }
+}
+
 impl Scale {
     /// Creates a scale with at most `columns` for the whole capacity and at most `widest` for one slot.
     pub(super) fn new(capacity: usize, columns: usize, widest: usize) -> Self {
@@ -28,10 +36,6 @@ impl Scale {
 
     pub(super) const fn columns_per_slot(self) -> usize {
         self.columns_per_slot
-    }
-
-    pub(super) const fn slots_per_column(self) -> usize {
-        self.slots_per_column
     }
 
     /// Returns the number of columns of the whole capacity.

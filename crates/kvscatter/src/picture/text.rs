@@ -54,8 +54,7 @@ impl<'a> Text<'a> {
         for mark in self.picture.marks() {
             write!(f, "{} {}  ", mark.glyph(self.ascii), mark.name())?;
         }
-        let (columns, slots) = (scale.columns_per_slot(), scale.slots_per_column());
-        writeln!(f, " {columns} column{} = {slots} slot{}", plural(columns), plural(slots))
+        writeln!(f, " {scale}")
     }
 }
 

@@ -5,7 +5,7 @@ use kvscatter_tract::register;
 use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType};
 use tract_onnx::prelude::*;
 
-use super::{BATCH, BOOL, CAPACITY, FLOAT, INT64, Ran, bytes, names, run};
+use super::{BATCH, BOOL, CAPACITY, FLOAT, INT64, Ran, bytes, names, of_int64, run};
 use crate::support::{integer, model, node, value, words};
 
 /// The nodes that compute `mask` from `marks`, `[batch, capacity]`, and those that read it.
@@ -45,16 +45,6 @@ fn converted() -> Vec<NodeProto> {
         node("And", "and", &["causal", "columns"], &["and"]),
         node("Unsqueeze", "whole", &["and", "one"], &["mask"]),
     ]
-}
-
-fn of_int64(name: &str, values: &[i64], dims: &[i64]) -> TensorProto {
-    TensorProto {
-        name: name.to_owned(),
-        dims: dims.to_vec(),
-        data_type: DataType::Int64.into(),
-        raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        ..TensorProto::default()
-    }
 }
 
 fn of_float(name: &str, value: f32) -> TensorProto {

@@ -2,10 +2,10 @@
 
 use kvscatter_oracle::cases::Random;
 use kvscatter_tract::{cache_copy_counts, register};
-use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, tensor_proto::DataType};
+use tract_onnx::pb::{ModelProto, NodeProto};
 use tract_onnx::prelude::*;
 
-use super::{BATCH, FLOAT, INT64, run};
+use super::{BATCH, FLOAT, INT64, of_int64, run};
 use crate::support::{integer, model, node, text, value};
 
 const WINDOW: i64 = 20;
@@ -16,16 +16,6 @@ const RING: usize = 22;
 
 /// The number of slots of the linear cache, which has room for three turns of the ring.
 const LINEAR: usize = 80;
-
-fn numbers(name: &str, values: &[i64], dims: &[i64]) -> TensorProto {
-    TensorProto {
-        name: name.to_owned(),
-        dims: dims.to_vec(),
-        data_type: DataType::Int64.into(),
-        raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        ..TensorProto::default()
-    }
-}
 
 /// Returns the nodes of the mask `[batch, 1, width, slots]`: slot `s` is visible to the query at position `q` if
 /// `(q - s) mod slots <= min(q, WINDOW - 1)`.
@@ -70,11 +60,11 @@ fn layer(slots: usize, mode: &str) -> ModelProto {
     let mut made = model(nodes, inputs, outputs);
     let all: Vec<i64> = (0..slots as i64).collect();
     made.graph.as_mut().unwrap().initializer = vec![
-        numbers("slots", &all, &[slots as i64]),
-        numbers("capacity", &[slots as i64], &[1]),
-        numbers("most", &[WINDOW - 1], &[1]),
-        numbers("one", &[1], &[1]),
-        numbers("one_three", &[1, 3], &[2]),
+        of_int64("slots", &all, &[slots as i64]),
+        of_int64("capacity", &[slots as i64], &[1]),
+        of_int64("most", &[WINDOW - 1], &[1]),
+        of_int64("one", &[1], &[1]),
+        of_int64("one_three", &[1, 3], &[2]),
     ];
     made
 }
