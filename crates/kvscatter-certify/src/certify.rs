@@ -3,7 +3,7 @@
 mod options;
 mod setting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvscatter_onnx::convert::RingSize;
@@ -385,23 +385,10 @@ fn summary(
 /// Returns `true` if the masks of all attention are computed from the positions of the tokens.
 fn attention_sees_positions(graph: &Graph<'_>, decoder: &Decoder<'_>) -> bool {
     let Some(positions) = decoder.input(InputRole::PositionIds) else { return false };
-    let mut makers = BTreeMap::new();
-    for node in graph.nodes() {
-        makers.extend(node.proto().output.iter().map(|output| (output.as_str(), *node)));
-    }
-    let mut attention = graph.nodes().iter().filter(|node| node.is("Attention")).peekable();
-    attention.peek().is_some()
-        && attention.all(|attention| {
-            let (mut open, mut seen) = (Vec::from_iter(attention.input(3)), BTreeSet::new());
-            while let Some(name) = open.pop() {
-                if name == positions.name {
-                    return true;
-                }
-                let maker = makers.get(name).filter(|_| seen.insert(name));
-                open.extend(maker.into_iter().flat_map(|node| node.reads()));
-            }
-            false
-        })
+    let attention = graph.nodes().iter().filter(|node| node.is("Attention"));
+    let masks: BTreeSet<_> = attention.map(|attention| attention.input(3)).collect();
+    let sees = |mask: &Option<&str>| decoder.sources(*mask).contains(positions.name);
+    !masks.is_empty() && masks.iter().all(sees)
 }
 
 fn dimension(dimension: &Dimension<'_>) -> String {

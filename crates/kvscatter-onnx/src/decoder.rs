@@ -22,6 +22,8 @@ mod tensorrt;
 mod trace;
 mod writer;
 
+use std::collections::BTreeSet;
+
 use crate::{Graph, OnnxError, ValueInfo};
 pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
@@ -99,6 +101,23 @@ impl<'m> Decoder<'m> {
             let level = node.attribute("accuracy_level").and_then(|level| level.i);
             node.op_type() == "MatMulNBits" && level == Some(TO_8_BITS)
         })
+    }
+
+    /// Returns the inputs and initializers of the graph from which values are computed.
+    #[must_use]
+    pub fn sources(&self, values: impl IntoIterator<Item = &'m str>) -> BTreeSet<&'m str> {
+        let (mut seen, mut sources) = (BTreeSet::new(), BTreeSet::new());
+        let mut open: Vec<&str> = values.into_iter().collect();
+        while let Some(value) = open.pop() {
+            if !seen.insert(value) {
+                continue;
+            }
+            match self.flow.maker(value) {
+                Some((node, _)) => open.extend(node.reads()),
+                None => _ = sources.insert(value),
+            }
+        }
+        sources
     }
 
     /// Returns the first input with a role.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvscatter::{ElementType, Mode};
+use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
-use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole, WriterStyle};
-use kvscatter_onnx::{Dimension, Graph, Model, Node, ValueInfo};
+use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole};
+use kvscatter_onnx::{Dimension, Graph, Model, ValueInfo};
 
 use crate::{ModelSize, SessionError, SessionSetting};
 
@@ -235,7 +235,7 @@ impl Interface {
     /// # Errors
     /// Returns [`SessionError::SizesDiffer`] if caches declare different capacities.
     pub fn capacity(&self) -> Result<Option<usize>, SessionError> {
-        if !self.caches.is_empty() && self.caches.iter().all(|cache| cache.ring.is_some()) {
+        if !self.has_linear() {
             return Ok(self.most_tokens);
         }
         let mut capacity = None;
@@ -252,6 +252,16 @@ impl Interface {
             capacity = Some(got);
         }
         Ok(capacity)
+    }
+
+    /// Returns `true` if the model has linear caches, or no cache.
+    pub fn has_linear(&self) -> bool {
+        self.caches.is_empty() || self.caches.iter().any(|cache| cache.ring.is_none())
+    }
+
+    /// Returns the largest number of rows that a step may write, which is the smallest chunk of a ring.
+    pub fn most_rows(&self) -> usize {
+        self.rings().map(|ring| ring.chunk).min().unwrap_or(usize::MAX)
     }
 
     /// Returns the size of each ring.
@@ -277,14 +287,13 @@ impl CachePort {
     fn of(cache: &Cache<'_>, layer: usize, rings: &[RingSize]) -> Self {
         let dims: Vec<_> = cache.known_shape.iter().map(|dim| size(*dim)).collect();
         let capacity = dims.get(cache.axis).copied().flatten();
-        let is_ring = cache.style == WriterStyle::TensorScatter(Mode::Circular);
         Self {
             past: cache.past.to_owned(),
             present: cache.present.to_owned(),
             element: cache.element,
             axis: cache.axis,
             layer,
-            ring: rings.iter().copied().find(|ring| is_ring && Some(ring.capacity) == capacity),
+            ring: rings.iter().copied().find(|ring| cache.is_ring() && Some(ring.capacity) == capacity),
             dims,
             growth: cache.style.growth(),
         }
@@ -390,11 +399,6 @@ impl FeedPort {
 /// Such an input is fed as if it were the write indices or the lengths. If this is wrong, the results are
 /// wrong, and a comparison detects that.
 fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, InputRole> {
-    let mut makers = BTreeMap::new();
-    for node in graph.nodes() {
-        let made = node.proto().output.iter().filter(|name| !name.is_empty());
-        makers.extend(made.map(|name| (name.as_str(), *node)));
-    }
     let others: BTreeSet<&str> = decoder
         .inputs
         .iter()
@@ -411,31 +415,12 @@ fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, I
         (InputRole::WriteIndices, indices.collect::<Vec<_>>()),
         (InputRole::NonpadKvSeqlen, lengths.collect()),
     ] {
-        let sources = sources(&makers, values);
+        let sources = decoder.sources(values);
         if let [only] = sources.intersection(&others).copied().collect::<Vec<_>>().as_slice() {
             roles.entry(*only).or_insert(role);
         }
     }
     roles
-}
-
-/// Returns the values that `values` are computed from and that no node computes.
-fn sources<'m>(makers: &BTreeMap<&'m str, Node<'m>>, values: Vec<&'m str>) -> BTreeSet<&'m str> {
-    let mut seen: BTreeSet<&str> = BTreeSet::new();
-    let mut sources = BTreeSet::new();
-    let mut pending = values;
-    while let Some(value) = pending.pop() {
-        if !seen.insert(value) {
-            continue;
-        }
-        match makers.get(value) {
-            Some(node) => pending.extend(node.proto().input.iter().map(String::as_str)),
-            None => {
-                sources.insert(value);
-            }
-        }
-    }
-    sources
 }
 
 /// Returns the size that the model fixes, or the requested size if the model does not fix it.

@@ -14,7 +14,7 @@ use crate::{CertifyError, CertifyOptions};
 const PROMPTS: [usize; 3] = [7, 3, 5];
 
 /// The longest of the default prompts.
-const PROMPT: usize = 7;
+const PROMPT: usize = PROMPTS[0];
 
 /// The default number of decode steps.
 const STEPS: usize = 16;
@@ -63,9 +63,9 @@ pub(super) fn setting(
         return Err(CertifyError::PromptTooLong { longest, steps, capacity });
     }
     let rings: Vec<_> = interface.rings().collect::<BTreeSet<_>>().into_iter().collect();
-    let most_rows = rings.iter().map(|ring| ring.chunk).min().unwrap_or(usize::MAX);
+    let most_rows = interface.most_rows();
     let chunk = options.chunk.unwrap_or(CHUNK).max(1).min(most_rows);
-    let has_linear = has_linear(interface);
+    let has_linear = interface.has_linear();
     // A ring's mask shows padding by the positions.
     let shows_padding = interface.takes(Purpose::Mask) || (sees_positions && !has_linear);
     let setting = ScenarioSetting {
@@ -95,7 +95,7 @@ fn working_capacity(
     capacity: usize,
 ) -> Result<usize, CertifyError> {
     // A mask has as many slots as the model takes tokens.
-    if has_linear(interface) || interface.takes(Purpose::Mask) {
+    if interface.has_linear() || interface.takes(Purpose::Mask) {
         return Ok(capacity);
     }
     let largest = interface.rings().map(|ring| ring.capacity).max().unwrap_or_default();
@@ -107,15 +107,10 @@ fn working_capacity(
     Ok(wanted.min(of_original).min(capacity))
 }
 
-/// Returns `true` if some caches are linear.
-fn has_linear(interface: &Interface) -> bool {
-    interface.caches.is_empty() || interface.caches.iter().any(|cache| cache.ring.is_none())
-}
-
 /// Returns the number of slots of an original's caches, for scenarios of `capacity` tokens.
 pub(super) fn original_capacity(interface: &Interface, capacity: usize) -> Result<usize, CertifyError> {
     let most = interface.capacity()?.unwrap_or(capacity);
-    Ok(if has_linear(interface) || interface.takes(Purpose::Mask) { most } else { capacity })
+    Ok(if interface.has_linear() || interface.takes(Purpose::Mask) { most } else { capacity })
 }
 
 /// The bytes that are needed at once, and their limit.

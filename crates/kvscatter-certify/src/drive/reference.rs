@@ -34,8 +34,8 @@ impl<'r> Reference<'r> {
     /// - `most_tokens` is the largest number of tokens of a step that the model that is certified takes.
     pub(crate) fn new(runner: &'r mut Runner, capacity: usize, is_model: bool, most_tokens: usize) -> Self {
         let interface = &runner.interface;
-        let of_rings = interface.rings().map(|ring| ring.chunk).min().unwrap_or(usize::MAX);
-        let most_tokens = if interface.is_decode_only { 1 } else { most_tokens.min(of_rings).max(1) };
+        let most_tokens =
+            if interface.is_decode_only { 1 } else { most_tokens.min(interface.most_rows()).max(1) };
         let grows = interface.is_copied();
         Self { runner, capacity: (!grows).then_some(capacity), is_model, most_tokens }
     }

@@ -248,10 +248,7 @@ impl Cost {
         };
         Self {
             bytes_per_sample: converted.bytes_per_sample,
-            bytes_per_linear_sample: converted
-                .bytes_per_slot
-                .zip(u64::try_from(max_seq).ok())
-                .and_then(|(bytes, slots)| bytes.checked_mul(slots)),
+            bytes_per_linear_sample: converted.linear_bytes_per_sample,
             bytes_per_slot: converted.bytes_per_slot,
             slots_per_step: slots,
             max_seq,
@@ -263,25 +260,50 @@ impl Cost {
     }
 
     fn show(&self, output: &mut Output) -> Result<(), CommandError> {
-        let slots = self.max_seq;
-        if let (Some(sample), Some(slot), Some(linear)) =
+        self.show_bytes(output)?;
+        let text = match self.most_tokens {
+            Some(most_tokens) => vec![self.of_rings(most_tokens)],
+            None => self.of_linear_caches(),
+        };
+        writeln!(output)?;
+        text.iter().try_for_each(|text| writeln!(output, "{}", paragraph(text)))?;
+        Ok(())
+    }
+
+    fn show_bytes(&self, output: &mut Output) -> Result<(), CommandError> {
+        let (Some(sample), Some(slot), Some(linear)) =
             (self.bytes_per_sample, self.bytes_per_slot, self.bytes_per_linear_sample)
-        {
-            let (sample, all) = (units::bytes(sample), units::bytes(linear));
-            let slots = count(slots, "slot");
-            match self.bytes_per_sample == self.bytes_per_linear_sample {
-                true => writeln!(
-                    output,
-                    "\nThe caches take {sample} a sample: {slots} of {}.",
-                    units::bytes(slot)
-                )?,
-                false => writeln!(
-                    output,
-                    "\nThe caches take {sample} a sample. Without rings, they would take {all}: {slots} of {}.",
-                    units::bytes(slot)
-                )?,
-            }
-        }
+        else {
+            return Ok(());
+        };
+        let slots = format!("{} of {}", count(self.max_seq, "slot"), units::bytes(slot));
+        let without_rings = match sample == linear {
+            true => ":".to_owned(),
+            false => format!(". Without rings, they would take {}:", units::bytes(linear)),
+        };
+        writeln!(output, "\nThe caches take {} a sample{without_rings} {slots}.", units::bytes(sample))?;
+        Ok(())
+    }
+
+    /// Returns what a step of a model reads whose caches are all rings.
+    fn of_rings(&self, most_tokens: usize) -> String {
+        let most = match most_tokens {
+            UNLIMITED => "A sample can have any number of tokens.".to_owned(),
+            most => format!(
+                "A sample can have {most} tokens (--max-seq), because the decoder has a table of positions or a mask \
+                 of all tokens. A larger --max-seq makes no ring larger."
+            ),
+        };
+        format!(
+            "{most} A step takes the same time and memory for every length of text. With kvscatter's plugin or its engine \
+             tract, an Attention node reads only the slots that a token sees. ONNX Runtime without the plugin reads \
+             all {} of a ring.",
+            count(self.slots_per_step, "slot")
+        )
+    }
+
+    /// Returns what a step of a model with linear caches reads.
+    fn of_linear_caches(&self) -> Vec<String> {
         let ratios: Vec<_> = self
             .slots_to_context
             .iter()
@@ -289,22 +311,6 @@ impl Cost {
             .collect();
         let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
         let all = count(self.slots_per_step, "slot");
-        if let Some(most_tokens) = self.most_tokens {
-            let most = match most_tokens {
-                UNLIMITED => "A sample can have any number of tokens.".to_owned(),
-                most => format!(
-                    "A sample can have {most} tokens (--max-seq), because the decoder has a table of positions or a mask \
-                     of all tokens. A larger --max-seq makes no ring larger."
-                ),
-            };
-            let text = format!(
-                "{most} A step takes the same time and memory for every length of text. With kvscatter's plugin or its engine \
-                 tract, an Attention node reads only the slots that a token sees. ONNX Runtime without the plugin reads \
-                 all {all} of a ring."
-            );
-            writeln!(output, "\n{}", paragraph(&text))?;
-            return Ok(());
-        }
         let [(few, slower, few_in_plugin), (many, faster, many_in_plugin)] = MEASURED;
         let reads = |reader: &str, then: &str| {
             format!(
@@ -331,9 +337,7 @@ impl Cost {
         } else {
             text.push(reads("Attention of separate nodes", "So"));
         }
-        writeln!(output)?;
-        text.iter().try_for_each(|text| writeln!(output, "{}", paragraph(text)))?;
-        Ok(())
+        text
     }
 }
 

@@ -7,13 +7,13 @@ use super::exported::Exported;
 use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
-use super::rewriter::AddedInputs;
-use super::ring::{RingSize, Rings, UNLIMITED};
+use super::rewriter::StaticInputs;
+use super::ring::{RingSize, Rings, Slots, UNLIMITED};
 use super::rule::CacheWindow;
 use super::visibility::Padding;
 use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
-use crate::decoder::{Cache, CostAt, Decoder, InputRole, WriterStyle};
+use crate::decoder::{Cache, Cost, CostAt, Decoder, WriterStyle};
 use crate::fold::Fold;
 use crate::standard::StandardWeights;
 use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
@@ -32,6 +32,8 @@ pub struct Converted {
     pub bytes_per_slot: Option<u64>,
     /// The number of bytes that all caches of one sample take, or `None` if the model leaves a size open.
     pub bytes_per_sample: Option<u64>,
+    /// The number of bytes that they would take if all of them were linear.
+    pub linear_bytes_per_sample: Option<u64>,
     /// The number of attention operations that read the caches.
     pub attentions: usize,
     /// The number of those that are one `Attention` node each. The others consist of separate nodes.
@@ -170,25 +172,17 @@ fn convert_standard(
         rewritten = rewritten.fused(&exported, &fusions.fused)?;
     }
     let (rings, linear_windows) = rewritten.use_rings(&exported, &fusions.fused, options)?;
-    metadata::write(&exported, &rewritten.added, &rings, rewritten.model.proto_mut());
-    let dims = BTreeMap::new();
-    let at = CostAt { batch: 1, length: 0, capacity: max_seq, dims: &dims };
-    let per_slot = |cache: &Cache<'_>| Some(cache.cost(&at)?.per_token);
-    let bytes = |slots: &dyn Fn(&Cache<'_>) -> Option<usize>| {
-        decoder.caches.iter().try_fold(0_u64, |sum, cache| {
-            sum.checked_add(per_slot(cache)?.checked_mul(u64::try_from(slots(cache)?).ok()?)?)
-        })
-    };
-    let slots = |cache: &Cache<'_>| Some(rings.of(cache.past).map_or(max_seq, |ring| ring.capacity));
-    let (bytes_per_slot, bytes_per_sample) = (bytes(&|_| Some(1)), bytes(&slots));
+    metadata::write(&exported, &rewritten.inputs, &rings, rewritten.model.proto_mut());
+    let slots = Slots { max_seq, rings: &rings };
     let standard_weights = match options.standard_weights {
         true => Some(standard::weights::replace(&mut rewritten.model)?),
         false => None,
     };
     Ok(Converted {
         caches: decoder.caches.len(),
-        bytes_per_slot,
-        bytes_per_sample,
+        bytes_per_slot: bytes(&decoder, slots, |cost| cost.per_token),
+        bytes_per_sample: bytes(&decoder, slots, |cost| cost.static_size),
+        linear_bytes_per_sample: bytes(&decoder, Slots::linear(max_seq), |cost| cost.static_size),
         rings: rings.sizes(),
         most_tokens: rings.most_tokens,
         linear_windows,
@@ -197,39 +191,49 @@ fn convert_standard(
         attention_nodes: exported.attentions.len().saturating_add(fusions.fused.len()),
         fused: fusions.fused.len(),
         kept: fusions.kept,
-        attention_mask: rewritten.attention_mask(&decoder),
+        attention_mask: rewritten.inputs.attention_mask,
         states: decoder
             .states
             .iter()
             .map(|state| KeptState { past: state.past.to_owned(), present: state.present.to_owned() })
             .collect(),
-        write_indices: rewritten.added.write_indices,
-        nonpad_kv_seqlen: rewritten.added.nonpad_kv_seqlen,
+        write_indices: rewritten.inputs.write_indices,
+        nonpad_kv_seqlen: rewritten.inputs.nonpad_kv_seqlen,
         standard_weights,
         model: rewritten.model,
         branch: None,
     })
 }
 
+/// Returns the sum of one cost of all caches of one sample, or `None` if the model leaves a size open.
+fn bytes(decoder: &Decoder<'_>, slots: Slots<'_>, of: fn(&Cost) -> u64) -> Option<u64> {
+    let dims = BTreeMap::new();
+    decoder.caches.iter().try_fold(0_u64, |sum, cache| {
+        let at = CostAt { batch: 1, length: 0, capacity: slots.of(cache.past), dims: &dims };
+        sum.checked_add(of(&cache.cost(&at)?))
+    })
+}
+
 /// A converted model, and what was replaced in it.
 struct Rewritten<'m> {
     model: Model,
-    added: AddedInputs,
+    inputs: StaticInputs,
     replacements: Vec<Replacement<'m>>,
 }
 
 /// Rewrites the model and compares it with the exported one. Values that depend on the length of the past are
 /// replaced only if the first comparison fails.
 fn rewrite_and_compare<'m>(exported: &Exported<'_, 'm>) -> Result<Rewritten<'m>, OnnxError> {
-    let plain = Rewritten::new(exported, Vec::new(), &[], &Rings::default())?;
-    let Err(difference) = compare(exported, &plain.model, &Rings::default()) else { return Ok(plain) };
+    let slots = Slots::linear(exported.max_seq);
+    let plain = Rewritten::new(exported, Vec::new(), &[], slots)?;
+    let Err(difference) = compare(exported, &plain.model, slots) else { return Ok(plain) };
     drop(plain);
     let replacements = length::replacements(exported.graph, &exported.probes, |probe| exported.fold(probe))?;
     if replacements.is_empty() {
         return Err(difference);
     }
-    let replaced = Rewritten::new(exported, replacements, &[], &Rings::default())?;
-    compare(exported, &replaced.model, &Rings::default())?;
+    let replaced = Rewritten::new(exported, replacements, &[], slots)?;
+    compare(exported, &replaced.model, slots)?;
     Ok(replaced)
 }
 
@@ -238,18 +242,19 @@ impl<'m> Rewritten<'m> {
         exported: &Exported<'_, 'm>,
         replacements: Vec<Replacement<'m>>,
         fused: &[Operands],
-        rings: &Rings,
+        slots: Slots<'_>,
     ) -> Result<Self, OnnxError> {
         let mut model = exported.model.clone();
-        let added = rewrite::rewrite(exported, &replacements, fused, rings, model.proto_mut())?;
-        Ok(Self { model, added, replacements })
+        let inputs = rewrite::rewrite(exported, &replacements, fused, slots, model.proto_mut())?;
+        Ok(Self { model, inputs, replacements })
     }
 
     /// Rewrites the exported model again, with one node for each of these attention operations, and compares
     /// it with the exported one.
     fn fused(self, exported: &Exported<'_, 'm>, fused: &[Operands]) -> Result<Self, OnnxError> {
-        let rewritten = Self::new(exported, self.replacements, fused, &Rings::default())?;
-        compare(exported, &rewritten.model, &Rings::default())?;
+        let slots = Slots::linear(exported.max_seq);
+        let rewritten = Self::new(exported, self.replacements, fused, slots)?;
+        compare(exported, &rewritten.model, slots)?;
         Ok(rewritten)
     }
 
@@ -265,14 +270,15 @@ impl<'m> Rewritten<'m> {
         if rings.is_empty() {
             return Ok((rings, linear));
         }
-        let with_rings = Self::new(exported, self.replacements.clone(), fused, &rings)?;
-        if rings.are_all(exported.decoder) {
-            let endless = with_rings.is_endless(exported, &rings)?;
-            rings.most_tokens = Some(if endless { UNLIMITED } else { exported.max_seq });
-        }
-        if let Err(difference) = compare(exported, &with_rings.model, &rings) {
+        let slots = Slots { max_seq: exported.max_seq, rings: &rings };
+        let with_rings = Self::new(exported, self.replacements.clone(), fused, slots)?;
+        if let Err(difference) = compare(exported, &with_rings.model, slots) {
             linear.extend(rings.refused(&LinearReason::Differs { difference: difference.to_string() }));
             return Ok((Rings::default(), linear));
+        }
+        if slots.first_linear(exported.decoder).is_none() {
+            let endless = with_rings.is_endless(exported, slots)?;
+            rings.most_tokens = Some(if endless { UNLIMITED } else { exported.max_seq });
         }
         *self = with_rings;
         Ok((rings, linear))
@@ -280,42 +286,33 @@ impl<'m> Rewritten<'m> {
 
     /// Returns `true` if a decoder whose caches are all rings computes a step at any position. A decoder that looks up
     /// positions in a table does not, and neither does one with a mask of all tokens.
-    fn is_endless(&self, exported: &Exported<'_, '_>, rings: &Rings) -> Result<bool, OnnxError> {
+    fn is_endless(&self, exported: &Exported<'_, '_>, slots: Slots<'_>) -> Result<bool, OnnxError> {
         let counts_slots = |it: &Replacement<'_>| matches!(it, Replacement::Total { .. });
-        if self.attention_mask(exported.decoder).is_some() || self.replacements.iter().any(counts_slots) {
+        if self.inputs.attention_mask.is_some() || self.replacements.iter().any(counts_slots) {
             return Ok(false);
         }
         let graph = self.model.graph()?;
         let new = exported.inputs.new_tokens().unwrap_or(1);
         let probe = Probe::new(exported.inputs.batch().unwrap_or(1), UNLIMITED.saturating_sub(new), new);
         let mut fold = Fold::new(&graph, exported.external.as_ref());
-        let slots = (exported.max_seq, rings);
         probe.feed_static(&Decoder::of(&graph)?, &exported.inputs, slots, false, &mut fold)?;
         let values = graph.nodes().iter().flat_map(|node| &node.proto().output);
         let mut values = values.filter(|name| !name.is_empty());
         Ok(values.all(|name| fold.known(name).is_ok()) && tables::short(&graph, &mut fold).is_none())
     }
-
-    /// Returns the name of the input that marks real tokens, if the converted decoder still has it.
-    fn attention_mask(&self, decoder: &Decoder<'_>) -> Option<String> {
-        let mask = decoder.input(InputRole::AttentionMask)?.name;
-        let mut inputs = self.model.proto().graph.input.iter().filter_map(|input| input.name.as_deref());
-        inputs.any(|input| input == mask).then(|| mask.to_owned())
-    }
 }
 
-/// Compares the values of both decoders on all probes that fit into the rings.
-fn compare(exported: &Exported<'_, '_>, converted: &Model, rings: &Rings) -> Result<(), OnnxError> {
+/// Compares the values of both decoders on all probes that fit into the caches.
+fn compare(exported: &Exported<'_, '_>, converted: &Model, slots: Slots<'_>) -> Result<(), OnnxError> {
     let graph = converted.graph()?;
     let decoder = Decoder::of(&graph)?;
     let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
     let names = outputs.chain(exported.graph.input_names()).collect();
     // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
     // shows there.
-    let probes = exported.probes.iter().filter(|probe| probe.new <= rings.least_capacity());
+    let probes = exported.probes.iter().filter(|probe| probe.new <= slots.most_rows());
     for (probe, unread) in probes.flat_map(|probe| [(probe, false), (probe, true)]) {
         let mut converted = Fold::new(&graph, exported.external.as_ref());
-        let slots = (exported.max_seq, rings);
         probe.feed_static(&decoder, &exported.inputs, slots, unread, &mut converted)?;
         let mut comparison =
             Comparison { exported: exported.fold(probe)?, converted, names: &names, sites: &exported.sites };

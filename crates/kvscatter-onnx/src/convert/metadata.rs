@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::exported::Exported;
 use super::probe::{Distance, Probe};
-use super::rewriter::AddedInputs;
+use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
 use crate::decoder::InputRole;
 use crate::proto::{ModelProto, NodeProto, StringStringEntryProto};
@@ -17,12 +17,15 @@ const WITH_SCATTER: &str = "1.25";
 const WITH_CAP: &str = "1.27";
 
 /// Describes a rewritten model in its `metadata_props`, under keys that begin with `kvscatter.`.
-pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Rings, model: &mut ModelProto) {
+pub(super) fn write(
+    exported: &Exported<'_, '_>,
+    inputs: &StaticInputs,
+    rings: &Rings,
+    model: &mut ModelProto,
+) {
     let (max_seq, decoder) = (exported.max_seq, exported.decoder);
     let is_capped = model.graph.node.iter().any(is_capped);
-    let has_input = |name: &&str| model.graph.input.iter().any(|input| input.name.as_deref() == Some(name));
-    let mask = decoder.input(InputRole::AttentionMask).map(|mask| mask.name).filter(has_input);
-    let write_indices = &added.write_indices;
+    let (mask, write_indices) = (inputs.attention_mask.as_deref(), &inputs.write_indices);
     if !rings.is_empty() {
         let sizes: Vec<_> = rings.sizes().into_keys().map(|ring| ring.to_string()).collect();
         entry(model, ring::METADATA, &sizes.join("; "));
@@ -133,7 +136,7 @@ pub(super) fn write(exported: &Exported<'_, '_>, added: &AddedInputs, rings: &Ri
         ),
     );
     set("least_onnxruntime", if is_capped { WITH_CAP } else { WITH_SCATTER });
-    if let Some(nonpad) = &added.nonpad_kv_seqlen {
+    if let Some(nonpad) = &inputs.nonpad_kv_seqlen {
         set(
             "nonpad_kv_seqlen",
             &format!(

@@ -39,13 +39,9 @@ pub struct Windows {
 }
 
 impl Windows {
-    fn new(converted: Converted, max_seq: usize) -> Self {
-        let slots = u64::try_from(max_seq).ok();
+    fn new(converted: Converted) -> Self {
         Self {
-            linear_bytes: converted
-                .bytes_per_slot
-                .zip(slots)
-                .and_then(|(bytes, slots)| bytes.checked_mul(slots)),
+            linear_bytes: converted.linear_bytes_per_sample,
             ring_bytes: converted.bytes_per_sample.filter(|_| !converted.rings.is_empty()),
             caches: converted.windows,
             linear: converted.linear_windows,
@@ -64,7 +60,7 @@ impl ConvertOutcome {
     #[must_use]
     pub fn at(model: &Model, max_seq: usize) -> Self {
         match convert(model, max_seq) {
-            Ok(converted) => Self::Convert { max_seq, windows: Windows::new(converted, max_seq) },
+            Ok(converted) => Self::Convert { max_seq, windows: Windows::new(converted) },
             Err(cause) => Self::Refused { max_seq, cause },
         }
     }

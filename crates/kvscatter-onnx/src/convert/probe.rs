@@ -7,7 +7,7 @@ use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Mode};
 
 use super::refusal::ConvertRefusal;
-use super::ring::Rings;
+use super::ring::Slots;
 use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, OnnxError, ValueInfo};
@@ -134,14 +134,13 @@ impl Probe {
         Ok(())
     }
 
-    /// Feeds the inputs of the converted decoder to a fold. The caches have `capacity` slots, and the first
-    /// `past` slots are in use. Rings have their own size. `unread` is the mask's value for slots that are not in use
-    /// after the step.
+    /// Feeds the inputs of the converted decoder to a fold. The first `past` slots of its caches are in use. `unread`
+    /// is the mask's value for slots that are not in use after the step.
     pub(super) fn feed_static<'m>(
         &self,
         decoder: &Decoder<'m>,
         growing: &Inputs<'_>,
-        (capacity, rings): (usize, &Rings),
+        slots: Slots<'_>,
         unread: bool,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<(), OnnxError> {
@@ -151,17 +150,16 @@ impl Probe {
             let (shape, data) = match role {
                 InputRole::WriteIndices => (vec![self.batch], Some(per_sample(self.past))),
                 InputRole::NonpadKvSeqlen => (vec![self.batch], Some(per_sample(self.total()))),
-                InputRole::AttentionMask => {
-                    (vec![self.batch, capacity], Some(self.mask_values(value.element, capacity, unread)))
-                }
+                InputRole::AttentionMask => (
+                    vec![self.batch, slots.max_seq],
+                    Some(self.mask_values(value.element, slots.max_seq, unread)),
+                ),
                 _ => {
                     let known = growing.named(value.name);
                     let lengths = known.map(|input| input.lengths.as_slice()).unwrap_or_default();
                     let is_past = matches!(role, InputRole::Past(_));
                     let size = |&length| match length {
-                        Length::Past if is_past => {
-                            rings.of(value.name).map_or(capacity, |ring| ring.capacity)
-                        }
+                        Length::Past if is_past => slots.of(value.name),
                         length => self.size(length),
                     };
                     let shape: Vec<_> = lengths.iter().map(size).collect();

@@ -1,6 +1,6 @@
 //! Builds the converted graph.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
@@ -10,8 +10,8 @@ use super::exported::Exported;
 use super::fusion::Operands;
 use super::length::Replacement;
 use super::refusal::ConvertRefusal;
-use super::rewriter::{AddedInputs, Rewriter};
-use super::ring::Rings;
+use super::rewriter::{Rewriter, StaticInputs};
+use super::ring::Slots;
 use super::rule::Rule;
 use super::sites::{Neutral, Sites};
 use crate::decoder::{Cache, InputRole, WriterStyle};
@@ -21,7 +21,7 @@ use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
 /// Rewrites the graph of a model. `proto` must be a copy of the exported model. The attention operations in
-/// `fused` become one node each, and the caches in `rings` become rings.
+/// `fused` become one node each, and caches become rings as `slots` has them.
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::ScoresType`] if a mask cannot be created for scores, and the errors of the
@@ -30,15 +30,14 @@ pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
     fused: &[Operands],
-    rings: &Rings,
+    slots: Slots<'_>,
     proto: &mut ModelProto,
-) -> Result<AddedInputs, OnnxError> {
+) -> Result<StaticInputs, OnnxError> {
     let mut editor = Editor::new(proto)?;
-    let Exported { decoder, inputs, max_seq, padding, .. } = exported;
-    let mut rewriter = Rewriter::new(&mut editor, decoder, inputs, (*max_seq, rings), *padding);
+    let Exported { decoder, inputs, padding, .. } = exported;
+    let mut rewriter = Rewriter::new(&mut editor, decoder, inputs, slots, *padding);
     for cache in &exported.decoder.caches {
-        let slots = rings.of(cache.past).map_or(exported.max_seq, |ring| ring.capacity);
-        rewrite_cache(&mut rewriter, cache, slots)?;
+        rewrite_cache(&mut rewriter, cache, slots.of(cache.past))?;
     }
     rewrite_masks(&mut rewriter, &exported.sites)?;
     exported.attentions.rewrite(&mut rewriter)?;
@@ -50,13 +49,15 @@ pub(super) fn rewrite<'m>(
     }
     if let Some(mask) = exported.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) {
         rewriter.editor.set_dims(mask, &[rewriter.batch, Dimension::Known(exported.max_seq)])?;
-        if !rings.is_empty() {
+        if !slots.rings.is_empty() {
             rewriter.editor.drop_unread(mask);
         }
     }
-    let added = rewriter.added_inputs();
+    let mut inputs = rewriter.into_inputs();
     editor.finish()?;
-    Ok(added)
+    let kept: BTreeSet<_> = proto.graph.input.iter().filter_map(|input| input.name.as_deref()).collect();
+    inputs.attention_mask = inputs.attention_mask.filter(|mask| kept.contains(mask.as_str()));
+    Ok(inputs)
 }
 
 /// Declares the cache's size and replaces the `Concat` that appended to it.

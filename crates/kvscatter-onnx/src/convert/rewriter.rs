@@ -7,18 +7,20 @@ use kvscatter::ElementType;
 
 use super::caches::{AXIS, RANK};
 use super::probe::Inputs;
-use super::ring::Rings;
+use super::ring::Slots;
 use super::sites::Layout;
 use super::visibility::Padding;
 use crate::decoder::{Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
 use crate::{Dimension, OnnxError};
 
-/// The names of the inputs that were added.
+/// The names of the inputs that a caller of the converted decoder has to know.
 #[derive(Debug)]
-pub(super) struct AddedInputs {
+pub(super) struct StaticInputs {
     pub(super) write_indices: String,
     pub(super) nonpad_kv_seqlen: Option<String>,
+    /// The mask of real tokens, unless nothing reads it.
+    pub(super) attention_mask: Option<String>,
 }
 
 /// An editor, and the values that all caches and attention operations share. Each value is added to the graph
@@ -27,9 +29,9 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) editor: &'e mut Editor<'p>,
     decoder: &'e Decoder<'m>,
     inputs: &'e Inputs<'m>,
-    rings: &'e Rings,
-    /// The number of tokens of a sample, which is the number of slots of a linear cache.
-    max_seq: usize,
+    slots: Slots<'e>,
+    /// The past of the first linear cache, or `None` if all caches are rings.
+    linear: Option<&'m str>,
     /// Where the decoder supports padding.
     padding: Padding,
     /// The batch dimension as the first cache declares it.
@@ -44,7 +46,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         editor: &'e mut Editor<'p>,
         decoder: &'e Decoder<'m>,
         inputs: &'e Inputs<'m>,
-        (max_seq, rings): (usize, &'e Rings),
+        slots: Slots<'e>,
         padding: Padding,
     ) -> Self {
         let batch = decoder.caches.first().and_then(|cache| cache.past_shape.first().copied());
@@ -54,8 +56,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             editor,
             decoder,
             inputs,
-            rings,
-            max_seq,
+            slots,
+            linear: slots.first_linear(decoder),
             padding,
             batch,
             write_indices,
@@ -63,9 +65,13 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         }
     }
 
-    /// Returns the names of the inputs that were added.
-    pub(super) fn added_inputs(self) -> AddedInputs {
-        AddedInputs { write_indices: self.write_indices, nonpad_kv_seqlen: self.nonpad_kv_seqlen }
+    /// Returns the names of the inputs, with a mask of real tokens.
+    pub(super) fn into_inputs(self) -> StaticInputs {
+        StaticInputs {
+            write_indices: self.write_indices,
+            nonpad_kv_seqlen: self.nonpad_kv_seqlen,
+            attention_mask: self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name.to_owned()),
+        }
     }
 
     /// Adds a `TensorScatter` that writes an update into a past.
@@ -73,7 +79,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let inputs = [past, update, &self.write_indices];
         #[expect(clippy::as_conversions, clippy::cast_possible_wrap, reason = "a constant")]
         let axis = AXIS as i64;
-        let mode = if self.rings.of(past).is_some() { "circular" } else { "linear" };
+        let mode = if self.slots.rings.by_past.contains_key(past) { "circular" } else { "linear" };
         self.editor.add(
             NewNode::new("TensorScatter", &inputs).outputs(&[present]).int("axis", axis).string("mode", mode),
         );
@@ -82,9 +88,9 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// Adds a scalar with the number of slots of a linear cache, which is read from the cache's shape. If all caches
     /// are rings, it is the number of tokens that a sample can have. Returns the name.
     pub(super) fn capacity(&mut self) -> Result<String, OnnxError> {
-        match self.decoder.caches.iter().find(|cache| self.rings.of(cache.past).is_none()) {
-            Some(cache) => self.editor.size(cache.past, AXIS),
-            None => self.editor.scalar_i64(i64::try_from(self.max_seq).unwrap_or(i64::MAX)),
+        match self.linear {
+            Some(past) => self.editor.size(past, AXIS),
+            None => self.editor.scalar_i64(i64::try_from(self.slots.max_seq).unwrap_or(i64::MAX)),
         }
     }
 

@@ -39,10 +39,19 @@ pub struct RingSize {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rings {
     pub(super) by_past: BTreeMap<String, RingSize>,
+    pub(super) by_present: BTreeMap<String, RingSize>,
     /// The number of attention operations that read rings of each size.
     pub(super) readers: BTreeMap<RingSize, usize>,
     /// The number of tokens that a sample can have if all caches are rings.
     pub(super) most_tokens: Option<usize>,
+}
+
+/// The sizes of all caches of a converted decoder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots<'r> {
+    /// The number of slots of a linear cache.
+    pub(super) max_seq: usize,
+    pub(super) rings: &'r Rings,
 }
 
 /// Writes the numbers as the metadata of a converted model contains them.
@@ -110,6 +119,35 @@ impl RingSize {
     }
 }
 
+impl<'r> Slots<'r> {
+    /// Returns the sizes of caches that are all linear.
+    pub(super) fn linear(max_seq: usize) -> Self {
+        static NONE: Rings = Rings {
+            by_past: BTreeMap::new(),
+            by_present: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            most_tokens: None,
+        };
+        Self { max_seq, rings: &NONE }
+    }
+
+    /// Returns the number of slots of a cache.
+    pub(super) fn of(self, past: &str) -> usize {
+        self.rings.by_past.get(past).map_or(self.max_seq, |ring| ring.capacity)
+    }
+
+    /// Returns the past of the first cache that is linear, or `None` if all are rings.
+    pub(super) fn first_linear<'m>(self, decoder: &Decoder<'m>) -> Option<&'m str> {
+        let linear = |past: &&str| !self.rings.by_past.contains_key(*past);
+        decoder.caches.iter().map(|cache| cache.past).find(linear)
+    }
+
+    /// Returns the largest number of rows of a step that no ring is too small for.
+    pub(super) fn most_rows(self) -> usize {
+        self.rings.by_past.values().map(|ring| ring.capacity).min().unwrap_or(usize::MAX)
+    }
+}
+
 impl Rings {
     #[cfg(test)]
     pub(super) fn insert(&mut self, past: &str, ring: RingSize) {
@@ -120,26 +158,11 @@ impl Rings {
         self.by_past.is_empty()
     }
 
-    /// Returns `true` if all caches of a decoder are rings.
-    pub(super) fn are_all(&self, decoder: &Decoder<'_>) -> bool {
-        decoder.caches.iter().all(|cache| self.of(cache.past).is_some())
-    }
-
-    /// Returns the ring of a cache, or `None` if the cache is linear.
-    pub(super) fn of(&self, past: &str) -> Option<RingSize> {
-        self.by_past.get(past).copied()
-    }
-
     /// Returns each size once, with the number of its caches.
     pub(super) fn sizes(&self) -> BTreeMap<RingSize, usize> {
         let mut sizes = BTreeMap::new();
         self.by_past.values().for_each(|ring| add_one(&mut sizes, *ring));
         sizes
-    }
-
-    /// Returns the capacity of the smallest ring, which a step must not exceed.
-    pub(super) fn least_capacity(&self) -> usize {
-        self.by_past.values().map(|ring| ring.capacity).min().unwrap_or(usize::MAX)
     }
 }
 

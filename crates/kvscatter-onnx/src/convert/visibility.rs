@@ -493,7 +493,7 @@ mod tests {
     use kvscatter::{ElementType, Mode};
 
     use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES, Visibility};
-    use crate::convert::ring::Rings;
+    use crate::convert::ring::{Rings, Slots};
     use crate::convert::{ConvertOptions, WindowedCaches, convert};
     use crate::decoder::Decoder;
     use crate::edit::names::Names;
@@ -537,7 +537,7 @@ mod tests {
             for (past, new) in (0..max_seq - chunk).flat_map(|past| (1..=chunk).map(move |new| (past, new))) {
                 let padding = [0, past.min(1), past.min(9)];
                 let probe = Probe::new(SAMPLES, past, new).padded(&padding.map(|padding| 0..padding));
-                let mask = mask(&graph, &inputs, &probe, (max_seq, &rings));
+                let mask = mask(&graph, &inputs, &probe, Slots { max_seq, rings: &rings });
                 assert_eq!(mask.shape, [SAMPLES, 1, new, ring.capacity]);
                 let mut expected = Vec::new();
                 for (padding, query) in
@@ -644,7 +644,7 @@ mod tests {
             {
                 for padding in 0..=past + new {
                     let probe = Probe::new(SAMPLES, past, new).padded(&[0..padding, padding..padding + 1]);
-                    check(&probe, capacity, &mask(&graph, &inputs, &probe, (capacity, &Rings::default())));
+                    check(&probe, capacity, &mask(&graph, &inputs, &probe, Slots::linear(capacity)));
                     compared += 1;
                 }
             }
@@ -653,7 +653,7 @@ mod tests {
     }
 
     /// Returns the mask that the attention of a converted decoder reads.
-    fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, slots: (usize, &Rings)) -> Value {
+    fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, slots: Slots<'_>) -> Value {
         let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         let mut fold = Fold::new(graph, None);
         probe.feed_static(&Decoder::of(graph).unwrap(), inputs, slots, false, &mut fold).unwrap();

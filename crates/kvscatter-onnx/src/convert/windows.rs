@@ -80,8 +80,13 @@ impl Rings {
         let readers: Vec<_> = fused.chain(exported.attentions.readers()).collect();
         let caches = &exported.decoder.caches;
         let by_present = by_present(&readers, reads(converted, caches), |rule| ring(rule)?.ok());
-        let of_past = |cache: &Cache<'_>| Some((cache.past.to_owned(), *by_present.get(cache.present)?));
-        let mut rings = Self { by_past: caches.iter().filter_map(of_past).collect(), ..Self::default() };
+        let mut rings = Self::default();
+        for cache in caches {
+            if let Some(size) = by_present.get(cache.present) {
+                rings.by_past.insert(cache.past.to_owned(), *size);
+                rings.by_present.insert(cache.present.to_owned(), *size);
+            }
+        }
         for size in readers.iter().filter_map(|([keys, _], _)| by_present.get(keys)) {
             add_one(&mut rings.readers, *size);
         }

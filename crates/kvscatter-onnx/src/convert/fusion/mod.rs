@@ -25,7 +25,7 @@ use region::regions;
 use super::ConvertOptions;
 use super::exported::Exported;
 use super::probe::Probe;
-use super::ring::Rings;
+use super::ring::Slots;
 use crate::decoder::Decoder;
 use crate::fold::Fold;
 use crate::{Model, OnnxError};
@@ -52,7 +52,7 @@ impl Fusions {
         let decoder = Decoder::of(&graph)?;
         let fed = |probe: &Probe, capacity| {
             let mut fold = Fold::new(&graph, exported.external.as_ref());
-            probe.feed_static(&decoder, &exported.inputs, (capacity, &Rings::default()), false, &mut fold)?;
+            probe.feed_static(&decoder, &exported.inputs, Slots::linear(capacity), false, &mut fold)?;
             Ok(fold)
         };
         let probes = proof::probes(&exported.inputs, exported.padding);

@@ -15,8 +15,7 @@ use crate::{Dimension, OnnxError};
 impl<'m> Rewriter<'_, '_, 'm> {
     /// Returns the ring with this present, or `None` if the cache is linear.
     pub(in super::super) fn ring_of(&self, present: &str) -> Option<RingSize> {
-        let cache = self.decoder.caches.iter().find(|cache| cache.present == present)?;
-        self.rings.of(cache.past)
+        self.slots.rings.by_present.get(present).copied()
     }
 
     /// Adds the visibility of a ring's slots, bool `[batch, 1, new tokens, slots]`. Returns the name.
@@ -79,6 +78,6 @@ impl<'m> Rewriter<'_, '_, 'm> {
             Some([_, _]) => true,
             _ => false,
         };
-        (is_by_sample && self.rings.are_all(self.decoder)).then_some((positions.name, positions.element))
+        (is_by_sample && self.linear.is_none()).then_some((positions.name, positions.element))
     }
 }

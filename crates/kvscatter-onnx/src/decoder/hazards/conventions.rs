@@ -14,7 +14,7 @@ use crate::{Dimension, Node};
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let caches = &decoder.caches;
     // Layers with windows have rings beside the linear caches of other layers. A ring for keys needs one for values.
-    let rings = |part| caches.iter().filter(|cache| cache.part == part && is_ring(cache)).count();
+    let rings = |part| caches.iter().filter(|cache| cache.part == part && cache.is_ring()).count();
     let are_paired = rings(CachePart::Key) == rings(CachePart::Value);
     let style = |cache: &Cache<'_>| match &cache.style {
         WriterStyle::TensorScatter(_) if are_paired => WriterStyle::TensorScatter(Mode::Linear).to_string(),
@@ -28,7 +28,7 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     }
     let static_caches = || caches.iter().filter(|cache| cache.is_static());
     // Each window has its own capacity of rings.
-    let linear = static_caches().filter(|cache| !is_ring(cache));
+    let linear = static_caches().filter(|cache| !cache.is_ring());
     let capacities = grouped(linear.filter_map(|cache| match cache.capacity() {
         Dimension::Known(capacity) => Some((capacity, cache)),
         _ => None,
@@ -40,10 +40,6 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     }
     write_indices(decoder, static_caches(), hazards);
     two_conventions(decoder, hazards);
-}
-
-fn is_ring(cache: &Cache<'_>) -> bool {
-    cache.style == WriterStyle::TensorScatter(Mode::Circular)
 }
 
 /// Returns the first cache of each kind and the number of caches of that kind.

@@ -1,12 +1,11 @@
 //! Finds nodes that known runtimes handle incorrectly. Each bug was observed in the named versions or found
 //! in their source code.
 
-use kvscatter::{ElementType, Mode};
+use kvscatter::ElementType;
 
 use super::hazard::{Hazard, RuntimeBug};
 use crate::Node;
 use crate::decoder::Decoder;
-use crate::decoder::cache::WriterStyle;
 use crate::narrow_types::is_narrow;
 
 pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
@@ -37,7 +36,7 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
         node.is("Attention") && is_capped && is_masked
     });
     found(RuntimeBug::CapAfterMask, capped.copied());
-    let circular = scatters().find(|cache| cache.style == WriterStyle::TensorScatter(Mode::Circular));
+    let circular = scatters().find(|cache| cache.is_ring());
     found(RuntimeBug::ModuloEverywhere, circular.and_then(|cache| cache.writer));
 }
 
