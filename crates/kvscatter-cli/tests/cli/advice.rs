@@ -150,5 +150,5 @@ fn caches_of_an_operator_are_generated_with_in_place() {
     let printed = generate("--capacity 64").passed();
     assert!(printed.contains("512 B a token, room for 64 of each sample"), "{printed}");
     let error = generate("--capacity 5").refused();
-    assert!(error.contains("3 tokens and 4 to be generated exceed the cache's capacity of 5"), "{error}");
+    assert!(error.contains("3 tokens and 4 to be generated exceed the capacity of 5 tokens"), "{error}");
 }
