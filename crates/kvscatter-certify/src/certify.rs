@@ -122,9 +122,9 @@ fn in_place_interface(
     decoder: &Decoder<'_>,
 ) -> Result<Interface, CertifyError> {
     check_not_copied(decoder)?;
-    session::check_states(decoder)?;
     let interface = Interface::of(model, graph, decoder).map_err(|error| not_scattered(error, decoder));
     let mut interface = interface?;
+    interface.check_no_states()?;
     check_elements(&interface)?;
     interface.settle(None)?;
     Ok(interface)
@@ -255,9 +255,8 @@ impl Original {
         let file = model.file()?;
         let graph = about(path, model.graph())?;
         let decoder = about(path, Decoder::of(&graph))?;
-        let interface =
-            session::check_states(&decoder).and_then(|()| Interface::of(&model, &graph, &decoder));
-        let mut interface = about(path, interface)?;
+        let mut interface = about(path, Interface::of(&model, &graph, &decoder))?;
+        about(path, interface.check_no_states())?;
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;
         match (interface.vocabulary, of_model.vocabulary) {

@@ -72,7 +72,7 @@ pub(crate) fn generate<'py>(
     let prompts = prompts.collect::<PyResult<Vec<Vec<i64>>>>()?;
     let greedy = GreedyOptions { tokens, eos: list(Indices::of(eos, "eos")?), chunk };
     let engine = runtime::load(py, onnxruntime, plugin)?;
-    let options = SessionOptions { batch: None, capacity, threads, memory };
+    let options = SessionOptions { batch: None, capacity, threads, memory, ..SessionOptions::default() };
     let mut raised = None;
     let mut report = |at: Progress| match Python::attach(|py| report_progress(py, progress.as_ref(), at)) {
         Ok(()) => ControlFlow::Continue(()),

@@ -70,7 +70,7 @@ impl PyKvSession {
         plugin: Plugin,
     ) -> PyResult<Self> {
         let engine = runtime::load(py, onnxruntime, plugin)?;
-        let options = SessionOptions { batch, capacity, threads, memory };
+        let options = SessionOptions { batch, capacity, threads, memory, ..SessionOptions::default() };
         let session =
             py.detach(|| KvSession::open(&engine, &path, options)).map_err(|error| raise(py, &error))?;
         let (batch, capacity) = (session.batch(), session.capacity());

@@ -84,9 +84,6 @@ fn describe(error: &SessionError) -> Described {
             "length",
             vec![("index", sample.batch_index().into()), ("value", (*to).into()), ("min", (*least).into())],
         ),
-        SessionError::RingOverwritten { sample, cached, .. } => {
-            position("tokens", vec![("index", sample.batch_index().into()), ("value", (*cached).into())])
-        }
         SessionError::TokenUnknown { index, token, .. } => {
             position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])
         }

@@ -1,28 +1,26 @@
-//! The samples of a running batch and the number of cached tokens of each.
+//! The samples of a running batch and the cached tokens of each.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvscatter::ring::high_after;
 use kvscatter_onnx::convert::RingSize;
 
+use crate::ring_track::RingTrack;
 use crate::{Feed, Sample, SessionError};
 
 /// Maps batch indices to samples.
 pub(crate) struct Batch {
     capacity: usize,
-    /// The sizes of the rings, each once.
-    rings: Vec<RingSize>,
-    /// For each batch index, one more than the furthest position written, as [`high_after`] counts it.
-    high: Vec<usize>,
+    /// The rings, one entry for each size.
+    rings: Vec<RingTrack>,
     /// One entry for each batch index, or `None` if the index is free.
     entries: Vec<Option<Entry>>,
 }
 
-#[derive(Clone, Copy)]
 struct Entry {
     serial: u64,
-    cached_tokens: usize,
+    /// The ids of the cached tokens.
+    tokens: Vec<i64>,
 }
 
 /// The next serial number. Each number is used once in a process, so a session detects samples of another
@@ -31,9 +29,9 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Batch {
     pub(crate) fn new(batch: usize, capacity: usize, rings: impl IntoIterator<Item = RingSize>) -> Self {
-        let rings: BTreeSet<_> = rings.into_iter().collect();
-        let rings = rings.into_iter().collect();
-        Self { capacity, rings, high: vec![0; batch], entries: vec![None; batch] }
+        let sizes: BTreeSet<_> = rings.into_iter().collect();
+        let rings = sizes.into_iter().map(|size| RingTrack::new(size, batch)).collect();
+        Self { capacity, rings, entries: (0..batch).map(|_| None).collect() }
     }
 
     pub(crate) fn batch(&self) -> usize {
@@ -44,7 +42,7 @@ impl Batch {
         self.capacity
     }
 
-    /// Adds a sample at the first free batch index.
+    /// Adds an empty sample at the first free batch index.
     pub(crate) fn add(&mut self) -> Result<Sample, SessionError> {
         let batch = self.batch();
         let (batch_index, free) = self
@@ -54,41 +52,65 @@ impl Batch {
             .find(|(_, entry)| entry.is_none())
             .ok_or(SessionError::BatchFull { batch })?;
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
-        *free = Some(Entry { serial, cached_tokens: 0 });
+        *free = Some(Entry { serial, tokens: Vec::new() });
         Ok(Sample { batch_index, serial })
     }
 
+    /// Returns the number of free batch indices.
+    pub(crate) fn free(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.is_none()).count()
+    }
+
     pub(crate) fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
-        self.entry(sample)?;
+        self.tokens(sample)?;
         if let Some(entry) = self.entries.get_mut(sample.batch_index) {
             *entry = None;
         }
         Ok(())
     }
 
-    pub(crate) fn cached_tokens(&self, sample: Sample) -> Result<usize, SessionError> {
-        self.entry(sample).map(|entry| entry.cached_tokens)
+    /// Returns the ids of the cached tokens of a sample.
+    pub(crate) fn tokens(&self, sample: Sample) -> Result<&[i64], SessionError> {
+        let entry = self.entries.get(sample.batch_index).and_then(Option::as_ref);
+        let entry = entry.filter(|entry| entry.serial == sample.serial);
+        entry.map(|entry| entry.tokens.as_slice()).ok_or(SessionError::NoSuchSample { sample })
     }
 
-    pub(crate) fn truncate(&mut self, sample: Sample, to: usize) -> Result<(), SessionError> {
+    pub(crate) fn cached_tokens(&self, sample: Sample) -> Result<usize, SessionError> {
+        self.tokens(sample).map(<[i64]>::len)
+    }
+
+    /// Appends cached tokens of a sample. They must have passed [`check_room`](Self::check_room).
+    pub(crate) fn extend(&mut self, sample: Sample, tokens: &[i64]) {
+        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {
+            entry.tokens.extend_from_slice(tokens);
+        }
+    }
+
+    /// Drops the tokens of a sample from `to` on. [`check_truncation`](Self::check_truncation) must have passed.
+    pub(crate) fn shorten(&mut self, sample: Sample, to: usize) {
+        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {
+            entry.tokens.truncate(to);
+        }
+    }
+
+    /// Checks that a sample has `to` tokens, and that the rings have the rows that its next token then sees.
+    ///
+    /// `is_restored` returns `true` for a ring whose older rows can be written back.
+    pub(crate) fn check_truncation(
+        &self,
+        sample: Sample,
+        to: usize,
+        is_restored: impl Fn(&RingTrack) -> bool,
+    ) -> Result<(), SessionError> {
         let cached = self.cached_tokens(sample)?;
         if to > cached {
             return Err(SessionError::TruncateBeyond { sample, to, cached });
         }
-        let high = self.high(sample);
-        let least = self.rings.iter().map(|size| (size.ring().least_start(high), *size)).max();
-        if let Some((least, ring)) = least.filter(|(least, _)| to > 0 && to < cached && to < *least) {
-            return Err(SessionError::TruncateRing { sample, to, cached, least, ring });
-        }
-        self.set_cached_tokens(sample, to);
-        Ok(())
-    }
-
-    /// Checks that every ring still has the rows that the next token of a sample sees.
-    pub(crate) fn check_rings(&self, sample: Sample) -> Result<(), SessionError> {
-        let (cached, high) = (self.cached_tokens(sample)?, self.high(sample));
-        match self.rings.iter().find(|size| !size.ring().takes(high, cached, 1)) {
-            Some(&ring) => Err(SessionError::RingOverwritten { sample, cached, ring }),
+        let lost = self.rings.iter().filter(|ring| !is_restored(ring));
+        let least = lost.map(|ring| (ring.least_start(sample.batch_index), ring.size())).max();
+        match least.filter(|(least, _)| to > 0 && to < cached && to < *least) {
+            Some((least, ring)) => Err(SessionError::TruncateRing { sample, to, cached, least, ring }),
             None => Ok(()),
         }
     }
@@ -96,23 +118,20 @@ impl Batch {
     /// Records the rows that a run writes, padding included. Call this before the run, because a run that fails may
     /// have written them.
     pub(crate) fn record(&mut self, feed: &Feed) {
-        for (high, sample) in self.high.iter_mut().zip(&feed.samples) {
-            *high = high_after(*high, sample.start, feed.width);
+        for ring in &mut self.rings {
+            for (batch_index, sample) in feed.samples.iter().enumerate() {
+                ring.record(batch_index, sample.start, feed.width);
+            }
         }
     }
 
-    /// Returns the sizes of the rings, each once.
-    pub(crate) fn rings(&self) -> &[RingSize] {
+    /// Returns the rings, one entry for each size.
+    pub(crate) fn rings(&self) -> &[RingTrack] {
         &self.rings
     }
 
-    /// Returns one more than the furthest position written, for each batch index.
-    pub(crate) fn all_high(&self) -> &[usize] {
-        &self.high
-    }
-
-    fn high(&self, sample: Sample) -> usize {
-        self.high.get(sample.batch_index).copied().unwrap_or_default()
+    pub(crate) fn rings_mut(&mut self) -> &mut [RingTrack] {
+        &mut self.rings
     }
 
     /// Checks that a sample is in this batch and has room for `tokens` more tokens.
@@ -126,27 +145,14 @@ impl Batch {
 
     /// Returns the number of cached tokens for each batch index, with 0 for free indices.
     pub(crate) fn all_cached_tokens(&self) -> Vec<usize> {
-        self.entries.iter().map(|entry| entry.map_or(0, |entry| entry.cached_tokens)).collect()
-    }
-
-    /// Sets the number of cached tokens of a sample. A number that is larger than before must have passed
-    /// [`check_room`](Self::check_room).
-    pub(crate) fn set_cached_tokens(&mut self, sample: Sample, cached_tokens: usize) {
-        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {
-            entry.cached_tokens = cached_tokens;
-        }
+        self.entries.iter().map(|entry| entry.as_ref().map_or(0, |entry| entry.tokens.len())).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Sample> {
         let entries = self.entries.iter().enumerate();
         entries.filter_map(|(batch_index, entry)| {
-            entry.map(|entry| Sample { batch_index, serial: entry.serial })
+            entry.as_ref().map(|entry| Sample { batch_index, serial: entry.serial })
         })
-    }
-
-    fn entry(&self, sample: Sample) -> Result<Entry, SessionError> {
-        let entry = self.entries.get(sample.batch_index).copied().flatten();
-        entry.filter(|entry| entry.serial == sample.serial).ok_or(SessionError::NoSuchSample { sample })
     }
 }
 
@@ -165,7 +171,8 @@ mod tests {
         assert!(matches!(batch.remove(first), Err(SessionError::NoSuchSample { .. })));
         let third = batch.add().unwrap();
         assert_eq!((third.batch_index(), first.batch_index()), (0, 0));
-        assert!(matches!(batch.truncate(first, 0), Err(SessionError::NoSuchSample { .. })));
+        let cut = batch.check_truncation(first, 0, |_| false);
+        assert!(matches!(cut, Err(SessionError::NoSuchSample { .. })));
         assert_eq!(batch.iter().collect::<Vec<_>>(), [third, second]);
     }
 
@@ -182,16 +189,17 @@ mod tests {
         let mut batch = Batch::new(1, 4, []);
         let sample = batch.add().unwrap();
         batch.check_room(sample, 4).unwrap();
-        batch.set_cached_tokens(sample, 3);
+        batch.extend(sample, &[7, 8, 9]);
         for tokens in [2, usize::MAX] {
             let refused = batch.check_room(sample, tokens);
             assert!(matches!(refused, Err(SessionError::CapacityExceeded { cached: 3, capacity: 4, .. })));
         }
         assert!(matches!(
-            batch.truncate(sample, 4),
+            batch.check_truncation(sample, 4, |_| false),
             Err(SessionError::TruncateBeyond { to: 4, cached: 3, .. })
         ));
-        batch.truncate(sample, 1).unwrap();
-        assert_eq!(batch.all_cached_tokens(), [1]);
+        batch.check_truncation(sample, 1, |_| false).unwrap();
+        batch.shorten(sample, 1);
+        assert_eq!((batch.tokens(sample).unwrap(), batch.all_cached_tokens()), (&[7][..], vec![1]));
     }
 }

@@ -2,16 +2,25 @@
 
 use std::ops::Range;
 
+use kvscatter_onnx::convert::RingSize;
+
 use crate::memory_report::bytes;
+use crate::ring_track::RingTrack;
+use crate::states::States;
 use crate::{Feed, LogitsTensor, Rows, Runner, SessionError, Tensor};
 
-/// The caches of a batch, `[batch, …, capacity, …]`.
+/// The caches of a batch, `[batch, …, capacity, …]`, and its states.
 pub(crate) struct Caches {
     pub(crate) tensors: Vec<Tensor>,
+    pub(crate) states: States,
     rows: Vec<Rows>,
-    /// For each batch index, one more than the furthest position that may have been written since its row was last set
-    /// to zero.
+    /// For each cache, the index of its size in the list of rings, or `None` for a linear cache.
+    ring_of: Vec<Option<usize>>,
+    /// For each batch index, one more than the furthest position that may have been written since its rows were last
+    /// set to zero.
     written: Vec<usize>,
+    /// The rows of samples that the current run overwrites with padding, and their positions by batch index.
+    held: (Vec<(usize, Range<usize>)>, Vec<u8>),
 }
 
 /// The bytes that a run wrote to the caches and that the engine copied.
@@ -21,35 +30,53 @@ pub(crate) struct CacheTraffic {
 }
 
 impl Caches {
-    /// Allocates caches of zeros.
-    pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, SessionError> {
-        let tensors = runner.caches(batch, capacity)?;
-        let rows = runner.interface.caches.iter().map(|cache| Rows::of(cache, capacity)).collect();
-        Ok(Self { tensors, rows, written: vec![0; batch] })
+    /// Allocates caches and states of zeros.
+    pub(crate) fn new(
+        runner: &Runner,
+        batch: usize,
+        capacity: usize,
+        rings: &[RingTrack],
+    ) -> Result<Self, SessionError> {
+        let ports = || runner.interface.caches.iter();
+        let ring = |of: RingSize| rings.iter().position(|ring| ring.size() == of);
+        Ok(Self {
+            tensors: runner.caches(batch, capacity)?,
+            states: States::new(runner, batch)?,
+            rows: ports().map(|cache| Rows::of(cache, capacity)).collect(),
+            ring_of: ports().map(|cache| cache.ring.and_then(ring)).collect(),
+            written: vec![0; batch],
+            held: (Vec::new(), Vec::new()),
+        })
+    }
+
+    /// Sets the rows to zero that come after the cached tokens of each sample that gets tokens.
+    ///
+    /// These rows contain padding, truncated tokens, or tokens of an earlier sample with the same batch
+    /// index. Attention masks them, but an engine may still multiply them by zero, and 0 × NaN is NaN.
+    pub(crate) fn zero_stale(&mut self, feed: &Feed, rings: &[RingTrack]) {
+        for (batch_index, sample) in feed.samples.iter().enumerate() {
+            if !sample.tokens.is_empty() {
+                self.zero_from(batch_index, sample.start, rings);
+            }
+        }
     }
 
     /// Runs a step with the tensors `inputs`.
-    ///
-    /// Before the run, the rows after the cached tokens of each sample that gets tokens are set to zero.
-    /// These rows contain padding, truncated tokens, or tokens of an earlier sample with the same batch
-    /// index. Attention masks them, but an engine may still multiply them by zero, and 0 × NaN is NaN.
     pub(crate) fn run(
         &mut self,
         runner: &mut Runner,
         feed: &Feed,
         inputs: &[(String, Tensor)],
     ) -> Result<(LogitsTensor, CacheTraffic), SessionError> {
-        for (batch_index, sample) in feed.samples.iter().enumerate() {
-            if !sample.tokens.is_empty() {
-                self.zero_from(batch_index, sample.start);
-            }
-        }
+        self.states.start(feed);
         // This is recorded before the run, because a run that fails may have written rows.
         for (written, sample) in self.written.iter_mut().zip(&feed.samples) {
             *written = (*written).max(sample.start + feed.width);
         }
         let at: Vec<usize> = self.tensors.iter().map(Tensor::address).collect();
-        let (logits, present_at) = runner.in_place(inputs, &mut self.tensors, feed.width)?;
+        let (logits, present_at) =
+            runner.in_place_with_states(inputs, &mut self.tensors, &mut self.states, feed.width)?;
+        self.states.take(feed);
         let moved = self.tensors.iter().zip(at).zip(present_at).filter(|((_, at), present)| at != present);
         let rows = self.written.len() * feed.width;
         let wrote = CacheTraffic {
@@ -59,48 +86,153 @@ impl Caches {
         Ok((logits, wrote))
     }
 
-    /// Copies the rows of these positions for [`restore_rows`](Self::restore_rows). The positions are listed by batch
-    /// index.
-    pub(crate) fn save_rows(&self, positions: &[(usize, Range<usize>)]) -> Vec<u8> {
-        let mut saved = Vec::new();
-        for (cache, rows) in self.tensors.iter().zip(&self.rows) {
-            for run in positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
-                match cache.bytes().get(run.clone()) {
-                    Some(row) => saved.extend_from_slice(row),
-                    // The engine lost this cache. Zeros stand for its rows, so that the rows of the other
-                    // caches keep their places.
-                    None => saved.resize(saved.len() + run.len(), 0),
-                }
-            }
+    /// Checks that the engine has not lost a cache in an earlier run.
+    pub(crate) fn check_lost(&self, runner: &Runner) -> Result<(), SessionError> {
+        let mut caches = self.tensors.iter().zip(&runner.interface.caches);
+        match caches.find(|(cache, _)| cache.bytes().len() != cache.len()) {
+            Some((_, port)) => Err(SessionError::CacheLost { cache: port.past.clone() }),
+            None => Ok(()),
         }
-        saved
     }
 
-    /// Writes back the rows that [`save_rows`](Self::save_rows) copied.
-    pub(crate) fn restore_rows(&mut self, positions: &[(usize, Range<usize>)], mut saved: &[u8]) {
-        for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
-                let Some((first, rest)) = saved.split_at_checked(run.len()) else { return };
-                if let Some(target) = cache.bytes_mut().get_mut(run) {
-                    target.copy_from_slice(first);
-                }
-                saved = rest;
+    /// Copies rows of samples that the next run overwrites with padding. The positions are listed by batch index.
+    pub(crate) fn hold(&mut self, positions: &[(usize, Range<usize>)]) {
+        let (held, bytes) = &mut self.held;
+        held.clear();
+        held.extend_from_slice(positions);
+        bytes.clear();
+        for (cache, rows) in self.tensors.iter().zip(&self.rows) {
+            for run in held.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
+                bytes.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
             }
         }
+    }
+
+    /// Writes back the rows that [`hold`](Self::hold) copied.
+    pub(crate) fn release(&mut self) {
+        let (held, bytes) = &mut self.held;
+        let mut bytes = bytes.as_slice();
+        for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
+            for run in held.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
+                bytes = restore(cache, run, bytes);
+            }
+        }
+        held.clear();
+    }
+
+    /// Returns the number of bytes that a row has in all rings of one size.
+    pub(crate) fn ring_row(&self, ring: usize) -> usize {
+        self.of_ring(ring).map(|(_, rows)| rows.row()).sum()
+    }
+
+    /// Appends the row of a position in all rings of one size to `bytes`.
+    pub(crate) fn copy_ring_row(
+        &self,
+        ring: usize,
+        batch_index: usize,
+        position: usize,
+        bytes: &mut Vec<u8>,
+    ) {
+        for (cache, rows) in self.of_ring(ring) {
+            for run in rows.runs(batch_index, position..position + 1) {
+                bytes.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Writes back a row that [`copy_ring_row`](Self::copy_ring_row) appended.
+    pub(crate) fn restore_ring_row(
+        &mut self,
+        ring: usize,
+        batch_index: usize,
+        position: usize,
+        mut bytes: &[u8],
+    ) {
+        let caches = self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of);
+        for ((cache, rows), _) in caches.filter(|(_, of)| **of == Some(ring)) {
+            for run in rows.runs(batch_index, position..position + 1) {
+                bytes = restore(cache, run, bytes);
+            }
+        }
+    }
+
+    /// Copies the rows and states that a sample of `tokens` tokens needs to another batch index.
+    pub(crate) fn copy_sample(&mut self, from: usize, to: usize, tokens: usize, rings: &[RingTrack]) {
+        let needed = |ring: &Option<usize>| needed(*ring, from, tokens, rings);
+        for ((cache, rows), ring) in self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of) {
+            let positions = needed(ring);
+            let runs = rows.runs(from, positions.clone()).zip(rows.runs(to, positions));
+            runs.for_each(|(from, to)| cache.bytes_mut().copy_within(from, to.start));
+        }
+        self.states.copy(from, to);
+        self.clean(to, tokens, |ring| needed(&ring));
+    }
+
+    /// Sets all rows of a batch index to zero except those that `kept` returns for a linear cache or for a ring. The
+    /// sample there has `tokens` tokens.
+    pub(crate) fn clean(
+        &mut self,
+        batch_index: usize,
+        tokens: usize,
+        kept: impl Fn(Option<usize>) -> Range<usize>,
+    ) {
+        let Some(written) = self.written.get_mut(batch_index) else { return };
+        let written = std::mem::replace(written, tokens);
+        if written == 0 {
+            return;
+        }
+        for ((cache, rows), ring) in self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of) {
+            let end = match ring {
+                Some(_) => kept(*ring).start + rows.capacity(),
+                None => written,
+            };
+            zero(cache, rows, batch_index, tokens..end);
+        }
+    }
+
+    fn of_ring(&self, ring: usize) -> impl Iterator<Item = (&Tensor, &Rows)> {
+        let caches = self.tensors.iter().zip(&self.rows).zip(&self.ring_of);
+        caches.filter(move |(_, of)| **of == Some(ring)).map(|(cache, _)| cache)
     }
 
     /// Sets the written rows of a batch index to zero, beginning at a position.
-    fn zero_from(&mut self, batch_index: usize, from: usize) {
+    fn zero_from(&mut self, batch_index: usize, from: usize, rings: &[RingTrack]) {
         let Some(written) = self.written.get_mut(batch_index).filter(|written| **written > from) else {
             return;
         };
-        let positions = from..std::mem::replace(written, from);
-        for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in rows.runs(batch_index, positions.clone()) {
-                if let Some(stale) = cache.bytes_mut().get_mut(run) {
-                    stale.fill(0);
-                }
-            }
+        let written = std::mem::replace(written, from);
+        for ((cache, rows), ring) in self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of) {
+            let ring = ring.and_then(|ring| rings.get(ring));
+            // In a ring, positions beyond the furthest one of this sample are older rows that the sample may need.
+            let end = ring.filter(|_| from > 0).map_or(written, |ring| ring.high(batch_index).min(written));
+            zero(cache, rows, batch_index, from..end);
+        }
+    }
+}
+
+/// Returns the positions of the rows that a sample needs in a linear cache, or in a ring.
+pub(crate) fn needed(
+    ring: Option<usize>,
+    batch_index: usize,
+    tokens: usize,
+    rings: &[RingTrack],
+) -> Range<usize> {
+    ring.and_then(|ring| rings.get(ring)).map_or(0..tokens, |ring| ring.needed(batch_index, tokens))
+}
+
+/// Writes the first bytes to a run of a cache, and returns the others.
+fn restore<'b>(cache: &mut Tensor, run: Range<usize>, bytes: &'b [u8]) -> &'b [u8] {
+    let Some((first, rest)) = bytes.split_at_checked(run.len()) else { return &[] };
+    if let Some(target) = cache.bytes_mut().get_mut(run) {
+        target.copy_from_slice(first);
+    }
+    rest
+}
+
+fn zero(cache: &mut Tensor, rows: &Rows, batch_index: usize, positions: Range<usize>) {
+    for run in rows.runs(batch_index, positions) {
+        if let Some(stale) = cache.bytes_mut().get_mut(run) {
+            stale.fill(0);
         }
     }
 }

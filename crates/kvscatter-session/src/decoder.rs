@@ -6,7 +6,7 @@ use std::path::Path;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::growing::Growing;
-use crate::kv_session::read;
+use crate::opening::read;
 use crate::{Engine, KvSession, MemoryReport, Sample, SessionError, SessionOptions, argmax};
 
 pub(crate) enum Decoder {

@@ -11,17 +11,8 @@ use crate::Sample;
 
 /// An error of loading or running a decoder.
 ///
-/// A session returns most errors before it writes anything. After the following errors, rows after the cached
-/// tokens of the samples may have been written:
-///
-/// - [`Run`](Self::Run) and [`CacheLost`](Self::CacheLost);
-/// - [`NoLogits`](Self::NoLogits), [`LogitsShape`](Self::LogitsShape) and
-///   [`LogitsElement`](Self::LogitsElement) of a step;
-/// - [`TokenUnknown`](Self::TokenUnknown), if only the first run shows the size of the vocabulary;
-/// - [`TensorTooLarge`](Self::TensorTooLarge), if there is no memory for a later run of the step.
-///
-/// The numbers of cached tokens are unchanged after every error. After [`CacheLost`](Self::CacheLost) the
-/// session must be opened again.
+/// After every error, each sample has the tokens, rows and states that it had before the call. After
+/// [`CacheLost`](Self::CacheLost) the session must be opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -154,7 +145,9 @@ pub enum SessionError {
         input: String,
     },
     /// The model has a recurrent or convolution state beside its caches.
-    #[error("input {input:?} is a recurrent or convolution state: sessions do not run decoders with states")]
+    #[error(
+        "input {input:?} is a recurrent or convolution state: this is supported by sessions with static caches only"
+    )]
     State {
         /// The name of the input.
         input: String,
@@ -175,10 +168,10 @@ pub enum SessionError {
         /// The number of tokens of each sample that the model takes in a step.
         size: usize,
     },
-    /// A dimension of a cache other than batch and sequence is open.
-    #[error("dimension {axis} of cache {input:?} is open: only batch and sequence may be open")]
+    /// A dimension of a cache or state other than batch and sequence is open.
+    #[error("dimension {axis} of {input:?} is open: only batch and sequence may be open")]
     SizeOpen {
-        /// The name of the cache's past input.
+        /// The name of the input.
         input: String,
         /// The index of the dimension, counted from 0.
         axis: usize,
@@ -252,8 +245,8 @@ pub enum SessionError {
         /// The sample that was given.
         sample: Sample,
     },
-    /// A step lists a sample more than once.
-    #[error("{sample} is given tokens twice in one step")]
+    /// A call lists a sample more than once.
+    #[error("{sample} is listed twice")]
     SampleTwice {
         /// The sample that is listed twice.
         sample: Sample,
@@ -321,19 +314,92 @@ pub enum SessionError {
         /// The ring.
         ring: RingSize,
     },
-    /// A step failed after it had overwritten rows of a ring that the sample still needs.
+    /// A sample cannot be truncated below the point that [`begin`](crate::KvSession::begin) set.
     #[error(
-        "{sample} cannot go on from {cached} tokens: a step that failed overwrote its rows in a ring of {} slots; \
-         truncate it to 0", ring.capacity
+        "{sample} cannot be truncated to {to}: it had {begun} tokens at begin, so commit it or roll it back first"
     )]
-    RingOverwritten {
+    TruncateBegun {
         /// The sample.
         sample: Sample,
+        /// The number of tokens to keep.
+        to: usize,
+        /// The number of cached tokens when the point was set.
+        begun: usize,
+    },
+    /// A sample of a model with states cannot go back to this number of tokens.
+    #[error(
+        "{sample} cannot be truncated to {to} of {cached} tokens: input {input:?} is a state, which has no rows to drop; \
+         0 and the tokens at begin are possible"
+    )]
+    TruncateState {
+        /// The sample.
+        sample: Sample,
+        /// The number of tokens to keep.
+        to: usize,
         /// The number of cached tokens.
         cached: usize,
-        /// The ring.
-        ring: RingSize,
+        /// The name of the state's input.
+        input: String,
     },
+    /// A point is set for a sample that has one.
+    #[error("{sample} has begun already: commit it or roll it back first")]
+    Begun {
+        /// The sample.
+        sample: Sample,
+    },
+    /// A sample has no point to go back to.
+    #[error("{sample} has not begun, so there is nothing to commit, accept or roll back")]
+    NotBegun {
+        /// The sample.
+        sample: Sample,
+    },
+    /// More tokens are accepted than were fed.
+    #[error("{sample} cannot accept {accepted} tokens: {fed} were fed since begin")]
+    AcceptBeyond {
+        /// The sample.
+        sample: Sample,
+        /// The number of tokens to keep.
+        accepted: usize,
+        /// The number of tokens that were fed since the point was set.
+        fed: usize,
+    },
+    /// The batch has fewer free indices than copies are needed.
+    #[error("{needed} copies do not fit: {free} of the {batch} batch indices are free")]
+    NoRoom {
+        /// The number of copies.
+        needed: usize,
+        /// The number of batch indices that are free or become free.
+        free: usize,
+        /// The number of samples that fit in the batch.
+        batch: usize,
+    },
+    /// A parent is not an index of the list of samples.
+    #[error("parents[{index}] = {parent}: {samples} samples are given")]
+    NoSuchParent {
+        /// The index in the list of parents, counted from 0.
+        index: usize,
+        /// The parent.
+        parent: usize,
+        /// The number of samples that are given.
+        samples: usize,
+    },
+    /// There is no memory for the rows with which a sample could go back.
+    #[error("no memory for {needed} bytes of rows that a step overwrites")]
+    UndoMemory {
+        /// The number of bytes.
+        needed: u64,
+    },
+    /// The logits after a token contain NaN, and the session refuses that.
+    #[error("{sample}: the logits after token {index} contain NaN")]
+    NanLogits {
+        /// The sample.
+        sample: Sample,
+        /// The index of the token among the new tokens of the sample, counted from 0.
+        index: usize,
+    },
+    /// The function of [`interrupt_when`](crate::KvSession::interrupt_when) has ended a step.
+    #[error("the step was interrupted")]
+    Interrupted,
     /// The prompts have different lengths, but growing caches need the same length for all samples.
     #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
     Ragged {
@@ -409,10 +475,8 @@ pub enum SessionError {
         message: String,
     },
     /// The engine lost a cache in a run that failed.
-    #[error("{engine} lost cache {cache:?} in a run that failed: the session must be opened again")]
+    #[error("the engine lost cache {cache:?} in a run that failed: the session must be opened again")]
     CacheLost {
-        /// The name and version of the engine.
-        engine: String,
         /// The name of the cache's past input.
         cache: String,
     },
@@ -512,7 +576,16 @@ impl SessionError {
             Self::TokenUnknown { .. } => "token_unknown",
             Self::TruncateBeyond { .. } => "truncate_beyond",
             Self::TruncateRing { .. } => "truncate_ring",
-            Self::RingOverwritten { .. } => "ring_overwritten",
+            Self::TruncateBegun { .. } => "truncate_begun",
+            Self::TruncateState { .. } => "truncate_state",
+            Self::Begun { .. } => "begun",
+            Self::NotBegun { .. } => "not_begun",
+            Self::AcceptBeyond { .. } => "accept_beyond",
+            Self::NoRoom { .. } => "no_room",
+            Self::NoSuchParent { .. } => "no_such_parent",
+            Self::UndoMemory { .. } => "undo_memory",
+            Self::NanLogits { .. } => "nan_logits",
+            Self::Interrupted => "interrupted",
             Self::Ragged { .. } => "ragged",
             Self::PromptEmpty { .. } => "prompt_empty",
             Self::NoPrompts => "no_prompts",
@@ -609,7 +682,16 @@ mod tests {
             (SessionError::TokenUnknown { sample, index: 1, token: 1, vocabulary: None }, "token_unknown"),
             (SessionError::TruncateBeyond { sample, to: 1, cached: 1 }, "truncate_beyond"),
             (SessionError::TruncateRing { sample, to: 1, cached: 1, least: 1, ring }, "truncate_ring"),
-            (SessionError::RingOverwritten { sample, cached: 1, ring }, "ring_overwritten"),
+            (SessionError::TruncateBegun { sample, to: 1, begun: 2 }, "truncate_begun"),
+            (SessionError::TruncateState { sample, to: 1, cached: 2, input: name() }, "truncate_state"),
+            (SessionError::Begun { sample }, "begun"),
+            (SessionError::NotBegun { sample }, "not_begun"),
+            (SessionError::AcceptBeyond { sample, accepted: 2, fed: 1 }, "accept_beyond"),
+            (SessionError::NoRoom { needed: 2, free: 1, batch: 1 }, "no_room"),
+            (SessionError::NoSuchParent { index: 0, parent: 1, samples: 1 }, "no_such_parent"),
+            (SessionError::UndoMemory { needed: 1 }, "undo_memory"),
+            (SessionError::NanLogits { sample, index: 1 }, "nan_logits"),
+            (SessionError::Interrupted, "interrupted"),
             (SessionError::Ragged { first: 1, other: 1, growth: Growth::Joined }, "ragged"),
             (SessionError::PromptEmpty { prompt: 1 }, "prompt_empty"),
             (SessionError::NoPrompts, "no_prompts"),
@@ -625,7 +707,7 @@ mod tests {
             (SessionError::CapacityUseless, "capacity_useless"),
             (SessionError::Load { path: PathBuf::new(), engine: name(), message: name() }, "load"),
             (SessionError::Run { engine: name(), message: name() }, "run"),
-            (SessionError::CacheLost { engine: name(), cache: name() }, "cache_lost"),
+            (SessionError::CacheLost { cache: name() }, "cache_lost"),
         ];
         for (error, name) in named {
             assert_eq!(error.kind(), name, "{error:?}");

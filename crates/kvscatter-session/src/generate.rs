@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
-use crate::kv_session::check_tokens;
+use crate::opening::check_tokens;
 use crate::{Engine, MemoryReport, SessionError, SessionOptions};
 
 /// The options of greedy generation. Greedy generation always chooses the most likely token.

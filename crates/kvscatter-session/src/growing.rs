@@ -28,6 +28,7 @@ impl Growing {
         samples: usize,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
+        interface.check_no_states()?;
         interface.settle(None)?;
         let batch = match interface.batch {
             Some(batch) if batch < samples => {

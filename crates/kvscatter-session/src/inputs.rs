@@ -117,6 +117,7 @@ mod tests {
         ];
         let interface = Interface {
             caches: vec![],
+            states: vec![],
             feeds,
             logits: String::new(),
             logits_element: Float32,

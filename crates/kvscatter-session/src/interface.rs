@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
-use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole};
+use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole, State};
 use kvscatter_onnx::{Dimension, Graph, Model, ValueInfo};
 
 use crate::{ModelSize, SessionError, SessionSetting};
@@ -14,7 +14,9 @@ use crate::{ModelSize, SessionError, SessionSetting};
 pub struct Interface {
     /// All caches, in the order of the model's inputs.
     pub caches: Vec<CachePort>,
-    /// All other inputs except states, in the order of the model's inputs.
+    /// The states beside the caches, in the order of the model's inputs.
+    pub states: Vec<StatePort>,
+    /// All other inputs, in the order of the model's inputs.
     pub feeds: Vec<FeedPort>,
     /// The name of the output with the logits, `[batch, tokens or 1, vocabulary]`.
     pub logits: String,
@@ -69,7 +71,20 @@ pub struct CachePort {
     pub ring: Option<RingSize>,
 }
 
-/// An input that is not a cache.
+/// The input and the output of a state, such as that of a convolution. A run reads all of it and returns a new one.
+#[derive(Clone, Debug)]
+pub struct StatePort {
+    /// The name of the input.
+    pub past: String,
+    /// The name of the output.
+    pub present: String,
+    /// The element type of input and output.
+    pub element: ElementType,
+    /// The dimensions after the batch. Open dimensions are `None`.
+    pub inner: Vec<Option<usize>>,
+}
+
+/// An input that is neither a cache nor a state.
 #[derive(Clone, Debug)]
 pub struct FeedPort {
     /// The name of the input.
@@ -173,6 +188,7 @@ impl Interface {
         let last = logits.shape.as_ref().and_then(|shape| shape.last());
         Ok(Self {
             caches,
+            states: decoder.states.iter().map(StatePort::of).collect(),
             feeds,
             logits: logits.name.to_owned(),
             logits_element: logits.element,
@@ -205,6 +221,18 @@ impl Interface {
     /// Returns how the caches grow if past and present are separate buffers, or `None` if all are static.
     pub fn growth(&self) -> Option<Growth> {
         self.caches.iter().find_map(|cache| cache.growth)
+    }
+
+    /// Checks that the decoder has no states beside its caches. A state contains every token that was fed, so only a
+    /// [`KvSession`](crate::KvSession) can pad a batch with states.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::State`].
+    pub fn check_no_states(&self) -> Result<(), SessionError> {
+        match self.states.first() {
+            Some(state) => Err(SessionError::State { input: state.past.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Returns `true` if an input has this purpose.
@@ -279,6 +307,11 @@ impl Interface {
             let row = other.and_then(|other| other.caches.get(index)).and_then(CachePort::row);
             cache.settle(row)?;
         }
+        for state in &self.states {
+            if let Some(axis) = state.inner.iter().position(Option::is_none) {
+                return Err(SessionError::SizeOpen { input: state.past.clone(), axis: axis + 1 });
+            }
+        }
         Ok(())
     }
 }
@@ -348,6 +381,24 @@ impl CachePort {
             }
             ([axis, ..], ..) => Err(SessionError::SizeOpen { input: self.past.clone(), axis: *axis }),
         }
+    }
+}
+
+impl StatePort {
+    fn of(state: &State<'_>) -> Self {
+        Self {
+            past: state.past.to_owned(),
+            present: state.present.to_owned(),
+            element: state.element,
+            inner: state.shape.iter().skip(1).map(|dim| size(*dim)).collect(),
+        }
+    }
+
+    /// Returns the shape of the state for this batch. All other dimensions are known after [`Interface::settle`].
+    #[must_use]
+    pub fn shape(&self, batch: usize) -> Vec<usize> {
+        let inner = self.inner.iter().map(|dim| dim.unwrap_or_default());
+        std::iter::once(batch).chain(inner).collect()
     }
 }
 

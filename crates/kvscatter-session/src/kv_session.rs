@@ -1,20 +1,20 @@
 //! A static-cache decoder and the batch that runs on it.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use kvscatter_onnx::decoder::{Decoder, Growth, Hazard, InputRole};
-use kvscatter_onnx::{Model, ModelFile};
+use kvscatter_onnx::ModelFile;
 
 use crate::batch::Batch;
 use crate::caches::Caches;
 use crate::inputs::Inputs;
 use crate::model_runs::{Limits, ModelRun, model_runs};
+use crate::opening::{check_tokens, check_types, check_writers, read};
 use crate::tensor::check_value;
+use crate::undo::Undo;
 use crate::{
-    CachePort, CacheWriter, Engine, Interface, LoadOptions, Logits, LogitsTensor, MemoryReport, Purpose,
-    Runner, Sample, SessionError, Tensor,
+    Engine, Interface, LoadOptions, Logits, LogitsTensor, MemoryReport, Purpose, Runner, Sample,
+    SessionError, Tensor,
 };
 
 /// The options of [`KvSession::open`].
@@ -30,13 +30,15 @@ pub struct SessionOptions {
     /// The maximum number of bytes that the caches may take. The limit is needed because their size comes
     /// from the model's file, which may contain any number.
     pub memory: u64,
+    /// Whether a step whose logits contain NaN fails with [`SessionError::NanLogits`].
+    pub refuse_nan: bool,
 }
 
 impl Default for SessionOptions {
-    /// Returns options for one sample, the capacity of the model, the threads that the engine chooses, and
-    /// caches of at most 16 GiB.
+    /// Returns options for one sample, the capacity of the model, the threads that the engine chooses, caches of at
+    /// most 16 GiB, and logits that are not checked.
     fn default() -> Self {
-        Self { batch: None, capacity: None, threads: None, memory: 1 << 34 }
+        Self { batch: None, capacity: None, threads: None, memory: 1 << 34, refuse_nan: false }
     }
 }
 
@@ -50,13 +52,22 @@ impl Default for SessionOptions {
 /// A ring has fewer slots, and the token at position `p` is in slot `p mod capacity`. It attends to the last tokens, as
 /// many as the ring's window. Long steps are split into runs that overwrite no row that a query still needs.
 ///
-/// An error does not change the numbers of cached tokens. [`SessionError`] lists the errors after which rows
-/// may have been written.
+/// A step has happened as a whole or not at all. After an error, an interrupt or a panic, every sample has its earlier
+/// tokens, rows and states, and the session goes on. Several steps can be undone together with
+/// [`begin`](Self::begin).
+///
+/// Samples can be copied with [`fork`](Self::fork) and [`reorder`](Self::reorder).
 pub struct KvSession {
-    runner: Runner,
-    samples: Batch,
-    caches: Caches,
+    pub(crate) runner: Runner,
+    pub(crate) samples: Batch,
+    pub(crate) caches: Caches,
+    /// The point that [`begin`](Self::begin) set, by batch index.
+    pub(crate) begun: Vec<Undo>,
+    /// The point before the current step, by batch index.
+    step: Vec<Undo>,
     inputs: Inputs,
+    interrupt: Option<Box<dyn FnMut() -> bool + Send>>,
+    refuse_nan: bool,
     written: u64,
     copied: u64,
 }
@@ -101,10 +112,22 @@ impl KvSession {
         MemoryReport::check(&interface, batch, capacity, options.memory)?;
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
-        let caches = Caches::new(&runner, batch, capacity)?;
-        let inputs = Inputs::new(&runner, batch, capacity)?;
         let samples = Batch::new(batch, capacity, runner.interface.rings());
-        Ok(Self { runner, samples, caches, inputs, written: 0, copied: 0 })
+        let caches = Caches::new(&runner, batch, capacity, samples.rings())?;
+        let inputs = Inputs::new(&runner, batch, capacity)?;
+        let undo = || (0..batch).map(|_| Undo::default()).collect();
+        Ok(Self {
+            runner,
+            samples,
+            caches,
+            begun: undo(),
+            step: undo(),
+            inputs,
+            interrupt: None,
+            refuse_nan: options.refuse_nan,
+            written: 0,
+            copied: 0,
+        })
     }
 
     /// Returns the number of samples that fit in the batch.
@@ -150,23 +173,29 @@ impl KvSession {
     /// # Errors
     /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     pub fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
-        self.samples.remove(sample)
+        self.samples.remove(sample)?;
+        self.end(sample);
+        Ok(())
     }
 
     /// Keeps the first `tokens` cached tokens of a sample and drops the others.
     ///
-    /// Speculative decoding uses this to drop drafted tokens that were not accepted. No byte moves. The rows
-    /// of dropped tokens are set to zero when the sample runs again, for the reason given at
-    /// [`add`](Self::add).
+    /// No byte moves, unless rows of a ring were overwritten since [`begin`](Self::begin). The rows of dropped
+    /// tokens are set to zero when the sample runs again, for the reason given at [`add`](Self::add).
     ///
     /// # Errors
     /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     /// - Returns [`SessionError::TruncateBeyond`] if fewer than `tokens` tokens are cached.
+    /// - Returns [`SessionError::TruncateBegun`] if more tokens were cached at [`begin`](Self::begin).
+    /// - Returns [`SessionError::TruncateState`] if the model has states, unless the sample goes back to 0 or to the
+    ///   point of [`begin`](Self::begin).
     /// - Returns [`SessionError::TruncateRing`] if a ring no longer has the rows that the next tokens would see. A
     ///   sample can always be truncated by the ring's [rewind](kvscatter_onnx::convert::RingSize::rewind) below its
-    ///   furthest token, and to 0.
+    ///   furthest token, to 0, and to the point of [`begin`](Self::begin).
     pub fn truncate(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
-        self.samples.truncate(sample, tokens)
+        self.check_truncation(sample, tokens)?;
+        self.take_back(sample, tokens);
+        Ok(())
     }
 
     /// Returns the number of cached tokens of a sample.
@@ -175,6 +204,14 @@ impl KvSession {
     /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     pub fn cached_tokens(&self, sample: Sample) -> Result<usize, SessionError> {
         self.samples.cached_tokens(sample)
+    }
+
+    /// Returns the ids of the cached tokens of a sample, in order.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    pub fn tokens(&self, sample: Sample) -> Result<&[i64], SessionError> {
+        self.samples.tokens(sample)
     }
 
     /// Returns the samples of the batch, by batch index.
@@ -201,10 +238,11 @@ impl KvSession {
     /// - [`SessionError::TokenUnknown`] for a token that is not in the vocabulary;
     /// - [`SessionError::InputType`] for a token that the type of its input cannot represent;
     /// - [`SessionError::CapacityExceeded`] if a sample has no room for its tokens;
-    /// - [`SessionError::RingOverwritten`] if a step failed after it had overwritten rows that a sample needs.
+    /// - [`SessionError::CacheLost`] if an earlier run has lost a cache.
     ///
     /// If a run fails, returns [`SessionError::Run`] with the engine's message, or another error of a run
-    /// that [`SessionError`] lists.
+    /// that [`SessionError`] lists. Every sample is then as it was before the step, also if earlier runs of the step
+    /// did not fail.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Logits, SessionError> {
         self.run(tokens, usize::MAX, false)
     }
@@ -224,10 +262,17 @@ impl KvSession {
         self.run(tokens, chunk, true)
     }
 
-    /// Returns the memory that the caches take.
+    /// Returns the memory that the caches take, and that of the rows that were copied in order to go back.
     #[must_use]
     pub fn memory(&self) -> MemoryReport {
-        MemoryReport::of(&self.runner.interface, self.batch(), self.capacity())
+        let undo = self.begun.iter().chain(&self.step).map(Undo::allocated).sum();
+        MemoryReport { undo, ..MemoryReport::of(&self.runner.interface, self.batch(), self.capacity()) }
+    }
+
+    /// Sets a function that is called before every run of a step. If it returns `true`, the step fails with
+    /// [`SessionError::Interrupted`].
+    pub fn interrupt_when(&mut self, is_interrupted: impl FnMut() -> bool + Send + 'static) {
+        self.interrupt = Some(Box::new(is_interrupted));
     }
 
     /// Returns the number of bytes that the model wrote into the caches in the last step, padding included.
@@ -257,6 +302,28 @@ impl KvSession {
         only_last: bool,
     ) -> Result<Logits, SessionError> {
         self.check(tokens)?;
+        let step = Unfinished::begin(self, tokens);
+        let logits = step.session.run_all(tokens, chunk, only_last)?;
+        match logits {
+            Some(logits) => {
+                step.end(tokens);
+                Ok(logits)
+            }
+            None => {
+                drop(step);
+                self.run(tokens, chunk, only_last)
+            }
+        }
+    }
+
+    /// Runs the model for a step. Returns `None` if the step must run again, because the model returns logits of the
+    /// last column only, although it does not declare that, so padded samples have none.
+    fn run_all(
+        &mut self,
+        tokens: &[(Sample, &[i64])],
+        chunk: usize,
+        only_last: bool,
+    ) -> Result<Option<Logits>, SessionError> {
         let before = self.samples.all_cached_tokens();
         let mut given: Vec<&[i64]> = vec![&[]; self.batch()];
         for (sample, tokens) in tokens {
@@ -269,13 +336,15 @@ impl KvSession {
         let limits = Limits {
             capacity: self.capacity(),
             width: if interface.is_decode_only { 1 } else { chunk },
-            is_exact: interface.last_logits_only || interface.refuses_padding,
+            is_exact: interface.last_logits_only || interface.refuses_padding || !interface.states.is_empty(),
             writer: interface.writer(),
-            rings: self.samples.rings(),
         };
         let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
         (self.written, self.copied) = (0, 0);
-        for run in model_runs(&before, self.samples.all_high(), &counts, limits) {
+        for run in model_runs(&before, self.samples.rings(), &counts, limits) {
+            if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
+                return Err(SessionError::Interrupted);
+            }
             let token = |batch_index: usize, position: usize| {
                 let before = before.get(batch_index).copied().unwrap_or_default();
                 given
@@ -289,19 +358,15 @@ impl KvSession {
                 self.check_known(tokens)?;
             }
             if logits.are_last_only() && !self.runner.interface.last_logits_only {
-                // The model returns logits of the last column only, although it does not declare that, so
-                // padded samples have none. The numbers of cached tokens are unchanged, so the whole step can
-                // run again.
                 self.runner.interface.last_logits_only = true;
-                return self.run(tokens, chunk, only_last);
+                return Ok(None);
+            }
+            if self.refuse_nan {
+                check_numbers(&run, &before, tokens, &logits)?;
             }
             kept.take(&run.feed, &before, &logits, only_last);
         }
-        for (sample, tokens) in tokens {
-            let cached = self.samples.cached_tokens(*sample)?;
-            self.samples.set_cached_tokens(*sample, cached + tokens.len());
-        }
-        Ok(kept)
+        Ok(Some(kept))
     }
 
     fn run_model(
@@ -310,14 +375,56 @@ impl KvSession {
         token: impl Fn(usize, usize) -> i64,
     ) -> Result<LogitsTensor, SessionError> {
         let inputs = self.inputs.of_step(&run.feed, &self.runner.interface.feeds, token)?;
+        let rings = self.samples.rings();
+        let points = self.begun.iter_mut().zip(&mut self.step);
+        for ((batch_index, sample), (begun, step)) in run.feed.samples.iter().enumerate().zip(points) {
+            let end = sample.start + run.feed.width;
+            for undo in [begun, step] {
+                undo.copy_rows(batch_index, end, rings, &self.caches)?;
+            }
+        }
+        self.caches.zero_stale(&run.feed, rings);
         self.samples.record(&run.feed);
-        let saved = self.caches.save_rows(&run.overwritten);
+        self.caches.hold(&run.overwritten);
         let ran = self.caches.run(&mut self.runner, &run.feed, inputs);
-        self.caches.restore_rows(&run.overwritten, &saved);
+        self.caches.release();
         let (logits, wrote) = ran?;
         self.written += wrote.written;
         self.copied += wrote.copied;
         Ok(logits)
+    }
+
+    /// Checks that a sample can go back to `to` tokens.
+    pub(crate) fn check_truncation(&self, sample: Sample, to: usize) -> Result<(), SessionError> {
+        let begun = self.undo(sample);
+        let cached = self.cached_tokens(sample)?;
+        self.samples.check_truncation(sample, to, |ring| {
+            begun.is_some_and(|begun| begun.reaches(sample.batch_index, to, ring))
+        })?;
+        let point = begun.and_then(Undo::tokens);
+        if let Some(begun) = point.filter(|begun| to < *begun) {
+            return Err(SessionError::TruncateBegun { sample, to, begun });
+        }
+        let keeps_state = to == 0 || to == cached || point == Some(to);
+        match self.runner.interface.states.first() {
+            Some(state) if !keeps_state => {
+                Err(SessionError::TruncateState { sample, to, cached, input: state.past.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a sample shorter. [`check_truncation`](Self::check_truncation) must have passed.
+    pub(crate) fn take_back(&mut self, sample: Sample, to: usize) {
+        self.samples.shorten(sample, to);
+        if let Some(begun) = self.begun.get(sample.batch_index) {
+            begun.restore(sample.batch_index, to, self.samples.rings_mut(), &mut self.caches);
+        }
+    }
+
+    /// Returns the point that [`begin`](Self::begin) set, which may be absent.
+    pub(crate) fn undo(&self, sample: Sample) -> Option<&Undo> {
+        self.begun.get(sample.batch_index)
     }
 
     /// Checks everything about a step that can be checked before it runs.
@@ -325,10 +432,10 @@ impl KvSession {
         if given.is_empty() {
             return Err(SessionError::NoSamples);
         }
+        self.caches.check_lost(&self.runner)?;
         let mut seen = vec![false; self.batch()];
         for &(sample, tokens) in given {
             self.samples.check_room(sample, tokens.len())?;
-            self.samples.check_rings(sample)?;
             if tokens.is_empty() {
                 return Err(SessionError::NoTokens { sample });
             }
@@ -367,121 +474,61 @@ impl fmt::Debug for KvSession {
     }
 }
 
-/// Returns the checked file of a decoder, with its inputs and outputs. The model itself is dropped because it
-/// can be large.
-pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> {
-    let model = Model::load(path)?;
-    Ok((model.file()?, interface(&model)?))
+/// A step that has begun. If it does not end, every sample goes back to where it was before the step.
+struct Unfinished<'s> {
+    session: &'s mut KvSession,
+    has_ended: bool,
 }
 
-/// Returns a decoder's inputs and outputs if its caches can be run in place.
-fn interface(model: &Model) -> Result<Interface, SessionError> {
-    let graph = model.graph()?;
-    let decoder = Decoder::of(&graph)?;
-    if let Some((past, why)) = decoder.unknown() {
-        return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
-    }
-    check_states(&decoder)?;
-    check_embeddings(&decoder)?;
-    check_readers(&decoder)?;
-    Interface::of(model, &graph, &decoder)
-}
-
-/// Checks that a decoder takes token ids. A session has no embedding table.
-fn check_embeddings(decoder: &Decoder<'_>) -> Result<(), SessionError> {
-    match decoder.input(InputRole::Embeddings) {
-        Some(input) => Err(SessionError::Embeddings { input: input.name.to_owned() }),
-        None => Ok(()),
-    }
-}
-
-/// Checks that a decoder has no states beside its caches.
-///
-/// A state contains every token that was fed, and a session feeds padding, truncates samples and runs empty
-/// batch indices.
-///
-/// # Errors
-/// Returns [`SessionError::State`].
-pub fn check_states(decoder: &Decoder<'_>) -> Result<(), SessionError> {
-    match decoder.states.first() {
-        Some(state) => Err(SessionError::State { input: state.past.to_owned() }),
-        None => Ok(()),
-    }
-}
-
-/// Checks that only the writer of a cache that is written in place reads the cache's past. An engine does not
-/// know that past and present are one buffer, so it may run another reader before or after the write.
-fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
-    let caches = decoder.caches.iter().filter(|cache| cache.style.growth() != Some(Growth::Joined));
-    let in_place: BTreeSet<_> = caches.map(|cache| cache.past).collect();
-    let reader = decoder.hazards().into_iter().find_map(|hazard| match hazard {
-        Hazard::PastReadElsewhere { past, reader } | Hazard::WrittenTwice { past, second: reader, .. } => {
-            in_place.contains(past.as_str()).then_some((past, reader))
+impl<'s> Unfinished<'s> {
+    fn begin(session: &'s mut KvSession, given: &[(Sample, &[i64])]) -> Self {
+        let tokens = session.samples.all_cached_tokens();
+        for (sample, _) in given {
+            let index = sample.batch_index;
+            if let (Some(undo), Some(tokens)) = (session.step.get_mut(index), tokens.get(index)) {
+                undo.set(index, *tokens, session.samples.rings(), &session.caches);
+            }
         }
-        _ => None,
-    });
-    match reader {
-        Some((input, reader)) => Err(SessionError::PastRead { input, reader: reader.to_string() }),
-        None => Ok(()),
+        Self { session, has_ended: false }
     }
-}
 
-/// Checks that one operator writes all caches in place, that they have rows of whole bytes, and that an input
-/// determines the slots of each sample.
-fn check_writers(interface: &Interface) -> Result<(), SessionError> {
-    let caches = || interface.caches.iter();
-    if let Some(cache) = caches().find(|cache| cache.growth == Some(Growth::Joined)) {
-        return Err(SessionError::NotStatic { input: cache.past.clone(), growth: Growth::Joined });
-    }
-    let writer = interface.writer();
-    let is_written_otherwise =
-        |cache: &&CachePort| cache.growth.is_none() && writer != CacheWriter::TensorScatter;
-    if let Some(cache) = caches().find(is_written_otherwise) {
-        return Err(SessionError::MixedWriters { input: cache.past.clone() });
-    }
-    let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
-    if let Some(cache) = caches().find(|cache| !has_whole_rows(cache)) {
-        return Err(SessionError::CacheElement { input: cache.past.clone(), element: cache.element });
-    }
-    let takes = |purpose| interface.takes(purpose);
-    match writer {
-        CacheWriter::TensorScatter if !takes(Purpose::WriteIndices) => Err(SessionError::NoWriteIndices),
-        CacheWriter::GroupQueryAttention if !takes(Purpose::LengthMask) && !takes(Purpose::SeqlensK) => {
-            Err(SessionError::NoLengths)
+    fn end(mut self, given: &[(Sample, &[i64])]) {
+        for (sample, tokens) in given {
+            self.session.samples.extend(*sample, tokens);
         }
-        _ => Ok(()),
+        self.has_ended = true;
     }
 }
 
-/// Checks that the types of inputs can represent every value that the session will feed. Tokens are checked
-/// by [`KvSession::check_known`].
-fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
-    let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
-    interface.feeds.iter().try_for_each(|feed| {
-        let most = match feed.purpose {
-            Purpose::Tokens | Purpose::Embeddings { .. } => 0,
-            Purpose::Mask | Purpose::LengthMask => 1,
-            Purpose::Positions
-            | Purpose::WriteIndices
-            | Purpose::NonpadKvSeqlen
-            | Purpose::SeqlensK
-            | Purpose::TotalLength => capacity,
-        };
-        check_value(feed.element, most)
-    })
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let session = &mut *self.session;
+        session.caches.release();
+        for (batch_index, undo) in session.step.iter_mut().enumerate() {
+            if let Some(tokens) = undo.tokens().filter(|_| !self.has_ended) {
+                undo.restore(batch_index, tokens, session.samples.rings_mut(), &mut session.caches);
+            }
+            undo.clear();
+        }
+    }
 }
 
-/// Checks that the tokens are in the vocabulary.
-pub(crate) fn check_tokens(
-    tokens: &[i64],
-    vocabulary: Option<usize>,
-    error: impl Fn(usize, i64) -> SessionError,
+/// Checks that the logits after the tokens of a run contain no NaN.
+fn check_numbers(
+    run: &ModelRun,
+    before: &[usize],
+    given: &[(Sample, &[i64])],
+    logits: &LogitsTensor,
 ) -> Result<(), SessionError> {
-    let is_known = |token: i64| {
-        usize::try_from(token).is_ok_and(|token| vocabulary.is_none_or(|vocabulary| token < vocabulary))
-    };
-    match tokens.iter().enumerate().find(|(_, token)| !is_known(**token)) {
-        Some((index, &token)) => Err(error(index, token)),
-        None => Ok(()),
+    for &(sample, _) in given {
+        let fed = run.feed.samples.get(sample.batch_index).map(|fed| fed.tokens.clone()).unwrap_or_default();
+        let first = before.get(sample.batch_index).copied().unwrap_or_default();
+        for (column, position) in fed.enumerate() {
+            let logits = logits.after(sample.batch_index, column);
+            if logits.is_some_and(|logits| logits.iter().any(|logit| logit.is_nan())) {
+                return Err(SessionError::NanLogits { sample, index: position - first });
+            }
+        }
     }
+    Ok(())
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod branches;
 mod caches;
 mod decoder;
 mod engine;
@@ -24,18 +25,23 @@ mod logits;
 mod memory_report;
 mod model_runs;
 mod numbers;
+mod opening;
 mod out_of_place;
+mod ring_track;
 mod rows;
 mod runner;
 mod sample;
+mod states;
 mod tensor;
+mod transaction;
+mod undo;
 
 pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label};
 pub use error::{ModelSize, SessionError, SessionSetting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator, GreedyOptions, Progress};
-pub use interface::{CachePort, CacheWriter, FeedPort, Interface, Purpose};
-pub use kv_session::{KvSession, SessionOptions, check_states};
+pub use interface::{CachePort, CacheWriter, FeedPort, Interface, Purpose, StatePort};
+pub use kv_session::{KvSession, SessionOptions};
 pub use logits::Logits;
 pub use memory_report::{CacheSize, MemoryReport};
 pub use numbers::{argmax, to_f32};
@@ -44,6 +50,7 @@ pub use rows::Rows;
 pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
 pub use tensor::{Memory, Tensor};
+pub use transaction::Transaction;
 
 /// The examples of this crate's README are tested with those of the crate.
 #[cfg(doctest)]

@@ -20,6 +20,11 @@ pub struct MemoryReport {
     pub per_token: u64,
     /// The number of caches that are rings.
     pub rings: usize,
+    /// The number of bytes of all states together, such as those of convolutions. A session has them twice.
+    pub states: u64,
+    /// The number of bytes allocated for copies of rows and states, with which samples go back. It is 0 until a step
+    /// overwrites rows of a ring that its slack does not cover.
+    pub undo: u64,
     /// The number of bytes of all caches together.
     pub total: u64,
 }
@@ -44,7 +49,10 @@ impl MemoryReport {
     /// allocated or [checked](Self::check).
     pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
         let rings = interface.rings().count();
-        let mut report = Self { caches: Vec::new(), layers: Vec::new(), per_token: 0, rings, total: 0 };
+        let states = interface.states.iter().map(|port| port.element.storage_len(&port.shape(batch)));
+        let states = bytes(states.map(Option::unwrap_or_default).fold(0, usize::saturating_add));
+        let (caches, layers) = (Vec::new(), Vec::new());
+        let mut report = Self { caches, layers, per_token: 0, rings, states, undo: 0, total: 0 };
         for port in &interface.caches {
             let len = |shape: &[usize]| bytes(port.element.storage_len(shape).unwrap_or(usize::MAX));
             let of_cache = len(&port.shape(batch, capacity));
@@ -65,7 +73,7 @@ impl MemoryReport {
         report
     }
 
-    /// Checks that the caches, and [`SAMPLE_BYTES`] for each sample, are within a limit.
+    /// Checks that the caches and states, and [`SAMPLE_BYTES`] for each sample, are within a limit.
     pub(crate) fn check(
         interface: &Interface,
         batch: usize,
@@ -73,8 +81,10 @@ impl MemoryReport {
         limit: u64,
     ) -> Result<(), SessionError> {
         let mut needed = Some(0_u64);
-        for port in &interface.caches {
-            let len = port.element.storage_len(&port.shape(batch, capacity));
+        let caches = interface.caches.iter();
+        let caches = caches.map(|port| port.element.storage_len(&port.shape(batch, capacity)));
+        let states = interface.states.iter().map(|port| port.element.storage_len(&port.shape(batch)));
+        for len in caches.chain(states.flat_map(|len| [len; 2])) {
             needed = needed.zip(len).and_then(|(needed, len)| needed.checked_add(bytes(len)));
         }
         // A model may declare a batch of any size with caches of zero bytes, so the samples count as well.

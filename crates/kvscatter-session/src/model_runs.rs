@@ -10,9 +10,7 @@
 
 use std::ops::Range;
 
-use kvscatter::ring::high_after;
-use kvscatter_onnx::convert::RingSize;
-
+use crate::ring_track::RingTrack;
 use crate::{CacheWriter, Feed, SampleFeed};
 
 /// One run of the model.
@@ -26,7 +24,7 @@ pub(crate) struct ModelRun {
 
 /// The limits of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits<'r> {
+pub(crate) struct Limits {
     pub(crate) capacity: usize,
     /// The maximum number of tokens of one sample in a run, at least 1.
     pub(crate) width: usize,
@@ -34,26 +32,24 @@ pub(crate) struct Limits<'r> {
     /// column or because its operator refuses them.
     pub(crate) is_exact: bool,
     pub(crate) writer: CacheWriter,
-    pub(crate) rings: &'r [RingSize],
 }
 
 /// Returns the runs that give every sample its tokens.
 ///
-/// All lists are indexed by batch index. `cached` contains the number of tokens in the cache, `high` one more than the
-/// furthest position written, and `counts` the number of new tokens. A sample must have room for its new tokens.
+/// All lists are indexed by batch index. `cached` contains the number of tokens in the cache and `counts` the number of
+/// new tokens. A sample must have room for its new tokens.
 pub(crate) fn model_runs(
     cached: &[usize],
-    high: &[usize],
+    rings: &[RingTrack],
     counts: &[usize],
-    limits: Limits<'_>,
+    limits: Limits,
 ) -> Vec<ModelRun> {
-    let (mut cached, mut high, mut left) = (cached.to_vec(), high.to_vec(), counts.to_vec());
+    let (mut cached, mut rings, mut left) = (cached.to_vec(), rings.to_vec(), counts.to_vec());
     let mut model_runs = Vec::new();
-    while let Some(shape) = RunShape::next(&cached, &high, &left, limits) {
+    while let Some(shape) = RunShape::next(&cached, &rings, &left, limits) {
         let RunShape { width, is_first } = shape;
         let mut run = ModelRun { feed: Feed { width, samples: Vec::new() }, overwritten: Vec::new() };
-        let samples = cached.iter_mut().zip(&mut high).zip(&mut left).enumerate();
-        for (batch_index, ((cached, high), left)) in samples {
+        for (batch_index, (cached, left)) in cached.iter_mut().zip(&mut left).enumerate() {
             let waits = is_first && (*cached > 0 || (limits.is_exact && *left < width));
             let count = if waits { 0 } else { (*left).min(width) };
             // A sample with tokens has room for the width, but one without tokens may have less.
@@ -64,7 +60,7 @@ pub(crate) fn model_runs(
             }
             let tokens = *cached..*cached + count;
             run.feed.samples.push(SampleFeed { start, padding: 0, tokens, first_slot: 0 });
-            *high = high_after(*high, start, width);
+            rings.iter_mut().for_each(|ring| ring.record(batch_index, start, width));
             *cached += count;
             *left -= count;
         }
@@ -83,9 +79,9 @@ struct RunShape {
 
 impl RunShape {
     /// Returns the shape of the next run, or `None` if no sample has tokens left.
-    fn next(cached: &[usize], high: &[usize], left: &[usize], limits: Limits<'_>) -> Option<Self> {
+    fn next(cached: &[usize], rings: &[RingTrack], left: &[usize], limits: Limits) -> Option<Self> {
         match limits.writer {
-            CacheWriter::TensorScatter => Self::scattered(cached, high, left, limits),
+            CacheWriter::TensorScatter => Self::scattered(cached, rings, left, limits),
             CacheWriter::GroupQueryAttention => Self::of_group_query_attention(cached, left, limits),
         }
     }
@@ -93,12 +89,12 @@ impl RunShape {
     /// A run is as wide as the longest list of remaining tokens. If a sample with tokens has less room, the
     /// run is as wide as that room, and longer lists continue in the next run. In a full sample without
     /// tokens, padding overwrites the last rows.
-    fn scattered(cached: &[usize], high: &[usize], left: &[usize], limits: Limits<'_>) -> Option<Self> {
+    fn scattered(cached: &[usize], rings: &[RingTrack], left: &[usize], limits: Limits) -> Option<Self> {
         let active = || cached.iter().zip(left).filter(|(_, left)| **left > 0);
         let wanted = active().map(|(_, left)| *left);
         let wanted = if limits.is_exact { wanted.min() } else { wanted.max() }?;
         let room = active().map(|(cached, _)| limits.capacity - cached).min()?;
-        let width = wanted.min(room).min(limits.width).min(in_rings(cached, high, limits.rings));
+        let width = wanted.min(room).min(limits.width).min(in_rings(cached, rings));
         Some(Self { width, is_first: false })
     }
 
@@ -106,7 +102,7 @@ impl RunShape {
     /// other samples. If prompts must not be padded, there is one first run for each length.
     ///
     /// All other runs of several samples have one token of each.
-    fn of_group_query_attention(cached: &[usize], left: &[usize], limits: Limits<'_>) -> Option<Self> {
+    fn of_group_query_attention(cached: &[usize], left: &[usize], limits: Limits) -> Option<Self> {
         let longest = left.iter().copied().max().filter(|longest| *longest > 0)?.min(limits.width);
         let prompts = cached.iter().zip(left).filter(|(cached, _)| **cached == 0);
         let prompt = prompts.map(|(_, left)| *left).max().unwrap_or_default().min(limits.width);
@@ -119,14 +115,13 @@ impl RunShape {
 }
 
 /// Returns the largest width of a run that is exact in every ring for all samples.
-///
-/// A sample whose rows are already lost, because a step failed, does not count.
-fn in_rings(cached: &[usize], high: &[usize], rings: &[RingSize]) -> usize {
-    let of_ring = |size: &RingSize| {
-        let rows = cached.iter().zip(high).map(|(&cached, &high)| size.ring().most_rows(high, cached));
-        rows.filter(|rows| *rows > 0).min().unwrap_or(1).min(size.chunk)
+fn in_rings(cached: &[usize], rings: &[RingTrack]) -> usize {
+    let of_ring = |ring: &RingTrack| {
+        let rows = cached.iter().enumerate().map(|(index, &cached)| ring.most_rows(index, cached));
+        rows.min().unwrap_or(usize::MAX)
     };
-    rings.iter().map(of_ring).min().unwrap_or(usize::MAX)
+    // A ring always takes one more row, because no sample keeps tokens whose rows are lost.
+    rings.iter().map(of_ring).min().unwrap_or(usize::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -140,18 +135,13 @@ mod tests {
     use crate::batch::Batch;
     use crate::{CacheWriter, Feed, Sample};
 
-    const WIDE: Limits<'_> = Limits {
-        capacity: 8,
-        width: usize::MAX,
-        is_exact: false,
-        writer: CacheWriter::TensorScatter,
-        rings: &[],
-    };
-    const OPERATOR: Limits<'_> = Limits { writer: CacheWriter::GroupQueryAttention, ..WIDE };
+    const WIDE: Limits =
+        Limits { capacity: 8, width: usize::MAX, is_exact: false, writer: CacheWriter::TensorScatter };
+    const OPERATOR: Limits = Limits { writer: CacheWriter::GroupQueryAttention, ..WIDE };
 
-    /// Returns the runs after steps without padding.
-    fn model_runs(cached: &[usize], counts: &[usize], limits: Limits<'_>) -> Vec<ModelRun> {
-        super::model_runs(cached, cached, counts, limits)
+    /// Returns the runs of a model without rings.
+    fn model_runs(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<ModelRun> {
+        super::model_runs(cached, &[], counts, limits)
     }
 
     /// The width of a run, the start and the number of tokens of each sample, and the number of overwritten
@@ -248,9 +238,9 @@ mod tests {
 
         /// Feeds each sample this many tokens, in runs that must all be exact. Returns the number of runs.
         fn feed(&mut self, samples: &[Sample], counts: &[usize]) -> usize {
-            let limits = Limits { capacity: usize::MAX, rings: &self.sizes, ..WIDE };
+            let limits = Limits { capacity: usize::MAX, ..WIDE };
             let before = self.batch.all_cached_tokens();
-            let runs = super::model_runs(&before, self.batch.all_high(), counts, limits);
+            let runs = super::model_runs(&before, self.batch.rings(), counts, limits);
             for run in &runs {
                 assert!(run.overwritten.is_empty() && run.feed.width > 0, "{run:?}");
                 self.batch.record(&run.feed);
@@ -263,9 +253,18 @@ mod tests {
                 }
             }
             for (sample, count) in samples.iter().zip(counts) {
-                self.batch.set_cached_tokens(*sample, before[sample.batch_index] + count);
+                self.batch.extend(*sample, &vec![0; *count]);
             }
             runs.len()
+        }
+
+        /// Truncates a sample, and returns `false` if a ring refuses it.
+        fn truncate(&mut self, sample: Sample, to: usize) -> bool {
+            let is_possible = self.batch.check_truncation(sample, to, |_| false).is_ok();
+            if is_possible {
+                self.batch.shorten(sample, to);
+            }
+            is_possible
         }
     }
 
@@ -295,7 +294,7 @@ mod tests {
                     1 | 2 => {
                         let cached = rings.batch.cached_tokens(samples[at]).unwrap();
                         let to = r.between(cached.saturating_sub(2 * rewind + 1), cached);
-                        let is_cut = rings.batch.truncate(samples[at], to).is_ok();
+                        let is_cut = rings.truncate(samples[at], to);
                         // The rewind is always possible.
                         assert!(is_cut || to + rewind < furthest[at], "{sizes:?} {to} {cached}");
                         refused += usize::from(!is_cut);
@@ -324,7 +323,7 @@ mod tests {
         let sample = [rings.batch.add().unwrap()];
         assert_eq!(rings.feed(&sample, &[7]), 3);
         // Seven tokens are cached. The query at position 5 sees position 2, whose slot position 8 would take.
-        assert!(rings.batch.truncate(sample[0], 3).is_err());
+        assert!(!rings.truncate(sample[0], 3));
         let wide = RingSize { chunk: 4, ..size };
         let mut rings = Rings::new(&[wide], 1);
         let sample = [rings.batch.add().unwrap()];
@@ -337,7 +336,7 @@ mod tests {
     }
 
     /// Applies the model runs to lists that record which token each slot contains.
-    fn check(cached: &[usize], counts: &[usize], limits: Limits<'_>) {
+    fn check(cached: &[usize], counts: &[usize], limits: Limits) {
         let mut slots = vec![vec![None; limits.capacity]; cached.len()];
         for (index, slots) in slots.iter_mut().enumerate() {
             (0..cached[index]).for_each(|slot| slots[slot] = Some(slot));

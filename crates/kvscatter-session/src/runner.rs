@@ -8,6 +8,7 @@ use kvscatter::ElementType;
 use crate::engine::{InPlaceCache, Session, Step};
 use crate::interface::Interface;
 use crate::numbers;
+use crate::states::States;
 use crate::{SessionError, Tensor};
 
 /// A loaded decoder.
@@ -78,24 +79,43 @@ impl Runner {
         self.session.zeros(element, shape)
     }
 
-    /// Runs one step that writes into the caches, and returns the logits and the address that the engine
-    /// reports for each present.
+    /// Allocates states of zeros.
+    pub(crate) fn states(&self, batch: usize) -> Result<Vec<Tensor>, SessionError> {
+        let ports = self.interface.states.iter();
+        ports.map(|port| self.session.zeros(port.element, &port.shape(batch))).collect()
+    }
+
+    /// Runs one step of a decoder without states. It writes into the caches. Returns the logits and the address that
+    /// the engine reports for each present.
     pub fn in_place(
         &mut self,
         inputs: &[(String, Tensor)],
         caches: &mut [Tensor],
         width: usize,
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
-        let ports = &self.interface.caches;
+        self.in_place_with_states(inputs, caches, &mut States::default(), width)
+    }
+
+    /// Runs one step like [`in_place`](Self::in_place). It reads the current states and writes the next ones.
+    pub(crate) fn in_place_with_states(
+        &mut self,
+        inputs: &[(String, Tensor)],
+        caches: &mut [Tensor],
+        states: &mut States,
+        width: usize,
+    ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
+        let (ports, state_ports) = (&self.interface.caches, &self.interface.states);
+        let mut read: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        read.extend(state_ports.iter().map(|port| port.past.as_str()).zip(&states.current));
         let step = Step {
-            inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
+            inputs: read,
+            outputs: state_ports.iter().map(|port| port.present.as_str()).zip(&mut states.next).collect(),
             shared: ports
                 .iter()
                 .zip(caches)
                 .map(|(port, cache)| InPlaceCache { past: &port.past, present: &port.present, cache })
                 .collect(),
             returned: vec![&self.interface.logits],
-            ..Step::default()
         };
         let ran = self.session.run(step)?;
         Ok((logits(&self.interface, ran.returned, inputs_batch(inputs), width)?, ran.present_at))

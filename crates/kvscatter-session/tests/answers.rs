@@ -123,7 +123,7 @@ fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
         }
         let lost = &mut step.shared[1];
         lost.cache.memory_mut::<Losable>().unwrap().0.clear();
-        Err(SessionError::CacheLost { engine: "answers 1".to_owned(), cache: lost.past.to_owned() })
+        Err(SessionError::CacheLost { cache: lost.past.to_owned() })
     }));
     let (full, other) = (session.add().unwrap(), session.add().unwrap());
     session.step(&[(full, &[1; 64])]).unwrap();
@@ -231,7 +231,7 @@ fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
 }
 
 #[test]
-fn a_state_beside_the_caches_is_refused() {
+fn a_state_of_open_size_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.onnx");
     let mut model = Model::load(&model(STATIC)).unwrap();
@@ -253,7 +253,7 @@ fn a_state_beside_the_caches_is_refused() {
     let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));
     let opened = KvSession::open(&engine, &file, SessionOptions::default());
     let error = opened.map(|session| session.capacity()).unwrap_err();
-    assert!(matches!(&error, SessionError::State { input } if input == "past.conv"), "{error}");
+    assert!(matches!(&error, SessionError::SizeOpen { input, axis: 1 } if input == "past.conv"), "{error}");
 }
 
 #[test]

@@ -97,6 +97,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         capacity: args.capacity.map(NonZeroUsize::get),
         threads: args.threads.map(NonZeroUsize::get),
         memory: args.memory,
+        ..SessionOptions::default()
     };
     let bar = progress(args.tokens.get());
     let greedy = GreedyOptions { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };

@@ -147,7 +147,7 @@ impl TractSession {
             match (theirs, shared.cache.memory_mut::<TractMemory>()) {
                 (Some(theirs), Some(memory)) => memory.put(theirs),
                 (None, Some(_)) => {
-                    error = SessionError::CacheLost { engine: label(), cache: shared.past.to_owned() };
+                    error = SessionError::CacheLost { cache: shared.past.to_owned() };
                 }
                 // The plan got a copy of the cache, so the cache is unchanged.
                 (_, None) => {}

@@ -1,0 +1,114 @@
+//! The checks of a decoder before it runs.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use kvscatter_onnx::decoder::{Decoder, Growth, Hazard, InputRole};
+use kvscatter_onnx::{Model, ModelFile};
+
+use crate::tensor::check_value;
+use crate::{CachePort, CacheWriter, Interface, Purpose, SessionError};
+
+/// Returns the checked file of a decoder, with its inputs and outputs. The model itself is dropped because it
+/// can be large.
+pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> {
+    let model = Model::load(path)?;
+    Ok((model.file()?, interface(&model)?))
+}
+
+/// Returns a decoder's inputs and outputs if its caches can be run in place.
+fn interface(model: &Model) -> Result<Interface, SessionError> {
+    let graph = model.graph()?;
+    let decoder = Decoder::of(&graph)?;
+    if let Some((past, why)) = decoder.unknown() {
+        return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
+    }
+    check_embeddings(&decoder)?;
+    check_readers(&decoder)?;
+    Interface::of(model, &graph, &decoder)
+}
+
+/// Checks that a decoder takes token ids. A session has no embedding table.
+fn check_embeddings(decoder: &Decoder<'_>) -> Result<(), SessionError> {
+    match decoder.input(InputRole::Embeddings) {
+        Some(input) => Err(SessionError::Embeddings { input: input.name.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that only the writer of a cache that is written in place reads the cache's past. An engine does not
+/// know that past and present are one buffer, so it may run another reader before or after the write.
+fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
+    let caches = decoder.caches.iter().filter(|cache| cache.style.growth() != Some(Growth::Joined));
+    let in_place: BTreeSet<_> = caches.map(|cache| cache.past).collect();
+    let reader = decoder.hazards().into_iter().find_map(|hazard| match hazard {
+        Hazard::PastReadElsewhere { past, reader } | Hazard::WrittenTwice { past, second: reader, .. } => {
+            in_place.contains(past.as_str()).then_some((past, reader))
+        }
+        _ => None,
+    });
+    match reader {
+        Some((input, reader)) => Err(SessionError::PastRead { input, reader: reader.to_string() }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that one operator writes all caches in place, that they have rows of whole bytes, and that an input
+/// determines the slots of each sample.
+pub(crate) fn check_writers(interface: &Interface) -> Result<(), SessionError> {
+    let caches = || interface.caches.iter();
+    if let Some(cache) = caches().find(|cache| cache.growth == Some(Growth::Joined)) {
+        return Err(SessionError::NotStatic { input: cache.past.clone(), growth: Growth::Joined });
+    }
+    let writer = interface.writer();
+    let is_written_otherwise =
+        |cache: &&CachePort| cache.growth.is_none() && writer != CacheWriter::TensorScatter;
+    if let Some(cache) = caches().find(is_written_otherwise) {
+        return Err(SessionError::MixedWriters { input: cache.past.clone() });
+    }
+    let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
+    if let Some(cache) = caches().find(|cache| !has_whole_rows(cache)) {
+        return Err(SessionError::CacheElement { input: cache.past.clone(), element: cache.element });
+    }
+    let takes = |purpose| interface.takes(purpose);
+    match writer {
+        CacheWriter::TensorScatter if !takes(Purpose::WriteIndices) => Err(SessionError::NoWriteIndices),
+        CacheWriter::GroupQueryAttention if !takes(Purpose::LengthMask) && !takes(Purpose::SeqlensK) => {
+            Err(SessionError::NoLengths)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the types of inputs can represent every value that the session will feed. Tokens are checked
+/// by [`KvSession::check_known`].
+pub(crate) fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
+    let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
+    interface.feeds.iter().try_for_each(|feed| {
+        let most = match feed.purpose {
+            Purpose::Tokens | Purpose::Embeddings { .. } => 0,
+            Purpose::Mask | Purpose::LengthMask => 1,
+            Purpose::Positions
+            | Purpose::WriteIndices
+            | Purpose::NonpadKvSeqlen
+            | Purpose::SeqlensK
+            | Purpose::TotalLength => capacity,
+        };
+        check_value(feed.element, most)
+    })
+}
+
+/// Checks that the tokens are in the vocabulary.
+pub(crate) fn check_tokens(
+    tokens: &[i64],
+    vocabulary: Option<usize>,
+    error: impl Fn(usize, i64) -> SessionError,
+) -> Result<(), SessionError> {
+    let is_known = |token: i64| {
+        usize::try_from(token).is_ok_and(|token| vocabulary.is_none_or(|vocabulary| token < vocabulary))
+    };
+    match tokens.iter().enumerate().find(|(_, token)| !is_known(**token)) {
+        Some((index, &token)) => Err(error(index, token)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,100 @@
+//! The states of a decoder beside its caches, such as those of convolutions and recurrent layers.
+//!
+//! A run reads the whole state of every sample and returns a new one. A sample without tokens keeps its state, and a
+//! sample that starts over begins with zeros.
+
+use std::ops::Range;
+
+use crate::{Feed, Runner, SessionError, Tensor};
+
+/// The states of a batch.
+#[derive(Debug, Default)]
+pub(crate) struct States {
+    /// The states before the next run, `[batch, …]`.
+    pub(crate) current: Vec<Tensor>,
+    /// The states that the last run returned.
+    pub(crate) next: Vec<Tensor>,
+}
+
+impl States {
+    /// Allocates states of zeros.
+    pub(crate) fn new(runner: &Runner, batch: usize) -> Result<Self, SessionError> {
+        Ok(Self { current: runner.states(batch)?, next: runner.states(batch)? })
+    }
+
+    /// Sets the states of the samples to zero whose first token is fed.
+    pub(crate) fn start(&mut self, feed: &Feed) {
+        for (batch_index, sample) in feed.samples.iter().enumerate() {
+            if !sample.tokens.is_empty() && sample.tokens.start == 0 {
+                self.clear(batch_index);
+            }
+        }
+    }
+
+    /// Takes the new states of the samples that got tokens.
+    pub(crate) fn take(&mut self, feed: &Feed) {
+        for (current, next) in self.current.iter_mut().zip(&self.next) {
+            for (batch_index, sample) in feed.samples.iter().enumerate() {
+                let of_sample = of_sample(next, batch_index, feed.samples.len());
+                if !sample.tokens.is_empty()
+                    && let (Some(target), Some(new)) =
+                        (current.bytes_mut().get_mut(of_sample.clone()), next.bytes().get(of_sample))
+                {
+                    target.copy_from_slice(new);
+                }
+            }
+        }
+    }
+
+    /// Appends the states of a sample to `bytes`.
+    pub(crate) fn copy_out(&self, batch_index: usize, bytes: &mut Vec<u8>) {
+        for state in &self.current {
+            bytes.extend_from_slice(self.of(state, batch_index));
+        }
+    }
+
+    /// Sets the states of a sample to those that [`copy_out`](Self::copy_out) appended.
+    pub(crate) fn copy_in(&mut self, batch_index: usize, mut bytes: &[u8]) {
+        for state in &mut self.current {
+            let batch = batch(state);
+            let of_sample = of_sample(state, batch_index, batch);
+            let Some((new, rest)) = bytes.split_at_checked(of_sample.len()) else { return };
+            if let Some(target) = state.bytes_mut().get_mut(of_sample) {
+                target.copy_from_slice(new);
+            }
+            bytes = rest;
+        }
+    }
+
+    /// Copies the states of one sample to another.
+    pub(crate) fn copy(&mut self, from: usize, to: usize) {
+        for state in &mut self.current {
+            let batch = batch(state);
+            let (from, to) = (of_sample(state, from, batch), of_sample(state, to, batch));
+            state.bytes_mut().copy_within(from, to.start);
+        }
+    }
+
+    fn clear(&mut self, batch_index: usize) {
+        for state in &mut self.current {
+            let of_sample = of_sample(state, batch_index, batch(state));
+            if let Some(state) = state.bytes_mut().get_mut(of_sample) {
+                state.fill(0);
+            }
+        }
+    }
+
+    fn of<'t>(&self, state: &'t Tensor, batch_index: usize) -> &'t [u8] {
+        state.bytes().get(of_sample(state, batch_index, batch(state))).unwrap_or_default()
+    }
+}
+
+fn batch(state: &Tensor) -> usize {
+    state.shape().first().copied().unwrap_or_default()
+}
+
+/// Returns the bytes of one sample in a state, `[batch, …]`.
+fn of_sample(state: &Tensor, batch_index: usize, batch: usize) -> Range<usize> {
+    let len = state.len().checked_div(batch).unwrap_or_default();
+    batch_index * len..(batch_index + 1) * len
+}

@@ -1,0 +1,144 @@
+//! A point that a sample can go back to, with the rows of rings that were overwritten since.
+//!
+//! New rows lie after the rows of a sample, so a sample goes back by its number of tokens alone. Only in a ring does
+//! a new row take the place of an older one. A ring has slack for its rewind. A row that the slack does not cover is
+//! copied here before it is overwritten.
+//!
+//! The row of position `p` overwrites the row of position `p - capacity`. A point keeps the older row for every `p`
+//! from [`limit`](RingTrack::limit) on whose older row belongs to the sample at the point. These are at most as many
+//! rows as the window and the rewind have, for any number of steps.
+
+use crate::SessionError;
+use crate::caches::Caches;
+use crate::memory_report::bytes;
+use crate::ring_track::RingTrack;
+
+/// A point that a sample can go back to.
+///
+/// Its memory is allocated when a row is first copied, and is kept for the next point of the same batch index.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    /// The number of tokens at the point, or `None` if there is no point.
+    tokens: Option<usize>,
+    /// The copied rows, by ring size.
+    rings: Vec<OldRows>,
+    /// The states at the point, one after the other.
+    states: Vec<u8>,
+}
+
+/// The copied rows of the rings of one size.
+#[derive(Debug, Default)]
+struct OldRows {
+    /// The first position whose older row is copied.
+    first: usize,
+    /// The end of the positions whose older rows are copied.
+    end: usize,
+    rows: Vec<u8>,
+}
+
+impl Undo {
+    /// Sets the point to a sample as it is.
+    pub(crate) fn set(&mut self, batch_index: usize, tokens: usize, rings: &[RingTrack], caches: &Caches) {
+        self.tokens = Some(tokens);
+        self.rings.resize_with(rings.len(), OldRows::default);
+        for (old, ring) in self.rings.iter_mut().zip(rings) {
+            let limit = ring.limit(batch_index, tokens);
+            (old.first, old.end) = (limit, limit);
+            old.rows.clear();
+        }
+        self.states.clear();
+        caches.states.copy_out(batch_index, &mut self.states);
+    }
+
+    /// Removes the point.
+    pub(crate) fn clear(&mut self) {
+        self.tokens = None;
+    }
+
+    /// Returns the number of tokens at the point, or `None` if there is no point.
+    pub(crate) fn tokens(&self) -> Option<usize> {
+        self.tokens
+    }
+
+    /// Returns the number of bytes allocated for copies.
+    pub(crate) fn allocated(&self) -> u64 {
+        bytes(self.rings.iter().map(|old| old.rows.capacity()).sum::<usize>() + self.states.capacity())
+    }
+
+    /// Copies the rows that a run overwrites when it writes up to the position `end`.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::UndoMemory`] if there is no memory for the rows.
+    pub(crate) fn copy_rows(
+        &mut self,
+        batch_index: usize,
+        end: usize,
+        rings: &[RingTrack],
+        caches: &Caches,
+    ) -> Result<(), SessionError> {
+        let Some(tokens) = self.tokens else { return Ok(()) };
+        for (index, (old, ring)) in self.rings.iter_mut().zip(rings).enumerate() {
+            let most = tokens.saturating_add(ring.capacity());
+            let new = old.end..end.min(most);
+            if new.is_empty() {
+                continue;
+            }
+            let row = caches.ring_row(index);
+            if old.rows.is_empty() {
+                let needed = most.saturating_sub(old.first).saturating_mul(row);
+                old.rows
+                    .try_reserve_exact(needed)
+                    .map_err(|_| SessionError::UndoMemory { needed: bytes(needed) })?;
+            }
+            old.end = new.end;
+            for position in new {
+                caches.copy_ring_row(index, batch_index, position - ring.capacity(), &mut old.rows);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if a ring has or can get back the rows that a sample needs at `to` tokens, of which there are
+    /// at least as many as at the point.
+    pub(crate) fn reaches(&self, batch_index: usize, to: usize, ring: &RingTrack) -> bool {
+        self.tokens.is_some_and(|tokens| is_covered(tokens, batch_index, to, ring))
+    }
+
+    /// Writes back the rows that positions from `to` on have overwritten, and the states if the sample goes back to
+    /// the point itself.
+    ///
+    /// The number of tokens must be at least that of the point, and the sample must be able to go back to it.
+    pub(crate) fn restore(
+        &self,
+        batch_index: usize,
+        to: usize,
+        rings: &mut [RingTrack],
+        caches: &mut Caches,
+    ) {
+        let Some(tokens) = self.tokens else { return };
+        for (index, (old, ring)) in self.rings.iter().zip(rings).enumerate() {
+            if !is_covered(tokens, batch_index, to, ring) {
+                continue;
+            }
+            let row = caches.ring_row(index);
+            let undone = old.first.max(to);
+            for (position, saved) in (old.first..old.end).zip(old.rows.chunks_exact(row.max(1))) {
+                if position >= undone {
+                    caches.restore_ring_row(index, batch_index, position - ring.capacity(), saved);
+                }
+            }
+            ring.set_high(batch_index, ring.high(batch_index).min(undone));
+        }
+        if to == tokens {
+            caches.states.copy_in(batch_index, &self.states);
+        }
+    }
+}
+
+/// Returns `true` if the copies cover every older row that was overwritten since a point of `tokens` tokens. They
+/// always cover what the point itself needs.
+///
+/// Copies do not cover rows of the sample that were written and overwritten after the point.
+fn is_covered(tokens: usize, batch_index: usize, to: usize, ring: &RingTrack) -> bool {
+    to == tokens || ring.high(batch_index) <= tokens.saturating_add(ring.capacity())
+}

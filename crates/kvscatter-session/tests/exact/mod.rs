@@ -1,0 +1,287 @@
+//! An engine whose logits are a hash of exactly the rows that a query sees, and of the states. So one wrong byte in
+//! one row changes every later logit. [`Expected`] computes the same hashes from the tokens alone, without caches.
+
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kvscatter_onnx::decoder::Decoder;
+use kvscatter_onnx::{Model, ModelFile};
+use kvscatter_session::{
+    CachePort, Engine, Interface, LoadOptions, Session, SessionError, Step, StepOutput, Tensor,
+};
+
+/// A failure that is injected in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The engine refuses the run and has written nothing.
+    Refuses,
+    /// The engine fails after it has written a part of the rows.
+    FailsLate,
+    /// The engine panics after it has written a part of the rows.
+    Panics,
+    /// The logits have a wrong shape.
+    WrongShape,
+    /// The logits are NaN.
+    Nan,
+    /// The step is interrupted before the run.
+    Interrupts,
+}
+
+pub(crate) const FAULTS: [Fault; 6] =
+    [Fault::Refuses, Fault::FailsLate, Fault::Panics, Fault::WrongShape, Fault::Nan, Fault::Interrupts];
+
+/// The failure of a later run, and the number of runs before it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan(Arc<Mutex<Option<(usize, Fault)>>>);
+
+impl Plan {
+    pub(crate) fn set(&self, runs: usize, fault: Fault) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((runs, fault));
+    }
+
+    /// Returns `true` if no failure is waiting, and forgets it.
+    pub(crate) fn clear(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_none()
+    }
+
+    /// Returns `true` if the next run is to be interrupted.
+    pub(crate) fn interrupts(&self) -> bool {
+        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        plan.take_if(|plan| *plan == (0, Fault::Interrupts)).is_some()
+    }
+
+    /// Returns the failure of this run.
+    fn of_run(&self) -> Option<Fault> {
+        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *plan {
+            Some((0, _)) => plan.take().map(|(_, fault)| fault),
+            Some((runs, _)) => {
+                *runs -= 1;
+                None
+            }
+            None => None,
+        }
+    }
+}
+
+pub(crate) struct Exact(pub(crate) Plan);
+
+struct ExactSession {
+    interface: Interface,
+    plan: Plan,
+}
+
+impl Engine for Exact {
+    fn name(&self) -> &'static str {
+        "exact"
+    }
+
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn device(&self) -> &'static str {
+        "CPU"
+    }
+
+    fn load(&self, file: &ModelFile, _: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
+        let model = Model::load(file.path())?;
+        let graph = model.graph()?;
+        let interface = Interface::of(&model, &graph, &Decoder::of(&graph)?)?;
+        Ok(Box::new(ExactSession { interface, plan: self.0.clone() }))
+    }
+}
+
+impl Session for ExactSession {
+    fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
+        let fault = self.plan.of_run();
+        let refused = || SessionError::Run { engine: "exact 1".to_owned(), message: "no".to_owned() };
+        if fault == Some(Fault::Refuses) {
+            return Err(refused());
+        }
+        let input = |name: &str| step.inputs.iter().find(|(input, _)| *input == name).unwrap().1;
+        let (tokens, starts) = (int64s(input("input_ids")), int64s(input("write_indices")));
+        let [batch, width] = *input("input_ids").shape() else { panic!() };
+        let mut states: Vec<Vec<u64>> = Vec::new();
+        for port in &self.interface.states {
+            let past = input(&port.past);
+            states.push((0..batch).map(|sample| State(past).read(sample)).collect());
+        }
+        let mut logits = Tensor::zeros(logits_type(&self.interface), &[batch, width, 256]).unwrap();
+        for sample in 0..batch {
+            for column in 0..width {
+                let (token, position) = (tokens[sample * width + column], starts[sample] as usize + column);
+                let state = states.iter_mut().map(|of| &mut of[sample]);
+                let mut context = state.fold(0, |context, state| {
+                    *state = mix(*state, token as u64);
+                    mix(context, *state)
+                });
+                for (layer, pair) in self.interface.caches.chunks(2).enumerate() {
+                    for (part, port) in pair.iter().enumerate() {
+                        let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
+                        let mut rows = Rows::of(port, shared.unwrap().cache);
+                        rows.write(sample, position, row([layer, part], token, position, context));
+                    }
+                    if fault == Some(Fault::FailsLate) && (sample + column + layer) % 3 == 2 {
+                        return Err(refused());
+                    }
+                    if fault == Some(Fault::Panics) && (sample + column + layer) % 3 == 2 {
+                        resume_unwind(Box::new("an injected panic"));
+                    }
+                    context = (first_seen(&pair[0], position)..=position).fold(context, |context, seen| {
+                        pair.iter().fold(context, |context, port| {
+                            let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
+                            mix(context, Rows::of(port, shared.unwrap().cache).read(sample, seen))
+                        })
+                    });
+                }
+                let target = &mut logits.bytes_mut()[(sample * width + column) * 256 * 4..][..8];
+                target.copy_from_slice(&scores(context, fault == Some(Fault::Nan)));
+            }
+        }
+        if let Some(Fault::FailsLate | Fault::Panics) = fault {
+            return Err(refused());
+        }
+        for (port, values) in self.interface.states.iter().zip(states) {
+            let present = step.outputs.iter_mut().find(|(name, _)| *name == port.present);
+            let tensor = &mut present.unwrap().1;
+            for (sample, value) in values.into_iter().enumerate() {
+                let len = tensor.len() / batch;
+                tensor.bytes_mut()[sample * len..][..8].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        if fault == Some(Fault::WrongShape) {
+            logits = Tensor::zeros(logits_type(&self.interface), &[batch, width + 1, 256]).unwrap();
+        }
+        let present_at = step.shared.iter().map(|shared| shared.cache.address()).collect();
+        Ok(StepOutput { present_at, returned: vec![logits], elapsed: Duration::from_micros(1) })
+    }
+}
+
+fn logits_type(interface: &Interface) -> kvscatter::ElementType {
+    interface.logits_element
+}
+
+fn int64s(tensor: &Tensor) -> Vec<i64> {
+    tensor.bytes().as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect()
+}
+
+/// A state of a batch, of which the first 8 bytes of each sample are used.
+struct State<'t>(&'t Tensor);
+
+impl State<'_> {
+    fn read(&self, sample: usize) -> u64 {
+        let len = self.0.len() / self.0.shape()[0];
+        u64::from_le_bytes(self.0.bytes()[sample * len..][..8].try_into().unwrap())
+    }
+}
+
+/// The rows of a cache, `[batch, outer…, slots, inner…]`. The first 8 bytes of a row and the last 8 are used.
+struct Rows<'t> {
+    bytes: &'t mut [u8],
+    outer: usize,
+    slots: usize,
+    run: usize,
+}
+
+impl<'t> Rows<'t> {
+    fn of(port: &CachePort, cache: &'t mut Tensor) -> Self {
+        let shape = cache.shape().to_vec();
+        let run = shape[port.axis + 1..].iter().product::<usize>() * port.element.bits().unwrap() / 8;
+        let outer = shape[1..port.axis].iter().product();
+        Self { bytes: cache.bytes_mut(), outer, slots: shape[port.axis], run }
+    }
+
+    fn ends(&self, sample: usize, position: usize) -> [usize; 2] {
+        let slot = position % self.slots;
+        let run = |outer: usize| ((sample * self.outer + outer) * self.slots + slot) * self.run;
+        [run(0), run(self.outer - 1) + self.run - 8]
+    }
+
+    fn write(&mut self, sample: usize, position: usize, value: u64) {
+        let [first, last] = self.ends(sample, position);
+        self.bytes[first..][..8].copy_from_slice(&value.to_le_bytes());
+        self.bytes[last..][..8].copy_from_slice(&(!value).to_le_bytes());
+    }
+
+    fn read(&self, sample: usize, position: usize) -> u64 {
+        let [first, last] = self
+            .ends(sample, position)
+            .map(|at| u64::from_le_bytes(self.bytes[at..][..8].try_into().unwrap()));
+        if last == !first { first } else { mix(first, last) }
+    }
+}
+
+/// Returns the first position that a query at `position` sees.
+fn first_seen(port: &CachePort, position: usize) -> usize {
+    port.ring.map_or(0, |ring| (position + 1).saturating_sub(ring.window))
+}
+
+fn row([layer, part]: [usize; 2], token: i64, position: usize, context: u64) -> u64 {
+    [layer as u64, part as u64, token as u64, position as u64].into_iter().fold(context, mix)
+}
+
+/// Returns two logits, which are finite unless they are to be NaN.
+fn scores(context: u64, is_nan: bool) -> [u8; 8] {
+    let halves = [context as u32, (context >> 32) as u32];
+    let float = |half: u32| if is_nan { f32::NAN } else { (half >> 8) as f32 };
+    let [a, b] = halves.map(|half| float(half).to_le_bytes());
+    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
+}
+
+/// The mixing of `SplitMix64`.
+fn mix(a: u64, b: u64) -> u64 {
+    let mut mixed =
+        a.rotate_left(23) ^ b.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x1234_5678_9ABC_DEF1);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// What a sample of these tokens must score. The rows are kept by position, and no slot is computed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expected {
+    pub(crate) tokens: Vec<i64>,
+    /// The rows of each layer by position: keys and values.
+    rows: Vec<Vec<[u64; 2]>>,
+    /// The state after each token.
+    states: Vec<u64>,
+    scores: Vec<[u8; 8]>,
+}
+
+impl Expected {
+    /// Appends tokens.
+    pub(crate) fn extend(&mut self, interface: &Interface, tokens: &[i64]) {
+        self.rows.resize(interface.caches.len() / 2, Vec::new());
+        for &token in tokens {
+            let position = self.tokens.len();
+            let mut context = 0;
+            if !interface.states.is_empty() {
+                let state = mix(self.states.last().copied().unwrap_or_default(), token as u64);
+                self.states.push(state);
+                context = mix(context, state);
+            }
+            for (layer, pair) in interface.caches.chunks(2).enumerate() {
+                self.rows[layer].push([0, 1].map(|part| row([layer, part], token, position, context)));
+                let seen = &self.rows[layer][first_seen(&pair[0], position)..=position];
+                context = seen.iter().flatten().fold(context, |context, row| mix(context, *row));
+            }
+            self.scores.push(scores(context, false));
+            self.tokens.push(token);
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, to: usize) {
+        self.tokens.truncate(to);
+        self.scores.truncate(to);
+        self.states.truncate(to);
+        self.rows.iter_mut().for_each(|rows| rows.truncate(to));
+    }
+
+    /// Returns `true` if these are the logits after the token at a position.
+    pub(crate) fn scores(&self, position: usize, logits: &[f32]) -> bool {
+        let bytes: Vec<u8> = logits[..2].iter().flat_map(|logit| logit.to_le_bytes()).collect();
+        bytes == self.scores[position] && logits[2..].iter().all(|logit| *logit == 0.0)
+    }
+}

@@ -1,0 +1,81 @@
+//! Models for random histories.
+
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
+use kvscatter_onnx::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::proto::{AttributeProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::{Model, WeightTransfer};
+use tempfile::TempDir;
+
+/// A model in a folder of its own.
+pub(crate) struct Made(TempDir);
+
+impl Made {
+    fn of(model: &Model) -> Self {
+        let made = Self(tempfile::tempdir().unwrap());
+        model.save_with_weights(&made.path(), WeightTransfer::Copy).unwrap();
+        made
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("model.onnx")
+    }
+}
+
+fn load(name: &str) -> Model {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx");
+    Model::load(&path).unwrap()
+}
+
+/// Returns a model with linear caches of 64 slots.
+pub(crate) fn linear() -> Made {
+    Made::of(&load("mobius-llama-static"))
+}
+
+/// Returns a model whose first layers have rings for a window of 3. The other layers have linear caches of 48 slots.
+pub(crate) fn rings(layers: usize, chunk: usize, rewind: usize) -> Made {
+    let mut model = load("mobius-llama-dynamic");
+    let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
+    for node in nodes.filter(|node| node.op_type.as_deref() == Some("Attention")).take(layers) {
+        node.attribute.push(AttributeProto {
+            name: Some("left_window_size".to_owned()),
+            r#type: Some(AttributeType::INT),
+            i: Some(2),
+            ..AttributeProto::default()
+        });
+    }
+    let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
+    let converted = convert(&model, ConvertOptions::new(48).windowed(windowed)).unwrap();
+    assert_eq!(converted.rings.values().sum::<usize>(), 2 * layers);
+    Made::of(&converted.model)
+}
+
+/// Returns a model with linear caches and the state of a convolution.
+pub(crate) fn with_state() -> Made {
+    let mut model = load("mobius-llama-static");
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    for (values, name) in [(&mut graph.input, "past.conv"), (&mut graph.output, "present.conv")] {
+        let cache =
+            values.iter().find(|value| value.name.as_deref().is_some_and(|name| name.contains("cache.0")));
+        let mut state = ValueInfoProto { name: Some(name.to_owned()), ..cache.unwrap().clone() };
+        let Some(TypeValue::TensorType(tensor)) = &mut state.r#type.get_or_insert_default().value else {
+            panic!()
+        };
+        for (dim, size) in tensor.shape.get_or_insert_default().dim.iter_mut().skip(1).zip([5, 3]) {
+            dim.value = Some(DimValue::DimValue(size));
+        }
+        values.push(state);
+    }
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    graph.node.push(NodeProto {
+        op_type: Some("CausalConvWithState".to_owned()),
+        domain: Some("com.microsoft".to_owned()),
+        input: names(&["logits", "logits", "", "past.conv"]),
+        output: names(&["mixed", "present.conv"]),
+        ..NodeProto::default()
+    });
+    Made::of(&model)
+}
