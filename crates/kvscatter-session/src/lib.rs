@@ -28,6 +28,8 @@ mod out_of_place;
 mod rows;
 mod runner;
 mod sample;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "sessions will save and load samples"))]
+mod saved;
 mod tensor;
 
 pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label};
@@ -43,6 +45,7 @@ pub use out_of_place::OutOfPlace;
 pub use rows::Rows;
 pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
+pub use saved::SavedError;
 pub use tensor::{Memory, Tensor};
 
 /// The examples of this crate's README are tested with those of the crate.
