@@ -19,7 +19,7 @@ FILE = ROOT / "crates/kvscatter-python/THIRD-PARTY.txt"
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """The targets of the wheels. A crate is listed if it is linked on any of them."""
 
-CHOSEN = ("Apache-2.0", "MIT", "BSD-2-Clause", "ISC", "Zlib")
+CHOSEN = ("Apache-2.0", "MIT", "BSD-2-Clause", "BSL-1.0", "ISC", "Zlib")
 """The accepted licences, in order of preference. All except Apache-2.0 require the crate's own licence text."""
 
 HEAD = """\

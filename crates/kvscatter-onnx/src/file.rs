@@ -3,6 +3,7 @@
 
 mod identity;
 mod kind;
+mod replace;
 mod unfinished;
 mod write;
 
@@ -17,6 +18,7 @@ use crate::OnnxError;
 
 pub use identity::{Identity, folder_of};
 pub use kind::OutputFileKind;
+pub use replace::replace;
 pub use unfinished::{ShutdownGuard, UnfinishedFiles, remove_unfinished};
 pub use write::write;
 pub(crate) use write::write_with;

@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::Growth;
 
-use crate::Sample;
+use crate::{Sample, SavedError};
 
 /// An error of loading or running a decoder.
 ///
@@ -19,6 +19,9 @@ pub enum SessionError {
     /// The model's file or graph has an error.
     #[error(transparent)]
     Onnx(#[from] kvscatter_onnx::OnnxError),
+    /// The file of a saved sample cannot be written, or has an error.
+    #[error(transparent)]
+    Saved(#[from] SavedError),
 
     // Memory.
     /// The tensor is larger than any buffer, or the system has no memory for it.
@@ -532,13 +535,15 @@ impl SessionSetting {
 
 impl SessionError {
     /// Returns the stable name of the error, such as `capacity_exceeded`. An error about the model's file or
-    /// graph has the name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind).
+    /// graph has the name of [`OnnxError::kind`](kvscatter_onnx::OnnxError::kind), and an error about a saved sample
+    /// that of [`SavedError::kind`].
     ///
     /// The name does not change between versions, even if the variant gets a new name.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Onnx(error) => error.kind(),
+            Self::Saved(error) => error.kind(),
             Self::TensorTooLarge { .. } => "tensor_too_large",
             Self::ValueCount { .. } => "value_count",
             Self::ByteCount { .. } => "byte_count",
@@ -630,7 +635,7 @@ fn known(vocabulary: Option<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Growth, ModelSize, PathBuf, RingSize, Sample, SessionError, SessionSetting};
+    use super::{Growth, ModelSize, PathBuf, RingSize, Sample, SavedError, SessionError, SessionSetting};
 
     #[test]
     fn names_are_stable() {
@@ -639,6 +644,7 @@ mod tests {
         let ring = "capacity=1 window=1 chunk=1 rewind=0".parse().unwrap();
         let named = [
             (SessionError::Onnx(kvscatter_onnx::OnnxError::GraphMissing), "graph_missing"),
+            (SessionError::Saved(SavedError::NotSaved), "saved_not_saved"),
             (SessionError::TensorTooLarge { element, shape: vec![] }, "tensor_too_large"),
             (SessionError::ValueCount { shape: vec![], expected: 1, got: 1 }, "value_count"),
             (SessionError::ByteCount { element, shape: vec![], expected: 1, got: 1 }, "byte_count"),

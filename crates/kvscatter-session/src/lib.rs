@@ -31,6 +31,8 @@ mod ring_track;
 mod rows;
 mod runner;
 mod sample;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "sessions will save and load samples"))]
+mod saved;
 mod states;
 mod tensor;
 mod transaction;
@@ -49,6 +51,7 @@ pub use out_of_place::OutOfPlace;
 pub use rows::Rows;
 pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
+pub use saved::SavedError;
 pub use tensor::{Memory, Tensor};
 pub use transaction::Transaction;
 

@@ -139,7 +139,7 @@ fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
     session.truncate(full, 3).unwrap();
     session.remove(other).unwrap();
     session.add().unwrap();
-    assert_eq!(session.cache(1).unwrap().bytes(), []);
+    assert_eq!(session.cache(1).unwrap().bytes(), [0_u8; 0]);
 }
 
 #[test]

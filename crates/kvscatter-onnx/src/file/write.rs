@@ -46,7 +46,7 @@ pub(crate) fn write_with(mut unfinished: UnfinishedFiles, path: &Path, bytes: &[
 
 /// Returns the path at which a file that does not exist would be created: the end of the chain of symbolic
 /// links, if there are any.
-fn link_target(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn link_target(path: &Path) -> io::Result<PathBuf> {
     // Linux follows the same number of links.
     const MAX_LINKS: usize = 40;
     let mut target = path.to_owned();
