@@ -43,6 +43,9 @@ pub enum OnnxError {
     /// The file became shorter while it was read.
     #[error("read {got} bytes of {expected}: the file changed while it was read")]
     FileShrank { expected: u64, got: u64 },
+    /// The file is not the one that was there when the model was read, or its length or time of change differs.
+    #[error("the file has changed since the model was read")]
+    FileChanged,
     /// The bytes are not a protobuf message of this type.
     #[error("not a {message}: {cause}")]
     Decode { message: &'static str, cause: buffa::DecodeError },

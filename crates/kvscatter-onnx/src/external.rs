@@ -5,6 +5,7 @@ mod folder;
 use std::cell::Cell;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cap_std::fs::File;
 use sha1::{Digest, Sha1};
@@ -22,7 +23,7 @@ pub(crate) use folder::Folder;
 /// with a link while a file is read therefore cannot lead a path out of the folder.
 #[derive(Debug)]
 pub struct ExternalData {
-    folder: Folder,
+    folder: Arc<Folder>,
     /// The number of bytes that may still be read, for all tensors together.
     left: Cell<u64>,
 }
@@ -64,7 +65,11 @@ impl ExternalData {
     /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the path is not a folder that can be
     /// opened.
     pub fn open(folder: &Path) -> Result<Self, OnnxError> {
-        Ok(Self { folder: Folder::open(folder)?, left: Cell::new(DEFAULT_MEMORY_LIMIT) })
+        Ok(Self::of_folder(Arc::new(Folder::open(folder)?)))
+    }
+
+    pub(crate) fn of_folder(folder: Arc<Folder>) -> Self {
+        Self { folder, left: Cell::new(DEFAULT_MEMORY_LIMIT) }
     }
 
     /// Sets the maximum number of bytes that may be read in all. Bytes that are read for a checksum count as
@@ -99,6 +104,36 @@ impl ExternalData {
             return Err(OnnxError::ExternalLength { expected, got });
         }
         self.open_entry(&entry, expected).map_err(|error| error.in_file(entry.location))
+    }
+
+    /// Calls `visit` with the `expected` bytes of the tensor that these entries describe, in parts. The bytes count, and
+    /// a checksum is not compared.
+    pub(crate) fn visit_bytes(
+        &self,
+        entries: &[StringStringEntryProto],
+        expected: u64,
+        visit: &mut impl FnMut(&[u8]),
+    ) -> Result<(), OnnxError> {
+        const PART: u64 = 256 << 10;
+        let entry = Entry { checksum: None, ..Entry::parse(entries)? };
+        let mut read = || {
+            self.charge(expected)?;
+            let ExternalBytes { mut file, .. } = self.open_entry(&entry, expected)?;
+            let mut part = vec![0; usize::try_from(expected.min(PART)).unwrap_or_default()];
+            let mut left = expected;
+            while left > 0 {
+                let len = left.min(PART);
+                let part = part.get_mut(..usize::try_from(len).unwrap_or_default()).unwrap_or_default();
+                file.read_exact(part).map_err(OnnxError::Io)?;
+                visit(part);
+                left = left.saturating_sub(len);
+            }
+            Ok(())
+        };
+        if let Some(got) = entry.length.filter(|&got| got != expected) {
+            return Err(OnnxError::ExternalLength { expected, got });
+        }
+        read().map_err(|error: OnnxError| error.in_file(entry.location))
     }
 
     fn open_entry<'e>(&self, entry: &Entry<'e>, expected: u64) -> Result<ExternalBytes<'e>, OnnxError> {
@@ -169,6 +204,11 @@ impl<'a> Entry<'a> {
 /// Returns the location of external data, for the error that the folder is not known.
 pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, OnnxError> {
     Entry::parse(entries).map(|entry| entry.location)
+}
+
+/// Returns the location and the offset of external data.
+pub(crate) fn place(entries: &[StringStringEntryProto]) -> Result<(String, u64), OnnxError> {
+    Entry::parse(entries).map(|entry| (entry.location.to_owned(), entry.offset))
 }
 
 /// Returns the path of a tensor's external data in a folder.

@@ -4,6 +4,7 @@
 mod identity;
 mod kind;
 mod replace;
+mod stamp;
 mod unfinished;
 mod write;
 
@@ -19,6 +20,7 @@ use crate::OnnxError;
 pub use identity::{Identity, folder_of};
 pub use kind::OutputFileKind;
 pub use replace::replace;
+pub(crate) use stamp::Stamp;
 pub use unfinished::{ShutdownGuard, UnfinishedFiles, remove_unfinished};
 pub use write::write;
 pub(crate) use write::write_with;
@@ -36,12 +38,18 @@ pub fn open(path: &Path) -> Result<(std::fs::File, u64), OnnxError> {
 
 /// Reads a whole regular file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, OnnxError> {
+    read_stamped(path, limit).map(|(bytes, _)| bytes)
+}
+
+/// Reads a file like [`read`]. Also returns its stamp, with which a later change of the file can be detected.
+pub(crate) fn read_stamped(path: &Path, limit: u64) -> Result<(Vec<u8>, Stamp), OnnxError> {
     open(path).and_then(|(file, size)| {
         let read = || {
             if size > limit {
                 return Err(OnnxError::FileTooLarge { size, limit });
             }
-            read_exactly(file, size)
+            let stamp = Stamp::of(&file)?;
+            read_exactly(file, size).map(|bytes| (bytes, stamp))
         };
         read().map_err(|error: OnnxError| error.in_file(path))
     })

@@ -1,7 +1,37 @@
-//! The fingerprint of a model.
+//! The fingerprint of a model: a hash of its graph and its weights.
+//!
+//! Everything that an engine computes with counts: operator sets, functions, the names and types of inputs and outputs,
+//! nodes with their attributes, and the values of all tensors. Names of nodes and graphs, documentation, the producer,
+//! types of inner values, metadata and the places of values in other files do not count. Values that are in the model
+//! count as a part of the graph, so moving them to another file changes the fingerprint.
+//!
+//! A conversion depends on sizes that do not change what caches contain, such as the number of slots. A converted model
+//! therefore has an entry of metadata with two hashes: that of the exported graph and the other options, and that of
+//! its own graph. If its own graph still has the second hash, the first one takes its place in the fingerprint. If the graph was edited, the
+//! entry has no effect. [`lower`](crate::lower()) writes the second hash again.
 
+mod message;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
+
+use crate::proto::{ModelProto, metadata, set_metadata};
+use crate::visit::visit_tensors;
+use crate::{ExternalData, OnnxError, external, tensor_proto};
+
+/// The entry of a converted model's metadata, `exported=HASH converted=HASH`.
+const METADATA: &str = "kvscatter.source";
+
+/// The form of converted caches. It must change if a later conversion of the same model gives the caches another
+/// meaning.
+const FORM: u8 = 1;
+
+/// The first byte that is hashed for a converted model, and for another model.
+const CONVERTED: [u8; 1] = *b"c";
+const OTHER: [u8; 1] = *b"o";
 
 /// A 128-bit hash (XXH3) of a model. It detects other models, and accidental changes of a model. It is not a
 /// cryptographic hash, so a model with a given fingerprint can be constructed.
@@ -45,6 +75,102 @@ impl FromStr for Fingerprint {
 #[error("{text:?} is not 32 lower-case hexadecimal digits")]
 pub struct ParseFingerprintError {
     text: String,
+}
+
+/// A hash of a graph with the values that are in the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GraphHash(u128);
+
+impl GraphHash {
+    /// Computes the hash. Initializers for which `is_computed` is true count as external data, which they become when
+    /// the model is saved.
+    pub(crate) fn of(model: &ModelProto, is_computed: impl Fn(&str) -> bool) -> Result<Self, OnnxError> {
+        message::hash(model, is_computed).map(Self)
+    }
+
+    /// Returns the hash of an exported graph together with the options of a conversion that change how values are
+    /// rounded.
+    pub(crate) fn with_options(self, options: [bool; 3]) -> Self {
+        let mut bytes = self.0.to_le_bytes().to_vec();
+        bytes.push(FORM);
+        bytes.extend(options.map(u8::from));
+        Self(xxh3_128(&bytes))
+    }
+
+    /// Reads the hash of the exported graph from the metadata of a converted model whose graph has this hash. Returns
+    /// `None` for other models, and if the graph was edited after the conversion.
+    pub(crate) fn of_exported(self, model: &ModelProto) -> Option<Self> {
+        let entry = metadata(model, METADATA)?;
+        let (exported, _) = entry.strip_prefix("exported=")?.split_once(' ')?;
+        let exported = Self(exported.parse::<Fingerprint>().ok()?.to_bits());
+        (entry == exported.entry(self)).then_some(exported)
+    }
+
+    /// Writes this hash, of the exported graph, and that of the converted graph into the metadata.
+    pub(crate) fn set(self, converted: Self, model: &mut ModelProto) {
+        set_metadata(model, METADATA, &self.entry(converted));
+    }
+
+    fn entry(self, converted: Self) -> String {
+        format!("exported={} converted={}", Fingerprint(self.0), Fingerprint(converted.0))
+    }
+}
+
+/// Computes the fingerprint of a model as it is in its file.
+///
+/// `external` limits the number of bytes that are read. The values of tensors that share their bytes are read once.
+///
+/// # Errors
+/// Returns the errors about external data, wrapped in [`OnnxError::InTensor`].
+pub(crate) fn of_model(model: &ModelProto, external: &ExternalData) -> Result<Fingerprint, OnnxError> {
+    let own = GraphHash::of(model, |_| false)?;
+    let mut hash = Xxh3Default::new();
+    let graph = match own.of_exported(model) {
+        Some(exported) => {
+            hash.update(&CONVERTED);
+            exported
+        }
+        None => {
+            hash.update(&OTHER);
+            own
+        }
+    };
+    hash.update(&graph.0.to_le_bytes());
+    // Tensors in subgraphs may change their order in a conversion.
+    let mut hashes = external_hashes(model, external)?;
+    hashes.sort_unstable();
+    hashes.iter().for_each(|tensor| hash.update(&tensor.to_le_bytes()));
+    Ok(Fingerprint(hash.digest128()))
+}
+
+/// Returns a hash of the name, the type, the shape and the values of each tensor with external data.
+fn external_hashes(model: &ModelProto, data: &ExternalData) -> Result<Vec<u128>, OnnxError> {
+    let (mut hashes, mut read) = (Vec::new(), BTreeMap::new());
+    visit_tensors::<OnnxError>(model, &mut |tensor| {
+        if !external::is_external(tensor) {
+            return Ok(());
+        }
+        let mut hash = || {
+            let entries = &tensor.external_data;
+            let expected = tensor_proto::external_bytes(tensor)?;
+            let place = (external::place(entries)?, expected);
+            if let Some(values) = read.get(&place) {
+                return Ok(*values);
+            }
+            let mut hash = Xxh3Default::new();
+            data.visit_bytes(entries, expected, &mut |part| hash.update(part))?;
+            let values = hash.digest128();
+            read.insert(place, values);
+            Ok(values)
+        };
+        let values =
+            hash().map_err(|error: OnnxError| error.in_tensor(tensor.name.as_deref().unwrap_or_default()))?;
+        let mut bytes = message::header(tensor)?;
+        bytes.extend(values.to_le_bytes());
+        hashes.push(xxh3_128(&bytes));
+        Ok(())
+    })?;
+    Ok(hashes)
 }
 
 #[cfg(test)]

@@ -81,6 +81,7 @@ mod standard;
 mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;
+mod visit;
 mod weights;
 
 /// The default limit on the number of bytes of values that are allocated or read from other files: 16 GiB.

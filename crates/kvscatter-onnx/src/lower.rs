@@ -35,7 +35,8 @@ pub enum LowerTarget {
 /// A model without `TensorScatter`.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// The model. Its other nodes and its weights are unchanged.
+    /// The model. Its other nodes and its weights are unchanged. The lowered form of a converted model has the same
+    /// [fingerprint](crate::ModelFile::fingerprint).
     pub model: Model,
     /// The number of `TensorScatter` nodes that were replaced.
     pub scatters: usize,
@@ -66,6 +67,8 @@ pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
     if scatters.is_empty() {
         return Err(OnnxError::NothingToLower);
     }
+    // The caches of the lowered model contain the same.
+    let exported = model.graph_hash()?.of_exported(model.proto());
     let mut lowered = model.clone();
     let mut indices = Indices::new(Editor::new(lowered.proto_mut())?);
     for scatter in &scatters {
@@ -83,6 +86,9 @@ pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
         indices.editor().replace_node(scatter.node.index(), node);
     }
     let index_nodes = indices.finish()?;
+    if let Some(exported) = exported {
+        exported.set(lowered.graph_hash()?, lowered.proto_mut());
+    }
     Ok(Lowered { model: lowered, scatters: scatters.len(), index_nodes })
 }
 

@@ -5,8 +5,10 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use crate::external::Folder;
-use crate::file::{self, folder_of};
-use crate::proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
+use crate::file::{self, Stamp, folder_of};
+use crate::fingerprint::GraphHash;
+use crate::proto::{self, ModelProto, TensorProto};
+use crate::visit::{visit_beside_initializers, visit_tensors};
 use crate::weights::{ComputedWeight, Strips};
 use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 
@@ -15,6 +17,8 @@ use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 pub struct Model {
     proto: ModelProto,
     path: Option<PathBuf>,
+    /// The stamp of that file when it was read.
+    stamp: Option<Stamp>,
     /// Whether the file still contains this model.
     is_as_read: bool,
     /// The initializers of the graph whose values are computed when the model is written, by name. The message
@@ -47,7 +51,7 @@ impl Model {
     /// The model has no folder, so its external data cannot be read.
     #[must_use]
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, path: None, is_as_read: false, computed: BTreeMap::new() }
+        Self { proto, path: None, stamp: None, is_as_read: false, computed: BTreeMap::new() }
     }
 
     /// Reads a model from a regular file of at most 2 GiB (protobuf's limit), and remembers the path.
@@ -63,10 +67,10 @@ impl Model {
     /// * [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] and the other errors about external
     ///   data, wrapped in [`OnnxError::InTensor`] as well.
     pub fn load(path: &Path) -> Result<Self, OnnxError> {
-        let bytes = file::read(path, proto::MAX_MESSAGE_BYTES)?;
+        let (bytes, stamp) = file::read_stamped(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
-        let path_of = Some(path.to_owned());
-        let model = Self { proto, path: path_of, is_as_read: true, computed: BTreeMap::new() };
+        let (path_of, stamp) = (Some(path.to_owned()), Some(stamp));
+        let model = Self { proto, path: path_of, stamp, is_as_read: true, computed: BTreeMap::new() };
         model.check_locations(folder_of(path)).map_err(|error| error.in_file(path))?;
         Ok(model)
     }
@@ -105,7 +109,7 @@ impl Model {
 
     /// Creates another model whose external data is in the folder of this model.
     pub(crate) fn with_proto(&self, proto: ModelProto) -> Self {
-        Self { proto, path: self.path.clone(), is_as_read: false, computed: BTreeMap::new() }
+        Self { proto, path: self.path.clone(), stamp: None, is_as_read: false, computed: BTreeMap::new() }
     }
 
     /// Returns the message.
@@ -129,8 +133,7 @@ impl Model {
     /// Returns an entry of the model's `metadata_props`, or `None` if there is none with this key.
     #[must_use]
     pub fn metadata(&self, key: &str) -> Option<&str> {
-        let mut entries = self.proto().metadata_props.iter();
-        entries.find(|entry| entry.key.as_deref() == Some(key))?.value.as_deref()
+        proto::metadata(&self.proto, key)
     }
 
     /// Returns the graph, after checking its structure.
@@ -151,10 +154,12 @@ impl Model {
     ///   [`OnnxError::InTensor`].
     /// * Returns the errors of [`load`](Self::load) if a location is not valid any more.
     pub fn file(&self) -> Result<ModelFile, OnnxError> {
-        let path = self.path.as_deref().filter(|_| self.is_as_read).ok_or(OnnxError::NotAsRead)?;
+        let (Some(path), Some(stamp), true) = (&self.path, &self.stamp, self.is_as_read) else {
+            return Err(OnnxError::NotAsRead);
+        };
         let folder = Folder::open(folder_of(path))?;
         let locations = self.locations(Some(&folder)).map_err(|error| error.in_file(path))?;
-        Ok(ModelFile::new(path, folder, locations))
+        ModelFile::new(path, stamp.clone(), folder, locations).map_err(|error| error.in_file(path))
     }
 
     /// Returns the paths of the files of external data, each once, as the model names them.
@@ -166,7 +171,7 @@ impl Model {
         let Some(folder) = self.folder() else { return Vec::new() };
         let sources = self.computed.values().filter_map(|computed| external::path(computed.source(), folder));
         let mut files: BTreeSet<_> = sources.collect();
-        let Ok(()) = self.visit_tensors::<Infallible>(&mut |tensor| {
+        let Ok(()) = visit_tensors::<Infallible>(&self.proto, &mut |tensor| {
             files.extend(external::path(tensor, folder));
             Ok(())
         });
@@ -203,6 +208,11 @@ impl Model {
             file::read_exactly(file, size).map(Some)
         };
         read().map_err(|error: OnnxError| error.in_file(name))
+    }
+
+    /// Computes the hash of the model's graph as it is when it was [saved](Self::save_with_weights).
+    pub(crate) fn graph_hash(&self) -> Result<GraphHash, OnnxError> {
+        GraphHash::of(&self.proto, |name| self.computed.contains_key(name))
     }
 
     /// Returns the initializers whose values are computed when the model is written.
@@ -293,34 +303,9 @@ impl Model {
             visit(tensor).map_err(|error| error.in_tensor(tensor.name.as_deref().unwrap_or_default()))
         };
         match tensors {
-            Tensors::All => self.visit_tensors(&mut visit),
-            Tensors::BesideInitializers => self.visit_beside_initializers(&mut visit),
+            Tensors::All => visit_tensors(&self.proto, &mut visit),
+            Tensors::BesideInitializers => visit_beside_initializers(&self.proto, &mut visit),
         }
-    }
-
-    /// Calls `visit` for every tensor of the model. These are dense and sparse initializers and attributes,
-    /// in graphs, subgraphs, functions and training information.
-    fn visit_tensors<E>(&self, visit: &mut impl FnMut(&TensorProto) -> Result<(), E>) -> Result<(), E> {
-        self.proto.graph.initializer.iter().try_for_each(&mut *visit)?;
-        self.visit_beside_initializers(visit)
-    }
-
-    /// Calls `visit` for the same tensors as [`visit_tensors`](Self::visit_tensors), without the initializers of
-    /// the graph.
-    fn visit_beside_initializers<E>(
-        &self,
-        visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-    ) -> Result<(), E> {
-        visit_beside_initializers(&self.proto.graph, visit)?;
-        for training in &self.proto.training_info {
-            visit_graph(&training.initialization, visit)?;
-            visit_graph(&training.algorithm, visit)?;
-        }
-        for function in &self.proto.functions {
-            visit_attributes(&function.attribute_proto, visit)?;
-            visit_nodes(&function.node, visit)?;
-        }
-        Ok(())
     }
 
     fn folder(&self) -> Option<&Path> {
@@ -345,51 +330,4 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
         ("safetensors", at(8, b"{\"")),
     ];
     formats.into_iter().find(|(_, is)| *is).map(|(format, _)| format)
-}
-
-/// Calls `visit` for every tensor of a graph and its subgraphs. The recursion is bounded because
-/// [`proto::decode`] limits the depth.
-fn visit_graph<E>(
-    graph: &GraphProto,
-    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-) -> Result<(), E> {
-    graph.initializer.iter().try_for_each(&mut *visit)?;
-    visit_beside_initializers(graph, visit)
-}
-
-fn visit_beside_initializers<E>(
-    graph: &GraphProto,
-    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-) -> Result<(), E> {
-    graph.sparse_initializer.iter().try_for_each(|sparse| visit_sparse(sparse, visit))?;
-    visit_nodes(&graph.node, visit)
-}
-
-fn visit_nodes<E>(
-    nodes: &[NodeProto],
-    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-) -> Result<(), E> {
-    nodes.iter().try_for_each(|node| visit_attributes(&node.attribute, visit))
-}
-
-fn visit_attributes<E>(
-    attributes: &[AttributeProto],
-    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-) -> Result<(), E> {
-    for attribute in attributes {
-        attribute.t.as_option().into_iter().chain(&attribute.tensors).try_for_each(&mut *visit)?;
-        let sparse = attribute.sparse_tensor.as_option().into_iter().chain(&attribute.sparse_tensors);
-        sparse.into_iter().try_for_each(|sparse| visit_sparse(sparse, visit))?;
-        let graphs = attribute.g.as_option().into_iter().chain(&attribute.graphs);
-        graphs.into_iter().try_for_each(|graph| visit_graph(graph, visit))?;
-    }
-    Ok(())
-}
-
-fn visit_sparse<E>(
-    sparse: &SparseTensorProto,
-    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-) -> Result<(), E> {
-    visit(&sparse.values)?;
-    visit(&sparse.indices)
 }

@@ -1,12 +1,13 @@
 //! The file of a model after the checks that an engine needs.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::external::Folder;
-use crate::{OnnxError, file};
+use crate::file::{self, Stamp};
+use crate::{ExternalData, Fingerprint, OnnxError, fingerprint, proto};
 
 /// The file of a model, ready for an engine. [`Model::file`](crate::Model::file) creates it.
 ///
@@ -19,13 +20,26 @@ use crate::{OnnxError, file};
 #[derive(Clone, Debug)]
 pub struct ModelFile {
     path: PathBuf,
+    /// The stamp of the model's file when the model was read.
+    stamp: Stamp,
     folder: Arc<Folder>,
-    locations: BTreeSet<String>,
+    /// The stamps of the files with values when they were checked.
+    locations: BTreeMap<String, Stamp>,
+    /// The fingerprint, if it was computed.
+    fingerprint: Arc<OnceLock<Fingerprint>>,
 }
 
 impl ModelFile {
-    pub(crate) fn new(path: &Path, folder: Folder, locations: BTreeSet<String>) -> Self {
-        Self { path: path.to_owned(), folder: Arc::new(folder), locations }
+    pub(crate) fn new(
+        path: &Path,
+        stamp: Stamp,
+        folder: Folder,
+        locations: impl IntoIterator<Item = String>,
+    ) -> Result<Self, OnnxError> {
+        let stamped = |location: String| stamp_of(&folder, &location).map(|stamp| (location, stamp));
+        let locations = locations.into_iter().map(stamped).collect::<Result<_, _>>()?;
+        let (path, folder) = (path.to_owned(), Arc::new(folder));
+        Ok(Self { path, stamp, folder, locations, fingerprint: Arc::default() })
     }
 
     /// Returns the path of the model's file.
@@ -36,7 +50,7 @@ impl ModelFile {
 
     /// Returns the locations of the files with values, each once, as the model names them.
     pub fn locations(&self) -> impl Iterator<Item = &str> {
-        self.locations.iter().map(String::as_str)
+        self.locations.keys().map(String::as_str)
     }
 
     /// Opens a regular file of the model's folder.
@@ -70,4 +84,56 @@ impl ModelFile {
         };
         read().map_err(|error| error.in_file(location))
     }
+
+    /// Returns the fingerprint of the model's graph and weights.
+    ///
+    /// The first call reads the model and all its values again, and computes the fingerprint. Weights in other files are
+    /// read in small parts. Later calls, also those of clones, return the same fingerprint.
+    ///
+    /// Models that [`convert`](crate::convert::convert()) makes of one exported model have one fingerprint, with any
+    /// number of slots, with rings of any size and without rings. The other options of a conversion count. [`lower`](crate::lower()) keeps the fingerprint of a
+    /// converted model. Otherwise any change of the graph, of a name of an input, an output or a value, or of a weight
+    /// changes the fingerprint. Names of nodes, documentation, other metadata, and the place of a weight in another
+    /// file do not count.
+    ///
+    /// # Errors
+    /// Errors are wrapped in [`OnnxError::InFile`].
+    ///
+    /// * Returns [`OnnxError::FileChanged`] if a file was replaced since the model was read, or if its length or the
+    ///   time of its last change differs. A change of the same length within the resolution of that time is not
+    ///   detected.
+    /// * Returns [`OnnxError::ExternalLimit`] if tensors overlap so much that they have more than twice as many bytes
+    ///   as their files. Tensors with the same bytes count once.
+    /// * Returns the errors of reading the model and external data.
+    pub fn fingerprint(&self) -> Result<Fingerprint, OnnxError> {
+        if let Some(known) = self.fingerprint.get() {
+            return Ok(*known);
+        }
+        let (bytes, stamp) = file::read_stamped(&self.path, proto::MAX_MESSAGE_BYTES)?;
+        if stamp != self.stamp {
+            return Err(OnnxError::FileChanged.in_file(&self.path));
+        }
+        let in_file = |error: OnnxError| error.in_file(&self.path);
+        let model = proto::decode(&bytes).map_err(in_file)?;
+        drop(bytes);
+        self.check_unchanged()?;
+        let sizes = self.locations.values().map(Stamp::len).fold(0, u64::saturating_add);
+        let external = ExternalData::of_folder(Arc::clone(&self.folder)).limit(sizes.saturating_mul(2));
+        let computed = fingerprint::of_model(&model, &external).map_err(in_file)?;
+        self.check_unchanged()?;
+        Ok(*self.fingerprint.get_or_init(|| computed))
+    }
+
+    /// Checks that the files with values are those that were checked.
+    fn check_unchanged(&self) -> Result<(), OnnxError> {
+        self.locations.iter().try_for_each(|(location, stamp)| match stamp_of(&self.folder, location)? {
+            same if same == *stamp => Ok(()),
+            _ => Err(OnnxError::FileChanged.in_file(location)),
+        })
+    }
+}
+
+fn stamp_of(folder: &Folder, location: &str) -> Result<Stamp, OnnxError> {
+    let opened = folder.file(Path::new(location));
+    opened.and_then(|(file, _)| Stamp::of(&file.into_std())).map_err(|error| error.in_file(location))
 }

@@ -54,3 +54,20 @@ pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, OnnxError> {
 pub fn encode<M: Message + MessageName>(message: &M) -> Result<Vec<u8>, OnnxError> {
     message.try_encode_to_vec().map_err(|cause| OnnxError::Encode { message: M::NAME, cause })
 }
+
+/// Returns an entry of the `metadata_props` of a model, or `None` if there is none with this key.
+pub(crate) fn metadata<'m>(model: &'m ModelProto, key: &str) -> Option<&'m str> {
+    let mut entries = model.metadata_props.iter();
+    entries.find(|entry| entry.key.as_deref() == Some(key))?.value.as_deref()
+}
+
+/// Sets an entry of the `metadata_props` of a model.
+pub(crate) fn set_metadata(model: &mut ModelProto, key: &str, value: &str) {
+    let entries = &mut model.metadata_props;
+    entries.retain(|entry| entry.key.as_deref() != Some(key));
+    entries.push(StringStringEntryProto {
+        key: Some(key.to_owned()),
+        value: Some(value.to_owned()),
+        ..StringStringEntryProto::default()
+    });
+}

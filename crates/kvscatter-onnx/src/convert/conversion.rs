@@ -101,8 +101,11 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     let graph = model.graph()?;
     let (standard, padding) = prepared(model, &graph, options.max_seq)?;
     let standard_graph = standard.graph()?;
-    let converted = convert_standard(&standard, &standard_graph, options, padding)
+    let mut converted = convert_standard(&standard, &standard_graph, options, padding)
         .map_err(|error| about(&graph, &standard_graph, error))?;
+    let ConvertOptions { keep_attention, fuse_softcap, standard_weights, .. } = options;
+    let exported = model.graph_hash()?.with_options([keep_attention, fuse_softcap, standard_weights]);
+    exported.set(converted.model.graph_hash()?, converted.model.proto_mut());
     Ok(Converted { branch: unmerged.as_ref().map(|unmerged| unmerged.branch.clone()), ..converted })
 }
 

@@ -7,7 +7,7 @@ use super::probe::{Distance, Probe};
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
 use crate::decoder::InputRole;
-use crate::proto::{ModelProto, NodeProto, StringStringEntryProto};
+use crate::proto::{ModelProto, NodeProto, set_metadata};
 
 /// The oldest ONNX Runtime with `TensorScatter`.
 const WITH_SCATTER: &str = "1.25";
@@ -28,12 +28,12 @@ pub(super) fn write(
     let (mask, write_indices) = (inputs.attention_mask.as_deref(), &inputs.write_indices);
     if !rings.is_empty() {
         let sizes: Vec<_> = rings.sizes().into_keys().map(|ring| ring.to_string()).collect();
-        entry(model, ring::METADATA, &sizes.join("; "));
+        set_metadata(model, ring::METADATA, &sizes.join("; "));
     }
     if let Some(most_tokens) = rings.most_tokens {
-        entry(model, ring::MOST_TOKENS, &most_tokens.to_string());
+        set_metadata(model, ring::MOST_TOKENS, &most_tokens.to_string());
     }
-    let mut set = |key: &str, value: &str| entry(model, &format!("kvscatter.{key}"), value);
+    let mut set = |key: &str, value: &str| set_metadata(model, &format!("kvscatter.{key}"), value);
     set("version", env!("CARGO_PKG_VERSION"));
     set("max_seq", &max_seq.to_string());
     let linear = if rings.is_empty() { "" } else { "in a linear cache, " };
@@ -145,17 +145,6 @@ pub(super) fn write(
             ),
         );
     }
-}
-
-/// Sets an entry of the model's `metadata_props`.
-fn entry(model: &mut ModelProto, key: &str, value: &str) {
-    let entries = &mut model.metadata_props;
-    entries.retain(|entry| entry.key.as_deref() != Some(key));
-    entries.push(StringStringEntryProto {
-        key: Some(key.to_owned()),
-        value: Some(value.to_owned()),
-        ..StringStringEntryProto::default()
-    });
 }
 
 /// Returns `true` if a node is an `Attention` that caps its scores.

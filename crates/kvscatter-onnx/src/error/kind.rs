@@ -16,6 +16,7 @@ impl OnnxError {
             Self::NotRegularFile => "not_regular_file",
             Self::FileTooLarge { .. } => "file_too_large",
             Self::FileShrank { .. } => "file_shrank",
+            Self::FileChanged => "file_changed",
             Self::Decode { .. } => "decode",
             Self::Encode { .. } => "encode",
             Self::OverInput => "over_input",

@@ -23,7 +23,17 @@ pub(crate) const ALL: &[Pass] = &[
     ("unmerge", |model| drop(unmerge(model))),
     ("evaluate", evaluate),
     ("files", |model| drop(model.external_files())),
+    ("fingerprint", fingerprint),
 ];
+
+fn fingerprint(model: &Model) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    model.save(&path).unwrap();
+    if let Ok(file) = Model::load(&path).and_then(|model| model.file()) {
+        let _ = file.fingerprint();
+    }
+}
 
 fn bytes(model: &Model) {
     let _ = Model::from_bytes(&model.to_bytes().unwrap());

@@ -7,6 +7,7 @@ mod declared;
 mod decoder;
 mod eval;
 mod external;
+mod fingerprint;
 mod forms;
 mod fusion;
 mod fusion_work;

@@ -1,4 +1,4 @@
-//! Compares the throughput of saving and loading with that of `cp`.
+//! Compares the throughput of saving, of loading and of fingerprints with that of `cp`.
 //!
 //! ```sh
 //! KVSCATTER_SPEED=/folder cargo test --release -p kvscatter-session --lib -- --ignored --nocapture speed
@@ -10,7 +10,11 @@ use std::process::Command;
 use std::time::Instant;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::Fingerprint;
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::proto::{
+    GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
+};
+use kvscatter_onnx::{Fingerprint, Model};
 
 use super::{SavedFile, SavedKind, SavedSample, SavedTensor, write};
 
@@ -91,5 +95,49 @@ fn compared_with_cp() {
         let rate = |time: f64| len as f64 / time / 1e6;
         let [worst, median, best] = [REPETITIONS - 1, REPETITIONS / 2, 0].map(|at| rate(times[at]));
         println!("{name:26} {median:6.0} MB/s ({worst:.0} to {best:.0})");
+    }
+}
+
+#[test]
+#[ignore = "takes 2 GB, and measures"]
+fn of_a_fingerprint() {
+    const TENSORS: usize = 32;
+    const BYTES: usize = 64 << 20;
+    let folder = std::env::var_os("KVSCATTER_SPEED").map_or_else(std::env::temp_dir, PathBuf::from);
+    let folder = tempfile::tempdir_in(folder).unwrap();
+    let [path, data] = ["model.onnx", "data"].map(|name| folder.path().join(name));
+    let bytes: Vec<u8> = (0..TENSORS * BYTES).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    fs::write(&data, &bytes).unwrap();
+    drop(bytes);
+    let tensor = |index: usize| {
+        let entry = |(key, value): (&str, String)| StringStringEntryProto {
+            key: Some(key.to_owned()),
+            value: Some(value),
+            ..StringStringEntryProto::default()
+        };
+        let places = [
+            ("location", "data".to_owned()),
+            ("offset", (index * BYTES).to_string()),
+            ("length", BYTES.to_string()),
+        ];
+        TensorProto {
+            name: Some(format!("weight {index}")),
+            data_type: Some(2),
+            dims: vec![i64::try_from(BYTES).unwrap()],
+            data_location: Some(DataLocation::EXTERNAL),
+            external_data: places.map(entry).to_vec(),
+            ..TensorProto::default()
+        }
+    };
+    let graph = GraphProto { initializer: (0..TENSORS).map(tensor).collect(), ..GraphProto::default() };
+    let opset = OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() };
+    let proto = ModelProto { opset_import: vec![opset], graph: graph.into(), ..ModelProto::default() };
+    Model::from_proto(proto).save(&path).unwrap();
+    for _ in 0..REPETITIONS {
+        let file = Model::load(&path).unwrap().file().unwrap();
+        let start = Instant::now();
+        file.fingerprint().unwrap();
+        let rate = (TENSORS * BYTES) as f64 / start.elapsed().as_secs_f64() / 1e6;
+        println!("fingerprint {rate:6.0} MB/s");
     }
 }

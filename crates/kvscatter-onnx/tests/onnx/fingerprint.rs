@@ -1,0 +1,318 @@
+//! Tests which changes of a model change its fingerprint.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
+use kvscatter_onnx::proto::StringStringEntryProto;
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::{Fingerprint, LowerTarget, Model, OnnxError, WeightTransfer, lower, unmerge};
+
+use crate::support::testdata;
+
+const EXPORTED: [&str; 17] = [
+    "mobius-llama-dynamic",
+    "genai-llama-gqa",
+    "optimum-llama",
+    "decoders/genai-0.18-hunyuan",
+    "decoders/genai-0.18-llama-float16",
+    "decoders/mobius-0.1-gpt2",
+    "decoders/mobius-0.1-qwen3-float16",
+    "decoders/onnxruntime-1.32-gpt2",
+    "decoders/optimum-0.1-mistral-window",
+    "decoders/optimum-0.1-qwen3-float16",
+    "decoders/optimum-0.1-qwen3-moe",
+    "decoders/optimum-1.18-falcon",
+    "decoders/optimum-1.18-gpt2",
+    "decoders/optimum-1.18-gpt2-merged",
+    "decoders/optimum-1.18-opt",
+    "decoders/optimum-llama-4bit",
+    "decoders/torch-2.15-llama",
+];
+
+fn load(name: &str) -> Model {
+    Model::load(&testdata(name).join("model.onnx")).unwrap()
+}
+
+/// Writes the model into a new folder.
+fn saved(model: &Model) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    (folder, path)
+}
+
+fn of_path(path: &Path) -> Fingerprint {
+    Model::load(path).unwrap().file().unwrap().fingerprint().unwrap()
+}
+
+fn of(model: &Model) -> Fingerprint {
+    let (_folder, path) = saved(model);
+    of_path(&path)
+}
+
+/// The fingerprint of a model after a change of its message. The values in other files are the same.
+fn changed(model: &Model, change: impl FnOnce(&mut Model)) -> Fingerprint {
+    let mut model = model.clone();
+    change(&mut model);
+    of(&model)
+}
+
+fn ring(chunk: usize, rewind: usize) -> WindowedCaches {
+    WindowedCaches::Ring { chunk: Some(chunk), rewind }
+}
+
+#[test]
+fn sizes_of_a_conversion_do_not_count() {
+    let mut seen = BTreeSet::new();
+    for name in EXPORTED {
+        let model = load(name);
+        assert!(seen.insert(of(&model).to_bits()), "{name}");
+        let mut prints = BTreeSet::new();
+        for (max_seq, windowed) in [
+            (16, WindowedCaches::Mask),
+            (23, WindowedCaches::Mask),
+            (24, WindowedCaches::default()),
+            (16, ring(2, 0)),
+            (24, ring(5, 3)),
+        ] {
+            let converted = convert(&model, ConvertOptions::new(max_seq).windowed(windowed)).unwrap().model;
+            prints.insert(of(&converted).to_bits());
+            for target in [LowerTarget::ScatterElements, LowerTarget::ScatterNd] {
+                prints.insert(of(&lower(&converted, target).unwrap().model).to_bits());
+            }
+        }
+        assert_eq!(prints.len(), 1, "{name}");
+        assert!(seen.insert(*prints.first().unwrap()), "{name}");
+    }
+}
+
+#[test]
+fn a_merged_decoder_and_its_branch_are_converted_to_one_model() {
+    let merged = load("decoders/optimum-1.18-gpt2-merged");
+    let branch = unmerge(&merged).unwrap().unwrap().model;
+    assert_eq!(of(&convert(&merged, 16).unwrap().model), of(&convert(&branch, 24).unwrap().model));
+    assert_ne!(of(&merged), of(&branch));
+}
+
+#[test]
+fn options_that_change_values_count() {
+    let model = load("optimum-llama");
+    let kept = ConvertOptions::new(16).keep_attention(true);
+    assert_ne!(of(&convert(&model, kept).unwrap().model), of(&convert(&model, 16).unwrap().model));
+}
+
+#[test]
+fn computed_weights_are_the_same_in_every_conversion() {
+    let model = load("decoders/optimum-llama-4bit");
+    let options = |max_seq| ConvertOptions::new(max_seq).standard_weights(true);
+    let standard = [16, 24].map(|max_seq| of(&convert(&model, options(max_seq)).unwrap().model));
+    assert_eq!(standard[0], standard[1]);
+    assert_ne!(standard[0], of(&convert(&model, 16).unwrap().model));
+}
+
+#[test]
+fn every_weight_in_another_file_counts() {
+    let model = convert(&load("mobius-llama-dynamic"), 16).unwrap().model;
+    let (folder, path) = saved(&model);
+    let data = folder.path().join("model.onnx.data");
+    let bytes = fs::read(&data).unwrap();
+    let mut seen = BTreeSet::from([of_path(&path).to_bits()]);
+    let mut tensors = 0;
+    for tensor in model.proto().graph.initializer.iter() {
+        if tensor.data_location != Some(DataLocation::EXTERNAL) {
+            continue;
+        }
+        let number = |key: &str| {
+            let entry = tensor.external_data.iter().find(|entry| entry.key.as_deref() == Some(key));
+            entry.unwrap().value.as_ref().unwrap().parse::<usize>().unwrap()
+        };
+        let (offset, len) = (number("offset"), number("length"));
+        for at in [offset, offset + len / 2, offset + len - 1] {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            fs::write(&data, other).unwrap();
+            assert!(seen.insert(of_path(&path).to_bits()), "byte {at}");
+        }
+        tensors += 1;
+    }
+    assert!(tensors > 10, "{tensors}");
+    fs::write(&data, bytes).unwrap();
+    assert_eq!(of_path(&path), of(&model));
+}
+
+#[test]
+fn every_edit_of_a_graph_counts_also_in_a_converted_model() {
+    let exported = load("optimum-llama");
+    for model in [exported.clone(), convert(&exported, 16).unwrap().model, load("mobius-llama-static")] {
+        let mut seen = BTreeSet::from([of(&model).to_bits()]);
+        let mut different = |what: &str, change: &dyn Fn(&mut Model)| {
+            assert!(seen.insert(changed(&model, change).to_bits()), "{what}");
+        };
+        for (at, tensor) in model.proto().graph.initializer.iter().enumerate().step_by(7) {
+            if tensor.raw_data.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
+                different("a weight in the model", &|model| {
+                    let tensor = &mut model.proto_mut().graph.get_or_insert_default().initializer[at];
+                    tensor.raw_data.as_mut().unwrap()[0] ^= 1;
+                });
+            }
+        }
+        for (at, node) in model.proto().graph.node.iter().enumerate().step_by(11) {
+            different("an operator", &|model| {
+                model.proto_mut().graph.get_or_insert_default().node[at].domain = Some("other".to_owned());
+            });
+            if let Some(number) = node.attribute.iter().position(|attribute| attribute.i.is_some()) {
+                different("an attribute", &|model| {
+                    let node = &mut model.proto_mut().graph.get_or_insert_default().node[at];
+                    *node.attribute[number].i.as_mut().unwrap() += 1;
+                });
+            }
+        }
+        different("an operator set", &|model| {
+            *model.proto_mut().opset_import[0].version.as_mut().unwrap() += 1;
+        });
+        different("an unused input", &|model| {
+            let inputs = &mut model.proto_mut().graph.get_or_insert_default().input;
+            let input = inputs[0].clone();
+            inputs.push(kvscatter_onnx::proto::ValueInfoProto { name: Some("more".to_owned()), ..input });
+        });
+        different("the name of an output", &|model| {
+            let graph = model.proto_mut().graph.get_or_insert_default();
+            let old = graph.output[0].name.replace("renamed".to_owned()).unwrap();
+            for name in graph.node.iter_mut().flat_map(|node| &mut node.output).filter(|name| **name == old) {
+                "renamed".clone_into(name);
+            }
+        });
+    }
+}
+
+#[test]
+fn descriptions_do_not_count() {
+    let exported = load("optimum-llama");
+    for model in [exported.clone(), convert(&exported, 16).unwrap().model, load("mobius-llama-static")] {
+        let print = of(&model);
+        let text = || Some("other".to_owned());
+        let same = changed(&model, |model| {
+            let proto = model.proto_mut();
+            (proto.producer_name, proto.producer_version, proto.doc_string) = (text(), text(), text());
+            proto.ir_version = Some(13);
+            let entry = StringStringEntryProto { key: text(), value: text(), ..Default::default() };
+            proto.metadata_props.push(entry.clone());
+            proto.opset_import.reverse();
+            let graph = proto.graph.get_or_insert_default();
+            (graph.name, graph.doc_string) = (text(), text());
+            graph.value_info.clear();
+            for (at, node) in graph.node.iter_mut().enumerate() {
+                (node.name, node.doc_string) = (Some(format!("node {at}")), text());
+                node.metadata_props.push(entry.clone());
+                node.attribute.iter_mut().for_each(|attribute| attribute.doc_string = text());
+            }
+            graph.input.iter_mut().for_each(|input| input.doc_string = text());
+            graph.initializer.iter_mut().for_each(|tensor| tensor.doc_string = text());
+        });
+        assert_eq!(same, print);
+    }
+}
+
+#[test]
+fn an_entry_of_another_model_has_no_effect() {
+    let model = load("mobius-llama-static");
+    let converted = convert(&load("mobius-llama-dynamic"), 16).unwrap().model;
+    let key = "kvscatter.source";
+    let entry = converted.metadata(key).unwrap().to_owned();
+    for value in [entry.as_str(), "", "exported= converted=", &entry.to_uppercase(), &format!("{entry} ")] {
+        let (key, value) = (Some(key.to_owned()), Some(value.to_owned()));
+        let entry = StringStringEntryProto { key, value, ..StringStringEntryProto::default() };
+        assert_eq!(changed(&model, |model| model.proto_mut().metadata_props.push(entry)), of(&model));
+    }
+}
+
+#[test]
+fn the_place_of_values_in_another_file_does_not_count() {
+    let model = load("mobius-llama-static");
+    let (folder, path) = saved(&model);
+    let print = of_path(&path);
+    fs::rename(folder.path().join("model.onnx.data"), folder.path().join("moved")).unwrap();
+    let mut moved = model.clone();
+    let graph = moved.proto_mut().graph.get_or_insert_default();
+    let entries = graph.initializer.iter_mut().flat_map(|tensor| &mut tensor.external_data);
+    for entry in entries.filter(|entry| entry.key.as_deref() == Some("location")) {
+        entry.value = Some("moved".to_owned());
+    }
+    moved.save(&path).unwrap();
+    assert_eq!(of_path(&path), print);
+}
+
+#[test]
+fn a_file_that_changed_after_the_model_was_read_is_an_error() {
+    let model = load("mobius-llama-static");
+    let (folder, path) = saved(&model);
+    let data = folder.path().join("model.onnx.data");
+    let later = SystemTime::now() + Duration::from_secs(10);
+    type Change<'c> = &'c dyn Fn(&Path);
+    let rewritten: Change<'_> = &|path| {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(later).unwrap();
+    };
+    let longer: Change<'_> = &|path| {
+        let modified = fs::metadata(path).unwrap().modified().unwrap();
+        let mut bytes = fs::read(path).unwrap();
+        bytes.push(0);
+        fs::write(path, bytes).unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
+    };
+    let replaced: Change<'_> = &|path| {
+        let modified = fs::metadata(path).unwrap().modified().unwrap();
+        let copy = path.with_extension("copy");
+        fs::copy(path, &copy).unwrap();
+        fs::File::options().write(true).open(&copy).unwrap().set_modified(modified).unwrap();
+        fs::rename(copy, path).unwrap();
+    };
+    for file in [&path, &data] {
+        for change in [rewritten, replaced, longer] {
+            let opened = Model::load(&path).unwrap().file().unwrap();
+            let known = Model::load(&path).unwrap().file().unwrap();
+            let print = known.fingerprint().unwrap();
+            change(file);
+            let error = opened.fingerprint().unwrap_err();
+            assert!(matches!(error.root(), OnnxError::FileChanged), "{error}");
+            assert_eq!(known.clone().fingerprint().unwrap(), print);
+            model.save(&path).unwrap();
+            fs::copy(testdata("mobius-llama-static/model.onnx.data"), &data).unwrap();
+        }
+        let opened = Model::load(&path).unwrap().file().unwrap();
+        fs::remove_file(file).unwrap();
+        let error = opened.fingerprint().unwrap_err();
+        assert!(matches!(error.root(), OnnxError::Io(_)), "{error}");
+        model.save(&path).unwrap();
+        fs::copy(testdata("mobius-llama-static/model.onnx.data"), &data).unwrap();
+    }
+}
+
+#[test]
+fn tensors_that_overlap_do_not_multiply_the_work() {
+    let mut model = load("mobius-llama-static");
+    let (folder, path) = saved(&model);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let at =
+        graph.initializer.iter().position(|it| it.data_location == Some(DataLocation::EXTERNAL)).unwrap();
+    let shared = graph.initializer[at].clone();
+    for copy in 0..2000 {
+        let mut tensor = shared.clone();
+        tensor.name = Some(format!("copy {copy}"));
+        graph.initializer.push(tensor);
+    }
+    model.save(&path).unwrap();
+    of_path(&path);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    for (copy, tensor) in graph.initializer.iter_mut().rev().take(2000).enumerate() {
+        let offset = tensor.external_data.iter_mut().find(|it| it.key.as_deref() == Some("offset")).unwrap();
+        offset.value = Some(copy.to_string());
+    }
+    model.save(&path).unwrap();
+    let error = Model::load(&path).unwrap().file().unwrap().fingerprint().unwrap_err();
+    assert!(matches!(error.root(), OnnxError::ExternalLimit { .. }), "{error}");
+    drop(folder);
+}
