@@ -48,6 +48,14 @@ impl Output {
         self.fitted(|width| picture.text().width(width).to_string())
     }
 
+    /// Prints a line on standard error that is not an error. Prints nothing with `--json`, or if standard error
+    /// is closed.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.json {
+            let _ = writeln!(io::stderr(), "note: {}", one_line(text));
+        }
+    }
+
     fn fitted(&mut self, text: impl Fn(usize) -> String) -> io::Result<()> {
         write!(self, "{}", fitted(text, columns().unwrap_or(usize::MAX)))
     }

@@ -9,7 +9,7 @@ use kvscatter_onnx::Data;
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::files::{self, InPlaceFile, Location, Stored};
+use crate::files::{self, InPlaceFile, Interrupted, Location, Stored};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, one_line};
 
@@ -19,8 +19,8 @@ use crate::output::{Outcome, Output, count, one_line};
 /// as --update, as kvscatter plan does. The result is written to a new file. With --in-place it is written
 /// into the cache file through a memory map that changes only the planned bytes.
 ///
-/// A command that fails has changed no file. The exception is a command that finished its write and then
-/// could not print its report.
+/// A command that fails has changed no file. The exceptions are a command that finished its write and then
+/// could not print its report, and a command that undid an earlier write before it failed.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -37,6 +37,12 @@ Examples:
 --in-place takes .npy files, .pb files with their values in raw_data, and entries of .safetensors \
 files. It locks the file against other kvscatter commands. Do not write the file with another \
 program at the same time.
+
+Before the file changes, --in-place writes the old and the new bytes into a journal beside it, \
+.NAME.kvscatter-journal, and afterwards removes it. If the command is killed, the next command with \
+--in-place undoes the write, or finds that it is complete, and prints a note. Do not move, copy or \
+change the file before that. --no-journal takes less time for large updates, and leaves a write \
+that is interrupted partly done.
 
 An output replaces an existing file, but never an input, and never a .npz or .safetensors file with \
 other entries.")]
@@ -149,6 +155,10 @@ struct Common {
     #[arg(long)]
     in_place: bool,
 
+    /// Write no journal, so an interrupted write with --in-place stays partly done
+    #[arg(long, requires = "in_place")]
+    no_journal: bool,
+
     /// Element type of .npy files that give only its width, as files of ml_dtypes do: bfloat16,
     /// float8_e4m3fn, int4, …
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
@@ -164,6 +174,7 @@ struct Request {
     output: Option<Location>,
     /// The name of the result in the specification.
     output_name: &'static str,
+    journal: bool,
     ty: Option<ElementType>,
 }
 
@@ -177,13 +188,16 @@ struct Report {
     samples: usize,
     skipped: usize,
     blocks: usize,
+    /// The result of an earlier write that was interrupted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interrupted: Option<Interrupted>,
 }
 
 pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, CommandError> {
     let request = Request::from(apply);
     let report = match &request.output {
-        Some(location) => functional(&request, location)?,
-        None => in_place(&request)?,
+        Some(location) => functional(&request, location, output)?,
+        None => in_place(&request, output)?,
     };
     if output.is_json() {
         output.json(&report)?;
@@ -194,7 +208,9 @@ pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, CommandE
 }
 
 /// Reads both tensors, writes the update into the copy in memory, and stores the copy.
-fn functional(request: &Request, location: &Location) -> Result<Report, CommandError> {
+fn functional(request: &Request, location: &Location, output: &Output) -> Result<Report, CommandError> {
+    note_in_progress(&request.cache, output);
+    note_in_progress(&request.update, output);
     let mut cache = files::read(&request.cache, request.ty)?;
     let update = files::read(&request.update, request.ty)?;
     let described = [&cache, &update]
@@ -211,9 +227,15 @@ fn functional(request: &Request, location: &Location) -> Result<Report, CommandE
 
 /// Maps the bytes of the cache in its file and writes the update into the map. Nothing is stored before every
 /// check has passed.
-fn in_place(request: &Request) -> Result<Report, CommandError> {
+fn in_place(request: &Request, output: &Output) -> Result<Report, CommandError> {
+    // The update can be the cache itself, so an interrupted write ends before the update is read.
+    let earlier = files::end_interrupted(&request.cache)?;
+    note_interrupted(&request.cache, earlier, output);
+    note_in_progress(&request.update, output);
     let update = files::read(&request.update, request.ty)?;
-    let mut place = InPlaceFile::open(&request.cache, request.ty)?;
+    let place = InPlaceFile::open(&request.cache, request.ty)?;
+    note_interrupted(&request.cache, place.interrupted(), output);
+    let interrupted = place.interrupted().or(earlier);
     let mut described = [
         Described { element: place.element(), shape: place.shape().to_vec() },
         Described { element: update.element(), shape: update.shape().to_vec() },
@@ -234,13 +256,31 @@ fn in_place(request: &Request) -> Result<Report, CommandError> {
         unpacked = files::unpack(bytes, update.elements());
         bytes = &unpacked;
     }
-    let report = request.operator.with_plan(&described, |plan| {
-        let cache = place.reserved_mut(plan)?;
-        let _ = plan.write_bytes(cache, bytes)?;
-        Ok(Report::new(plan, &request.cache, true))
-    })?;
-    place.finish()?;
-    Ok(report)
+    request.operator.with_plan(&described, |plan| {
+        let report = Report { interrupted, ..Report::new(plan, &request.cache, true) };
+        place.write(plan, bytes, request.journal, |cache| -> Result<(), CommandError> {
+            let _ = plan.write_bytes(cache, bytes)?;
+            Ok(())
+        })?;
+        Ok(report)
+    })
+}
+
+/// Tells the user that an earlier write was interrupted, and how it has ended.
+fn note_interrupted(cache: &Location, interrupted: Option<Interrupted>, output: &Output) {
+    let end = match interrupted {
+        None => return,
+        Some(Interrupted::Undone) => "and has been undone",
+        Some(Interrupted::Complete) => "after its last byte, and is complete",
+    };
+    output.note(&format!("{cache}: an earlier write was interrupted {end}"));
+}
+
+/// Tells the user that an input may be a mixture of two states.
+fn note_in_progress(input: &Location, output: &Output) {
+    if files::is_in_progress(input) {
+        output.note(&format!("{input}: a write into this file has not ended, so it may be partial"));
+    }
 }
 
 impl Report {
@@ -252,6 +292,7 @@ impl Report {
             samples: plan.batch(),
             skipped: plan.skipped(),
             blocks: plan.blocks().count(),
+            interrupted: None,
         }
     }
 
@@ -284,6 +325,7 @@ impl From<Apply> for Request {
                 update: args.update,
                 output: args.present_cache,
                 output_name: "present_cache",
+                journal: !args.common.no_journal,
                 ty: args.common.ty,
             },
             Apply::KvCacheUpdate(args) => Self {
@@ -292,6 +334,7 @@ impl From<Apply> for Request {
                 update: args.update,
                 output: args.output,
                 output_name: "output",
+                journal: !args.common.no_journal,
                 ty: args.common.ty,
             },
             Apply::KvCacheOperation(args) => Self {
@@ -300,6 +343,7 @@ impl From<Apply> for Request {
                 update: args.new_kv,
                 output: args.present,
                 output_name: "present",
+                journal: !args.common.no_journal,
                 ty: args.common.ty,
             },
         }

@@ -1,13 +1,17 @@
 //! Updates a tensor in its file through a memory map.
 
 use std::fs::{File, TryLockError};
-use std::io::BufReader;
+use std::io::{BufReader, Seek};
 
-use cap_std::fs::OpenOptions;
+use cap_fs_ext::MetadataExt;
+use cap_std::fs::Metadata;
 use kvscatter::{ElementType, WritePlan};
+use kvscatter_onnx::file::UnfinishedFiles;
 use memmap2::{MmapMut, MmapOptions};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::error::NotInPlace;
+use super::journal::{Beside, Interrupted, Rows, Subject};
 use super::{FileError, Format, Location, Problem, npy, pb, reserve, safetensors, source};
 
 /// The way in which the bytes in the file represent elements.
@@ -21,22 +25,22 @@ pub(crate) enum Stored {
 
 /// A tensor's bytes in a file that is open for writing and locked against other commands.
 ///
-/// Opening and mapping do not change the file. Only bytes stored into [`reserved_mut`](Self::reserved_mut)
-/// change in the file.
+/// Opening the file undoes a write that was interrupted, and changes nothing else. Only [`write`](Self::write)
+/// changes more.
 #[derive(Debug)]
 pub(crate) struct InPlaceFile {
     name: String,
-    element: ElementType,
-    shape: Vec<usize>,
-    stored: Stored,
+    header: Header,
     map: MmapMut,
-    /// The offset of the map in the file.
-    offset: u64,
+    beside: Beside,
+    subject: Subject,
+    interrupted: Option<Interrupted>,
     // The open file also keeps the lock while the map exists.
     file: File,
 }
 
 /// A tensor as its format's header describes it.
+#[derive(Debug)]
 struct Header {
     element: ElementType,
     shape: Vec<usize>,
@@ -45,84 +49,196 @@ struct Header {
     len: usize,
 }
 
+/// Ends a write into the file of this location that was interrupted, if there is one.
+///
+/// # Errors
+/// Returns [`FileError`] if the file has a journal that cannot be used, or if another command is updating it.
+pub(crate) fn end_interrupted(location: &Location) -> Result<Option<Interrupted>, FileError> {
+    if !is_in_progress(location) {
+        return Ok(None);
+    }
+    Locked::open(location)
+        .map(|locked| locked.interrupted)
+        .map_err(|problem| FileError::new(location, problem))
+}
+
+/// Returns whether a write into the file of this location has begun and has not ended.
+pub(crate) fn is_in_progress(location: &Location) -> bool {
+    Beside::of(location.path()).is_ok_and(|beside| beside.has_journal())
+}
+
 impl InPlaceFile {
-    /// Opens the file, finds the tensor and maps its bytes.
+    /// Opens the file, finds the tensor and maps its bytes. Ends a write that was interrupted.
     ///
     /// # Errors
     /// Returns [`FileError`] if the file is not exactly this tensor, if another command is updating it, or if
-    /// its values are in a form that cannot be updated in place.
+    /// its values are in a form that cannot be updated in place. Also if there is a journal of an interrupted
+    /// write that cannot be used.
     pub(crate) fn open(location: &Location, ty: Option<ElementType>) -> Result<Self, FileError> {
         let open = || {
-            let (mut file, file_len) = open_locked(location)?;
-            let header = find(&mut file, file_len, location, ty)?;
+            let Locked { beside, file, id, interrupted } = Locked::open(location)?;
+            let header = find(&file, id.len, location, ty)?;
             Problem::check_type(header.element, ty)?;
             let map = map(&file, header.offset, header.len)?;
-            Ok(Self {
-                name: location.to_string(),
-                element: header.element,
-                shape: header.shape,
-                stored: header.stored,
-                map,
-                offset: header.offset,
-                file,
-            })
+            let (name, subject) = (location.to_string(), header.subject(id));
+            Ok(Self { name, header, map, beside, subject, interrupted, file })
         };
         open().map_err(|problem| FileError::new(location, problem))
     }
 
     pub(crate) fn element(&self) -> ElementType {
-        self.element
+        self.header.element
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
-        &self.shape
+        &self.header.shape
     }
 
     pub(crate) fn stored(&self) -> Stored {
-        self.stored
+        self.header.stored
     }
 
-    /// Reserves space on the disk for the bytes that a plan writes, and returns the bytes.
+    /// Returns the result of a write that was interrupted, if opening the file has ended one.
+    pub(crate) fn interrupted(&self) -> Option<Interrupted> {
+        self.interrupted
+    }
+
+    /// Writes the rows of a plan, and waits until they are in the file. `store` writes `update` into the bytes
+    /// that it is given, which are the tensor.
+    ///
+    /// With `journal`, the next command undoes the write if this one is interrupted.
     ///
     /// # Errors
-    /// Returns [`FileError`] if there is no space. The file is then unchanged.
-    pub(crate) fn reserved_mut(&mut self, plan: &WritePlan<'_>) -> Result<&mut [u8], FileError> {
+    /// Returns [`FileError`] if there is no space for the rows or for the journal, and the errors of `store`.
+    /// The file is then unchanged. Also if the file system cannot write the rows.
+    pub(crate) fn write<E: From<FileError>>(
+        mut self,
+        plan: &WritePlan<'_>,
+        update: &[u8],
+        journal: bool,
+        store: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let unfinished = UnfinishedFiles::new();
+        // A signal ends the command only after the write.
+        let written = unfinished.fill(|| {
+            self.prepare(plan, update, journal).map_err(|problem| self.error(problem))?;
+            let stored = store(&mut self.map);
+            if stored.is_ok() {
+                self.map.flush().map_err(|error| self.error(error.into()))?;
+            }
+            if journal {
+                self.beside.remove();
+            }
+            stored
+        });
+        // If a signal came during the write, this waits until the signal ends the command.
+        unfinished.fill(|| written)
+    }
+
+    /// Reserves space on the disk for the rows, and writes the journal.
+    fn prepare(&self, plan: &WritePlan<'_>, update: &[u8], journal: bool) -> Result<(), Problem> {
         let no_room = |cause| Problem::NoRoom { bytes: plan.bytes().unwrap_or(0), cause };
-        reserve::reserve(&self.file, self.offset, plan)
-            .map_err(|cause| FileError::at_name(self.name.clone(), no_room(cause)))?;
-        Ok(&mut self.map)
+        reserve::reserve(&self.file, self.header.offset, plan).map_err(no_room)?;
+        if journal {
+            let rows = Rows::new(plan, update);
+            if !rows.is_empty() {
+                self.beside.write(&self.subject, &rows, &self.map)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Waits until the stored bytes are in the file.
-    ///
-    /// # Errors
-    /// Returns [`FileError`] if the file system cannot write the bytes.
-    pub(crate) fn finish(self) -> Result<(), FileError> {
-        self.map.flush().map_err(|error| FileError::at_name(self.name, error))
+    fn error(&self, problem: Problem) -> FileError {
+        FileError::at_name(self.name.clone(), problem)
     }
 }
 
-fn open_locked(location: &Location) -> Result<(File, u64), Problem> {
-    let (file, _) = source::open_with(location.path(), OpenOptions::new().read(true).write(true))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(Problem::Locked),
-        Err(TryLockError::Error(error)) => return Err(error.into()),
+/// A file that is open for writing and locked, without a write that was interrupted.
+struct Locked {
+    beside: Beside,
+    file: File,
+    id: FileId,
+    interrupted: Option<Interrupted>,
+}
+
+/// What identifies an open file.
+#[derive(Clone, Copy)]
+struct FileId {
+    inode: u64,
+    len: u64,
+}
+
+impl Header {
+    fn subject(&self, id: FileId) -> Subject {
+        let mut form = Xxh3::new();
+        form.update(&[u8::from(self.stored == Stored::BytePerElement)]);
+        for dim in &self.shape {
+            form.update(&wide(*dim).to_le_bytes());
+        }
+        Subject {
+            element: self.element.onnx_code(),
+            inode: id.inode,
+            file_len: id.len,
+            offset: self.offset,
+            len: wide(self.len),
+            form: form.digest128(),
+        }
     }
-    // The length is read under the lock, because the previous owner of the lock may have changed it.
-    let len = file.metadata()?.len();
-    Ok((file, len))
+}
+
+fn wide(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+impl Locked {
+    /// Opens and locks a file, and ends a write that was interrupted.
+    fn open(location: &Location) -> Result<Self, Problem> {
+        let beside = Beside::of(location.path())?;
+        let file = beside.open()?;
+        // A device has no length to compare claims with.
+        if !file.metadata()?.is_file() {
+            return Err(Problem::NotAFile);
+        }
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(Problem::Locked),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        // The length is read under the lock, because the previous owner of the lock may have changed it.
+        let meta = Metadata::from_file(&file)?;
+        let id = FileId { inode: meta.ino(), len: meta.len() };
+        let tensor = |wanted: &Subject| find_again(&file, id, location, wanted).ok().flatten();
+        let interrupted = beside.end_interrupted(&file, tensor)?;
+        Ok(Self { beside, file, id, interrupted })
+    }
+}
+
+/// Finds the tensor of a journal in its file. It may be another entry than the one of the location.
+fn find_again(
+    mut file: &File,
+    id: FileId,
+    location: &Location,
+    wanted: &Subject,
+) -> Result<Option<Subject>, Problem> {
+    let header = if location.format() == Format::Safetensors {
+        file.rewind()?;
+        safetensors::find_at(file, id.len, wanted.offset, wanted.len)?.map(Header::from)
+    } else {
+        Some(find(file, id.len, location, ElementType::from_onnx_code(wanted.element))?)
+    };
+    Ok(header.map(|header| header.subject(id)))
 }
 
 fn find(
-    file: &mut File,
+    mut file: &File,
     file_len: u64,
     location: &Location,
     ty: Option<ElementType>,
 ) -> Result<Header, Problem> {
+    file.rewind()?;
     match location.format() {
         Format::Npy => {
-            let header = npy::read_header(&mut BufReader::new(&*file), ty)?;
+            let header = npy::read_header(&mut BufReader::new(file), ty)?;
             npy::check_len(&header, file_len)?;
             Ok(Header {
                 stored: if header.byte_per_element() { Stored::BytePerElement } else { Stored::Packed },
@@ -132,19 +248,10 @@ fn find(
                 len: header.data_len,
             })
         }
-        Format::Safetensors => {
-            let entry = safetensors::find(file, file_len, location.entry())?;
-            Ok(Header {
-                element: entry.element,
-                shape: entry.shape,
-                stored: Stored::Packed,
-                offset: entry.offset,
-                len: entry.len,
-            })
-        }
+        Format::Safetensors => safetensors::find(file, file_len, location.entry()).map(Header::from),
         Format::Pb => {
             let len = usize::try_from(file_len).map_err(|_| Problem::TooLarge { bytes: file_len })?;
-            let (tensor, range) = pb::find(&source::exactly(file, len)?)?;
+            let (tensor, range) = pb::find(&source::exactly(&mut file, len)?)?;
             Ok(Header {
                 element: tensor.element(),
                 shape: tensor.shape().to_vec(),
@@ -154,6 +261,13 @@ fn find(
             })
         }
         Format::Npz => Err(Problem::NotInPlace(NotInPlace::Npz)),
+    }
+}
+
+impl From<safetensors::TensorEntry> for Header {
+    fn from(entry: safetensors::TensorEntry) -> Self {
+        let safetensors::TensorEntry { element, shape, offset, len } = entry;
+        Self { element, shape, stored: Stored::Packed, offset, len }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod error;
 mod in_place;
+mod journal;
 mod location;
 mod nibbles;
 mod npy;
@@ -23,7 +24,8 @@ use kvscatter_onnx::Tensor;
 
 use error::Problem;
 pub(crate) use error::{FileError, plain};
-pub(crate) use in_place::{InPlaceFile, Stored};
+pub(crate) use in_place::{InPlaceFile, Stored, end_interrupted, is_in_progress};
+pub(crate) use journal::Interrupted;
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
@@ -82,8 +84,8 @@ pub(crate) fn describe(
             Ok((header.element, header.shape))
         }
         Format::Safetensors => {
-            let (mut file, file_len) = source::open(location.path())?;
-            let entry = safetensors::find(&mut file, file_len, location.entry())?;
+            let (file, file_len) = source::open(location.path())?;
+            let entry = safetensors::find(&file, file_len, location.entry())?;
             Ok((entry.element, entry.shape))
         }
         Format::Pb => {

@@ -10,6 +10,8 @@ use std::ops::Range;
 
 use kvscatter::WritePlan;
 
+use super::journal::for_each_run;
+
 /// Reserves ranges of a file. Ranges in neighbouring pages are reserved in one call.
 struct Pages<'a> {
     file: &'a File,
@@ -25,23 +27,13 @@ const PAGE: u64 = 4096;
 /// # Errors
 /// Returns the errors of the file system. No byte has changed then.
 pub(super) fn reserve(file: &File, offset: u64, plan: &WritePlan<'_>) -> io::Result<()> {
-    let Some(bits) = plan.geometry().element().bits() else { return Ok(()) };
-    // P1: every run is inside the buffer, whose size in bits fits u64.
-    let bits = |elements: usize| elements_as_bits(elements, bits);
     let mut pages = Pages { file, wanted: None, result: Ok(()) };
-    plan.for_each_block(|block| {
-        block.for_each_run(|first, _| {
-            let end = bits(first.saturating_add(block.len)).div_ceil(8);
-            pages.add(offset.saturating_add(bits(first) / 8)..offset.saturating_add(end));
-        });
+    for_each_run(plan, |bits, _| {
+        let [start, end] = [bits.start / 8, bits.end.div_ceil(8)].map(|byte| offset.saturating_add(byte));
+        pages.add(start..end);
     });
     pages.ask();
     pages.result
-}
-
-fn elements_as_bits(elements: usize, bits: usize) -> u64 {
-    let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-    wide(elements).saturating_mul(wide(bits))
 }
 
 impl Pages<'_> {

@@ -30,14 +30,14 @@ pub(super) struct TensorEntry {
 
 pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
     let (mut file, file_len) = source::open(location.path())?;
-    let entry = find(&mut file, file_len, location.entry())?;
+    let entry = find(&file, file_len, location.entry())?;
     file.seek(SeekFrom::Start(entry.offset))?;
     let bytes = source::exactly(&mut file, entry.len)?;
     Ok(Tensor::new(entry.element, entry.shape, Data::Bytes(bytes))?)
 }
 
 /// Reads the header and finds the given entry, or the only entry if none is given.
-pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Result<TensorEntry, Problem> {
+pub(super) fn find(file: &File, file_len: u64, asked: Option<&str>) -> Result<TensorEntry, Problem> {
     let (metadata, data_offset) = header(file, file_len)?;
     let names = metadata.offset_keys();
     let name = match (asked, names.as_slice()) {
@@ -51,10 +51,23 @@ pub(super) fn find(file: &mut File, file_len: u64, asked: Option<&str>) -> Resul
     located(info, data_offset)
 }
 
+/// Reads the header and finds the entry whose data has this offset in the file and this length.
+pub(super) fn find_at(
+    file: &File,
+    file_len: u64,
+    offset: u64,
+    len: u64,
+) -> Result<Option<TensorEntry>, Problem> {
+    let (metadata, data_offset) = header(file, file_len)?;
+    let mut entries = metadata.tensors().into_values().filter_map(|info| located(info, data_offset).ok());
+    let is_it = |entry: &TensorEntry| entry.offset == offset && u64::try_from(entry.len) == Ok(len);
+    Ok(entries.find(is_it))
+}
+
 /// Returns the names of the tensors in a file.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
-    let (mut file, file_len) = source::open(path)?;
-    let (metadata, _) = header(&mut file, file_len)?;
+    let (file, file_len) = source::open(path)?;
+    let (metadata, _) = header(&file, file_len)?;
     Ok(metadata.offset_keys())
 }
 
@@ -72,7 +85,7 @@ fn located(info: &TensorInfo, data_offset: u64) -> Result<TensorEntry, Problem> 
 }
 
 /// Returns the header, and the offset of the data after it.
-fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
+fn header(mut file: &File, file_len: u64) -> Result<(Metadata, u64), Problem> {
     let mut len = [0; 8];
     file.read_exact(&mut len).map_err(|_| SafeTensorError::HeaderTooSmall)?;
     let len = u64::from_le_bytes(len);
@@ -83,7 +96,7 @@ fn header(file: &mut File, file_len: u64) -> Result<(Metadata, u64), Problem> {
     if data_offset > file_len {
         return Err(SafeTensorError::InvalidHeaderLength.into());
     }
-    let text = source::exactly(file, usize::try_from(len).unwrap_or(usize::MAX))?;
+    let text = source::exactly(&mut file, usize::try_from(len).unwrap_or(usize::MAX))?;
     // The crate silently keeps the last of two tensors of one name.
     let Names(mut names) =
         serde_json::from_slice(&text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;

@@ -18,7 +18,7 @@ use crate::support::{BINARY, Folder, is_built, npy_f32};
 
 /// Every command that writes files. Each entry has the command line, and a part of the path of the file
 /// during whose write the command is stopped.
-const COMMANDS: [(&str, &str); 11] = [
+const COMMANDS: [(&str, &str); 12] = [
     (
         "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache out.npy",
         "/.tmp",
@@ -33,7 +33,14 @@ const COMMANDS: [(&str, &str); 11] = [
     ("certify testdata/mobius-llama-static/model.onnx --engine tract --steps 1 --prompt 2", "/kvscatter-"),
     ("cases -o out --count 50", "input_0.pb"),
     ("cases -o empty --count 50", "input_0.pb"),
+    IN_PLACE,
 ];
+
+/// A write in place, which is stopped while it writes its journal.
+const IN_PLACE: (&str, &str) = (
+    "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --in-place",
+    ".cache.npy.kvscatter-journal.new",
+);
 
 fn folder() -> Folder {
     let folder = Folder::with_testdata();
@@ -154,6 +161,31 @@ fn takes_weights_back() {
     stopped.send(Signal::TERM);
     assert_eq!(stopped.end().signal(), Some(Signal::TERM.as_raw()));
     assert_eq!(listing(&folder.path("")), before);
+}
+
+/// Checks that a write in place ends before the command does.
+#[test]
+fn a_write_in_place_is_completed() {
+    let Some(library) = stalling() else { return };
+    let (folder, (line, at)) = (folder(), IN_PLACE);
+    let stopped = Stopped::new(&folder, line, at, library);
+    stopped.send(Signal::INT);
+    assert_eq!(stopped.end().signal(), Some(Signal::INT.as_raw()));
+    assert_eq!(folder.read("cache.npy"), npy_f32(&[1, 4], [1.0, 0.0, 0.0, 0.0]));
+}
+
+/// Kills a write in place while it writes its journal.
+#[test]
+fn that_kills_a_write_in_place_leaves_a_journal_that_the_next_removes() {
+    let Some(library) = stalling() else { return };
+    let (folder, (line, at)) = (folder(), IN_PLACE);
+    let stopped = Stopped::new(&folder, line, at, library);
+    stopped.send(Signal::KILL);
+    let _ = stopped.end();
+    assert!(folder.path(at).exists());
+    assert_eq!(folder.read("cache.npy"), npy_f32(&[1, 4], [0.0; 4]));
+    folder.run(line).passed();
+    assert!(!folder.path(at).exists());
 }
 
 /// Checks that an existing file does not change.

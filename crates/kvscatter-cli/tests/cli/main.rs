@@ -19,6 +19,7 @@ mod hostile;
 mod in_place;
 mod inspect;
 mod interrupted;
+mod journal;
 mod json;
 #[cfg(not(feature = "full"))]
 mod light;
